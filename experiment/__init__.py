@@ -1,0 +1,1 @@
+"""Both sides put to work: configuration, rounds, report. The only package that imports teacher and student."""

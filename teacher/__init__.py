@@ -1,0 +1,1 @@
+"""The private side. May read private records; imports wall, never student."""

@@ -1,0 +1,1 @@
+"""Noise, curves, accountant, ledger, audit: everything the guarantee rests on."""

@@ -1,0 +1,134 @@
+"""What may cross the wall: queries and extractors go in, answers and receipts come out. Frozen and validated."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+from wall.errors import InvalidInput
+
+ABSTAINED = -1  # label of every query without a released class, whatever the reason
+
+
+class Outcome(IntEnum):
+    """Why a query has, or has not, a label. Outcomes are released, so they are public."""
+
+    ANSWERED = 0
+    ABSTAINED = 1  # the noisy screening said no
+    CAP_REACHED = 2  # refused without a draw: a cap of the plan was used up
+
+
+@dataclass(frozen=True)
+class Queries:
+    """A batch of public inputs to be labelled.
+
+    ``inputs``: uint8 [n, height, width, channels] images, or float32 [n, dimensions] feature vectors, all finite.
+    ``slot``: which entry of the plan pays (an index into the ledger's list of mechanisms).
+
+    Raises InvalidInput for any other dtype or shape.
+    """
+
+    inputs: np.ndarray
+    slot: int = 0
+
+    def __post_init__(self) -> None:
+        x = self.inputs
+        image, vector = x.dtype == np.uint8 and x.ndim == 4, x.dtype == np.float32 and x.ndim == 2
+        if not (image or vector):
+            rule = "uint8 [n, height, width, channels] or float32 [n, dimensions]"
+            raise InvalidInput("queries.inputs", rule, f"{x.dtype} {list(x.shape)}")
+        if vector and not np.isfinite(x).all():
+            raise InvalidInput("queries.inputs", "finite", "NaN or infinity")
+        if self.slot < 0:
+            raise InvalidInput("queries.slot", "at least 0", self.slot)
+
+    def identities(self, extractor: str, mechanism: dict[str, object]) -> list[str]:
+        """SHA-256 (hex) of each query: canonical raw bytes, extractor hash, mechanism and parameters.
+
+        Asked again under the same identity, the ledger's stored answer is served and nothing is charged.
+        """
+        shape = [str(self.inputs.dtype), *self.inputs.shape[1:]]
+        prefix = canonical_json({"extractor": extractor, "mechanism": mechanism, "row": shape}) + b"\0"
+        rows = np.ascontiguousarray(self.inputs)
+        little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
+        return [hashlib.sha256(prefix + row.tobytes()).hexdigest() for row in little]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a call cost and what is left. Counts of releases, hence public; never anything about records."""
+
+    asked: int  # queries in the call
+    served: int  # of these, answered from the ledger at no charge
+    screened: int  # screenings charged by this call
+    aggregated: int  # noisy argmax releases charged by this call
+    screenings_left: int  # in the slot, after the call
+    aggregations_left: int
+    ledger_position: int  # sequence number of the last entry
+    ledger_head: str  # its hash (hex), which `audit --expect_head` accepts
+
+
+@dataclass(frozen=True)
+class Answers:
+    """``labels``: int64 [n], -1 where no class was released; ``outcomes``: uint8 [n] of Outcome."""
+
+    labels: np.ndarray
+    outcomes: np.ndarray
+    receipt: Receipt
+
+
+@dataclass(frozen=True)
+class ExtractorSpec:
+    """A feature map by name: data, never code.
+
+    ``backbone``: "hog", "raw" (feature vectors as they are), or a name known to wall.backbones.
+    ``num_classes``, ``input_shape``: constructor arguments of a network backbone; input_shape is (height, width,
+    channels) of the raw images, or (dimensions,).
+    ``weights``: the network's state dict as safetensors bytes; empty for "hog" and "raw".
+    ``mean``, ``std``: per-channel pixel statistics of PUBLIC rows, on the 0..1 scale, applied before the network.
+    ``center``, ``scale``: features are L2-normalised after subtracting ``center`` (zeros where empty), then multiplied
+    by ``scale`` and rounded to integers in -63..63. Both come from PUBLIC rows or are constants.
+    """
+
+    backbone: str
+    input_shape: tuple[int, ...]
+    num_classes: int
+    weights: bytes = field(default=b"", repr=False)
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    center: tuple[float, ...] = field(default=(), repr=False)
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.input_shape or any(s < 1 for s in self.input_shape):
+            raise InvalidInput("extractor.input_shape", "positive sizes", self.input_shape)
+        if not (np.isfinite(self.scale) and self.scale > 0):
+            raise InvalidInput("extractor.scale", "positive and finite", self.scale)
+        if not np.isfinite([*self.mean, *self.std, *self.center]).all() or any(s <= 0 for s in self.std):
+            raise InvalidInput("extractor.mean, std, center", "finite, std positive", "something else")
+
+    def public_fields(self) -> dict[str, object]:
+        """What the ledger records about the extractor: everything but the weights, which enter by their hash."""
+        return {
+            "backbone": self.backbone,
+            "input_shape": list(self.input_shape),
+            "num_classes": self.num_classes,
+            "weights_sha256": hashlib.sha256(self.weights).hexdigest(),
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "center": list(self.center),
+            "scale": self.scale,
+        }
+
+    def sha256(self) -> str:
+        """Identity of the extractor (hex)."""
+        return hashlib.sha256(canonical_json(self.public_fields())).hexdigest()
+
+
+def canonical_json(value: object) -> bytes:
+    """The one byte form of a JSON value: sorted keys, no spaces, no NaN. Hashes are taken over it."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
