@@ -1,0 +1,187 @@
+"""The ledger: an append-only, hash-chained list of charges and releases, durable before anything is drawn or sent.
+
+One table holds entries (seq, kind, body, prev, hash); all else is replayed from it when the ledger is opened. The order is
+charge (commit) -> draw -> record the results (commit) -> send. A charge whose results were never recorded stays spent and
+is paid again in full when the same query comes back, so the loss on record is never below what was released.
+Entries carry no time of day: when a release happened may depend on private work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from teacher.privacy.anchor import Anchor
+from teacher.privacy.ledger_state import FORMAT, GENESIS_PREV, LedgerState
+from teacher.privacy.plan import Plan
+from wall.errors import LedgerMismatch
+from wall.messages import canonical_json
+
+Append = Callable[[str, dict[str, object]], int]
+
+metadata = sa.MetaData()
+entries = sa.Table(
+    "entries",
+    metadata,
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("prev", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+)
+head = sa.Table(
+    "head",
+    metadata,
+    sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("seq", sa.Integer, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+)
+
+
+def entry_hash(seq: int, kind: str, body: str, prev: str) -> str:
+    """SHA-256 (hex) that chains entry ``seq`` to its predecessor's hash ``prev``."""
+    return hashlib.sha256(canonical_json([seq, kind, body, prev])).hexdigest()
+
+
+@dataclass(frozen=True)
+class Charge:
+    """A committed charge. ``granted``: the identities it pays for, in request order; the rest was refused and stored."""
+
+    seq: int
+    granted: tuple[str, ...]
+
+
+class Ledger:
+    """The ledger of one data set in an SQLite file.
+
+    ``anchor``: an external file that remembers the newest (seq, hash); a ledger older than it or forked from it is refused.
+    Raises LedgerMismatch where the file is not a ledger, does not replay, or is behind its anchor.
+    """
+
+    def __init__(self, path: Path, anchor: Path | None = None) -> None:
+        if not path.is_file():
+            raise LedgerMismatch(f"there is no ledger at {path.name}; it is created with the data set's first plan.")
+        self._engine = _engine(path)
+        self._anchor = Anchor(anchor) if anchor else None
+        self.state = LedgerState()
+        with self._transaction():
+            pass
+        if self._anchor:
+            self._anchor.check(self.state.hashes)
+
+    @classmethod
+    def create(cls, path: Path, *, dataset: str, plan: Plan, unsafe: bool, anchor: Path | None = None) -> Ledger:
+        """Start a data set's ledger with its plan. ``unsafe``: drawn from a test tape, so it certifies epsilon = infinity."""
+        scratch = path.with_name(path.name + ".new")  # renamed when complete: a crash leaves no half-made ledger
+        scratch.unlink(missing_ok=True)
+        engine = _engine(scratch)
+        body = {"format": FORMAT, "dataset": dataset, "unsafe": unsafe, "plan": plan.to_json()}
+        text = canonical_json(body).decode()
+        row = {"seq": 0, "kind": "genesis", "body": text, "prev": GENESIS_PREV}
+        digest = entry_hash(0, "genesis", text, GENESIS_PREV)
+        with engine.begin() as connection:
+            metadata.create_all(connection)
+            connection.execute(entries.insert(), {**row, "hash": digest})
+            connection.execute(head.insert(), {"one": 1, "seq": 0, "hash": digest})
+        engine.dispose()
+        scratch.rename(path)
+        return cls(path, anchor)
+
+    def use_extractor(self, sha256: str, fields: dict[str, object]) -> None:
+        """Record the extractor that later charges use. Public: it came from the caller, or is a constant."""
+        with self._transaction() as append:
+            if self.state.extractor != sha256:
+                append("extractor", {"sha256": sha256, "fields": fields})
+
+    def charge(self, slot: int, release: str, identities: Sequence[str]) -> Charge:
+        """Pay for one release per identity, in order, as far as the cap goes; store a refusal for the rest. Commits.
+
+        Nothing may be drawn for an identity before it stands in the returned ``granted``.
+        """
+        with self._transaction() as append:
+            left = self.state.left(slot, release)
+            granted, refused = tuple(identities[:left]), list(identities[left:])
+            seq = append("charge", {"slot": slot, "release": release, "count": len(granted)}) if granted else -1
+            if refused:
+                append("refusal", {"slot": slot, "release": release, "identities": refused})
+        return Charge(seq, granted)
+
+    def record(self, charge: Charge, results: dict[str, int]) -> None:
+        """Store the results of a charge's draws under their queries' identities. Commits; after this they may be sent."""
+        with self._transaction() as append:
+            append("release", {"charge": charge.seq, "results": results})
+
+    def export(self, path: Path) -> None:
+        """Write all that an auditor needs to a fresh SQLite file, byte for byte a function of the entries."""
+        scratch = path.with_name(path.name + ".part")
+        scratch.unlink(missing_ok=True)
+        copy = _engine(scratch)
+        with self._engine.begin() as source, copy.begin() as target:
+            metadata.create_all(target)
+            for table in (entries, head):
+                rows = source.execute(sa.select(table).order_by(table.c[0])).mappings().all()
+                target.execute(table.insert(), [dict(row) for row in rows])
+        copy.dispose()
+        scratch.replace(path)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Append]:
+        """One exclusive transaction: catch up with the file, append, commit, then advance the anchor.
+
+        Whatever goes wrong, the state in memory is dropped and replayed from the file by the next transaction.
+        """
+        before = self.state.seq
+        try:
+            with self._engine.begin() as connection:
+                newer = sa.select(entries).where(entries.c.seq > before).order_by(entries.c.seq)
+                for row in connection.execute(newer):
+                    self._take(row.seq, row.kind, row.body, row.prev, row.hash)
+                yield lambda kind, body: self._append(connection, kind, body)
+        except BaseException as error:
+            self.state = LedgerState()
+            if isinstance(error, sa.exc.DatabaseError):
+                raise LedgerMismatch("the ledger is not readable or not writable, nothing was released.") from error
+            raise
+        if self._anchor and self.state.seq > before >= 0:
+            self._anchor.advance(self.state.seq, self.state.head)
+
+    def _append(self, connection: sa.Connection, kind: str, body: dict[str, object]) -> int:
+        seq, prev, text = self.state.seq + 1, self.state.head, canonical_json(body).decode()
+        digest = entry_hash(seq, kind, text, prev)
+        self._take(seq, kind, text, prev, digest)
+        connection.execute(entries.insert(), {"seq": seq, "kind": kind, "body": text, "prev": prev, "hash": digest})
+        connection.execute(head.update(), {"seq": seq, "hash": digest})
+        return seq
+
+    def _take(self, seq: int, kind: str, text: str, prev: str, digest: str) -> None:
+        chained = seq == self.state.seq + 1 and prev == self.state.head and digest == entry_hash(seq, kind, text, prev)
+        if not chained:
+            raise LedgerMismatch(f"entry {seq} of the ledger does not continue the chain.")
+        self.state.apply(kind, json.loads(text), digest)
+
+
+def _engine(path: Path) -> sa.Engine:
+    """SQLite with full durability; every transaction takes the write lock at once (BEGIN IMMEDIATE)."""
+    engine = sa.create_engine(f"sqlite:///{path}", poolclass=sa.pool.NullPool)
+
+    @sa.event.listens_for(engine, "connect")
+    def _connect(connection: sqlite3.Connection, _: object) -> None:
+        connection.isolation_level = None  # the driver's own implicit BEGIN would take a shared lock first
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA secure_delete=ON")
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine

@@ -1,0 +1,90 @@
+"""What a ledger's entries add up to, and the rules an entry must keep. No I/O: the ledger applies entries one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from teacher.privacy.plan import Plan
+from wall.errors import LedgerMismatch
+
+FORMAT = 1
+GENESIS_PREV = "0" * 64
+
+
+@dataclass
+class LedgerState:
+    """The replayed ledger. ``apply`` refuses what it does not know: an unknown entry, key, slot or release fails closed."""
+
+    head: str = GENESIS_PREV
+    hashes: list[str] = field(default_factory=list)  # [seq] -> hash of that entry
+    dataset: str = ""
+    unsafe: bool = False
+    plan: Plan | None = None
+    extractor: str = ""
+    spent: dict[tuple[int, str], int] = field(default_factory=dict)  # (slot, release) -> releases charged
+    open_charges: dict[int, tuple[int, str, int]] = field(default_factory=dict)  # seq -> (slot, release, count)
+    results: dict[str, dict[str, int]] = field(default_factory=dict)  # identity -> release -> released value
+    refused: set[str] = field(default_factory=set)  # identities with the stored refusal `cap_reached`
+
+    @property
+    def seq(self) -> int:
+        """Sequence number of the newest entry, -1 before the first."""
+        return len(self.hashes) - 1
+
+    def left(self, slot: int, release: str) -> int:
+        """How many more releases of this kind the plan allows. Raises LedgerMismatch for an unknown kind."""
+        if self.plan is None or not 0 <= slot < len(self.plan.slots):
+            raise LedgerMismatch(f"the ledger's plan has no slot {slot}.")
+        for candidate in self.plan.slots[slot].releases:
+            if candidate.name == release:
+                return candidate.cap - self.spent.get((slot, release), 0)
+        raise LedgerMismatch(f"slot {slot} of the ledger's plan has no release {release!r}.")
+
+    def apply(self, kind: str, body: dict, digest: str) -> None:  # type: ignore[type-arg]
+        """Check one entry against all before it and take it in. Raises LedgerMismatch and leaves the sums unchanged."""
+        rules = {
+            "genesis": self._genesis,
+            "extractor": self._extractor,
+            "charge": self._charge,
+            "release": self._release,
+            "refusal": self._refusal,
+        }
+        if kind not in rules or (kind == "genesis") != (self.seq < 0):
+            raise LedgerMismatch(f"entry {self.seq + 1} of the ledger has the unknown or misplaced kind {kind!r}.")
+        try:
+            rules[kind](**body)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise LedgerMismatch(f"entry {self.seq + 1} of the ledger ({kind}) has missing or unknown fields.") from error
+        self.hashes.append(digest)
+        self.head = digest
+
+    def _require(self, rule: bool, text: str) -> None:
+        if not rule:
+            raise LedgerMismatch(f"entry {self.seq + 1} of the ledger: {text}.")
+
+    def _genesis(self, *, format: int, dataset: str, unsafe: bool, plan: dict) -> None:  # type: ignore[type-arg]
+        self._require(format == FORMAT, f"format {format} is not {FORMAT}")
+        self.dataset, self.unsafe, self.plan = dataset, bool(unsafe), Plan.from_json(plan)
+
+    def _extractor(self, *, sha256: str, fields: dict) -> None:  # type: ignore[type-arg]
+        self.extractor = sha256
+
+    def _charge(self, *, slot: int, release: str, count: int) -> None:
+        self._require(isinstance(count, int) and 0 < count <= self.left(slot, release), "a charge passes its cap")
+        self.spent[slot, release] = self.spent.get((slot, release), 0) + count
+        self.open_charges[self.seq + 1] = (slot, release, count)
+
+    def _release(self, *, charge: int, results: dict[str, int]) -> None:
+        self._require(charge in self.open_charges, "a release without an unused charge before it")
+        _, release, count = self.open_charges[charge]
+        self._require(0 < len(results) <= count, "a release of more than was charged")
+        fresh = all(release not in self.results.get(i, {}) and i not in self.refused for i in results)
+        self._require(fresh, "a second release for the same query")
+        self._require(all(type(value) is int for value in results.values()), "a released value is not an integer")
+        del self.open_charges[charge]
+        for identity, value in results.items():
+            self.results.setdefault(identity, {})[release] = value
+
+    def _refusal(self, *, slot: int, release: str, identities: list[str]) -> None:
+        self._require(self.left(slot, release) == 0, "a refusal while the cap was not reached")
+        self.refused.update(identities)
