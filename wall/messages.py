@@ -64,10 +64,8 @@ class Receipt:
 
     asked: int  # queries in the call
     served: int  # of these, answered from the ledger at no charge
-    screened: int  # screenings charged by this call
-    aggregated: int  # noisy argmax releases charged by this call
-    screenings_left: int  # in the slot, after the call
-    aggregations_left: int
+    charged: dict[str, int]  # release -> how many this call paid for
+    left: dict[str, int]  # release -> how many the slot may still pay for
     ledger_position: int  # sequence number of the last entry
     ledger_head: str  # its hash (hex), which `audit --expect_head` accepts
 

@@ -1,0 +1,127 @@
+"""What a run is: typed, validated, printable. Loads without torch, so that `--help` and `plan` answer at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from student.config import StudentConfig
+from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.privacy.plan import Plan, Slot
+from wall.errors import InvalidInput
+from wall.sources import DataConfig
+
+
+@dataclass(frozen=True)
+class BudgetConfig:
+    """The guarantee that the whole run may spend.
+
+    Args:
+        epsilon: cap on the certified epsilon (dimensionless, natural logarithm).
+        delta: failure probability; fix it without looking at the number of private rows.
+    """
+
+    epsilon: float = 1.0
+    delta: float = 1e-5
+
+
+@dataclass(frozen=True)
+class CapsConfig:
+    """How many releases the plan pays for at most, over all rounds that share them.
+
+    Args:
+        asked: queries screened; the rounds' total when null.
+        answered: queries answered with a label after screening; the same as asked when null.
+    """
+
+    asked: int | None = None
+    answered: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("asked", "answered"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidInput(f"caps.{name}", "at least 1", value)
+
+
+@dataclass(frozen=True)
+class RoundConfig:
+    """One round: ask, train, send features back.
+
+    Args:
+        queries: public inputs asked in this round, a count.
+        mechanism: this round's own mechanism; the run's when null.
+        caps: caps of the round's own mechanism.
+    """
+
+    queries: int
+    mechanism: PrivateKnn | None = None
+    caps: CapsConfig = field(default_factory=CapsConfig)
+
+    def __post_init__(self) -> None:
+        if self.queries < 1:
+            raise InvalidInput("rounds.queries", "at least 1", self.queries)
+        if self.mechanism is None and self.caps != CapsConfig():
+            raise InvalidInput("rounds.caps", "given together with the round's own mechanism", self.caps)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One experiment.
+
+    Args:
+        data: where private, public and test rows come from.
+        budget: (epsilon, delta) for the whole run.
+        mechanism: the private mechanism of all rounds that name none.
+        caps: caps of that mechanism, over all those rounds.
+        rounds: what happens, in order.
+        features: features of the first round: "hog" for images, "raw" for feature vectors, "auto" by the data.
+        student: the public-side network and its training.
+        seed: public randomness alone (which queries, network initialisation, batches); never the noise.
+        custodian_dir: the private side's directory; RUN_DIR.custodian when null. One budget per directory.
+        anchor: a file away from the custodian's directory that remembers the ledger's newest entry; none when null.
+        threads: CPU threads of torch, a count.
+        workers: processes that compute HOG features, a count.
+        batch_size: queries charged, answered and recorded together, a count.
+    """
+
+    data: DataConfig
+    rounds: list[RoundConfig]
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    mechanism: PrivateKnn = field(default_factory=PrivateKnn)
+    caps: CapsConfig = field(default_factory=CapsConfig)
+    features: Literal["auto", "hog", "raw"] = "auto"
+    student: StudentConfig = field(default_factory=StudentConfig)
+    seed: int = 0
+    custodian_dir: str | None = None
+    anchor: str | None = None
+    threads: int = 2
+    workers: int = 2
+    batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        if not self.rounds:
+            raise InvalidInput("rounds", "a list of at least one round", [])
+        for name in ("threads", "workers", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(name, "at least 1", getattr(self, name))
+        self.plan()  # the budget's own rules
+
+    def slots(self) -> list[int]:
+        """Which slot of the plan pays for each round: the shared mechanism's first, then one for each own mechanism."""
+        own = [r.mechanism is not None for r in self.rounds]
+        first_own = 0 if all(own) else 1
+        return [first_own + sum(own[:position]) if mine else 0 for position, mine in enumerate(own)]
+
+    def plan(self) -> Plan:
+        """The explicit list of releases with caps that the ledger fixes before the first of them."""
+        shared = [r.queries for r in self.rounds if r.mechanism is None]
+        slots = [_slot(self.mechanism, self.caps, sum(shared))] if shared else []
+        slots += [_slot(r.mechanism, r.caps, r.queries) for r in self.rounds if r.mechanism is not None]
+        return Plan(self.budget.epsilon, self.budget.delta, tuple(slots))
+
+
+def _slot(mechanism: PrivateKnn, caps: CapsConfig, queries: int) -> Slot:
+    asked = queries if caps.asked is None else caps.asked
+    answered = asked if caps.answered is None else caps.answered
+    return Slot(mechanism.fields(), mechanism.releases(asked, min(asked, answered)))

@@ -1,0 +1,108 @@
+"""The custodian's directory: the data set's identity, its ledger, private caches. Mode 0700, one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from teacher.privacy.ledger import Ledger
+from teacher.privacy.plan import Plan
+from wall.errors import InvalidInput, LedgerMismatch
+
+LEDGER, IDENTITY, LOCK = "ledger.sqlite", "dataset.json", "lock"
+
+
+@dataclass
+class Custodian:
+    """An opened custodian's directory. Holds its lock until ``close``."""
+
+    directory: Path
+    dataset: str  # random UUID, the only name a data set has in public
+    ledger: Ledger
+    _lock: IO[str]
+
+    def close(self) -> None:
+        self.ledger.close()
+        self._lock.close()
+
+
+def open_custodian(
+    directory: Path,
+    *,
+    data: dict[str, object],
+    plan: Plan,
+    unsafe: bool,
+    anchor: Path | None = None,
+    known_dataset: str | None = None,
+    new_dataset: Callable[[], str] = lambda: str(uuid.uuid4()),
+) -> Custodian:
+    """Open, or set up, the directory that answers for one data set.
+
+    ``data``: how its rows are found (publishable settings); ``plan``: the budget and what spends it, fixed by the first call.
+    ``known_dataset``: the data set a caller already holds a ledger of.
+
+    Raises LedgerMismatch where the directory serves another data set, plan or entropy, or its ledger was lost.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.chmod(0o700)
+    lock = _lock(directory)
+    try:
+        dataset = _identity(directory, data, new_dataset)
+        if known_dataset not in (None, dataset):
+            raise LedgerMismatch("the run folder's ledger belongs to another data set. Choose another run_dir or custodian_dir.")
+        ledger = _ledger(directory, dataset, plan, unsafe, anchor, lost=known_dataset is not None)
+    except BaseException:
+        lock.close()
+        raise
+    return Custodian(directory, dataset, ledger, lock)
+
+
+def _ledger(directory: Path, dataset: str, plan: Plan, unsafe: bool, anchor: Path | None, lost: bool) -> Ledger:
+    path = directory / LEDGER
+    if not path.exists():
+        if lost or (anchor and anchor.exists()):
+            raise LedgerMismatch("the custodian's ledger is gone, but releases are on record. Restore it.")
+        return Ledger.create(path, dataset=dataset, plan=plan, unsafe=unsafe, anchor=anchor)
+    ledger = Ledger(path, anchor)
+    if ledger.state.dataset != dataset:
+        raise LedgerMismatch("the custodian's ledger belongs to another data set.")
+    if ledger.state.plan != plan or ledger.state.unsafe != unsafe:
+        raise LedgerMismatch(
+            "the ledger was opened with another budget, mechanism, caps or rounds; a data set's plan is fixed before its first "
+            "release. Use the recorded configuration, or another custodian_dir with its own budget."
+        )
+    return ledger
+
+
+def _identity(directory: Path, data: dict[str, object], new_dataset: Callable[[], str]) -> str:
+    """The data set's UUID; made on first use, refused where the directory was set up for other rows."""
+    path = directory / IDENTITY
+    if path.exists():
+        stored = json.loads(path.read_text())
+        if stored["data"] != data:
+            raise LedgerMismatch("the custodian's directory serves another data set than `data` names. Use one for each.")
+        return str(stored["dataset"])
+    dataset = new_dataset()
+    scratch = path.with_suffix(".part")
+    with scratch.open("w") as file:
+        json.dump({"dataset": dataset, "data": data}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+    return dataset
+
+
+def _lock(directory: Path) -> IO[str]:
+    lock = (directory / LOCK).open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise InvalidInput("custodian_dir", "used by one process at a time", "another process at work") from error
+    return lock

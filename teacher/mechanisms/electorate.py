@@ -1,0 +1,42 @@
+"""The private records under one extractor, and the queries of a batch that they vote on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from teacher.neighbors import ExactIndex, sampled_votes
+from teacher.privacy.noise import Entropy
+
+
+@dataclass(frozen=True)
+class Electorate:
+    """Searchable private embeddings with their labels, and one batch of embedded queries.
+
+    ``index``: of the records whose features are finite; ``labels``: int64 [n_records]; ``queries``: int8 [n_queries, d].
+    """
+
+    index: ExactIndex = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    num_classes: int
+    queries: np.ndarray = field(repr=False)
+
+    def select(self, rows: Sequence[int]) -> Electorate:
+        """The same voters before a part of the queries, in the order of ``rows``."""
+        return replace(self, queries=self.queries[list(rows)])
+
+    def votes(self, k: int, sampling_probability: float, keys: Sequence[str], release: str, entropy: Entropy) -> np.ndarray:
+        """Votes of the min(k, |sample|) nearest of a fresh Poisson sample per query: int64 [n_queries, n_classes]."""
+        return sampled_votes(
+            self.index,
+            self.labels,
+            self.queries,
+            k=k,
+            num_classes=self.num_classes,
+            sampling_probability=sampling_probability,
+            entropy=entropy,
+            keys=list(keys),
+            release=release,
+        )

@@ -1,0 +1,154 @@
+"""The teacher: the only path from private records to a label."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from teacher.embeddings import embed_records
+from teacher.features import Embedder
+from teacher.mechanisms.electorate import Electorate
+from teacher.mechanisms.registry import from_slot
+from teacher.neighbors import ExactIndex
+from teacher.privacy.ledger import Ledger
+from teacher.privacy.noise import Entropy
+from teacher.records import Records
+from wall.errors import InvalidInput, TeacherFailed
+from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt
+
+Progress = Callable[[str, int, int], None]  # (what, done, total)
+
+
+def _quiet(what: str, done: int, total: int) -> None:
+    """The default progress: none."""
+
+
+class Teacher:
+    """Answers queries from private records, within the ledger's plan.
+
+    Guarantee: everything ``answer`` ever returns, over all calls, callers, extractors and restarts of one ledger, is
+    (epsilon, delta)-differentially private under add/remove of one record, with the plan's certificate. The query identities,
+    extractors and their order may depend on all earlier answers.
+
+    Args:
+        open_records: called once, when an extractor is first used; the private rows.
+        ledger: the data set's; its plan says which mechanisms may draw, and how often.
+        directory: the custodian's own (mode 0700), for private embeddings.
+        num_classes: size of the public label set.
+        entropy: the source of sampling bits and noise; there is no default.
+        batch_size: queries charged, searched and recorded together; a crash costs at most one batch of charges.
+        workers: processes that compute features.
+    """
+
+    def __init__(
+        self,
+        open_records: Callable[[], Records],
+        ledger: Ledger,
+        directory: Path,
+        num_classes: int,
+        entropy: Entropy,
+        *,
+        batch_size: int = 256,
+        workers: int = 1,
+        progress: Progress = _quiet,
+    ) -> None:
+        if entropy.unsafe and not ledger.state.unsafe:
+            raise InvalidInput("entropy", "the system's for a ledger that certifies a guarantee", "a test tape")
+        self._open_records, self._ledger, self._directory = open_records, ledger, directory
+        self._num_classes, self._entropy, self._progress = num_classes, entropy, progress
+        self._batch_size, self._workers = batch_size, workers
+        assert ledger.state.plan is not None
+        self._mechanisms = [from_slot(slot) for slot in ledger.state.plan.slots]
+        self._lock = threading.Lock()
+        self._spec: ExtractorSpec | None = None
+
+    def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
+        """Embed the private records with a public feature map; later answers use it. Releases nothing.
+
+        ``probe``: public rows like the queries' inputs, on which a network is tested for independence of the batch.
+        Raises InvalidInput for an extractor that is not allow-listed or does not fit.
+        """
+        with self._lock:
+            embedder = Embedder(spec, probe=probe, batch_size=self._batch_size, workers=self._workers)
+            report = lambda done, total: self._progress("embedding private records", done, total)  # noqa: E731
+            embedded = embed_records(self._directory, self._open_records(), spec, embedder, report)
+            self._index, self._labels = ExactIndex(embedded.features, embedded.ids), embedded.labels
+            self._embedder, self._spec = embedder, spec
+            self._ledger.use_extractor(spec.sha256(), spec.public_fields())
+
+    def answer(self, queries: Queries) -> Answers:
+        """Noisy labels for public inputs: int64 [n] with -1 where none was released, outcomes, and the receipt.
+
+        A query whose identity is known is served from the ledger at no charge; duplicates inside a batch are one query.
+        Raises InvalidInput before anything is charged, LedgerMismatch where the ledger refuses, TeacherFailed (a constant)
+        for any failure after a charge.
+        """
+        with self._lock:
+            if self._spec is None:
+                raise InvalidInput("extractor", "set by use_extractor before the first query", None)
+            if queries.slot >= len(self._mechanisms):
+                raise InvalidInput("queries.slot", f"below {len(self._mechanisms)}, the plan's slots", queries.slot)
+            if queries.inputs.shape[1:] != self._spec.input_shape:
+                raise InvalidInput("queries.inputs", f"rows of shape {self._spec.input_shape}", queries.inputs.shape[1:])
+            self._ledger.use_extractor(self._spec.sha256(), self._spec.public_fields())
+            return self._answer(queries)
+
+    def _answer(self, queries: Queries) -> Answers:
+        assert self._spec is not None
+        mechanism = self._mechanisms[queries.slot]
+        identities = queries.identities(self._spec.sha256(), mechanism.fields())
+        first_row = {identity: row for row, identity in reversed(list(enumerate(identities)))}
+        todo = [i for i in first_row if not self._settled(queries.slot, i)]
+        todo.sort(key=first_row.__getitem__)  # charged in request order
+        before = dict(self._ledger.state.spent)
+        for start in range(0, len(todo), self._batch_size):
+            self._progress("answering queries", start, len(todo))
+            batch = todo[start : start + self._batch_size]
+            self._settle(queries.slot, batch, queries.inputs[[first_row[i] for i in batch]])
+        if todo:
+            self._progress("answering queries", len(todo), len(todo))
+        return self._reply(queries.slot, identities, len(first_row) - len(todo), before)
+
+    def _settled(self, slot: int, identity: str) -> bool:
+        state = self._ledger.state
+        return identity in state.refused or self._mechanisms[slot].next_stage(state.results.get(identity, {})) is None
+
+    def _settle(self, slot: int, batch: list[str], inputs: np.ndarray) -> None:
+        """Take one batch of distinct queries through the mechanism's stages: charge, draw, record, for each."""
+        mechanism, row = self._mechanisms[slot], {identity: position for position, identity in enumerate(batch)}
+        embedded, _ = self._embedder.embed(inputs)  # public inputs: a query with features that are not finite becomes zeros
+        voters = Electorate(self._index, self._labels, self._num_classes, embedded)
+        for stage in mechanism.stages:
+            waiting = [i for i in batch if not self._settled(slot, i)]
+            due = [i for i in waiting if mechanism.next_stage(self._ledger.state.results.get(i, {})) == stage]
+            charge = self._ledger.charge(slot, stage, due)
+            if not charge.granted:
+                continue
+            try:
+                drawn = mechanism.draw(stage, voters.select([row[i] for i in charge.granted]), charge.granted, self._entropy)
+                self._ledger.record(charge, dict(zip(charge.granted, drawn.tolist(), strict=True)))
+            except Exception as error:
+                (self._directory / "errors.log").open("a").write(traceback.format_exc())
+                raise TeacherFailed from error
+
+    def _reply(self, slot: int, identities: list[str], served: int, before: dict[tuple[int, str], int]) -> Answers:
+        state, mechanism = self._ledger.state, self._mechanisms[slot]
+        settled = {
+            i: (Outcome.CAP_REACHED, ABSTAINED) if i in state.refused else mechanism.outcome(state.results[i])
+            for i in dict.fromkeys(identities)
+        }
+        charged = {s: state.spent.get((slot, s), 0) - before.get((slot, s), 0) for s in mechanism.stages}
+        receipt = Receipt(
+            asked=len(identities),
+            served=served,
+            charged=charged,
+            left={s: state.left(slot, s) for s in mechanism.stages},
+            ledger_position=state.seq,
+            ledger_head=state.head,
+        )
+        outcomes = np.array([settled[i][0] for i in identities], dtype=np.uint8)
+        return Answers(np.array([settled[i][1] for i in identities], dtype=np.int64), outcomes, receipt)
