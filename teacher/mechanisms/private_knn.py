@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from teacher.mechanisms.electorate import Electorate
-from teacher.privacy.noise import Entropy
 from teacher.privacy.plan import Release
 from wall.errors import InvalidInput
 from wall.messages import ABSTAINED, Outcome
+
+if TYPE_CHECKING:  # configuration loads this file; the search behind an electorate would load torch with it
+    from teacher.mechanisms.electorate import Electorate
+    from teacher.privacy.noise import Entropy
 
 SCREEN, AGGREGATE = "screen", "aggregate"
 

@@ -1,0 +1,256 @@
+"""The loop: ask -> train -> send features back -> ask again. Each round is complete on disk before the next starts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from student.export import export
+from student.train import TrainedStudent, predict, train
+from teacher.privacy.accountant import certificates, certified_epsilon, reading, require_affordable
+from teacher.privacy.noise import Entropy
+from teacher.records import open_records
+from wall.sources import PublicData, Task, describe, read_public
+
+from experiment.config import Config
+from experiment.console import Console
+from experiment.run_folder import RunFolder
+from teacher.custodian import Custodian, open_custodian
+from teacher.teacher import Teacher
+from wall.errors import LabelwallError
+from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries
+
+HOG_SCALE_IS_CONSTANT = 1.0  # hog's quantisation scale is a constant of teacher.features; the spec's own stays at 1
+
+
+@dataclass
+class Experiment:
+    """All that a run holds on to between rounds."""
+
+    config: Config
+    folder: RunFolder
+    task: Task
+    public: PublicData
+    teacher: Teacher
+    custodian: Custodian
+    console: Console
+
+
+def run(config: Config, run_dir: Path, *, entropy: Entropy, console: Console) -> dict[str, object]:
+    """Run, or resume, an experiment; returns what summary.json holds.
+
+    Nothing is read before the plan is affordable. A killed run continues with the same command: known queries are served
+    from the ledger, finished rounds are not repeated, an interrupted training continues from its checkpoint.
+    Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
+    """
+    plan = config.plan()
+    require_affordable(plan)
+    folder = RunFolder(run_dir)
+    folder.prepare(config)
+    known = folder.known_dataset()
+    task = describe(config.data)
+    public = read_public(config.data)
+    custodian = open_custodian(
+        Path(config.custodian_dir or f"{run_dir}.custodian"),
+        data=asdict(config.data),
+        plan=plan,
+        unsafe=entropy.unsafe,
+        anchor=Path(config.anchor) if config.anchor else None,
+        known_dataset=known,
+    )
+    try:
+        teacher = Teacher(
+            lambda: open_records(config.data, task),
+            custodian.ledger,
+            custodian.directory,
+            task.num_classes,
+            entropy,
+            batch_size=config.batch_size,
+            workers=config.workers,
+            progress=console.progress,
+        )
+        custodian.ledger.export(folder.ledger)
+        experiment = Experiment(config, folder, task, public, teacher, custodian, console)
+        rounds = [_round(experiment, number) for number in range(1, len(config.rounds) + 1)]
+        return _summarise(experiment, rounds)
+    finally:
+        custodian.close()
+
+
+def _round(experiment: Experiment, number: int) -> dict:  # type: ignore[type-arg]
+    """One round's metrics: from its file when finished, else by doing it."""
+    folder, console = experiment.folder, experiment.console
+    metrics = folder.metrics(number)
+    if metrics is None:
+        extractor = _first_extractor(experiment) if number == 1 else folder.load_extractor(number - 1)
+        answers, rows = _ask(experiment, number, extractor)
+        metrics = _train(experiment, number, answers, rows, extractor)
+        folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
+    accuracy, labels = _percent(metrics["student_accuracy"]), _percent(metrics["label_accuracy"])
+    console.say(
+        f"round {number}: {metrics['answered']} of {metrics['asked']} answered, labels {labels} right, student {accuracy} right, "
+        f"epsilon so far {metrics['epsilon_reading']:.3f} (a reading)"
+    )
+    return metrics
+
+
+def _first_extractor(experiment: Experiment) -> ExtractorSpec:
+    shape, features = experiment.task.input_shape, experiment.config.features
+    if features == "auto":
+        features = "hog" if len(shape) == 3 else "raw"
+    return ExtractorSpec(features, shape, experiment.task.num_classes, scale=HOG_SCALE_IS_CONSTANT)
+
+
+def choose_queries(seed: int, number: int, status: np.ndarray, count: int) -> np.ndarray:
+    """Rows of the public pool to ask: int64 [<= count], in request order. A function of public things alone.
+
+    ``status``: uint8 [n_public], 0 never asked, 1 asked without an answer, 2 answered. Rows never asked come first, then those
+    without an answer (under new features they are new queries); an answered row is not asked again.
+    """
+    order = np.random.default_rng([seed, number]).permutation(len(status))
+    order = order[status[order] < 2]
+    return order[np.argsort(status[order], kind="stable")][:count]
+
+
+def _status(experiment: Experiment, number: int) -> np.ndarray:
+    status = np.zeros(len(experiment.public.inputs), dtype=np.uint8)
+    for earlier in range(1, number):
+        rows, labels, _ = experiment.folder.load_answers(earlier)
+        status[rows] = np.maximum(status[rows], np.where(labels == ABSTAINED, 1, 2))
+    return status
+
+
+def _ask(experiment: Experiment, number: int, extractor: ExtractorSpec) -> tuple[Answers, np.ndarray]:
+    config, public = experiment.config, experiment.public
+    rows = choose_queries(config.seed, number, _status(experiment, number), config.rounds[number - 1].queries)
+    if len(rows) < config.rounds[number - 1].queries:
+        experiment.console.say(f"round {number}: the public pool has only {len(rows)} rows left to ask")
+    experiment.console.say(f"round {number}: asking {len(rows)} queries with {extractor.backbone} features")
+    experiment.teacher.use_extractor(extractor, probe=public.inputs[:64])
+    answers = experiment.teacher.answer(Queries(public.inputs[rows], slot=config.slots()[number - 1]))
+    experiment.folder.save_answers(number, rows, answers.labels, answers.outcomes)
+    experiment.custodian.ledger.export(experiment.folder.ledger)
+    return answers, rows
+
+
+def released_labels(folder: RunFolder, number: int, size: int) -> np.ndarray:
+    """All labels released up to round ``number``: int64 [size], -1 where there is none; later rounds overrule earlier ones."""
+    labels = np.full(size, ABSTAINED, dtype=np.int64)
+    for earlier in range(1, number + 1):
+        rows, answered, _ = folder.load_answers(earlier)
+        labels[rows] = np.where(answered == ABSTAINED, labels[rows], answered)
+    return labels
+
+
+def _train(experiment: Experiment, number: int, answers: Answers, rows: np.ndarray, extractor: ExtractorSpec) -> dict:  # type: ignore[type-arg]
+    started = time.perf_counter()
+    config, public, task, folder = experiment.config, experiment.public, experiment.task, experiment.folder
+    labels = released_labels(folder, number, len(public.inputs))
+    if not (labels != ABSTAINED).any():
+        raise LabelwallError("no query was answered, so there is nothing to train on. Lower the threshold or ask more queries.")
+    mean, std = channel_statistics(public.inputs)
+    trained = train(
+        config.student,
+        public_x=public.inputs,
+        labels=labels,
+        num_classes=task.num_classes,
+        mean=mean,
+        std=std,
+        run_dir=folder.round(number),
+        seed=config.seed * 1000 + number,
+        test_x=public.test_inputs,
+        test_y=public.test_labels,
+        progress=experiment.console.interactive,
+        initial=extractor.weights or None,
+    )
+    spec = export(
+        config.student.backbone,
+        trained.weights,
+        public_x=public.inputs,
+        mean=mean,
+        std=std,
+        input_shape=task.input_shape,
+        num_classes=task.num_classes,
+    )
+    folder.save_extractor(number, spec)
+    return _metrics(experiment, answers, rows, extractor, trained, spec) | {"seconds": round(time.perf_counter() - started, 1)}
+
+
+def _metrics(
+    experiment: Experiment,
+    answers: Answers,
+    rows: np.ndarray,
+    extractor: ExtractorSpec,
+    trained: TrainedStudent,
+    spec: ExtractorSpec,
+) -> dict:  # type: ignore[type-arg]
+    public, state = experiment.public, experiment.custodian.ledger.state
+    answered, classes = answers.labels != ABSTAINED, experiment.task.num_classes
+    truth = None if public.labels is None else public.labels[rows]
+    right = None if truth is None or not answered.any() else float((answers.labels == truth)[answered].mean())
+    predicted = predict(spec, public.test_inputs)
+    confusion = np.zeros((classes, classes), dtype=np.int64)  # [true, predicted]
+    np.add.at(confusion, (public.test_labels, predicted), 1)
+    assert state.plan is not None
+    return {
+        "asked": len(rows),
+        "answered": int(answered.sum()),
+        "abstained": int((answers.outcomes == Outcome.ABSTAINED).sum()),
+        "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
+        "label_accuracy": right,
+        "student_accuracy": float(np.trace(confusion) / max(1, confusion.sum())),
+        "epsilon_reading": reading(state.plan, state.spent),
+        "extractor": extractor.backbone,
+        "ledger_head": answers.receipt.ledger_head,
+        "confusion": confusion.tolist(),
+        "history": trained.history,
+    }
+
+
+def channel_statistics(inputs: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Per-channel (mean, std) of PUBLIC images on the 0..1 scale; empty for feature vectors."""
+    if inputs.ndim != 4:
+        return (), ()
+    counts = np.stack([np.bincount(inputs[..., c].ravel(), minlength=256) for c in range(inputs.shape[-1])])  # [channels, 256]
+    values, total = np.arange(256) / 255, counts.sum(axis=1)
+    mean = counts @ values / total
+    std = np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 1e-4))
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _summarise(experiment: Experiment, rounds: Sequence[dict]) -> dict[str, object]:  # type: ignore[type-arg]
+    folder, plan, state = experiment.folder, experiment.config.plan(), experiment.custodian.ledger.state
+    folder.write_bytes(folder.student, (folder.round(len(rounds)) / "student.safetensors").read_bytes())
+    experiment.custodian.ledger.export(folder.ledger)
+    keys = (
+        "asked",
+        "answered",
+        "abstained",
+        "cap_reached",
+        "label_accuracy",
+        "student_accuracy",
+        "epsilon_reading",
+        "extractor",
+        "seconds",
+    )
+    summary: dict[str, object] = {
+        "epsilon": None if state.unsafe else certified_epsilon(plan),
+        "delta": plan.delta,
+        "unsafe": state.unsafe,
+        "certificates": {name: c.epsilon for name, c in certificates(plan).items()},
+        "test_accuracy": rounds[-1]["student_accuracy"],
+        "rounds": [{key: metrics[key] for key in keys} for metrics in rounds],
+        "dataset": state.dataset,
+        "ledger_head": state.head,
+        "seed": experiment.config.seed,
+    }
+    folder.write_text(folder.summary, json.dumps(summary, indent=2))
+    return summary
+
+
+def _percent(value: float | None) -> str:
+    return "unknown" if value is None else f"{100 * value:.2f}%"

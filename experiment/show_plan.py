@@ -1,0 +1,43 @@
+"""`plan`: what a configuration costs, by every certificate, without reading data."""
+
+from __future__ import annotations
+
+from teacher.privacy.accountant import certificates, certified_epsilon
+
+from experiment.config import Config
+
+
+def describe_plan(config: Config) -> dict[str, object]:
+    """What `plan --json` prints: epsilon, delta, budget, certificates (name -> epsilon), certified names, rounds with their caps."""
+    plan, slots = config.plan(), config.slots()
+    found = certificates(plan)
+    rounds = [
+        {
+            "queries": r.queries,
+            "slot": slot,
+            "mechanism": plan.slots[slot].mechanism,
+            "caps": {release.name: release.cap for release in plan.slots[slot].releases},
+        }
+        for r, slot in zip(config.rounds, slots, strict=True)
+    ]
+    return {
+        "epsilon": certified_epsilon(plan),
+        "delta": plan.delta,
+        "budget": plan.epsilon,
+        "certificates": {name: c.epsilon for name, c in found.items()},
+        "certified": [name for name, c in found.items() if c.certified],
+        "rounds": rounds,
+    }
+
+
+def render_plan(shown: dict) -> str:  # type: ignore[type-arg]
+    """The same for a reader."""
+    lines = [f"epsilon {shown['epsilon']:.3f} of {shown['budget']:g} at delta {shown['delta']:g} (add or remove one record)", ""]
+    for name, epsilon in sorted(shown["certificates"].items(), key=lambda item: item[1]):
+        note = "" if name in shown["certified"] else "   not certified: continuous noise"
+        lines.append(f"  {name:36} {epsilon:8.3f}{note}")
+    lines.append("")
+    for number, entry in enumerate(shown["rounds"], start=1):
+        caps = ", ".join(f"{name} {cap}" for name, cap in entry["caps"].items())
+        lines.append(f"  round {number}: {entry['queries']} queries, slot {entry['slot']} (caps over all its rounds: {caps})")
+    return "\n".join(lines)

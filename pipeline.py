@@ -1,0 +1,160 @@
+"""labelwall's command line: from private labelled images to a differentially private student.
+
+run      ask, train, send features back, for every round of a configuration; prints the price first
+plan     what a configuration costs, before anything private is read
+audit    recompute the certificate from a ledger file alone
+report   write a run folder's report.html again
+data     PRIVATE: the custodian's check of a data set (counts, classes, bad rows)
+init     write a configuration for one's own image folders
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from wall.errors import LabelwallError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `labelwall`. Exit code 0, 2 for a user's mistake (one line on stderr), 3 for an inconsistent ledger."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args or args[0] in ("-h", "--help"):
+        print(__doc__ + "\n`labelwall COMMAND --help` explains a command's options.")
+        return 0
+    if args[0] not in COMMANDS:
+        return _mistake(f"unknown command {args[0]!r}. Commands: {', '.join(COMMANDS)}.")
+    try:
+        return COMMANDS[args[0]](args[1:])
+    except LabelwallError as error:
+        return _mistake(str(error))
+    except KeyboardInterrupt:
+        print("labelwall: interrupted; the same command continues where it stopped.", file=sys.stderr)
+        return 130
+
+
+def _mistake(text: str) -> int:
+    print(f"labelwall: {text}", file=sys.stderr)
+    return 2
+
+
+def _run(args: Sequence[str]) -> int:
+    from experiment.console import Console
+    from experiment.settings import config_parser, parse
+
+    parser = config_parser("run", "Run or resume an experiment: ask, train, send features back. Prints the price first.")
+    parser.add_argument("--run_dir", type=str, required=True, help="folder for the results; the same folder resumes a killed run")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
+    config, rest = parse(parser, args)
+    console = Console(quiet=rest.quiet)
+    console.say(_price(config.plan()))
+
+    import torch
+
+    torch.set_num_threads(config.threads)
+    from experiment.report import write_report
+    from teacher.privacy.noise import SystemEntropy
+
+    from experiment.rounds import run
+
+    run_dir = Path(rest.run_dir)
+    summary = run(config, run_dir, entropy=SystemEntropy(), console=console)
+    write_report(run_dir)
+    print(
+        f"test accuracy {100 * summary['test_accuracy']:.2f}% at epsilon {summary['epsilon']:.3f}, delta {summary['delta']:g}: {run_dir}/report.html"
+    )
+    return 0
+
+
+def _price(plan) -> str:  # type: ignore[no-untyped-def]
+    """The cost of a plan in one line, or BudgetRefused."""
+    from teacher.privacy.accountant import certified_epsilon, require_affordable
+
+    require_affordable(plan)
+    caps = ", ".join(f"{release.cap} x {release.name}" for release in plan.releases())
+    return f"price: epsilon {certified_epsilon(plan):.3f} of {plan.epsilon:g} at delta {plan.delta:g}, for at most {caps}"
+
+
+def _plan(args: Sequence[str]) -> int:
+    from teacher.privacy.accountant import require_affordable
+
+    from experiment.settings import config_parser, parse
+    from experiment.show_plan import describe_plan, render_plan
+
+    parser = config_parser("plan", "Show what a configuration costs; exit code 2 when its caps exceed the budget. Reads no data.")
+    parser.add_argument("--json", action="store_true", help="one JSON object: epsilon, delta, certificates, rounds")
+    config, rest = parse(parser, args)
+    shown = describe_plan(config)
+    print(json.dumps(shown) if rest.json else render_plan(shown))
+    require_affordable(config.plan())
+    return 0
+
+
+def _audit(args: Sequence[str]) -> int:
+    from teacher.privacy.audit import audit
+
+    parser = argparse.ArgumentParser("labelwall audit", description="Recompute the certificate from a ledger file alone.")
+    parser.add_argument("ledger", type=Path, help="ledger.sqlite of a run folder, or an export")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object: epsilon, delta, entries, consistent, problems, head"
+    )
+    parser.add_argument("--expect_head", help="hash (hex) that must stand in the chain, from a receipt or a summary.json")
+    options = parser.parse_args(args)
+    finding = audit(options.ledger, expect_head=options.expect_head)
+    if options.json:
+        print(json.dumps(finding.to_json()))
+    else:
+        print(finding.render())
+    return 0 if finding.consistent else 3
+
+
+def _report(args: Sequence[str]) -> int:
+    from experiment.report import write_report
+
+    parser = argparse.ArgumentParser("labelwall report", description="Write report.html of a finished run folder again.")
+    parser.add_argument("run_dir", type=Path, help="a folder that `labelwall run` wrote")
+    print(write_report(parser.parse_args(args).run_dir))
+    return 0
+
+
+def _data(args: Sequence[str]) -> int:
+    from teacher.preview import preview, render
+
+    from experiment.settings import config_parser, parse
+
+    parser = config_parser("data", "PRIVATE, for the custodian: counts, classes and bad rows of the private data set.")
+    config, _ = parse(parser, args)
+    print(render(preview(config.data)))
+    return 0
+
+
+def _init(args: Sequence[str]) -> int:
+    from experiment.init import write_config
+
+    parser = argparse.ArgumentParser("labelwall init", description="Write a configuration for your own image folders.")
+    parser.add_argument(
+        "--private", type=Path, required=True, help="folder with one folder of images a class; not opened by this command"
+    )
+    parser.add_argument("--public", type=Path, required=True, help="folder of unlabelled images (class folders are allowed)")
+    parser.add_argument("--test", type=Path, required=True, help="public folder with one folder of images a class")
+    parser.add_argument("--out", type=Path, default=Path("labelwall.yaml"), help="file to write")
+    options = parser.parse_args(args)
+    write_config(options.private, options.public, options.test, options.out)
+    print(f"wrote {options.out}. Next: labelwall plan --config {options.out}")
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "run": _run,
+    "plan": _plan,
+    "audit": _audit,
+    "report": _report,
+    "data": _data,
+    "init": _init,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""The auditor: recompute a certificate from a ledger file alone, trusting nothing of the program that wrote it.
+
+Shares the curve functions and the plan's type with the teacher, and nothing else: the chain, the order, the caps and the counts
+are checked here a second time, from the text of the entries, on purpose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from teacher.privacy.accountant import certificates, certified_epsilon
+from teacher.privacy.plan import Plan
+from wall.errors import LabelwallError, MissingData
+
+KNOWN = {
+    "genesis": {"format", "dataset", "unsafe", "plan"},
+    "extractor": {"sha256", "fields"},
+    "charge": {"slot", "release", "count"},
+    "release": {"charge", "results"},
+    "refusal": {"slot", "release", "identities"},
+}
+
+
+@dataclass
+class Finding:
+    """What an audit says. ``epsilon``: of the recorded plan, None where nothing is certified; ``problems``: one line each."""
+
+    epsilon: float | None = None
+    delta: float | None = None
+    budget: float | None = None
+    entries: int = 0
+    head: str = ""
+    dataset: str = ""
+    unsafe: bool = False
+    certificates: dict[str, float] = field(default_factory=dict)
+    charged: dict[str, int] = field(default_factory=dict)  # "slot/release" -> releases paid
+    released: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def consistent(self) -> bool:
+        return not self.problems
+
+    def to_json(self) -> dict[str, object]:
+        return {**vars(self), "consistent": self.consistent}
+
+    def render(self) -> str:
+        """The finding for a reader."""
+        certified = "nothing" if self.epsilon is None else f"epsilon {self.epsilon:.3f} at delta {self.delta:g}"
+        lines = [f"{'consistent' if self.consistent else 'NOT CONSISTENT'}: {self.entries} entries certify {certified}"]
+        lines += [f"  {name:36} {epsilon:8.3f}" for name, epsilon in sorted(self.certificates.items(), key=lambda item: item[1])]
+        lines += [f"  charged {count} x {name}, released {self.released.get(name, 0)}" for name, count in self.charged.items()]
+        lines += [f"  problem: {problem}" for problem in self.problems]
+        return "\n".join([*lines, f"  head {self.head}"])
+
+
+def audit(path: Path, *, expect_head: str | None = None) -> Finding:
+    """Replay an exported (or live) ledger: chain, order, caps, counts, certificate.
+
+    ``expect_head``: hash of an entry (from a receipt or a summary) that must stand in the chain.
+    Raises MissingData where there is no file; whatever is wrong inside it is a problem in the finding.
+    """
+    if not path.is_file():
+        raise MissingData(f"there is no ledger at {path}.")
+    finding = Finding()
+    rows, stored_head = _read(path, finding)
+    hashes = _check_chain(rows, finding)
+    finding.entries, finding.head = len(rows), hashes[-1] if hashes else ""
+    if stored_head != (len(rows) - 1, finding.head):
+        finding.problems.append("the recorded head is not the last entry: entries are missing at the end, or were added by hand")
+    if expect_head is not None and expect_head not in hashes:
+        finding.problems.append("the expected head is not in the chain: this copy is older than it, or another ledger")
+    _check_entries(rows, finding)
+    if finding.problems:
+        finding.epsilon = None
+    return finding
+
+
+def _read(path: Path, finding: Finding) -> tuple[list[tuple], tuple | None]:  # type: ignore[type-arg]
+    """(entries in order of their sequence numbers, the recorded head)."""
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            (state,) = connection.execute("PRAGMA integrity_check").fetchone()
+            if state != "ok":
+                finding.problems.append("the file is damaged")
+            rows = connection.execute("SELECT seq, kind, body, prev, hash FROM entries ORDER BY seq").fetchall()
+            return rows, connection.execute("SELECT seq, hash FROM head").fetchone()
+        finally:
+            connection.close()
+    except sqlite3.DatabaseError:
+        finding.problems.append("the file is not a readable ledger: truncated, damaged or something else")
+        return [], None
+
+
+def _check_chain(rows: list[tuple], finding: Finding) -> list[str]:  # type: ignore[type-arg]
+    prev, hashes = "0" * 64, []
+    for position, (seq, kind, body, before, digest) in enumerate(rows):
+        text = json.dumps([seq, kind, body, before], sort_keys=True, separators=(",", ":")).encode()
+        if seq != position:
+            finding.problems.append(f"entry {position} is missing or out of order (found sequence number {seq})")
+        if before != prev or hashlib.sha256(text).hexdigest() != digest:
+            finding.problems.append(f"entry {seq} was edited, moved, or follows an entry that was")
+        prev = digest
+        hashes.append(digest)
+    return hashes
+
+
+def _check_entries(rows: list[tuple], finding: Finding) -> None:  # type: ignore[type-arg]
+    try:
+        bodies = [(kind, json.loads(body)) for _, kind, body, _, _ in rows]
+        unknown = [position for position, (kind, body) in enumerate(bodies) if set(body) != KNOWN.get(kind)]
+        if unknown or not bodies or [kind for kind, _ in bodies].index("genesis") != 0:
+            finding.problems.append(f"entries of an unknown kind or with unknown fields: {unknown[:5]}, or no first entry")
+            return
+        plan = Plan.from_json(bodies[0][1]["plan"])
+        _check_certificate(bodies[0][1], plan, finding)
+        _check_counts(bodies, plan, finding)
+    except (KeyError, TypeError, ValueError, AttributeError, LabelwallError) as error:
+        finding.problems.append(f"an entry can not be understood ({type(error).__name__})")
+
+
+def _check_certificate(genesis: dict, plan: Plan, finding: Finding) -> None:  # type: ignore[type-arg]
+    finding.dataset, finding.unsafe, finding.delta, finding.budget = (
+        genesis["dataset"],
+        genesis["unsafe"],
+        plan.delta,
+        plan.epsilon,
+    )
+    if genesis["format"] != 1:
+        finding.problems.append(f"format {genesis['format']} is unknown")
+    if genesis["unsafe"] is not False:
+        finding.problems.append("noise came from a test tape (unsafe): epsilon is infinite")
+        return
+    finding.certificates = {name: c.epsilon for name, c in certificates(plan).items() if c.certified}
+    finding.epsilon = certified_epsilon(plan)
+    if finding.epsilon > plan.epsilon:
+        finding.problems.append("the plan's caps cost more than its budget")
+
+
+def _check_counts(bodies: list[tuple], plan: Plan, finding: Finding) -> None:  # type: ignore[type-arg]
+    caps = {(slot, r.name): r.cap for slot, entry in enumerate(plan.slots) for r in entry.releases}
+    charged: Counter[tuple[int, str]] = Counter()
+    released: Counter[tuple[int, str]] = Counter()
+    open_charges: dict[int, tuple[tuple[int, str], int]] = {}
+    seen: set[tuple[str, str]] = set()
+    for seq, (kind, body) in enumerate(bodies):
+        if kind == "charge":
+            key = body["slot"], body["release"]
+            charged[key] += body["count"]
+            open_charges[seq] = key, body["count"]
+            if key not in caps or body["count"] < 1 or charged[key] > caps[key]:
+                finding.problems.append(
+                    f"entry {seq} charges past the cap of {key[1]!r} in slot {key[0]}, or for something unplanned"
+                )
+        elif kind == "release":
+            if body["charge"] not in open_charges:
+                finding.problems.append(f"entry {seq} releases without an unused charge before it")
+                continue
+            key, paid = open_charges.pop(body["charge"])
+            released[key] += len(body["results"])
+            again = [identity for identity in body["results"] if (identity, key[1]) in seen]
+            seen.update((identity, key[1]) for identity in body["results"])
+            if len(body["results"]) > paid or again:
+                finding.problems.append(f"entry {seq} releases more than it paid for, or the same query twice")
+        elif kind == "refusal" and charged[body["slot"], body["release"]] != caps.get((body["slot"], body["release"])):
+            finding.problems.append(f"entry {seq} refuses although its cap was not reached")
+    finding.charged = {f"{slot}/{name}": count for (slot, name), count in charged.items()}
+    finding.released = {f"{slot}/{name}": count for (slot, name), count in released.items()}
