@@ -14,7 +14,6 @@ from student.train import TrainedStudent, predict, train
 from teacher.privacy.accountant import certificates, certified_epsilon, reading, require_affordable
 from teacher.privacy.noise import Entropy
 from teacher.records import open_records
-from wall.sources import PublicData, Task, describe, read_public
 
 from experiment.config import Config
 from experiment.console import Console
@@ -23,6 +22,7 @@ from teacher.custodian import Custodian, open_custodian
 from teacher.teacher import Teacher
 from wall.errors import LabelwallError
 from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries
+from wall.sources import PublicData, Task, describe, read_public
 
 HOG_SCALE_IS_CONSTANT = 1.0  # hog's quantisation scale is a constant of teacher.features; the spec's own stays at 1
 
@@ -186,13 +186,13 @@ def _metrics(
     rows: np.ndarray,
     extractor: ExtractorSpec,
     trained: TrainedStudent,
-    spec: ExtractorSpec,
+    exported: ExtractorSpec,
 ) -> dict:  # type: ignore[type-arg]
     public, state = experiment.public, experiment.custodian.ledger.state
     answered, classes = answers.labels != ABSTAINED, experiment.task.num_classes
     truth = None if public.labels is None else public.labels[rows]
     right = None if truth is None or not answered.any() else float((answers.labels == truth)[answered].mean())
-    predicted = predict(spec, public.test_inputs)
+    predicted = predict(exported, public.test_inputs)
     confusion = np.zeros((classes, classes), dtype=np.int64)  # [true, predicted]
     np.add.at(confusion, (public.test_labels, predicted), 1)
     assert state.plan is not None
