@@ -63,10 +63,13 @@ def _run(args: Sequence[str]) -> int:
     run_dir = Path(rest.run_dir)
     summary = run(config, run_dir, entropy=SystemEntropy(), console=console)
     write_report(run_dir)
-    print(
-        f"test accuracy {100 * summary['test_accuracy']:.2f}% at epsilon {summary['epsilon']:.3f}, delta {summary['delta']:g}: {run_dir}/report.html"
-    )
+    print(_result(summary, run_dir))
     return 0
+
+
+def _result(summary: dict, run_dir: Path) -> str:  # type: ignore[type-arg]
+    accuracy, delta = f"test accuracy {100 * summary['test_accuracy']:.2f}%", f"delta {summary['delta']:g}"
+    return f"{accuracy} at epsilon {summary['epsilon']:.3f}, {delta}: {run_dir}/report.html"
 
 
 def _price(plan) -> str:  # type: ignore[no-untyped-def]

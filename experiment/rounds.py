@@ -24,6 +24,18 @@ from wall.errors import LabelwallError
 from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries
 from wall.sources import PublicData, Task, describe, read_public
 
+# What summary.json says about a round; its metrics.json says more.
+SUMMARY_KEYS = (
+    "asked",
+    "answered",
+    "abstained",
+    "cap_reached",
+    "label_accuracy",
+    "student_accuracy",
+    "epsilon_reading",
+    "extractor",
+    "seconds",
+)
 HOG_SCALE_IS_CONSTANT = 1.0  # hog's quantisation scale is a constant of teacher.features; the spec's own stays at 1
 
 
@@ -226,24 +238,13 @@ def _summarise(experiment: Experiment, rounds: Sequence[dict]) -> dict[str, obje
     folder, plan, state = experiment.folder, experiment.config.plan(), experiment.custodian.ledger.state
     folder.write_bytes(folder.student, (folder.round(len(rounds)) / "student.safetensors").read_bytes())
     experiment.custodian.ledger.export(folder.ledger)
-    keys = (
-        "asked",
-        "answered",
-        "abstained",
-        "cap_reached",
-        "label_accuracy",
-        "student_accuracy",
-        "epsilon_reading",
-        "extractor",
-        "seconds",
-    )
     summary: dict[str, object] = {
         "epsilon": None if state.unsafe else certified_epsilon(plan),
         "delta": plan.delta,
         "unsafe": state.unsafe,
         "certificates": {name: c.epsilon for name, c in certificates(plan).items()},
         "test_accuracy": rounds[-1]["student_accuracy"],
-        "rounds": [{key: metrics[key] for key in keys} for metrics in rounds],
+        "rounds": [{key: metrics[key] for key in SUMMARY_KEYS} for metrics in rounds],
         "dataset": state.dataset,
         "ledger_head": state.head,
         "seed": experiment.config.seed,

@@ -36,7 +36,7 @@ class RunFolder:
             differing = [k for k in recorded if k not in NOT_IDENTITY and before.get(k) != recorded[k]]
             if differing:
                 raise LabelwallError(
-                    f"{self.path} holds a run with other settings ({', '.join(differing)}). Choose another --run_dir, or its config.yaml."
+                    f"{self.path} holds a run with other settings ({', '.join(differing)}). Choose another --run_dir."
                 )
         else:
             self.write_text(resolved, yaml.safe_dump(recorded, sort_keys=False))
@@ -64,7 +64,7 @@ class RunFolder:
             raise LedgerMismatch(f"{self.ledger} is not a readable ledger.") from error
 
     def save_answers(self, number: int, rows: np.ndarray, labels: np.ndarray, outcomes: np.ndarray) -> None:
-        """Released answers of a round. ``rows``: int64 [n], positions in the public pool; ``labels``: int64 [n]; outcomes: uint8 [n]."""
+        """Released answers. ``rows``: int64 [n], positions in the public pool; ``labels``: int64 [n]; ``outcomes``: uint8 [n]."""
         scratch = self.round(number) / "answers.npz.part"
         with scratch.open("wb") as file:
             np.savez(file, rows=rows, labels=labels, outcomes=outcomes)

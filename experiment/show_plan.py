@@ -8,7 +8,7 @@ from experiment.config import Config
 
 
 def describe_plan(config: Config) -> dict[str, object]:
-    """What `plan --json` prints: epsilon, delta, budget, certificates (name -> epsilon), certified names, rounds with their caps."""
+    """What `plan --json` prints: epsilon, delta, budget, certificates (name -> epsilon), certified names, rounds and caps."""
     plan, slots = config.plan(), config.slots()
     found = certificates(plan)
     rounds = [
