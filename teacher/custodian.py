@@ -53,49 +53,51 @@ def open_custodian(
     directory.chmod(0o700)
     lock = _lock(directory)
     try:
-        dataset = _identity(directory, data, new_dataset)
-        if known_dataset not in (None, dataset):
-            raise LedgerMismatch("the run folder's ledger belongs to another data set. Choose another run_dir or custodian_dir.")
-        ledger = _ledger(directory, dataset, plan, unsafe, anchor, lost=known_dataset is not None)
+        fresh = not (directory / LEDGER).exists()
+        if fresh and (known_dataset or (directory / IDENTITY).exists() or (anchor and anchor.exists())):
+            raise LedgerMismatch(
+                "the custodian's ledger is gone, but it was in use. Restore it; a new one would forget its releases."
+            )
+        if fresh:
+            ledger = Ledger.create(directory / LEDGER, dataset=new_dataset(), plan=plan, unsafe=unsafe, anchor=anchor)
+        else:
+            ledger = Ledger(directory / LEDGER, anchor)
+        _check_identity(directory / IDENTITY, data, ledger)
+        _check_plan(ledger, plan, unsafe, known_dataset)
     except BaseException:
         lock.close()
         raise
-    return Custodian(directory, dataset, ledger, lock)
+    return Custodian(directory, ledger.state.dataset, ledger, lock)
 
 
-def _ledger(directory: Path, dataset: str, plan: Plan, unsafe: bool, anchor: Path | None, lost: bool) -> Ledger:
-    path = directory / LEDGER
-    if not path.exists():
-        if lost or (anchor and anchor.exists()):
-            raise LedgerMismatch("the custodian's ledger is gone, but releases are on record. Restore it.")
-        return Ledger.create(path, dataset=dataset, plan=plan, unsafe=unsafe, anchor=anchor)
-    ledger = Ledger(path, anchor)
-    if ledger.state.dataset != dataset:
-        raise LedgerMismatch("the custodian's ledger belongs to another data set.")
+def _check_plan(ledger: Ledger, plan: Plan, unsafe: bool, known_dataset: str | None) -> None:
+    if known_dataset not in (None, ledger.state.dataset):
+        raise LedgerMismatch("the run folder's ledger belongs to another data set. Choose another run_dir or custodian_dir.")
     if ledger.state.plan != plan or ledger.state.unsafe != unsafe:
         raise LedgerMismatch(
             "the ledger was opened with another budget, mechanism, caps or rounds; a data set's plan is fixed before its first "
             "release. Use the recorded configuration, or another custodian_dir with its own budget."
         )
-    return ledger
 
 
-def _identity(directory: Path, data: dict[str, object], new_dataset: Callable[[], str]) -> str:
-    """The data set's UUID; made on first use, refused where the directory was set up for other rows."""
-    path = directory / IDENTITY
+def _check_identity(path: Path, data: dict[str, object], ledger: Ledger) -> None:
+    """Compare, or on first use record, which rows the ledger answers for. Written after the ledger: a crash between leaves a
+    ledger without releases, and only such a one may be given an identity."""
     if path.exists():
         stored = json.loads(path.read_text())
-        if stored["data"] != data:
+        if stored != {"dataset": ledger.state.dataset, "data": data}:
             raise LedgerMismatch("the custodian's directory serves another data set than `data` names. Use one for each.")
-        return str(stored["dataset"])
-    dataset = new_dataset()
+        return
+    if ledger.state.spent:
+        raise LedgerMismatch(
+            f"the custodian's {IDENTITY} is gone, so it is unknown which rows the ledger answers for. Restore it."
+        )
     scratch = path.with_suffix(".part")
     with scratch.open("w") as file:
-        json.dump({"dataset": dataset, "data": data}, file)
+        json.dump({"dataset": ledger.state.dataset, "data": data}, file)
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)
-    return dataset
 
 
 def _lock(directory: Path) -> IO[str]:

@@ -1,0 +1,113 @@
+"""The custodian's directory answers for one data set, one plan, one process, and keeps others out."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from teacher.custodian import Custodian, open_custodian
+from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.privacy.plan import Plan, Slot
+from wall.errors import InvalidInput, LedgerMismatch
+
+MECHANISM = PrivateKnn(k=30, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sampling_probability=0.5)
+PLAN = Plan(1.0, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(5, 5)),))
+DATA: dict[str, object] = {"source": "arrays", "path": "a.npz"}
+
+
+def reopen(directory: Path, **changes: object) -> Custodian:
+    settings: dict = {"data": DATA, "plan": PLAN, "unsafe": False, **changes}
+    return open_custodian(directory, **settings)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    custodian = reopen(tmp_path / "custodian")
+    custodian.ledger.charge(0, "screen", ["a"])
+    custodian.close()
+    return tmp_path / "custodian"
+
+
+def test_directory_is_for_its_owner_alone_and_reopens(directory: Path) -> None:
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    custodian = reopen(directory)
+    assert custodian.ledger.state.left(0, "screen") == 4
+    custodian.close()
+
+
+def test_two_data_sets_get_unrelated_random_names(tmp_path: Path) -> None:
+    names = []
+    for name in "ab":
+        custodian = reopen(tmp_path / name)
+        names.append(custodian.dataset)
+        custodian.close()
+    assert names[0] != names[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": {"source": "arrays", "path": "b.npz"}},
+        {"plan": replace(PLAN, epsilon=2.0)},
+        {"unsafe": True},
+        {"known_dataset": "another"},
+    ],
+)
+def test_another_data_set_plan_or_entropy_is_refused(directory: Path, changes: dict) -> None:
+    with pytest.raises(LedgerMismatch):
+        reopen(directory, **changes)
+    reopen(directory).close()  # and the lock was given back
+
+
+def test_lost_identity_is_not_guessed(directory: Path) -> None:
+    (directory / "dataset.json").unlink()
+    with pytest.raises(LedgerMismatch, match="which rows"):
+        reopen(directory)
+
+
+def test_crash_between_ledger_and_identity_is_mended(tmp_path: Path) -> None:
+    custodian = reopen(tmp_path / "c")
+    custodian.close()
+    (tmp_path / "c" / "dataset.json").unlink()
+    again = reopen(tmp_path / "c")
+    assert again.dataset == custodian.dataset
+    again.close()
+
+
+def test_lost_ledger_is_not_replaced_by_a_fresh_budget(directory: Path) -> None:
+    (directory / "ledger.sqlite").unlink()
+    with pytest.raises(LedgerMismatch, match="gone"):
+        reopen(directory)
+
+
+def test_lost_identity_is_not_guessed(directory: Path) -> None:
+    (directory / "dataset.json").unlink()
+    with pytest.raises(LedgerMismatch, match="which rows"):
+        reopen(directory)
+
+
+def test_crash_between_ledger_and_identity_is_mended(tmp_path: Path) -> None:
+    custodian = reopen(tmp_path / "c")
+    custodian.close()
+    (tmp_path / "c" / "dataset.json").unlink()
+    again = reopen(tmp_path / "c")
+    assert again.dataset == custodian.dataset
+    again.close()
+
+
+def test_lost_ledger_is_noticed_by_its_anchor(tmp_path: Path) -> None:
+    anchor = tmp_path / "elsewhere.json"
+    reopen(tmp_path / "c", anchor=anchor).close()
+    (tmp_path / "c" / "ledger.sqlite").unlink()
+    with pytest.raises(LedgerMismatch, match="gone"):
+        reopen(tmp_path / "c", anchor=anchor)
+
+
+def test_one_process_at_a_time(directory: Path) -> None:
+    custodian = reopen(directory)
+    with pytest.raises(InvalidInput, match="one process"):
+        reopen(directory)
+    custodian.close()
