@@ -83,21 +83,6 @@ def test_lost_ledger_is_not_replaced_by_a_fresh_budget(directory: Path) -> None:
         reopen(directory)
 
 
-def test_lost_identity_is_not_guessed(directory: Path) -> None:
-    (directory / "dataset.json").unlink()
-    with pytest.raises(LedgerMismatch, match="which rows"):
-        reopen(directory)
-
-
-def test_crash_between_ledger_and_identity_is_mended(tmp_path: Path) -> None:
-    custodian = reopen(tmp_path / "c")
-    custodian.close()
-    (tmp_path / "c" / "dataset.json").unlink()
-    again = reopen(tmp_path / "c")
-    assert again.dataset == custodian.dataset
-    again.close()
-
-
 def test_lost_ledger_is_noticed_by_its_anchor(tmp_path: Path) -> None:
     anchor = tmp_path / "elsewhere.json"
     reopen(tmp_path / "c", anchor=anchor).close()
