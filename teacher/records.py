@@ -1,0 +1,146 @@
+"""Private records: the only file that opens them. Bad rows are dropped here, silently, before anything else sees them."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from wall import published, readers
+from wall.errors import InvalidInput
+from wall.readers import Progress
+from wall.sources import DataConfig, Task
+
+GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID = range(5)  # what is wrong with a row, at most one thing each
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """The custodian's rows that count. Nothing of it prints, not even how many there are: that is private too.
+
+    ``inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels``: int64 [n], indices of the task's classes.
+    ``ids``: int64 [n], distinct. n may be 0.
+
+    An id is an attribute of the row: its position in the published file; private_id of an npz, or its row number there
+    when the file was written without (rows are then only ever appended); a hash of an image's relative path.
+    """
+
+    inputs: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    ids: np.ndarray = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ingested:
+    """All rows as found, for the custodian's preview alone; `run` sees ``records``.
+
+    ``verdicts``: uint8 [n_found], GOOD or what is wrong. ``inputs`` [n_found, ...], ``labels``, ``ids`` int64 [n_found].
+    ``sizes``: int32 [n_found, 2], widths and heights as stored (pixels, 0 where unreadable), for image folders alone.
+    ``other_files``: files of an image folder whose names are not an image's, a count.
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    ids: np.ndarray
+    verdicts: np.ndarray
+    sizes: np.ndarray | None = None
+    other_files: int = 0
+
+    @property
+    def records(self) -> Records:
+        """The good rows; no copy of a large array where all are good."""
+        good = self.verdicts == GOOD
+        rows = slice(None) if good.all() else good
+        return Records(self.inputs[rows], self.labels[rows], self.ids[rows])
+
+
+def open_records(config: DataConfig, task: Task, progress: Progress | None = None) -> Records:
+    """The private rows of a data set, bad rows dropped; the only way from a configuration to private rows.
+
+    Dropped: images that can not be decoded, vectors that are not finite, labels outside the public classes, ids seen
+    before among the good rows. Every row is judged by itself, except that the first of several good rows with one id
+    stays: rows of one id are one record. No count, warning or error depends on what rows hold.
+    ``progress`` hears (percent, 100): the number of records is private.
+
+    Raises InvalidInput, MissingData for settings: a missing file or array, a dtype or shape that does not fit the task.
+    """
+    return ingest(config, task, progress).records
+
+
+def ingest(config: DataConfig, task: Task, progress: Progress | None = None) -> Ingested:
+    """Read and judge the private rows. Warnings of decoders are silenced: they would speak about rows.
+
+    Raises InvalidInput, MissingData, as open_records.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if config.source == "folder":
+            return _ingest_folder(config, task, _percent(progress))
+        if config.source == "arrays":
+            return _ingest_arrays(config, task)
+        rows = published.private_rows(config.source, Path(config.root), config.download, _percent(progress))
+    return _judged(task, rows.inputs, rows.labels, rows.ids, rows.readable)
+
+
+def _percent(progress: Progress | None) -> Progress | None:
+    return None if progress is None else lambda done, total: progress(100 * done // total, 100)
+
+
+def _ingest_folder(config: DataConfig, task: Task, progress: Progress | None) -> Ingested:
+    root = readers.require_folder("data.private", config.private)
+    files = readers.list_files(root)
+    paths = [path for path in files if readers.is_image(path)]
+    images = readers.read_images(root, paths, config.image_size, config.channels, progress)
+    labels = np.array([readers.class_of(path, task.class_names) for path in paths], dtype=np.int64)
+    ids = np.array([readers.stable_hash(path) for path in paths], dtype=np.int64)
+    return _judged(task, images.pixels, labels, ids, images.readable, images.sizes, len(files) - len(paths))
+
+
+def _ingest_arrays(config: DataConfig, task: Task) -> Ingested:
+    path = readers.require_npz(config.path)
+    inputs = readers.canonical_rows("private_x", _required(path, "private_x"))
+    dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
+    if inputs.shape[1:] != task.input_shape or inputs.dtype != dtype:
+        rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as public_x is"
+        raise InvalidInput("private_x", rule, readers.shape_text(inputs))
+    labels = _whole_numbers("private_y", _required(path, "private_y"), len(inputs))
+    ids = readers.read_member(path, "private_id")
+    ids = np.arange(len(inputs)) if ids is None else _whole_numbers("private_id", ids, len(inputs))
+    return _judged(task, inputs, labels, ids, np.ones(len(inputs), dtype=bool))
+
+
+def _required(path: Path, name: str) -> np.ndarray:
+    found = readers.read_member(path, name)
+    if found is None:
+        raise InvalidInput("data.path", f"an npz file with the array {name}", str(path))
+    return found
+
+
+def _whole_numbers(name: str, values: np.ndarray, rows: int) -> np.ndarray:
+    """int64 [n]. The error does not say how many there are."""
+    if values.dtype.kind not in "iu" or values.ndim != 1:
+        raise InvalidInput(name, "whole numbers [n]", readers.shape_text(values))
+    if len(values) != rows:
+        raise InvalidInput(name, "one number for each row of private_x", "another count")
+    return values.astype(np.int64)
+
+
+def _judged(
+    task: Task,
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    ids: np.ndarray,
+    readable: np.ndarray,
+    sizes: np.ndarray | None = None,
+    other_files: int = 0,
+) -> Ingested:
+    """Judge each row by itself, then repeated ids among the rows that are good, so that a bad row displaces no good one."""
+    finite = np.isfinite(inputs).all(axis=1) if inputs.dtype == np.float32 else np.ones(len(inputs), dtype=bool)
+    known = (labels >= 0) & (labels < task.num_classes)
+    verdicts = np.select([~readable, ~finite, ~known], [UNREADABLE, NOT_FINITE, UNKNOWN_CLASS], GOOD).astype(np.uint8)
+    good = np.flatnonzero(verdicts == GOOD)
+    _, first = np.unique(ids[good], return_index=True)  # the first position of each id
+    verdicts[np.delete(good, first)] = REPEATED_ID
+    return Ingested(inputs, labels, ids, verdicts, sizes, other_files)
