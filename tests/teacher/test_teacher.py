@@ -1,0 +1,210 @@
+"""The life of a query: charge, draw, record, answer; asked again, the same answer for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.privacy.ledger import Ledger
+from teacher.privacy.noise import SystemEntropy
+from teacher.privacy.plan import Plan, Slot
+from teacher.records import Records
+from teacher.teacher import Teacher
+from wall.errors import InvalidInput, TeacherFailed
+from wall.messages import ABSTAINED, ExtractorSpec, Outcome, Queries
+
+DIMENSIONS, CLASSES = 6, 3
+SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES, scale=40.0)
+MECHANISM = PrivateKnn(k=9, threshold=5, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
+
+
+class Silent:
+    """A test entropy that samples everyone and adds no noise, and counts what was drawn."""
+
+    unsafe = True
+
+    def __init__(self) -> None:
+        self.drawn: list[tuple[str, int]] = []
+
+    def inclusion(self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray) -> np.ndarray:
+        return np.ones(ids.shape, dtype=bool)
+
+    def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+        self.drawn.append((release, len(keys)))
+        return np.zeros((len(keys), width), dtype=np.int64)
+
+
+def rows(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, n)
+    x = rng.normal(size=(n, DIMENSIONS)) + 1.2 * np.eye(CLASSES, DIMENSIONS)[labels]
+    return x.astype(np.float32), labels.astype(np.int64)
+
+
+def teacher(
+    tmp_path: Path, entropy: object, *, asked: int = 100, answered: int = 100, n: int = 80, mechanism: PrivateKnn = MECHANISM
+) -> Teacher:
+    path = tmp_path / "ledger.sqlite"
+    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
+    ledger = Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=entropy.unsafe)  # type: ignore[attr-defined]
+    x, y = rows(n)
+    made = Teacher(lambda: Records(x, y, np.arange(n)), ledger, tmp_path, CLASSES, entropy, batch_size=16)  # type: ignore[arg-type]
+    made.use_extractor(SPEC)
+    return made
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    """The feature map of SPEC, written down a second time."""
+    normed = x.astype(np.float64) / np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
+    return np.clip(np.rint(SPEC.scale * normed), -63, 63)
+
+
+def test_without_noise_answers_are_the_plain_screened_vote(tmp_path: Path) -> None:
+    queries, _ = rows(50, seed=1)
+    (x, y), k = rows(80), MECHANISM.k
+    distance = ((unit(queries)[:, None, :] - unit(x)[None, :, :]) ** 2).sum(axis=2)
+    nearest = np.lexsort((np.broadcast_to(np.arange(80), distance.shape), distance), axis=1)[:, :k]
+    votes = np.stack([(y[nearest] == c).sum(axis=1) for c in range(CLASSES)], axis=1)
+    expected = np.where(votes.max(axis=1) > MECHANISM.threshold, votes.argmax(axis=1), ABSTAINED)
+    answers = teacher(tmp_path, Silent()).answer(Queries(queries))
+    np.testing.assert_array_equal(answers.labels, expected)
+    assert 5 < (expected == ABSTAINED).sum() < 45  # both outcomes are exercised
+    assert answers.labels.dtype == np.int64
+
+
+def test_asked_again_the_answer_is_stored_and_nothing_is_charged_or_drawn(tmp_path: Path) -> None:
+    queries, _ = rows(20, seed=1)
+    entropy = Silent()
+    first = teacher(tmp_path, entropy)
+    answers = first.answer(Queries(queries))
+    drawn = list(entropy.drawn)
+    again = first.answer(Queries(queries[::-1].copy()))
+    np.testing.assert_array_equal(again.labels, answers.labels[::-1])
+    assert again.receipt.charged == {"screen": 0, "aggregate": 0}
+    assert again.receipt.served == 20
+    assert entropy.drawn == drawn
+    restarted = teacher(tmp_path, entropy)
+    np.testing.assert_array_equal(restarted.answer(Queries(queries)).labels, answers.labels)
+    assert entropy.drawn == drawn
+
+
+def test_duplicates_in_a_batch_are_one_query(tmp_path: Path) -> None:
+    queries, _ = rows(5, seed=1)
+    answers = teacher(tmp_path, Silent()).answer(Queries(np.concatenate([queries, queries, queries[:1]])))
+    assert answers.receipt.charged["screen"] == 5
+    np.testing.assert_array_equal(answers.labels[:5], answers.labels[5:10])
+    assert answers.labels[10] == answers.labels[0]
+
+
+def test_past_the_answer_cap_passers_are_refused_in_request_order(tmp_path: Path) -> None:
+    queries, _ = rows(40, seed=1)
+    free = teacher(tmp_path / "free" if (tmp_path / "free").mkdir() is None else tmp_path, Silent()).answer(Queries(queries))
+    (tmp_path / "capped").mkdir()
+    capped = teacher(tmp_path / "capped", Silent(), answered=7)
+    answers = capped.answer(Queries(queries))
+    passed = np.flatnonzero(free.outcomes == Outcome.ANSWERED)
+    np.testing.assert_array_equal(np.flatnonzero(answers.outcomes == Outcome.ANSWERED), passed[:7])
+    np.testing.assert_array_equal(np.flatnonzero(answers.outcomes == Outcome.CAP_REACHED), passed[7:])
+    assert (answers.labels[passed[7:]] == ABSTAINED).all()
+    again = capped.answer(Queries(queries))
+    np.testing.assert_array_equal(again.outcomes, answers.outcomes)  # the refusal is stored
+    assert again.receipt.left["aggregate"] == 0
+
+
+def test_past_the_screening_cap_nothing_is_drawn(tmp_path: Path) -> None:
+    queries, _ = rows(40, seed=1)
+    entropy = Silent()
+    answers = teacher(tmp_path, entropy, asked=10).answer(Queries(queries))
+    assert (answers.outcomes[10:] == Outcome.CAP_REACHED).all()
+    assert (answers.outcomes[:10] != Outcome.CAP_REACHED).all()
+    assert sum(count for release, count in entropy.drawn if release == "screen") == 10
+
+
+def test_a_new_extractor_makes_new_queries(tmp_path: Path) -> None:
+    queries, _ = rows(6, seed=1)
+    made = teacher(tmp_path, Silent())
+    made.answer(Queries(queries))
+    made.use_extractor(ExtractorSpec("raw", (DIMENSIONS,), CLASSES, scale=20.0))
+    assert made.answer(Queries(queries)).receipt.charged["screen"] == 6
+
+
+def test_charge_is_committed_before_anything_is_drawn(tmp_path: Path) -> None:
+    queries, _ = rows(20, seed=1)
+    path = tmp_path / "ledger.sqlite"
+
+    class Watching(Silent):
+        def inclusion(self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray) -> np.ndarray:
+            assert all(release not in Ledger(path).state.results.get(key, {}) for key in keys)
+            spent = Ledger(path).state.spent[0, release]
+            drawn = sum(count for name, count in self.drawn if name == release)
+            assert spent >= drawn + len(keys)
+            return super().inclusion(probability, keys, release, ids)
+
+        discrete_gaussian = Silent.discrete_gaussian
+
+    entropy = Watching()
+    teacher(tmp_path, entropy).answer(Queries(queries))
+    assert {release for release, _ in entropy.drawn} == {"screen", "aggregate"}
+
+
+def test_any_failure_after_a_charge_is_one_constant_and_stays_charged(tmp_path: Path) -> None:
+    queries, _ = rows(20, seed=1)
+
+    class Broken(Silent):
+        def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+            raise ValueError(f"record 17 broke {keys}")
+
+    made = teacher(tmp_path, Broken())
+    with pytest.raises(TeacherFailed) as failure:
+        made.answer(Queries(queries))
+    assert str(failure.value) == str(TeacherFailed())
+    state = Ledger(tmp_path / "ledger.sqlite").state
+    assert state.spent == {(0, "screen"): 16}
+    assert state.results == {}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [Queries(np.zeros((2, DIMENSIONS + 1), np.float32)), Queries(np.zeros((2, 4, 4, 1), np.uint8)), Queries(rows(2)[0], slot=1)],
+)
+def test_bad_input_charges_nothing(tmp_path: Path, bad: Queries) -> None:
+    made = teacher(tmp_path, Silent())
+    with pytest.raises(InvalidInput):
+        made.answer(bad)
+    assert Ledger(tmp_path / "ledger.sqlite").state.spent == {}
+
+
+@pytest.mark.parametrize(
+    "bad", [np.zeros((2, 3)), np.zeros(3, np.float32), np.full((1, 3), np.nan, np.float32), np.zeros((1, 3, 3, 1))]
+)
+def test_queries_are_validated(bad: np.ndarray) -> None:
+    with pytest.raises(InvalidInput):
+        Queries(bad)
+
+
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_too_few_records_answer_in_the_same_shape(tmp_path: Path, n: int) -> None:
+    queries, _ = rows(5, seed=1)
+    answers = teacher(tmp_path, SystemEntropy(), n=n).answer(Queries(queries))
+    assert answers.labels.shape == (5,)
+    assert answers.receipt.charged["screen"] == 5
+
+
+def test_the_tape_is_refused_by_a_ledger_that_certifies(tmp_path: Path) -> None:
+    teacher(tmp_path, SystemEntropy())
+    with pytest.raises(InvalidInput, match="test tape"):
+        teacher(tmp_path, Silent())
+
+
+def test_two_runs_give_different_noise(tmp_path: Path) -> None:
+    queries, _ = rows(60, seed=1)
+    noisy = PrivateKnn(k=9, threshold=0, sigma_screen=1.0, sigma_vote=20.0, sampling_probability=0.5)
+    outcomes = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        outcomes.append(teacher(tmp_path / name, SystemEntropy(), mechanism=noisy).answer(Queries(queries)).labels)
+    assert (outcomes[0] != outcomes[1]).any()  # equal with probability below 3 ** -40
