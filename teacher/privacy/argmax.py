@@ -44,27 +44,33 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln
 
-from teacher.privacy.lattice import log_excess, log_growth, log_mixed_ratio, log_pmf
+from teacher.privacy.lattice import log_distance, log_excess, log_growth, log_mixed_ratio, log_pmf
 
 _LOG_TAIL = -60.0  # log of (1 + alpha) tau: 1e-26, against excesses of 1e-12 and more
 _BLOCK = 1 << 16  # contests looked at together
 _BINS = 2048  # of log r, for the bounds that skip contests
+_LARGEST_SIGMA = 400.0
+_LONGEST = 5000  # L beyond which nothing is enumerated, 100 million contests
+_SHORT, _STRETCH = 700, 2.5  # enumerated: L up to 700, or up to 2.5 times the shortest L
 _MARGIN = 1e-6  # by which a bound must fall short to skip a contest; covers rounding in the bound itself
 
 
 def argmax_log_excess(orders: np.ndarray, *, sigma: float, gamma: float) -> np.ndarray:
     """Upper bound of log(moment - 1), the worst contest in both directions, float64 [n_orders].
 
-    ``orders``: float64 [n_orders], all above 1. ``sigma`` in votes. Time and passes grow with L^2, L about
-    11 sigma: seconds at sigma = 25, about two minutes at sigma = 200 (one core).
+    ``orders``: float64 [n_orders], all above 1. ``sigma`` in votes. Time grows with L^2, L about 11 sigma: seconds at
+    sigma = 25, under a minute at sigma = 200 (one core). +infinity, "no bound", where the enumeration would be too long:
+    sigma above 400, and orders so high for sigma that alpha rather than sigma makes L long; there the contest gains
+    little over the Gaussian bound anyway.
     """
-    reaches = np.array([reach(order, sigma, gamma) for order in orders])
-    worst = np.full(len(orders), -np.inf)
-    for chosen in _groups(reaches):
+    reaches = np.array([reach(order, sigma, gamma) if sigma <= _LARGEST_SIGMA else _LONGEST for order in orders])
+    affordable = (reaches < _LONGEST) & (reaches <= max(_SHORT, _STRETCH * reaches.min()))
+    excess = np.full(len(orders), np.inf)
+    for chosen in _groups(np.where(affordable, reaches, -1)):
         length = int(reaches[chosen].max())
-        worst[chosen] = _worst_contest(orders[chosen], sigma, gamma, length)
-    tails = np.array([_log_tail(o, sigma, gamma, int(n)) for o, n in zip(orders, reaches, strict=True)])
-    return np.logaddexp(worst, tails)
+        tails = [_log_tail(float(order), sigma, gamma, length) for order in orders[chosen]]
+        excess[chosen] = np.logaddexp(_worst_contest(orders[chosen], sigma, gamma, length), tails)
+    return excess
 
 
 def reach(order: float, sigma: float, gamma: float) -> int:
@@ -94,8 +100,12 @@ def _log_tail(order: float, sigma: float, gamma: float, length: int) -> float:
 
 
 def _groups(reaches: np.ndarray) -> Iterator[np.ndarray]:
-    """Indices of orders that share one enumeration: a longer reach is valid too, so those within 30% go together."""
-    left = np.argsort(-reaches)
+    """Indices of orders that share one enumeration: a longer reach is valid too, so those within 30% go together.
+
+    Orders of negative reach are left out.
+    """
+    left = np.flatnonzero(reaches > 0)
+    left = left[np.argsort(-reaches[left])]
     while len(left):
         together = reaches[left] >= 0.7 * reaches[left[0]]
         yield left[together]
@@ -131,10 +141,7 @@ class _Block:
     @classmethod
     def of(cls, log_p: np.ndarray, log_r: np.ndarray) -> _Block:
         live = np.where(np.isneginf(log_p), 0.0, log_r)
-        with np.errstate(divide="ignore"):
-            log_square = 2 * np.log(np.abs(np.expm1(np.minimum(live, 1.0))))
-        log_square = np.where(live > 1.0, 2 * (live + np.log1p(-np.exp(-np.maximum(live, 1.0)))), log_square)
-        log_chi = np.logaddexp.reduce(log_p + log_square, axis=0)
+        log_chi = np.logaddexp.reduce(log_p + 2 * log_distance(live), axis=0)
         smallest, largest = live.min(axis=0), live.max(axis=0)
         edges = np.linspace(smallest.min() - 1e-12, largest.max() + 1e-12, _BINS + 1)
         width = edges[1] - edges[0]
@@ -157,11 +164,9 @@ class _Block:
 
     def _ratio(self, t: float) -> np.ndarray:
         """log of phi_t(u) / u^2 at the edges, float64 [_BINS + 1]; t (t - 1) / 2 at u = 0."""
-        u = self.edges
-        near = np.abs(u) < 1e-9
-        away = np.where(near, 1.0, u)
-        log_square = 2 * np.where(away > 1, away + np.log1p(-np.exp(-np.abs(away))), np.log(np.abs(np.expm1(np.minimum(away, 1)))))
-        return np.where(near, math.log(t * (t - 1) / 2), log_growth(t, away) - log_square)
+        near = np.abs(self.edges) < 1e-9
+        away = np.where(near, 1.0, self.edges)
+        return np.where(near, math.log(t * (t - 1) / 2), log_growth(t, away) - 2 * log_distance(away))
 
 
 def _contests(sigma: float, length: int, tie: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -19,8 +19,14 @@ _LARGEST_EXPONENT = 600.0  # exp() stays finite below
 
 
 def log_normaliser(sigma: float) -> float:
-    """log of the sum over all integers z of exp(-z^2 / (2 sigma^2)). What lies past 40 sigma is below exp(-800)."""
-    z = np.arange(1, math.ceil(40 * sigma) + 41, dtype=np.float64)
+    """log of the sum over all integers z of exp(-z^2 / (2 sigma^2)).
+
+    By Poisson summation it is sigma sqrt(2 pi) (1 + 2 exp(-2 pi^2 sigma^2) + ...): from sigma = 2 on, float64 sees only
+    the first term.
+    """
+    if sigma >= 2:
+        return math.log(sigma * math.sqrt(2 * math.pi))
+    z = np.arange(1, 120, dtype=np.float64)
     return math.log1p(2 * float(np.exp(-(z**2) / (2 * sigma**2)).sum()))
 
 
@@ -45,6 +51,14 @@ def log_mixed_ratio(log_ratio: np.ndarray, gamma: float) -> np.ndarray:
         return log_ratio
     near = np.log1p(gamma * np.expm1(np.minimum(log_ratio, 1.0)))
     far = np.logaddexp(math.log1p(-gamma), math.log(gamma) + log_ratio)
+    return np.where(log_ratio < 1.0, near, far)
+
+
+def log_distance(log_ratio: np.ndarray) -> np.ndarray:
+    """log |r - 1|, elementwise, from log r; -infinity at r = 1."""
+    with np.errstate(divide="ignore"):
+        near = np.log(np.abs(np.expm1(np.minimum(log_ratio, 1.0))))
+    far = log_ratio + np.log1p(-np.exp(-np.maximum(log_ratio, 1.0)))
     return np.where(log_ratio < 1.0, near, far)
 
 
@@ -87,5 +101,8 @@ def log_excess(t: float, log_p: np.ndarray, log_ratio: np.ndarray) -> np.ndarray
 
 
 def rdp_from_log_excess(orders: np.ndarray, excess: np.ndarray) -> np.ndarray:
-    """D_alpha = log(1 + excess) / (alpha - 1), rounded up, from log(excess); both float64 [n_orders]."""
-    return np.logaddexp(0.0, excess + math.log1p(ROUNDING)) / (orders - 1) * (1 + 1e-14)
+    """D_alpha = log(1 + excess) / (alpha - 1), rounded up, from log(excess); both float64 [n_orders].
+
+    What underflows counts as 1e-300, not as nothing.
+    """
+    return np.maximum(np.logaddexp(0.0, excess + math.log1p(ROUNDING)) / (orders - 1) * (1 + 1e-14), 1e-300)
