@@ -36,7 +36,6 @@ SUMMARY_KEYS = (
     "extractor",
     "seconds",
 )
-HOG_SCALE_IS_CONSTANT = 1.0  # hog's quantisation scale is a constant of teacher.features; the spec's own stays at 1
 
 
 @dataclass
@@ -114,7 +113,7 @@ def _first_extractor(experiment: Experiment) -> ExtractorSpec:
     shape, features = experiment.task.input_shape, experiment.config.features
     if features == "auto":
         features = "hog" if len(shape) == 3 else "raw"
-    return ExtractorSpec(features, shape, experiment.task.num_classes, scale=HOG_SCALE_IS_CONSTANT)
+    return ExtractorSpec(features, shape, experiment.task.num_classes)
 
 
 def choose_queries(seed: int, number: int, status: np.ndarray, count: int) -> np.ndarray:
@@ -215,7 +214,7 @@ def _metrics(
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
         "label_accuracy": right,
         "student_accuracy": float(np.trace(confusion) / max(1, confusion.sum())),
-        "epsilon_reading": reading(state.plan, state.spent),
+        "epsilon_reading": reading(state.plan, state.counts()),
         "extractor": extractor.backbone,
         "ledger_head": answers.receipt.ledger_head,
         "confusion": confusion.tolist(),

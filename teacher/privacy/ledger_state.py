@@ -40,6 +40,11 @@ class LedgerState:
                 return candidate.cap - self.spent.get((slot, release), 0)
         raise LedgerMismatch(f"slot {slot} of the ledger's plan has no release {release!r}.")
 
+    def counts(self) -> list[int]:
+        """Releases charged so far, in the order of the plan's list."""
+        assert self.plan is not None
+        return [self.spent.get((slot, r.name), 0) for slot, entry in enumerate(self.plan.slots) for r in entry.releases]
+
     def apply(self, kind: str, body: dict, digest: str) -> None:  # type: ignore[type-arg]
         """Check one entry against all before it and take it in. Raises LedgerMismatch and leaves the sums unchanged."""
         rules = {

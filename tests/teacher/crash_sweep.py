@@ -52,7 +52,7 @@ def teach(folder: Path) -> Teacher:
     teacher = Teacher(
         lambda: Records(X, Y, np.arange(30)), Ledger(path, anchor), folder, 3, Witness(folder / "notes"), batch_size=3
     )
-    teacher.use_extractor(ExtractorSpec("raw", (4,), 3, scale=40.0))
+    teacher.use_extractor(ExtractorSpec("raw", (4,), 3))
     return teacher
 
 

@@ -18,7 +18,7 @@ from wall.errors import InvalidInput, TeacherFailed
 from wall.messages import ABSTAINED, ExtractorSpec, Outcome, Queries
 
 DIMENSIONS, CLASSES = 6, 3
-SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES, scale=40.0)
+SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
 MECHANISM = PrivateKnn(k=9, threshold=5, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
 
 
@@ -60,7 +60,7 @@ def teacher(
 def unit(x: np.ndarray) -> np.ndarray:
     """The feature map of SPEC, written down a second time."""
     normed = x.astype(np.float64) / np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
-    return np.clip(np.rint(SPEC.scale * normed), -63, 63)
+    return np.clip(np.rint(16 * np.sqrt(DIMENSIONS) * normed), -63, 63)
 
 
 def test_without_noise_answers_are_the_plain_screened_vote(tmp_path: Path) -> None:
@@ -102,7 +102,8 @@ def test_duplicates_in_a_batch_are_one_query(tmp_path: Path) -> None:
 
 def test_past_the_answer_cap_passers_are_refused_in_request_order(tmp_path: Path) -> None:
     queries, _ = rows(40, seed=1)
-    free = teacher(tmp_path / "free" if (tmp_path / "free").mkdir() is None else tmp_path, Silent()).answer(Queries(queries))
+    (tmp_path / "free").mkdir()
+    free = teacher(tmp_path / "free", Silent()).answer(Queries(queries))
     (tmp_path / "capped").mkdir()
     capped = teacher(tmp_path / "capped", Silent(), answered=7)
     answers = capped.answer(Queries(queries))
@@ -128,7 +129,7 @@ def test_a_new_extractor_makes_new_queries(tmp_path: Path) -> None:
     queries, _ = rows(6, seed=1)
     made = teacher(tmp_path, Silent())
     made.answer(Queries(queries))
-    made.use_extractor(ExtractorSpec("raw", (DIMENSIONS,), CLASSES, scale=20.0))
+    made.use_extractor(ExtractorSpec("raw", (DIMENSIONS,), CLASSES, scale=0.5))
     assert made.answer(Queries(queries)).receipt.charged["screen"] == 6
 
 
