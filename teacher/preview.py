@@ -108,7 +108,7 @@ def _hints(task: Task, counts: np.ndarray, k: int, sampling_probability: float) 
     if empty.any():
         hints.append(f"classes without a record: {_listed(names[empty])}. They are never the answer but by noise.")
     if short.any():
-        hints.append(f"classes with fewer than k = {k} records in a sample: {_listed(names[short])}. Other classes join their votes.")
+        hints.append(f"classes with fewer than k = {k} records in a sample: {_listed(names[short])}. Others join their votes.")
     return tuple(hints)
 
 

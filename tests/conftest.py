@@ -1,13 +1,58 @@
-"""Fixtures that several folders of tests share."""
+"""Fixtures that several folders of tests share: tiny image folders, a record of opened files, the real data sets."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 REPOSITORY = Path(__file__).parents[1]
+COLOURS = {"cat": (200, 30, 30), "dog": (30, 30, 200)}  # one colour a class: a decoded image tells where it came from
+_recorder: list[str] | None = None
+
+
+def _hook(event: str, args: tuple[object, ...]) -> None:
+    if _recorder is not None and event in ("open", "os.listdir", "os.scandir") and isinstance(args[0], str | os.PathLike):
+        _recorder.append(os.fspath(args[0]))
+
+
+sys.addaudithook(_hook)  # can not be taken back, so there is one, and it only listens while a test records
+
+
+@contextmanager
+def _record_opened() -> Iterator[list[str]]:
+    global _recorder
+    _recorder = []
+    try:
+        yield _recorder
+    finally:
+        _recorder = None
+
+
+@pytest.fixture
+def opened() -> Callable[[], AbstractContextManager[list[str]]]:
+    """`with opened() as paths:` collects every path that Python opens or lists inside the block."""
+    return _record_opened
+
+
+@pytest.fixture
+def image_folders(tmp_path: Path) -> dict[str, str]:
+    """Folders private, public, test with 6 PNG images a class (cat, dog) of 12 x 10 pixels; DataConfig's keyword arguments."""
+    for split in ("private", "public", "test"):
+        for name, colour in COLOURS.items():
+            folder = tmp_path / split / name
+            folder.mkdir(parents=True)
+            for number in range(6):
+                pixels = np.full((10, 12, 3), colour, dtype=np.uint8)
+                pixels[..., 1] = number  # no two images of a class are the same
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    return {split: str(tmp_path / split) for split in ("private", "public", "test")}
 
 
 @pytest.fixture(scope="session")

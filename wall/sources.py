@@ -123,26 +123,26 @@ def _folder_classes(config: DataConfig) -> list[str]:
 
 def _read_folders(config: DataConfig, progress: Progress | None) -> PublicData:
     names = _folder_classes(config)
-    inputs, labels = _read_folder(config, "public", names, progress)
-    test_inputs, test_labels = _read_folder(config, "test", names, progress)
+    inputs, labels = _read_folder(config, "data.public", config.public, names, progress)
+    test_inputs, test_labels = _read_folder(config, "data.test", config.test, names, progress)
     if (test_labels < 0).any():
         raise InvalidInput("data.test", "images in class folders only", f"{config.test}: an image outside them")
     return PublicData(inputs, labels if (labels >= 0).all() else None, test_inputs, test_labels)
 
 
 def _read_folder(
-    config: DataConfig, which: Literal["public", "test"], names: list[str], progress: Progress | None
+    config: DataConfig, field_name: str, path: str | None, names: list[str], progress: Progress | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pixels and class indices (-1 for none) of one PUBLIC folder, in a constant order that mixes the classes."""
-    root = readers.require_folder(f"data.{which}", getattr(config, which))
+    root = readers.require_folder(field_name, path)
     paths = [path for path in readers.list_files(root) if readers.is_image(path)]
     if not paths:
-        raise InvalidInput(f"data.{which}", f"a folder with images ({', '.join(readers.SUFFIXES)})", str(root))
+        raise InvalidInput(field_name, f"a folder with images ({', '.join(readers.SUFFIXES)})", str(root))
     paths = [paths[row] for row in readers.constant_order(paths)]
     images = readers.read_images(root, paths, config.image_size, config.channels, progress)
     if not images.readable.all():
         damaged = root / paths[int(np.argmin(images.readable))]
-        raise InvalidInput(f"data.{which}", "a folder of readable images", str(damaged), "Repair the file or take it out.")
+        raise InvalidInput(field_name, "a folder of readable images", str(damaged), "Repair the file or take it out.")
     return images.pixels, np.array([readers.class_of(path, names) for path in paths], dtype=np.int64)
 
 
