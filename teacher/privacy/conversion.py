@@ -31,7 +31,10 @@ def epsilon_from_rdp(
 
 
 def round_up(value: float, digits: int = 3) -> float:
-    """The smallest decimal of ``digits`` places that is not below ``value``: how an epsilon is printed."""
+    """The smallest decimal of ``digits`` places that is not below ``value``: how an epsilon is printed.
+
+    Exact on the shortest decimal that stands for ``value``, so that what is printed already stays as it is.
+    """
     if not math.isfinite(value):
         return value
-    return float(Decimal(value).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING))
+    return float(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING))
