@@ -7,9 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from jsonargparse import ArgumentParser
 from PIL import Image
 
-from experiment.init import look, write_config
+from experiment.init import ANSWERED_SHARE, MOST_QUERIES, look, write_config
+from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.privacy.accountant import certified_epsilon
+from teacher.privacy.plan import Plan, Slot
 from teacher.records import open_records
 from wall.errors import InvalidInput, MissingData
 from wall.sources import DataConfig, describe, read_public
@@ -37,6 +41,27 @@ def test_it_neither_opens_nor_lists_the_private_folder(image_folders, tmp_path, 
     elsewhere = image_folders | {"private": "/another/machine"}
     write(elsewhere, tmp_path / "other.yaml")
     assert (tmp_path / "other.yaml").read_text() == first.replace(image_folders["private"], "/another/machine")
+
+
+def test_the_price_of_its_caps_fits_the_budget_however_many_images(image_folders, tmp_path):
+    loaded = write(image_folders, tmp_path / "own.yaml")
+    mechanism = PrivateKnn(**loaded["mechanism"])
+    most = mechanism.releases(2 * MOST_QUERIES, int(2 * MOST_QUERIES * ANSWERED_SHARE))
+    plan = Plan(loaded["budget"]["epsilon"], loaded["budget"]["delta"], (Slot(mechanism.fields(), most),))
+    assert 0 < certified_epsilon(plan) <= plan.epsilon
+
+
+def test_folders_named_by_digits_stay_names_on_the_command_line(image_folders, tmp_path):
+    for number, name in enumerate(("cat", "dog")):
+        Path(image_folders["test"], name).rename(Path(image_folders["test"], str(number)))
+    write(image_folders, tmp_path / "own.yaml")
+    parser = ArgumentParser()
+    parser.add_class_arguments(DataConfig, "data")
+    data = yaml.safe_load((tmp_path / "own.yaml").read_text())["data"]
+    (tmp_path / "data.yaml").write_text(yaml.safe_dump({"data": data}))
+    parsed = parser.instantiate(parser.parse_path(tmp_path / "data.yaml")).data
+    assert parsed == DataConfig(**data)
+    assert parsed.classes == ["0", "1"]
 
 
 def test_caps_cover_the_rounds_and_never_ask_more_than_there_is(image_folders, tmp_path):
