@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import subprocess
+import sys
 from decimal import Decimal
 
 import numpy as np
@@ -198,3 +200,12 @@ def test_printed_epsilons_are_never_below(value):
         assert Decimal(repr(shown)) - Decimal(repr(value)) < Decimal(1).scaleb(-digits)
         assert round_up(shown, digits) == shown
     assert round_up(math.inf) == math.inf
+
+
+def test_the_accountant_loads_nothing_else_of_the_teacher():
+    """An external auditor runs these modules alone: no mechanism, no ledger, no sampler, no torch."""
+    program = "import sys, teacher.privacy.accountant; print(*sys.modules)"
+    loaded = set(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split())
+    mine = {"accountant", "argmax", "conversion", "curve_cache", "curves", "discrete_pld", "lattice", "plan"}
+    assert {name for name in loaded if name.startswith("teacher.privacy.")} == {f"teacher.privacy.{name}" for name in mine}
+    assert not {"torch", "opendp", "sqlalchemy", "teacher.mechanisms", "student", "experiment"} & loaded
