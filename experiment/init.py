@@ -90,6 +90,7 @@ def _yaml(private: Path, public: Path, test: Path, found: Findings) -> str:
         public_images=found.public_images,
         queries=queries,
         asked=2 * queries,
+        augment="shift" if found.channels == 1 else "natural",
         answered=max(1, int(2 * queries * ANSWERED_SHARE)),
     )
 
@@ -135,7 +136,11 @@ rounds:
   - queries: {queries}
 
 student:
-  objective: vat  # supervised, vat or uda: how the unlabelled public images are used
+  backbone: small_cnn  # or cifar_conv3, svhn_cvpr20, or timm/NAME for any network of timm
+  objective: uda  # supervised, vat or uda: how the unlabelled public images are used
+  augment: {augment}  # random distortions: none, shift (small moves, for characters) or natural (adds flips and colour)
+  steps: 2000  # optimiser steps a round; more for harder images
+  accelerator: cpu  # cpu, gpu or auto
 seed: 0  # of public randomness alone (initialisation, batches, which images are asked); never of the noise
 custodian_dir: null  # where the ledger and private caches live, mode 0700; next to the run folder when null
 """

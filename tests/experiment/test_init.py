@@ -11,6 +11,7 @@ from jsonargparse import ArgumentParser
 from PIL import Image
 
 from experiment.init import ANSWERED_SHARE, MOST_QUERIES, look, write_config
+from student.config import StudentConfig
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.privacy.accountant import certified_epsilon
 from teacher.privacy.plan import Plan, Slot
@@ -68,6 +69,7 @@ def test_caps_cover_the_rounds_and_never_ask_more_than_there_is(image_folders, t
     loaded = write(image_folders, tmp_path / "own.yaml")
     assert [entry["queries"] for entry in loaded["rounds"]] == [6, 6]
     assert loaded["caps"] == {"asked": 12, "answered": 8}
+    assert StudentConfig(**loaded["student"]).augment == "natural"  # colour images
     assert set(loaded) == {"data", "budget", "mechanism", "caps", "rounds", "student", "seed", "custodian_dir"}
 
 
