@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 
 import numpy as np
 
 from teacher.gemm import LARGEST, MAX_DIMENSIONS, choose_product, minus_twice
-from teacher.privacy.noise import Entropy, inclusion_bound
+from teacher.privacy.noise import BITS, Entropy, inclusion_bound
+from teacher.selection import nearest_rows
 from wall.errors import InvalidInput
 
 SCORE_BYTES = 256 << 20  # one block of int32 scores
-STRIDE = 16  # a first guess of a query's threshold looks at every 16th record
-SHIFT, RANK = np.int64(32), np.int64((1 << 32) - 1)
+TOGETHER = 16  # queries selected together, so that a thread's numpy calls are few and long
+PREFIX_ENTRIES = 1 << 23  # entries of the ordered lists, or of their scores, that one thread handles at once
 
 
 class ExactIndex:
     """The records in exact order of (squared distance, id), for any batch size, thread count and company of records.
 
     ``features``: int8 [n, d], entries in -63..63, d <= 4000; ``ids``: int64 [n], unique. Squared distances are integers
-    below 2^26 and sorted through one int64 key, distance << 32 | rank of the id: a total order, which an added record
-    enters without reordering the others. Memory beyond the features: under 1 GiB for up to 2^26 records.
+    below 2^26 and equal ones are ordered by id: a total order, which an added record enters without reordering the others.
+    Memory beyond the features: under 1 GiB for two threads and up to 4 million records (features whose ids do not ascend
+    are copied once).
+    ``product``: "int8" or "float32" instead of the faster one; ``threads``: of the selection, torch's number where None.
 
     Raises InvalidInput for any other shape, dtype or entry. n = 0 is allowed.
     """
@@ -35,9 +37,10 @@ class ExactIndex:
         order = np.argsort(ids, kind="stable")
         if (np.diff(ids[order]) == 0).any():
             raise InvalidInput("ids", "unique", "duplicates")
-        self._features, self.ids = np.ascontiguousarray(features), ids
-        self._order, self._rank = order, np.empty_like(order)  # rank -> row, row -> rank
-        self._rank[order] = np.arange(len(ids))
+        # Internal rows ascend by id, so that a stable sort by distance alone breaks ties by id.
+        self._order = None if (np.diff(ids) > 0).all() else order
+        self._features = np.ascontiguousarray(features if self._order is None else features[order])
+        self.ids = ids
         self._norms = _squared_norms(self._features)
         self._product, self._threads = choose_product(product), threads
         self._recent: tuple[int, dict[bytes, np.ndarray]] = (0, {})
@@ -52,9 +55,11 @@ class ExactIndex:
         """Row positions of the min(m, n) nearest records: int64 [q, min(m, n)], by (squared distance, id).
 
         ``queries``: int8 [q, d], entries in -63..63. The last call's lists are kept, so that the two releases of a query
-        search once.
+        search once; hence the result is read-only.
         """
         _check_features("queries", queries, self._features.shape[1])
+        if m < 0:
+            raise InvalidInput("m", "at least 0", m)
         width = min(m, len(self))
         found = np.empty((len(queries), width), dtype=np.int64)
         rows = [row.tobytes() for row in queries]
@@ -62,9 +67,10 @@ class ExactIndex:
         if kept_width == width and all(row in kept for row in rows):
             for i, row in enumerate(rows):
                 found[i] = kept[row]
-            return found
-        self._search(queries, found)
-        self._recent = width, dict(zip(rows, found, strict=True))
+        else:
+            self._search(queries, found)
+            self._recent = width, dict(zip(rows, found, strict=True))
+        found.setflags(write=False)
         return found
 
     def _search(self, queries: np.ndarray, found: np.ndarray) -> None:
@@ -76,39 +82,16 @@ class ExactIndex:
                 part = queries[start : start + block]
                 cross = scores[: len(part)]
                 self._product(minus_twice(part), self._features, cross)
-                norms = _squared_norms(part)
-                bounds = np.linspace(0, len(part), 1 + min(len(part), pool._max_workers), dtype=int)
-                work = [(cross[a:b], norms[a:b], found[start + a : start + b]) for a, b in pairwise(bounds.tolist())]
-                list(pool.map(lambda arguments: self._select(*arguments), work))
+                step = max(1, min(TOGETHER, PREFIX_ENTRIES // (8 * max(1, len(self)))))
+                parts = [slice(i, i + step) for i in range(0, len(part), step)]
+                list(pool.map(self._select, [cross[p] for p in parts], [found[start:][p] for p in parts]))
 
-    def _select(self, cross: np.ndarray, query_norms: np.ndarray, found: np.ndarray) -> None:
-        """``cross``: int32 [b, n] of -2 q.x, used up; ``query_norms``: int32 [b]; ``found``: int64 [b, m], filled in."""
-        m = found.shape[1]
-        for scores, norm, nearest in zip(cross, query_norms, found, strict=True):
-            scores += self._norms  # |x - q|^2 - |q|^2
-            rows = survivors(scores, m)
-            keys = (scores[rows] + norm).astype(np.int64) << SHIFT | self._rank[rows]
-            keys.sort()
-            nearest[:] = self._order[keys[:m] & RANK]
-
-
-def survivors(scores: np.ndarray, m: int) -> np.ndarray:
-    """Rows that hold the m smallest of ``scores`` (int32 [n], m <= n) with all ties of the m-th: int64 [>= m], ascending.
-
-    A threshold guessed from every 16th record, a little too high, usually leaves somewhat more than m rows in one pass.
-    The result is exact either way: with too few or far too many rows the m-th score itself is the threshold.
-    """
-    n = len(scores)
-    guess = m / STRIDE + 3 * math.sqrt(m / STRIDE) + 3
-    sample = scores[::STRIDE]
-    if guess < len(sample):
-        threshold = np.partition(sample, int(guess))[int(guess)]
-        rows = np.flatnonzero(scores <= threshold)
-        if m <= len(rows) <= 2 * m + 8 * STRIDE:
-            return rows
-    if m >= n or m == 0:
-        return np.arange(n if m else 0)
-    return np.flatnonzero(scores <= np.partition(scores, m - 1)[m - 1])
+    def _select(self, cross: np.ndarray, found: np.ndarray) -> None:
+        """``cross``: int32 [b, n] of -2 q.x, used up; ``found``: int64 [b, m], filled in."""
+        cross += self._norms  # |x - q|^2 - |q|^2, and |q|^2 does not change the order
+        nearest_rows(cross, found)
+        if self._order is not None:
+            found[:] = self._order[found]
 
 
 def sampled_votes(
@@ -135,22 +118,43 @@ def sampled_votes(
     of sampling the whole data set first. A query without k hits keeps its bits and goes on along a prefix twice as long,
     until the data set ends.
     """
+    bound = inclusion_bound(sampling_probability)
+    # Fewer than k hits about once in 10^5 queries; the list may be as long as the data set.
+    length = k if bound == 1 << BITS else math.ceil((k + 4 * math.sqrt(k) + 8) / sampling_probability)
     votes = np.zeros((len(queries), num_classes), dtype=np.int64)
-    hits = np.zeros(len(queries), dtype=np.int64)
-    certain = inclusion_bound(sampling_probability) == 1 << 32
-    todo, done = np.arange(len(queries)), 0
-    length = k if certain else math.ceil((k + 4 * math.sqrt(k) + 8) / sampling_probability)  # misses k hits about once in 10^5
-    while len(todo) and done < len(index):
-        rows = index.prefix(queries[todo], length)[:, done:]  # [len(todo), new]
-        included = np.ones(rows.shape, dtype=bool)
-        if not certain:
-            included = entropy.inclusion(sampling_probability, [keys[i] for i in todo.tolist()], release, index.ids[rows])
-        rank = hits[todo, None] + np.cumsum(included, axis=1)  # a hit votes while it is one of the first k
-        query, column = np.nonzero(included & (rank <= k))
-        np.add.at(votes, (todo[query], labels[rows[query, column]]), 1)
-        hits[todo] = rank[:, -1]
-        todo, done, length = todo[hits[todo] < k], done + rows.shape[1], 2 * length
+    step = max(1, PREFIX_ENTRIES // max(1, min(length, len(index))))
+    for start in range(0, len(queries), step):
+        part = slice(start, start + step)
+
+        def included(ids: np.ndarray, rows: np.ndarray, part: slice = part) -> np.ndarray:
+            if bound == 1 << BITS:
+                return np.ones(ids.shape, dtype=bool)
+            return entropy.inclusion(sampling_probability, [keys[part][i] for i in rows.tolist()], release, ids)
+
+        _count(index, labels, queries[part], k, length, included, votes[part])
     return votes
+
+
+def _count(
+    index: ExactIndex,
+    labels: np.ndarray,
+    queries: np.ndarray,
+    k: int,
+    length: int,
+    included: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    votes: np.ndarray,
+) -> None:
+    """Add to ``votes`` (int64 [q, c], zeros). ``included(ids, rows)``: fresh bits for records ``ids`` of queries ``rows``."""
+    hits = np.zeros(len(queries), dtype=np.int64)
+    todo, done = np.arange(len(queries)), 0
+    while len(todo) and done < len(index):
+        near = index.prefix(queries[todo], length)[:, done:]  # [len(todo), not yet drawn]
+        bits = included(index.ids[near], todo)
+        rank = hits[todo, None] + np.cumsum(bits, axis=1, dtype=np.int32)
+        query, column = np.divmod(np.flatnonzero(bits & (rank <= k)), near.shape[1])  # a hit votes as one of the first k
+        np.add.at(votes, (todo[query], labels[near[query, column]]), 1)
+        hits[todo] = rank[:, -1]
+        todo, done, length = todo[hits[todo] < k], done + near.shape[1], 2 * length
 
 
 def _default_threads() -> int:
