@@ -1,0 +1,50 @@
+"""Random distortions of public images, by torchvision's v2 transforms on batches."""
+
+from __future__ import annotations
+
+import torch
+from torchvision.transforms import v2
+
+GROUP = 8  # images that share one draw: v2 draws once a call, and a call a single image costs more than the network's step
+BILINEAR = v2.InterpolationMode.BILINEAR
+
+
+class Augmenter:
+    """Distorts float32 [n, c, h, w] images on the 0..1 scale; feature vectors [n, d] get a little Gaussian noise.
+
+    ``strength``: none, shift (affine distortions that keep a digit's class) or natural (adds mirroring and RandAugment).
+    Draws from torch's global generator, which a training step seeds.
+    """
+
+    def __init__(self, strength: str) -> None:
+        erasing = v2.RandomErasing(p=0.5, scale=(0.02, 0.15))
+        nudge = v2.RandomAffine(degrees=8, translate=(0.07, 0.07), interpolation=BILINEAR)
+        affine = v2.RandomAffine(degrees=15, translate=(0.1, 0.1), scale=(0.85, 1.15), shear=10, interpolation=BILINEAR)
+        self._weak = {"none": None, "shift": nudge, "natural": _crop_and_mirror()}[strength]
+        self._strong = {"none": None, "shift": v2.Compose([affine, erasing]), "natural": _natural(erasing)}[strength]
+
+    def weak(self, x: torch.Tensor) -> torch.Tensor:
+        """What labelled inputs go through."""
+        return _grouped(x, self._weak, 0.02)
+
+    def strong(self, x: torch.Tensor) -> torch.Tensor:
+        """What the student must not be confused by (UDA)."""
+        return _grouped(x, self._strong, 0.1)
+
+
+def _crop_and_mirror() -> v2.Transform:
+    return v2.Compose([v2.RandomAffine(degrees=0, translate=(0.125, 0.125)), v2.RandomHorizontalFlip()])
+
+
+def _natural(erasing: v2.Transform) -> v2.Transform:
+    """RandAugment works on bytes."""
+    to_bytes, back = v2.ToDtype(torch.uint8, scale=True), v2.ToDtype(torch.float32, scale=True)
+    return v2.Compose([_crop_and_mirror(), to_bytes, v2.RandAugment(num_ops=2, magnitude=9), back, erasing])
+
+
+def _grouped(x: torch.Tensor, transform: v2.Transform | None, noise: float) -> torch.Tensor:
+    if x.ndim == 2:
+        return x + noise * x.std() * torch.randn(x.shape)
+    if transform is None:
+        return x
+    return torch.cat([transform(part) for part in x.split(GROUP)])

@@ -1,0 +1,80 @@
+"""How a student is trained. No torch here: the command line's help reads these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from wall.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class StudentConfig:
+    """A student's network, objective and optimiser.
+
+    Args:
+        backbone: small_cnn, mnist_cvpr20, svhn_cvpr20, cifar_conv3, mlp (feature vectors), or timm/NAME.
+        objective: supervised (released labels alone), vat (Miyato et al. 2018) or uda (Xie et al. 2019).
+        loss: supervised loss; gce (generalised cross-entropy, Zhang and Sabuncu 2018) forgives wrong labels.
+        gce_q: gce's exponent in (0, 1]: near 0 cross-entropy, 1 mean absolute error.
+        steps: optimiser steps of a training, a count.
+        batch_labelled: labelled inputs a step, a count.
+        batch_unlabelled: public inputs a step for the semi-supervised term, a count.
+        learning_rate: peak of the one-cycle schedule of AdamW, per step.
+        weight_decay: AdamW's decoupled decay, per step and unit of learning rate.
+        ema_decay: of the averaged weights that are kept, per step, in [0, 1).
+        warm_start: begin with the previous round's student instead of fresh weights.
+        augment: strength of the random distortions: none, shift (small affine, for digits) or natural (adds flips, colour).
+        unlabelled_weight: factor of the semi-supervised term in the loss.
+        entropy_weight: factor of the entropy of predictions on public inputs (vat).
+        vat_epsilon: length of the adversarial perturbation, in standard deviations of the input (L2).
+        vat_xi: length of the finite difference, same unit.
+        vat_iterations: power iterations, a count.
+        uda_temperature: sharpening temperature of the target distribution, in (0, 1].
+        uda_confidence: inputs whose largest probability is below do not count, in [0, 1).
+        uda_tsa: training signal annealing schedule of the supervised loss: none, linear, log or exp.
+        accelerator: Lightning's accelerator: cpu, gpu or auto.
+        devices: Lightning's number of devices, a count.
+        precision: Lightning's precision, e.g. 32-true or bf16-mixed.
+    """
+
+    backbone: str = "small_cnn"
+    objective: Literal["supervised", "vat", "uda"] = "uda"
+    loss: Literal["cross_entropy", "gce"] = "gce"
+    gce_q: float = 0.7
+    steps: int = 2000
+    batch_labelled: int = 64
+    batch_unlabelled: int = 192
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-2
+    ema_decay: float = 0.995
+    warm_start: bool = False
+    augment: Literal["none", "shift", "natural"] = "shift"
+    unlabelled_weight: float = 1.0
+    entropy_weight: float = 0.0
+    vat_epsilon: float = 2.5
+    vat_xi: float = 1e-1
+    vat_iterations: int = 1
+    uda_temperature: float = 0.5
+    uda_confidence: float = 0.8
+    uda_tsa: Literal["none", "linear", "log", "exp"] = "none"
+    accelerator: str = "cpu"
+    devices: int = 1
+    precision: str = "32-true"
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_labelled", "batch_unlabelled", "vat_iterations", "devices"):
+            _require(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
+        for name in ("learning_rate", "vat_epsilon", "vat_xi"):
+            _require(name, getattr(self, name) > 0, "positive", getattr(self, name))
+        for name in ("weight_decay", "unlabelled_weight", "entropy_weight"):
+            _require(name, getattr(self, name) >= 0, "at least 0", getattr(self, name))
+        for name in ("ema_decay", "uda_confidence"):
+            _require(name, 0 <= getattr(self, name) < 1, "in [0, 1)", getattr(self, name))
+        for name in ("gce_q", "uda_temperature"):
+            _require(name, 0 < getattr(self, name) <= 1, "in (0, 1]", getattr(self, name))
+
+
+def _require(name: str, rule_holds: bool, rule: str, found: object) -> None:
+    if not rule_holds:  # also catches NaN
+        raise InvalidInput(f"student.{name}", rule, found)

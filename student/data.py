@@ -1,0 +1,74 @@
+"""Released labels joined to public inputs. A batch is a function of (seed, step), so a resumed training sees the same batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from student.config import StudentConfig
+from wall.backbones import preprocess
+
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # labelled x, labels, unlabelled x
+STEPS_A_CHAPTER = 100  # Lightning calls it an epoch: a checkpoint and a reading of the metrics follow each
+
+
+class Steps(Dataset[Batch]):
+    """Batches of ``count`` steps from ``first``: float32 [b_l, ...], int64 [b_l], float32 [b_u, ...], on the 0..1 scale.
+
+    ``labels``: int64 [n], -1 where nothing was released. All of ``public_x`` serves as unlabelled data.
+    """
+
+    def __init__(
+        self, public_x: np.ndarray, labels: np.ndarray, config: StudentConfig, seed: int, first: int, count: int
+    ) -> None:
+        self._x, self._labels, self._config = public_x, labels, config
+        self._seed, self._first, self._count = seed, first, count
+        self._labelled = np.flatnonzero(labels >= 0)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, position: int) -> Batch:
+        if position >= self._count:
+            raise IndexError(position)
+        rng = np.random.default_rng([self._seed, self._first + position])
+        labelled = rng.choice(
+            self._labelled, self._config.batch_labelled, replace=len(self._labelled) < self._config.batch_labelled
+        )
+        everyone = rng.choice(len(self._x), self._config.batch_unlabelled, replace=len(self._x) < self._config.batch_unlabelled)
+        return unit_scale(self._x[labelled]), torch.from_numpy(self._labels[labelled]), unit_scale(self._x[everyone])
+
+
+class StudentData(pl.LightningDataModule):
+    """Training batches from the public pool, and the labelled public test split for reported metrics."""
+
+    def __init__(
+        self,
+        config: StudentConfig,
+        public_x: np.ndarray,
+        labels: np.ndarray,
+        test: tuple[np.ndarray, np.ndarray] | None,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self._config, self._x, self._labels, self._test, self._seed = config, public_x, labels, test, seed
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        assert self.trainer is not None
+        first = self.trainer.current_epoch * STEPS_A_CHAPTER
+        count = min(STEPS_A_CHAPTER, self._config.steps - first)
+        return DataLoader(Steps(self._x, self._labels, self._config, self._seed, first, count), batch_size=None, shuffle=False)
+
+    def val_dataloader(self) -> DataLoader[tuple[torch.Tensor, ...]] | list[object]:
+        if self._test is None:
+            return []
+        x, y = self._test
+        return DataLoader(TensorDataset(unit_scale(x), torch.from_numpy(y)), batch_size=500)
+
+
+def unit_scale(inputs: np.ndarray) -> torch.Tensor:
+    """uint8 [n, h, w, c] -> float32 [n, c, h, w] in 0..1; vectors as they are."""
+    channels = inputs.shape[-1] if inputs.ndim == 4 else 0
+    return preprocess(inputs, (0.0,) * channels, (1.0,) * channels)

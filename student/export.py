@@ -1,0 +1,41 @@
+"""A student's penultimate features as an extractor for the teacher: what goes back across the wall."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from wall.backbones import load, preprocess
+from wall.messages import ExtractorSpec
+
+BATCH = 500
+CLIPPED = 1e-4  # share of public feature entries that may reach the clipping bound
+
+
+def export(
+    backbone: str,
+    weights: bytes,
+    *,
+    public_x: np.ndarray,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    input_shape: tuple[int, ...],
+    num_classes: int,
+) -> ExtractorSpec:
+    """The extractor of a trained student; its centre and scale are statistics of PUBLIC rows.
+
+    Features are centred by the public mean feature and L2-normalised; the scale puts all but CLIPPED of the public entries
+    inside -63..63.
+    """
+    spec = ExtractorSpec(backbone, input_shape, num_classes, weights, mean, std)
+    network = load(spec)
+    with torch.inference_mode():
+        parts = [network.features(preprocess(public_x[i : i + BATCH], mean, std)) for i in range(0, len(public_x), BATCH)]
+    features = torch.cat(parts).double().numpy()
+    center = features.mean(axis=0)
+    centred = features - center
+    normed = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
+    scale = 63.0 / max(float(np.quantile(np.abs(normed), 1 - CLIPPED)), 1e-6)
+    return replace(spec, center=tuple(center.tolist()), scale=scale)

@@ -1,0 +1,88 @@
+"""The papers' losses as pure functions: tensors in, one scalar out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+Classifier = Callable[[torch.Tensor], torch.Tensor]  # float32 [n, ...] -> logits float32 [n, c]
+
+
+def generalised_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, q: float) -> torch.Tensor:
+    """(1 - p_y^q) / q for each row: float32 [n]. Zhang and Sabuncu 2018, equation 6.
+
+    Between cross-entropy (q -> 0) and mean absolute error (q = 1): a row's gradient is damped by p_y^q, so a label that the
+    network finds unlikely pulls less. ``logits``: float32 [n, c]; ``labels``: int64 [n].
+    """
+    log_p = F.log_softmax(logits, dim=1).gather(1, labels[:, None]).squeeze(1)
+    return (1 - torch.exp(q * log_p)) / q
+
+
+def tsa_threshold(schedule: str, progress: float, num_classes: int) -> float:
+    """Training signal annealing: eta_t = a_t (1 - 1/c) + 1/c. Xie et al. 2019, section 2.3 and Appendix.
+
+    ``progress``: t / T in [0, 1]. Labelled rows that the network already predicts with a probability above eta_t are left out.
+    """
+    amount = {
+        "none": lambda t: 1.0,
+        "linear": lambda t: t,
+        "log": lambda t: 1 - math.exp(-5 * t),
+        "exp": lambda t: math.exp(5 * (t - 1)),
+    }[schedule](progress)
+    return amount * (1 - 1 / num_classes) + 1 / num_classes
+
+
+def annealed_mean(losses: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, threshold: float) -> torch.Tensor:
+    """Mean of ``losses`` [n] over rows whose label has a probability of at most ``threshold``; 0 where there is none."""
+    p = logits.detach().softmax(dim=1).gather(1, labels[:, None]).squeeze(1)
+    keep = (p <= threshold).float() if threshold < 1 else torch.ones_like(p)
+    return (losses * keep).sum() / keep.sum().clamp(min=1)
+
+
+def uda_consistency(clean: torch.Tensor, augmented: torch.Tensor, temperature: float, confidence: float) -> torch.Tensor:
+    """Mean over the batch of 1[max p > beta] KL(sharpened p(clean) || p(augmented)). Xie et al. 2019, equation 1, section 2.2.
+
+    ``clean``, ``augmented``: logits float32 [n, c] of the same rows. No gradient flows through ``clean``.
+    """
+    clean = clean.detach()
+    target = (clean / temperature).softmax(dim=1)
+    counted = (clean.softmax(dim=1).amax(dim=1) > confidence).float()
+    divergence = F.kl_div(augmented.log_softmax(dim=1), target, reduction="none").sum(dim=1)
+    return (divergence * counted).mean()
+
+
+def entropy(logits: torch.Tensor) -> torch.Tensor:
+    """Mean entropy of the predictions, in nats: the EntMin of VAT+EntMin (Miyato et al. 2018, section 4)."""
+    return -(logits.softmax(dim=1) * logits.log_softmax(dim=1)).sum(dim=1).mean()
+
+
+def virtual_adversarial_loss(
+    classify: Classifier,
+    x: torch.Tensor,
+    logits: torch.Tensor,
+    *,
+    epsilon: float,
+    xi: float,
+    iterations: int,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """Mean KL(p(x) || p(x + r_vadv)), |r_vadv| = epsilon. Miyato et al. 2018, equations 5, 6 and 12, Algorithm 1.
+
+    ``x``: float32 [n, ...]; ``logits``: float32 [n, c] of x, constants here; ``generator``: draws the first direction.
+    """
+    target = logits.detach().softmax(dim=1)
+    direction = _unit(torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device))
+    for _ in range(iterations):
+        direction.requires_grad_()
+        divergence = F.kl_div(classify(x + xi * direction).log_softmax(dim=1), target, reduction="sum")
+        (gradient,) = torch.autograd.grad(divergence, direction)
+        direction = _unit(gradient.detach())
+    return F.kl_div(classify(x + epsilon * direction).log_softmax(dim=1), target, reduction="batchmean")
+
+
+def _unit(x: torch.Tensor) -> torch.Tensor:
+    """Each row divided by its L2 norm."""
+    return x / x.flatten(1).norm(dim=1).clamp(min=1e-12).view(-1, *[1] * (x.ndim - 1))

@@ -1,0 +1,93 @@
+"""The student as one LightningModule: supervised, VAT or UDA, by the losses of student.losses."""
+
+from __future__ import annotations
+
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from torchmetrics.classification import MulticlassAccuracy
+
+from student import losses
+from student.augment import Augmenter
+from student.config import StudentConfig
+from student.data import Batch
+from wall.backbones import Backbone, standardise
+
+
+class Student(pl.LightningModule):
+    """Trains a backbone on released labels and all public inputs.
+
+    ``mean``, ``std``: per-channel statistics of public images (0..1 scale), empty for vectors; ``seed``: of the random
+    distortions and perturbations, drawn anew from (seed, step) at every step.
+    """
+
+    def __init__(
+        self,
+        config: StudentConfig,
+        network: Backbone,
+        num_classes: int,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self._config, self._num_classes, self._mean, self._std, self._seed = config, num_classes, mean, std, seed
+        self._augment = Augmenter(config.augment)
+        self.accuracy = MulticlassAccuracy(num_classes, average="micro")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits [n, c] of inputs on the 0..1 scale."""
+        return self.network(standardise(x, self._mean, self._std) if x.ndim == 4 else x)
+
+    def training_step(self, batch: Batch, _: int) -> torch.Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed((self._seed << 24) + self.global_step)
+            supervised, unlabelled = self._objective(*batch)
+        loss = supervised + self._config.unlabelled_weight * unlabelled
+        self.log_dict({"loss/supervised": supervised, "loss/unlabelled": unlabelled}, on_step=False, on_epoch=True)
+        return loss
+
+    def _objective(self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(supervised, semi-supervised) terms. One forward pass for all rows, so that batch norm sees one population."""
+        c, x = self._config, self._augment.weak(x)
+        if c.objective == "supervised":
+            return self._supervised(self(x), y), torch.zeros((), device=self.device)
+        if c.objective == "uda":
+            logits = self(torch.cat([x, public, self._augment.strong(public)]))
+            labelled, clean, augmented = logits.split([len(x), len(public), len(public)])
+            return self._supervised(labelled, y), losses.uda_consistency(clean, augmented, c.uda_temperature, c.uda_confidence)
+        public = self._augment.weak(public)
+        labelled, clean = self(torch.cat([x, public])).split([len(x), len(public)])
+        return self._supervised(labelled, y), self._adversarial(public, clean)
+
+    def _adversarial(self, public: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        c = self._config
+        inputs = standardise(public, self._mean, self._std) if public.ndim == 4 else public
+        generator = torch.Generator().manual_seed((self._seed << 24) + self.global_step)
+        smooth = losses.virtual_adversarial_loss(
+            self.network, inputs, logits, epsilon=c.vat_epsilon, xi=c.vat_xi, iterations=c.vat_iterations, generator=generator
+        )
+        return smooth + c.entropy_weight * losses.entropy(logits) if c.entropy_weight else smooth
+
+    def _supervised(self, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        c = self._config
+        if c.loss == "gce":
+            each = losses.generalised_cross_entropy(logits, y, c.gce_q)
+        else:
+            each = F.cross_entropy(logits, y, reduction="none")
+        schedule = c.uda_tsa if c.objective == "uda" else "none"
+        threshold = losses.tsa_threshold(schedule, self.global_step / c.steps, self._num_classes)
+        return losses.annealed_mean(each, logits, y, threshold)
+
+    def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
+        """Reported, never selected by: the last averaged weights are the student, whatever this says."""
+        x, y = batch
+        self.accuracy(self(x), y)
+        self.log("accuracy/test", self.accuracy, on_step=False, on_epoch=True)
+
+    def configure_optimizers(self) -> dict[str, object]:  # type: ignore[override]
+        c = self._config
+        optimizer = torch.optim.AdamW(self.parameters(), lr=c.learning_rate, weight_decay=c.weight_decay)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=c.learning_rate, total_steps=c.steps + 1, pct_start=0.15)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -1,0 +1,135 @@
+"""Train a student on released labels; interrupted, it continues from its last checkpoint to the same weights."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback, EMAWeightAveraging, ModelCheckpoint, RichProgressBar
+from pytorch_lightning.loggers import TensorBoardLogger
+
+from student.config import StudentConfig
+from student.data import STEPS_A_CHAPTER, StudentData
+from student.module import Student
+from wall.backbones import Backbone, build, load, preprocess, to_safetensors
+from wall.messages import ExtractorSpec
+
+LABEL_BATCH = 500
+
+
+@dataclass(frozen=True)
+class TrainedStudent:
+    """``weights``: the averaged weights after the last step, safetensors. ``history``: one dict of metrics a chapter."""
+
+    weights: bytes = field(repr=False)
+    history: list[dict[str, float]]
+
+
+def train(
+    config: StudentConfig,
+    *,
+    public_x: np.ndarray,
+    labels: np.ndarray,
+    num_classes: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    run_dir: Path,
+    seed: int,
+    test_x: np.ndarray | None = None,
+    test_y: np.ndarray | None = None,
+    progress: bool = False,
+    initial: bytes | None = None,
+) -> TrainedStudent:
+    """Train on ``labels`` (int64 [n], -1 where none was released) and all of ``public_x`` (uint8 [n, h, w, c] or float32 [n, d]).
+
+    ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin with, used when config.warm_start.
+    Writes checkpoints and TensorBoard events under ``run_dir``.
+    """
+    shape = public_x.shape[1:]
+    network = _network(config, shape, num_classes, mean, std, seed, initial if config.warm_start else None)
+    student = Student(config, network, num_classes, mean, std, seed)
+    test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
+    data = StudentData(config, public_x, labels, test, seed)
+    history = History()
+    checkpoints = ModelCheckpoint(
+        run_dir / "checkpoints", filename="last", every_n_epochs=1, save_top_k=1, enable_version_counter=False
+    )
+    callbacks: list[Callback] = [history, EMAWeightAveraging(decay=config.ema_decay), checkpoints]
+    with _quiet():
+        trainer = pl.Trainer(
+            accelerator=config.accelerator,
+            devices=config.devices,
+            precision=config.precision,  # type: ignore[arg-type]
+            max_steps=config.steps,
+            max_epochs=math.ceil(config.steps / STEPS_A_CHAPTER),
+            reload_dataloaders_every_n_epochs=1,
+            num_sanity_val_steps=0,
+            logger=TensorBoardLogger(run_dir, name="", version=""),
+            callbacks=[*callbacks, RichProgressBar()] if progress else callbacks,
+            enable_progress_bar=progress,
+            enable_model_summary=False,
+            log_every_n_steps=STEPS_A_CHAPTER,
+        )
+        last = run_dir / "checkpoints" / "last.ckpt"
+        trainer.fit(student, data, ckpt_path=str(last) if last.exists() else None)
+    return TrainedStudent(to_safetensors(student.network.cpu()), history.rows)
+
+
+def predict(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
+    """Classes that an exported student gives to raw inputs (uint8 [n, h, w, c] or float32 [n, d]): int64 [n]."""
+    network = load(spec)
+    with torch.inference_mode():
+        parts = [
+            network(preprocess(inputs[start : start + LABEL_BATCH], spec.mean, spec.std)).argmax(dim=1)
+            for start in range(0, len(inputs), LABEL_BATCH)
+        ]
+    return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.int64)
+
+
+class History(Callback):
+    """Keeps each chapter's logged metrics; part of the checkpoint, so a resumed training has the whole curve."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        row = {name: round(float(value), 6) for name, value in trainer.callback_metrics.items()}
+        self.rows.append({"step": float(trainer.global_step), **row})
+
+    def state_dict(self) -> dict[str, object]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        self.rows = list(state_dict["rows"])  # type: ignore[call-overload]
+
+
+def _network(
+    config: StudentConfig,
+    shape: tuple[int, ...],
+    num_classes: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    seed: int,
+    initial: bytes | None,
+) -> Backbone:
+    if initial is not None:
+        return load(ExtractorSpec(config.backbone, shape, num_classes, initial, mean, std)).requires_grad_(True).train()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(config.backbone, input_shape=shape, num_classes=num_classes)
+
+
+class _quiet(warnings.catch_warnings):
+    """Lightning's remarks on loaders without workers and the like are not the user's business while a training runs."""
+
+    def __enter__(self) -> None:  # type: ignore[override]
+        super().__enter__()
+        warnings.simplefilter("ignore")
+        for name in ("pytorch_lightning", "lightning.pytorch", "pytorch_lightning.utilities.rank_zero"):
+            logging.getLogger(name).setLevel(logging.ERROR)
