@@ -13,7 +13,7 @@ from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec
 
 Progress = Callable[[int, int], None]
-RAW_UNIT = 16.0  # raw vectors: root mean square 16 after quantisation, so that entries clip at about four of it
+RAW_UNIT = 16.0  # raw vectors: root mean square 16 after quantisation, so that entries clip at about four times that
 ROWS_AT_ONCE = 4096  # rows quantised together: bounds memory, changes no number
 
 
@@ -21,7 +21,7 @@ class Embedder:
     """Features of an extractor, quantised: round(scale * x / |x|) clipped to -63..63.
 
     ``spec``: "hog" (scikit-image), "raw" (float32 vectors as they are) or a network of wall.backbones. ``spec.scale``
-    multiplies the fixed scale of teacher.hog for "hog" and 16 sqrt(d) for "raw"; for a network it is the whole factor.
+    multiplies the fixed scale of teacher.hog for "hog" and max(63, 16 sqrt(d)) for "raw"; for a network it is the whole factor.
     ``probe``: PUBLIC inputs on which a network is tested for slot independence when it is loaded; where a bit of a row's
     output depends on its company, or nothing is given to test with, the network runs one row at a time. ``batch_size``:
     rows of the one padded shape a network sees. ``workers``: processes for HOG.
@@ -48,7 +48,8 @@ class Embedder:
         """
         self._checked(inputs)
         if self.spec.backbone == "raw":
-            return quantise(inputs, self.spec.center, RAW_UNIT * math.sqrt(inputs.shape[1]) * self.spec.scale)
+            fixed = max(LARGEST, RAW_UNIT * math.sqrt(inputs.shape[1]))  # no entry of a unit vector clips below 63
+            return quantise(inputs, self.spec.center, fixed * self.spec.scale)
         if self._network is not None:
             return quantise(self._network.features(inputs, progress), self.spec.center, self.spec.scale)
         raw = hog_features(inputs, self._workers, progress)

@@ -30,10 +30,8 @@ def cell_size(height: int, width: int) -> tuple[int, int]:
         raise InvalidInput("extractor.input_shape", "at least 4 x 4 pixels for hog", (height, width))
     rows, columns = min(4, height // 2), min(4, width // 2)
     while _dimensions(height // rows, width // columns) > MAX_HOG_DIMENSIONS:
-        if height // rows > width // columns:
-            rows += 1
-        else:
-            columns += 1
+        down, across = height // rows, width // columns
+        rows, columns = rows + (down >= across), columns + (across >= down)  # the finer direction, or both
     return rows, columns
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from wall import backbones
+from wall.backbones import Backbone, load, preprocess
 from wall.messages import ExtractorSpec
 
 Progress = Callable[[int, int], None]
@@ -20,9 +20,9 @@ class FixedShapeNetwork:
     depend on the slot in the batch, so ``slot_independent`` tests that on public rows.
     """
 
-    def __init__(self, spec: ExtractorSpec, batch_size: int, backbone: torch.nn.Module | None = None) -> None:
+    def __init__(self, spec: ExtractorSpec, batch_size: int, backbone: Backbone | None = None) -> None:
         self._spec, self._batch_size = spec, batch_size
-        self._backbone = backbones.load(spec) if backbone is None else backbone
+        self._backbone = load(spec) if backbone is None else backbone
 
     def one_at_a_time(self) -> FixedShapeNetwork:
         """The same network on batches of one row: no company, no slot."""
@@ -54,8 +54,8 @@ class FixedShapeNetwork:
         padded = np.zeros((self._batch_size, *self._spec.input_shape), dtype=rows.dtype)
         padded[: len(rows)] = rows
         with torch.inference_mode():
-            x = backbones.preprocess(padded, self._spec.mean, self._spec.std)
-            return self._backbone.features(x).to(torch.float32).numpy()  # type: ignore[operator]
+            x = preprocess(padded, self._spec.mean, self._spec.std)
+            return self._backbone.features(x).to(torch.float32).numpy()
 
 
 def _same_bits(left: np.ndarray, right: np.ndarray) -> bool:
