@@ -56,9 +56,8 @@ def _run(args: Sequence[str]) -> int:
 
     torch.set_num_threads(config.threads)
     from experiment.report import write_report
-    from teacher.privacy.noise import SystemEntropy
-
     from experiment.rounds import run
+    from teacher.privacy.noise import SystemEntropy
 
     run_dir = Path(rest.run_dir)
     summary = run(config, run_dir, entropy=SystemEntropy(), console=console)
@@ -68,24 +67,26 @@ def _run(args: Sequence[str]) -> int:
 
 
 def _result(summary: dict, run_dir: Path) -> str:  # type: ignore[type-arg]
+    from teacher.privacy.conversion import round_up
+
     accuracy, delta = f"test accuracy {100 * summary['test_accuracy']:.2f}%", f"delta {summary['delta']:g}"
-    return f"{accuracy} at epsilon {summary['epsilon']:.3f}, {delta}: {run_dir}/report.html"
+    return f"{accuracy} at epsilon {round_up(summary['epsilon'])}, {delta}: {run_dir}/report.html"
 
 
 def _price(plan) -> str:  # type: ignore[no-untyped-def]
     """The cost of a plan in one line, or BudgetRefused."""
     from teacher.privacy.accountant import certified_epsilon, require_affordable
+    from teacher.privacy.conversion import round_up
 
     require_affordable(plan)
     caps = ", ".join(f"{release.cap} x {release.name}" for release in plan.releases())
-    return f"price: epsilon {certified_epsilon(plan):.3f} of {plan.epsilon:g} at delta {plan.delta:g}, for at most {caps}"
+    return f"price: epsilon {round_up(certified_epsilon(plan))} of {plan.epsilon:g} at delta {plan.delta:g}, for at most {caps}"
 
 
 def _plan(args: Sequence[str]) -> int:
-    from teacher.privacy.accountant import require_affordable
-
     from experiment.settings import config_parser, parse
     from experiment.show_plan import describe_plan, render_plan
+    from teacher.privacy.accountant import require_affordable
 
     parser = config_parser("plan", "Show what a configuration costs; exit code 2 when its caps exceed the budget. Reads no data.")
     parser.add_argument("--json", action="store_true", help="one JSON object: epsilon, delta, certificates, rounds")
@@ -124,13 +125,13 @@ def _report(args: Sequence[str]) -> int:
 
 
 def _data(args: Sequence[str]) -> int:
-    from teacher.preview import preview, render
-
     from experiment.settings import config_parser, parse
+    from teacher.preview import preview, render
 
     parser = config_parser("data", "PRIVATE, for the custodian: counts, classes and bad rows of the private data set.")
     config, _ = parse(parser, args)
-    print(render(preview(config.data)))
+    mechanism = config.mechanism
+    print(render(preview(config.data, k=mechanism.k, sampling_probability=mechanism.sampling_probability)))
     return 0
 
 

@@ -9,16 +9,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from student.export import export
-from student.train import TrainedStudent, predict, train
-from teacher.privacy.accountant import certificates, certified_epsilon, reading, require_affordable
-from teacher.privacy.noise import Entropy
-from teacher.records import open_records
 
 from experiment.config import Config
 from experiment.console import Console
 from experiment.run_folder import RunFolder
+from student.export import export
+from student.train import TrainedStudent, predict, train
 from teacher.custodian import Custodian, open_custodian
+from teacher.privacy.accountant import certificates, certified_epsilon, reading, require_affordable
+from teacher.privacy.conversion import round_up
+from teacher.privacy.noise import Entropy
+from teacher.records import open_records
 from teacher.teacher import Teacher
 from wall.errors import LabelwallError
 from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries
@@ -64,10 +65,10 @@ def run(config: Config, run_dir: Path, *, entropy: Entropy, console: Console) ->
     folder.prepare(config)
     known = folder.known_dataset()
     task = describe(config.data)
-    public = read_public(config.data)
+    public = read_public(config.data, lambda done, total: console.progress("reading public rows", done, total))
     custodian = open_custodian(
         Path(config.custodian_dir or f"{run_dir}.custodian"),
-        data=asdict(config.data),
+        data={key: value for key, value in asdict(config.data).items() if key != "download"},
         plan=plan,
         unsafe=entropy.unsafe,
         anchor=Path(config.anchor) if config.anchor else None,
@@ -214,7 +215,7 @@ def _metrics(
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
         "label_accuracy": right,
         "student_accuracy": float(np.trace(confusion) / max(1, confusion.sum())),
-        "epsilon_reading": reading(state.plan, state.counts()),
+        "epsilon_reading": round_up(reading(state.plan, state.counts())),
         "extractor": extractor.backbone,
         "ledger_head": answers.receipt.ledger_head,
         "confusion": confusion.tolist(),
@@ -238,10 +239,10 @@ def _summarise(experiment: Experiment, rounds: Sequence[dict]) -> dict[str, obje
     folder.write_bytes(folder.student, (folder.round(len(rounds)) / "student.safetensors").read_bytes())
     experiment.custodian.ledger.export(folder.ledger)
     summary: dict[str, object] = {
-        "epsilon": None if state.unsafe else certified_epsilon(plan),
+        "epsilon": None if state.unsafe else round_up(certified_epsilon(plan)),
         "delta": plan.delta,
         "unsafe": state.unsafe,
-        "certificates": {name: c.epsilon for name, c in certificates(plan).items()},
+        "certificates": {name: round_up(c.epsilon) for name, c in certificates(plan).items()},
         "test_accuracy": rounds[-1]["student_accuracy"],
         "rounds": [{key: metrics[key] for key in SUMMARY_KEYS} for metrics in rounds],
         "dataset": state.dataset,

@@ -29,7 +29,7 @@ class RunFolder:
 
     def prepare(self, config: Config) -> None:
         """Create the folder and record the resolved configuration. Raises LabelwallError where another one was recorded."""
-        resolved, recorded = self.path / "config.yaml", asdict(config)
+        resolved, recorded = self.path / "config.yaml", json.loads(json.dumps(asdict(config)))
         self.path.mkdir(parents=True, exist_ok=True)
         if resolved.exists():
             before = yaml.safe_load(resolved.read_text())

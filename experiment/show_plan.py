@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from teacher.privacy.accountant import certificates, certified_epsilon
-
 from experiment.config import Config
+from teacher.privacy.accountant import certificates, certified_epsilon
+from teacher.privacy.conversion import round_up
 
 
 def describe_plan(config: Config) -> dict[str, object]:
@@ -21,10 +21,10 @@ def describe_plan(config: Config) -> dict[str, object]:
         for r, slot in zip(config.rounds, slots, strict=True)
     ]
     return {
-        "epsilon": certified_epsilon(plan),
+        "epsilon": round_up(certified_epsilon(plan)),
         "delta": plan.delta,
         "budget": plan.epsilon,
-        "certificates": {name: c.epsilon for name, c in found.items()},
+        "certificates": {name: round_up(c.epsilon) for name, c in found.items()},
         "certified": [name for name, c in found.items() if c.certified],
         "rounds": rounds,
     }

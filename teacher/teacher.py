@@ -74,8 +74,7 @@ class Teacher:
         """
         with self._lock:
             embedder = Embedder(spec, probe=probe, batch_size=self._batch_size, workers=self._workers)
-            report = lambda done, total: self._progress("embedding private records", done, total)  # noqa: E731
-            embedded = embed_records(self._directory, self._open_records(), spec, embedder, report)
+            embedded = embed_records(self._directory, self._open_records(), spec, embedder, self._embedding)
             self._index, self._labels = ExactIndex(embedded.features, embedded.ids), embedded.labels
             self._embedder, self._spec = embedder, spec
             self._ledger.use_extractor(spec.sha256(), spec.public_fields())
@@ -112,6 +111,9 @@ class Teacher:
         if todo:
             self._progress("answering queries", len(todo), len(todo))
         return self._reply(queries.slot, identities, len(first_row) - len(todo), before)
+
+    def _embedding(self, done: int, total: int) -> None:
+        self._progress("embedding private records (percent)", 100 * done // max(1, total), 100)  # their number is private
 
     def _settled(self, slot: int, identity: str) -> bool:
         state = self._ledger.state

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from teacher.privacy.accountant import certificates, certified_epsilon
+from teacher.privacy.conversion import round_up
 from teacher.privacy.plan import Plan
 from wall.errors import LabelwallError, MissingData
 
@@ -137,9 +138,10 @@ def _check_certificate(genesis: dict, plan: Plan, finding: Finding) -> None:  # 
     if genesis["unsafe"] is not False:
         finding.problems.append("noise came from a test tape (unsafe): epsilon is infinite")
         return
-    finding.certificates = {name: c.epsilon for name, c in certificates(plan).items() if c.certified}
-    finding.epsilon = certified_epsilon(plan)
-    if finding.epsilon > plan.epsilon:
+    finding.certificates = {name: round_up(c.epsilon) for name, c in certificates(plan).items() if c.certified}
+    exact = certified_epsilon(plan)
+    finding.epsilon = round_up(exact)
+    if exact > plan.epsilon:
         finding.problems.append("the plan's caps cost more than its budget")
 
 
