@@ -119,8 +119,7 @@ def sampled_votes(
     until the data set ends.
     """
     bound = inclusion_bound(sampling_probability)
-    # Fewer than k hits about once in 10^5 queries; the list may be as long as the data set.
-    length = k if bound == 1 << BITS else math.ceil((k + 4 * math.sqrt(k) + 8) / sampling_probability)
+    length = prefix_length(k, sampling_probability)
     votes = np.zeros((len(queries), num_classes), dtype=np.int64)
     step = max(1, PREFIX_ENTRIES // max(1, min(length, len(index))))
     for start in range(0, len(queries), step):
@@ -133,6 +132,11 @@ def sampled_votes(
 
         _count(index, labels, queries[part], k, length, included, votes[part])
     return votes
+
+
+def prefix_length(k: int, sampling_probability: float) -> int:
+    """How many nearest records the first k of a sample are looked for among: too few about once in 10^5 queries."""
+    return k if sampling_probability == 1 else math.ceil((k + 4 * math.sqrt(k) + 8) / sampling_probability)
 
 
 def _count(

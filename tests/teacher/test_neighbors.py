@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import tracemalloc
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from teacher import gemm, neighbors
 from teacher.features import Embedder
 from teacher.gemm import PRODUCTS, choose_product, minus_twice
-from teacher.neighbors import ExactIndex, sampled_votes
+from teacher.neighbors import ExactIndex, prefix_length, sampled_votes
 from teacher.privacy.noise import SystemEntropy
 from teacher.privacy.unsafe import UnsafeTape
 from wall.errors import InvalidInput
@@ -178,7 +177,7 @@ def test_votes_are_those_of_sampling_first(n, k, gamma):
 
 @pytest.mark.parametrize("length", [1, 40, 64])
 def test_a_prefix_that_runs_out_is_widened_and_no_bit_drawn_twice(monkeypatch, length):
-    monkeypatch.setattr(math, "ceil", lambda _: length)  # prefixes far too short for 30 hits
+    monkeypatch.setattr(neighbors, "prefix_length", lambda k, gamma: length)  # prefixes far too short for 30 hits
     monkeypatch.setattr(neighbors, "PREFIX_ENTRIES", 4 * length)  # and few queries at once
     features, queries = _features(0, 400, 3, -2, 2), _features(1, 30, 3, -2, 2)
     ids, labels = np.arange(400), np.random.default_rng(3).integers(0, 4, 400)
@@ -197,6 +196,16 @@ def test_a_prefix_that_runs_out_is_widened_and_no_bit_drawn_twice(monkeypatch, l
     np.testing.assert_array_equal(votes, _sample_first(features, ids, labels, queries, 30, 4, 0.3, UnsafeTape(7), keys))
     assert set(tape.drawn) == set(keys)
     assert all(len(drawn) == len(set(drawn)) for drawn in tape.drawn.values())
+
+
+def test_a_planned_prefix_seldom_runs_out():
+    from scipy.stats import binom
+
+    for k in (1, 30, 300, 3000):
+        for gamma in (0.01, 0.15, 0.9):
+            assert binom.cdf(k - 1, prefix_length(k, gamma), gamma) < 2e-4
+    assert binom.cdf(299, prefix_length(300, 0.15), 0.15) < 2e-5
+    assert prefix_length(300, 1.0) == 300
 
 
 def test_each_query_and_release_has_a_sample_of_its_own():

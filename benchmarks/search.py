@@ -1,0 +1,270 @@
+"""Queries per second of the exact search and of the path from embeddings to noisy labels, against what others do.
+
+    python benchmarks/search.py --data ../shared/data      # real MNIST HOG (torchvision's layout); without --data: synthetic
+
+All methods see the same features and run interleaved in one process, so that a busy machine slows all of them: ratios are
+medians over rounds of a method's time against FAISS IndexFlatL2 in the same round. Every round asks other queries.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # one library's idle threads must not spin on the next one's cores
+os.environ.setdefault("KMP_BLOCKTIME", "0")
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+K, CLASSES, GAMMA = 300, 10, 0.15
+LOOP_QUERIES = 4  # the per-query loop is too slow for whole batches
+FAISS = "FAISS IndexFlatL2, k=300, float32"
+OURS = "labelwall: the ordered prefix that k hits need"
+PATH = "labelwall: 2 samples, screening, argmax, ledger"
+
+
+@dataclass(frozen=True)
+class Task:
+    """``records``, ``queries``: int8 [n, d]; ``labels``: int64 [n_records]."""
+
+    name: str
+    records: np.ndarray
+    labels: np.ndarray
+    queries: np.ndarray
+
+
+def load(folder: str | None, size: int) -> Task:
+    """MNIST under HOG from a folder, or rows with the same sparsity."""
+    rng = np.random.default_rng(0)
+    if folder is None:
+        rows = rng.integers(1, 40, (size + 4096, 1296), dtype=np.int8)
+        rows *= rng.integers(0, 4, rows.shape, dtype=np.int8) == 0
+        return Task(f"synthetic rows, {size:,} x 1,296", rows[:size], rng.integers(0, CLASSES, size), rows[size:])
+    from torchvision.datasets import MNIST
+
+    from teacher.features import Embedder
+    from wall.messages import ExtractorSpec
+
+    hog = Embedder(ExtractorSpec("hog", (28, 28, 1), CLASSES), probe=None, workers=2)
+    train, test = MNIST(folder, train=True), MNIST(folder, train=False)
+    records, queries = (hog.embed(part.data.numpy()[..., None])[0] for part in (train, test))
+    return Task(f"MNIST HOG, {size:,} x 1,296", records[:size], train.targets.numpy()[:size], queries)
+
+
+def methods(task: Task, threads: int, workplace: Path) -> dict[str, Callable[[np.ndarray], int]]:
+    """Each takes a batch of queries (int8 [b, d]) and returns how many of them it worked on."""
+    import faiss
+    import torch
+    from sklearn.neighbors import NearestNeighbors
+
+    from teacher.neighbors import ExactIndex, prefix_length
+
+    faiss.omp_set_num_threads(threads)
+    torch.set_num_threads(threads)
+    floats = task.records.astype(np.float32)
+    flat = faiss.IndexFlatL2(floats.shape[1])
+    flat.add(floats)
+    brute = NearestNeighbors(n_neighbors=K, algorithm="brute").fit(floats)
+    tensor, norms = torch.from_numpy(floats), torch.from_numpy((floats**2).sum(axis=1))
+    index = ExactIndex(task.records, np.arange(len(task.records)))
+
+    def run_faiss(batch: np.ndarray) -> int:
+        flat.search(batch.astype(np.float32), K)
+        return len(batch)
+
+    def run_ours(batch: np.ndarray) -> int:
+        index.prefix(batch, prefix_length(K, GAMMA))
+        return len(batch)
+
+    def run_sklearn(batch: np.ndarray) -> int:
+        brute.kneighbors(batch.astype(np.float32), return_distance=False)
+        return len(batch)
+
+    def run_torch(batch: np.ndarray) -> int:
+        torch.topk(norms - 2 * torch.from_numpy(batch.astype(np.float32)) @ tensor.T, K, largest=False)
+        return len(batch)
+
+    def run_loop(batch: np.ndarray) -> int:
+        return published_loop(floats, batch[:LOOP_QUERIES].astype(np.float32))
+
+    return {
+        FAISS: run_faiss,
+        OURS: run_ours,
+        PATH: path(task, index, workplace),
+        "float32 torch: product and topk, k=300": run_torch,
+        "scikit-learn brute force, k=300": run_sklearn,
+        "Private-kNN's published loop, one query at a time": run_loop,
+    }
+
+
+def published_loop(records: np.ndarray, queries: np.ndarray) -> int:
+    """The published Private-kNN code's work for one release: a sample, all differences, a full sort, for each query."""
+    rng = np.random.default_rng(0)
+    for query in queries:
+        sample = rng.choice(len(records), int(GAMMA * len(records)))
+        np.argsort(np.linalg.norm(records[sample] - query, axis=1))[:K]
+    return len(queries)
+
+
+def path(task: Task, index: object, workplace: Path) -> Callable[[np.ndarray], int]:
+    """Charge, sample and screen, record; charge, sample and vote, record. Every query takes both stages, the dearest case."""
+    from teacher.mechanisms.electorate import Electorate
+    from teacher.mechanisms.private_knn import PrivateKnn
+    from teacher.privacy.ledger import Ledger
+    from teacher.privacy.noise import SystemEntropy
+    from teacher.privacy.plan import Plan, Slot
+
+    mechanism, entropy, asked = PrivateKnn(k=K, sampling_probability=GAMMA), SystemEntropy(), 0
+    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(10**6, 10**6)),))
+    ledger = Ledger.create(workplace / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False)
+    ledger.use_extractor("0" * 64, {})
+
+    def run_path(batch: np.ndarray) -> int:
+        nonlocal asked
+        keys = [f"{asked + i:064x}" for i in range(len(batch))]
+        asked += len(batch)
+        voters = Electorate(index, task.labels, CLASSES, batch)  # type: ignore[arg-type]
+        for stage in mechanism.stages:
+            charge = ledger.charge(0, stage, keys)
+            drawn = mechanism.draw(stage, voters, keys, entropy)
+            ledger.record(charge, dict(zip(keys, drawn.tolist(), strict=True)))
+        return len(batch)
+
+    return run_path
+
+
+def batches(queries: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Batches of ``size`` queries, others each time, around the set."""
+    start = 0
+    while True:
+        yield queries[np.arange(start, start + size) % len(queries)]
+        start += size
+
+
+def seconds(work: Callable[[np.ndarray], int], batch: np.ndarray) -> float:
+    """Seconds a query."""
+    start = time.perf_counter()
+    count = work(batch)
+    return (time.perf_counter() - start) / count
+
+
+def compare(
+    task: Task, runners: dict[str, Callable[[np.ndarray], int]], size: int, rounds: int
+) -> dict[str, tuple[float, float]]:
+    """Method -> (median queries/s, median ratio to FAISS) at one batch size. The first round warms up and is not counted."""
+    source, times = batches(task.queries, size), {name: [] for name in runners}  # type: ignore[var-annotated]
+    for number in range(rounds + 1):
+        batch = next(source)
+        for name, work in runners.items():
+            taken = seconds(work, batch)
+            if number:
+                times[name].append(taken)
+    base = np.array(times[FAISS])
+    return {name: (float(1 / np.median(t)), float(np.median(base / np.array(t)))) for name, t in times.items()}
+
+
+def shares(task: Task, threads: int, workplace: Path, rounds: int) -> dict[str, float]:
+    """Milliseconds a query, medians at batch 256, of the parts of the path."""
+    from teacher.gemm import choose_product, minus_twice
+    from teacher.neighbors import ExactIndex, prefix_length, sampled_votes
+    from teacher.privacy.noise import SystemEntropy
+
+    index, entropy, product = ExactIndex(task.records, np.arange(len(task.records))), SystemEntropy(), choose_product()
+    out, keys = np.empty((256, len(task.records)), dtype=np.int32), ["q"] * 256
+    whole = path(task, index, workplace)
+
+    def votes(batch: np.ndarray) -> None:
+        for release in ("screen", "aggregate"):
+            sampled_votes(
+                index,
+                task.labels,
+                batch,
+                k=K,
+                num_classes=CLASSES,
+                sampling_probability=GAMMA,
+                entropy=entropy,
+                keys=keys,
+                release=release,
+            )
+
+    def noise(batch: np.ndarray) -> None:
+        entropy.discrete_gaussian(75.0, keys, "screen", 1)
+        entropy.discrete_gaussian(25.0, keys, "aggregate", CLASSES)
+
+    steps: dict[str, Callable[[np.ndarray], object]] = {
+        "product": lambda batch: product(minus_twice(batch), task.records, out),
+        "search": lambda batch: index.prefix(batch, prefix_length(K, GAMMA)),
+        "sampling": votes,  # searched just before: the lists are kept
+        "noise": noise,
+        "path": whole,
+    }
+    source, taken = batches(task.queries, 256), {name: [] for name in steps}  # type: ignore[var-annotated]
+    for number in range(rounds + 1):
+        batch = next(source)
+        for name, step in steps.items():
+            if name == "path":
+                batch = next(source)
+            start = time.perf_counter()
+            step(batch)
+            if number:
+                taken[name].append((time.perf_counter() - start) / 256 * 1e3)
+    middle = {name: float(np.median(values)) for name, values in taken.items()}
+    parts = {
+        "product": middle["product"],
+        "selection": middle["search"] - middle["product"],
+        "sampling and votes, twice": middle["sampling"],
+        "noise": middle["noise"],
+    }
+    return {**parts, "ledger and the rest": middle["path"] - sum(parts.values()), "all": middle["path"]}
+
+
+def table(
+    task: Task, results: dict[int, dict[str, tuple[float, float]]], parts: dict[str, float], threads: int, rounds: int
+) -> str:
+    """The results as Markdown."""
+    sizes = list(results)
+    lines = [
+        f"{task.name}, int8; {threads} threads; medians of {rounds} interleaved rounds. Queries/s (ratio to FAISS), by batch:",
+        "",
+        "| | " + " | ".join(f"batch {size}" for size in sizes) + " |",
+        "|---" * (len(sizes) + 1) + "|",
+    ]
+    for name in results[sizes[0]]:
+        cells = [f"{rate:,.0f} ({ratio:.2f}x)" for rate, ratio in (results[size][name] for size in sizes)]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += ["", "Parts of the path at batch 256:", "", "| part | ms a query | share |", "|---|---|---|"]
+    lines += [f"| {name} | {ms:.3f} | {100 * ms / parts['all']:.0f}% |" for name, ms in parts.items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", help="folder with MNIST in torchvision's layout; synthetic rows where it is not given")
+    parser.add_argument("--records", type=int, default=60_000, help="private records, a count")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 256], help="queries a batch")
+    parser.add_argument("--out", type=Path, help="file for the table (Markdown); printed in any case")
+    options = parser.parse_args()
+    task = load(options.data, options.records)
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
+        runners = methods(task, options.threads, Path(one))
+        results = {size: compare(task, runners, size, options.rounds) for size in options.batches}
+        parts = shares(task, options.threads, Path(two), options.rounds)
+    text = table(task, results, parts, options.threads, options.rounds)
+    print(text)
+    if options.out:
+        options.out.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
