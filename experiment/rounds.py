@@ -14,14 +14,14 @@ from experiment.config import Config
 from experiment.console import Console
 from experiment.run_folder import RunFolder
 from student.export import export
-from student.train import TrainedStudent, predict, train
+from student.train import TrainedStudent, check, predict, train
 from teacher.custodian import Custodian, open_custodian
 from teacher.privacy.accountant import certificates, certified_epsilon, reading, require_affordable
 from teacher.privacy.conversion import round_up
 from teacher.privacy.noise import Entropy
 from teacher.records import open_records
 from teacher.teacher import Teacher
-from wall.errors import LabelwallError
+from wall.errors import InvalidInput, LabelwallError
 from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries
 from wall.sources import PublicData, Task, describe, read_public
 
@@ -66,6 +66,8 @@ def run(config: Config, run_dir: Path, *, entropy: Entropy, console: Console) ->
     known = folder.known_dataset()
     task = describe(config.data)
     public = read_public(config.data, lambda done, total: console.progress("reading public rows", done, total))
+    first_extractor(config, task)
+    check(config.student, task.input_shape, task.num_classes)
     custodian = open_custodian(
         Path(config.custodian_dir or f"{run_dir}.custodian"),
         data={key: value for key, value in asdict(config.data).items() if key != "download"},
@@ -98,7 +100,7 @@ def _round(experiment: Experiment, number: int) -> dict:  # type: ignore[type-ar
     folder, console = experiment.folder, experiment.console
     metrics = folder.metrics(number)
     if metrics is None:
-        extractor = _first_extractor(experiment) if number == 1 else folder.load_extractor(number - 1)
+        extractor = first_extractor(experiment.config, experiment.task) if number == 1 else folder.load_extractor(number - 1)
         answers, rows = _ask(experiment, number, extractor)
         metrics = _train(experiment, number, answers, rows, extractor)
         folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
@@ -110,11 +112,13 @@ def _round(experiment: Experiment, number: int) -> dict:  # type: ignore[type-ar
     return metrics
 
 
-def _first_extractor(experiment: Experiment) -> ExtractorSpec:
-    shape, features = experiment.task.input_shape, experiment.config.features
-    if features == "auto":
-        features = "hog" if len(shape) == 3 else "raw"
-    return ExtractorSpec(features, shape, experiment.task.num_classes)
+def first_extractor(config: Config, task: Task) -> ExtractorSpec:
+    """The features of the first round. Raises InvalidInput where they do not fit the inputs."""
+    images = len(task.input_shape) == 3
+    features = config.features if config.features != "auto" else "hog" if images else "raw"
+    if (features == "hog") != images:
+        raise InvalidInput("features", "hog for images, raw for feature vectors", features)
+    return ExtractorSpec(features, task.input_shape, task.num_classes)
 
 
 def choose_queries(seed: int, number: int, status: np.ndarray, count: int) -> np.ndarray:

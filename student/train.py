@@ -15,12 +15,14 @@ from pytorch_lightning.callbacks import Callback, EMAWeightAveraging, ModelCheck
 from pytorch_lightning.loggers import TensorBoardLogger
 
 from student.config import StudentConfig
-from student.data import STEPS_A_CHAPTER, StudentData
+from student.data import STEPS_A_CHAPTER, StudentData, unit_scale
 from student.module import Student
 from wall.backbones import Backbone, build, load, preprocess, to_safetensors
+from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec
 
 LABEL_BATCH = 500
+MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,20 @@ def train(
         last = run_dir / "checkpoints" / "last.ckpt"
         trainer.fit(student, data, ckpt_path=str(last) if last.exists() else None)
     return TrainedStudent(to_safetensors(student.network.cpu()), history.rows)
+
+
+def check(config: StudentConfig, input_shape: tuple[int, ...], num_classes: int) -> None:
+    """Raises InvalidInput where the configured network does not take such inputs, or its features are too wide to search."""
+    with torch.random.fork_rng(devices=[]):
+        network = build(config.backbone, input_shape=input_shape, num_classes=num_classes).eval()
+        blank = np.zeros((1, *input_shape), dtype=np.uint8 if len(input_shape) == 3 else np.float32)
+        try:
+            with torch.inference_mode():
+                width = network.features(unit_scale(blank)).shape[1]
+        except RuntimeError as error:
+            raise InvalidInput("student.backbone", f"a network for inputs of shape {input_shape}", config.backbone) from error
+    if width > MAX_FEATURES:
+        raise InvalidInput("student.backbone", f"a network with at most {MAX_FEATURES} penultimate features", width)
 
 
 def predict(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:

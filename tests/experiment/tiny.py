@@ -1,0 +1,40 @@
+"""A tiny experiment on feature vectors: three clusters, two rounds, seconds to run. Shared by the tests of whole runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+CLASSES, DIMENSIONS = 3, 8
+
+CONFIG = """
+data: {source: arrays, path: data.npz}
+budget: {epsilon: 1000.0, delta: 1.0e-5}
+mechanism: {k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0, sampling_probability: 0.2}
+caps: {asked: 60, answered: 60}
+rounds: [{queries: 12}, {queries: 12}]
+student: {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16}
+batch_size: 5
+threads: 1
+workers: 1
+"""
+
+
+def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % CLASSES
+    return (rng.normal(size=(n, DIMENSIONS)) + 2 * np.eye(CLASSES, DIMENSIONS)[labels]).astype(np.float32), labels
+
+
+def write(folder: Path, extra: tuple[np.ndarray, int, int] | None = None) -> None:
+    """data.npz and config.yaml in ``folder``; ``extra``: (vector, label, id) of a private record put before all others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    x, y = rows(200, 1)
+    ids = np.arange(1000, 1200)
+    if extra is not None:
+        x, y, ids = np.vstack([extra[0], x]), np.append(extra[1], y), np.append(extra[2], ids)
+    (public_x, public_y), (test_x, test_y) = rows(40, 2), rows(30, 3)
+    arrays = {"private_x": x, "private_y": y, "private_id": ids, "public_x": public_x, "public_y": public_y}
+    np.savez(folder / "data.npz", **arrays, test_x=test_x, test_y=test_y)
+    (folder / "config.yaml").write_text(CONFIG)
