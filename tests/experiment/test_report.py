@@ -230,6 +230,7 @@ def test_the_custodians_paths_are_not_shown(tmp_path: Path) -> None:
     assert "of-the-custodian" in (run_dir / "config.yaml").read_text()
     text = page_of(run_dir).text
     assert "of-the-custodian" not in text
+    assert str(tmp_path) not in text  # nor where the arrays are: private ones lie in the same file
     assert "not shown" in text
 
 

@@ -1,0 +1,69 @@
+"""Public images of a finished run as the teacher met them: the first it answered, and the first it abstained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from experiment import plots
+from experiment.run_folder import RunFolder
+from wall.errors import LabelwallError
+from wall.messages import ABSTAINED, Outcome
+from wall.sources import DataConfig, PublicData, read_public
+
+MOST = 10  # images shown for each round and outcome
+
+
+@dataclass(frozen=True)
+class Example:
+    """``image``: a PNG file; ``given``: the class released for it, None for none; ``true``: its own, None where unknown."""
+
+    image: bytes
+    given: str | None
+    true: str | None
+
+
+@dataclass(frozen=True)
+class RoundExamples:
+    """The first images of one round, in request order."""
+
+    number: int
+    answered: list[Example]
+    abstained: list[Example]
+
+
+def examples(data: DataConfig, folder: RunFolder, rounds: int, class_names: Sequence[str]) -> list[RoundExamples]:
+    """Examples of rounds 1 to ``rounds``.
+
+    Empty where inputs are feature vectors, or where the public rows are gone or fewer than were asked. Nothing is downloaded.
+    """
+    try:
+        public = read_public(replace(data, download=False))
+    except LabelwallError:
+        return []
+    if public.inputs.ndim != 4:
+        return []
+    stored = [folder.load_answers(number) for number in range(1, rounds + 1)]
+    if any((rows >= len(public.inputs)).any() for rows, _, _ in stored):
+        return []
+    return [_of_round(number, public, *answers, class_names) for number, answers in enumerate(stored, start=1)]
+
+
+def _of_round(
+    number: int, public: PublicData, rows: np.ndarray, labels: np.ndarray, outcomes: np.ndarray, names: Sequence[str]
+) -> RoundExamples:
+    """``rows``, ``labels``: int64 [n]; ``outcomes``: uint8 [n], as the run folder stores them."""
+
+    def first(outcome: Outcome) -> list[Example]:
+        return [
+            Example(
+                image=plots.png(public.inputs[rows[at]]),
+                given=None if labels[at] == ABSTAINED else names[labels[at]],
+                true=None if public.labels is None else names[public.labels[rows[at]]],
+            )
+            for at in np.flatnonzero(outcomes == outcome)[:MOST]
+        ]
+
+    return RoundExamples(number, first(Outcome.ANSWERED), first(Outcome.ABSTAINED))
