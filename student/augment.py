@@ -44,7 +44,7 @@ def _natural(erasing: v2.Transform) -> v2.Transform:
 
 def _grouped(x: torch.Tensor, transform: v2.Transform | None, noise: float) -> torch.Tensor:
     if x.ndim == 2:
-        return x + noise * x.std() * torch.randn(x.shape)
+        return x + noise * x.std() * torch.randn_like(x)
     if transform is None:
         return x
     return torch.cat([transform(part) for part in x.split(GROUP)])

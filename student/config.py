@@ -17,6 +17,8 @@ class StudentConfig:
         objective: supervised (released labels alone), vat (Miyato et al. 2018) or uda (Xie et al. 2019).
         loss: supervised loss; gce (generalised cross-entropy, Zhang and Sabuncu 2018) forgives wrong labels.
         gce_q: gce's exponent in (0, 1]: near 0 cross-entropy, 1 mean absolute error.
+        gce_truncation: a released label that the student gives a smaller probability no longer counts, in [0, 1).
+        gce_warm_up: share of the steps before that truncation begins, in [0, 1].
         steps: optimiser steps of a training, a count.
         batch_labelled: labelled inputs a step, a count.
         batch_unlabelled: public inputs a step for the semi-supervised term, a count.
@@ -42,6 +44,8 @@ class StudentConfig:
     objective: Literal["supervised", "vat", "uda"] = "uda"
     loss: Literal["cross_entropy", "gce"] = "gce"
     gce_q: float = 0.7
+    gce_truncation: float = 0.3
+    gce_warm_up: float = 0.3
     steps: int = 2000
     batch_labelled: int = 64
     batch_unlabelled: int = 192
@@ -69,8 +73,9 @@ class StudentConfig:
             _require(name, getattr(self, name) > 0, "positive", getattr(self, name))
         for name in ("weight_decay", "unlabelled_weight", "entropy_weight"):
             _require(name, getattr(self, name) >= 0, "at least 0", getattr(self, name))
-        for name in ("ema_decay", "uda_confidence"):
+        for name in ("ema_decay", "uda_confidence", "gce_truncation"):
             _require(name, 0 <= getattr(self, name) < 1, "in [0, 1)", getattr(self, name))
+        _require("gce_warm_up", 0 <= self.gce_warm_up <= 1, "in [0, 1]", self.gce_warm_up)
         for name in ("gce_q", "uda_temperature"):
             _require(name, 0 < getattr(self, name) <= 1, "in (0, 1]", getattr(self, name))
 

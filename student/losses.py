@@ -11,13 +11,17 @@ import torch.nn.functional as F
 Classifier = Callable[[torch.Tensor], torch.Tensor]  # float32 [n, ...] -> logits float32 [n, c]
 
 
-def generalised_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, q: float) -> torch.Tensor:
-    """(1 - p_y^q) / q for each row: float32 [n]. Zhang and Sabuncu 2018, equation 6.
+def generalised_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, q: float, truncation: float = 0.0) -> torch.Tensor:
+    """(1 - max(p_y, truncation)^q) / q for each row: float32 [n]. Zhang and Sabuncu 2018, equations 6 and 9.
 
     Between cross-entropy (q -> 0) and mean absolute error (q = 1): a row's gradient is damped by p_y^q, so a label that the
-    network finds unlikely pulls less. ``logits``: float32 [n, c]; ``labels``: int64 [n].
+    network finds unlikely pulls less. Below ``truncation`` (in [0, 1)) the loss is constant and the label does not pull at
+    all: what a network that agrees with itself on unlabelled rows still refuses, is most likely wrong. ``logits``: float32
+    [n, c]; ``labels``: int64 [n].
     """
     log_p = F.log_softmax(logits, dim=1).gather(1, labels[:, None]).squeeze(1)
+    if truncation > 0:
+        log_p = log_p.clamp(min=math.log(truncation))
     return (1 - torch.exp(q * log_p)) / q
 
 

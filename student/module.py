@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics.classification import MulticlassAccuracy
 
 from student import losses
@@ -12,6 +17,20 @@ from student.augment import Augmenter
 from student.config import StudentConfig
 from student.data import Batch
 from wall.backbones import Backbone, standardise
+
+
+@contextmanager
+def frozen_statistics(network: nn.Module) -> Iterator[None]:
+    """Batch norm's running statistics stay: perturbed inputs are not the population that the student will see."""
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
 
 
 class Student(pl.LightningModule):
@@ -65,15 +84,17 @@ class Student(pl.LightningModule):
         c = self._config
         inputs = standardise(public, self._mean, self._std) if public.ndim == 4 else public
         generator = torch.Generator().manual_seed((self._seed << 24) + self.global_step)
-        smooth = losses.virtual_adversarial_loss(
-            self.network, inputs, logits, epsilon=c.vat_epsilon, xi=c.vat_xi, iterations=c.vat_iterations, generator=generator
-        )
+        with frozen_statistics(self.network):
+            smooth = losses.virtual_adversarial_loss(
+                self.network, inputs, logits, epsilon=c.vat_epsilon, xi=c.vat_xi, iterations=c.vat_iterations, generator=generator
+            )
         return smooth + c.entropy_weight * losses.entropy(logits) if c.entropy_weight else smooth
 
     def _supervised(self, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         c = self._config
         if c.loss == "gce":
-            each = losses.generalised_cross_entropy(logits, y, c.gce_q)
+            truncation = c.gce_truncation if self.global_step >= c.gce_warm_up * c.steps else 0.0
+            each = losses.generalised_cross_entropy(logits, y, c.gce_q, truncation)
         else:
             each = F.cross_entropy(logits, y, reduction="none")
         schedule = c.uda_tsa if c.objective == "uda" else "none"

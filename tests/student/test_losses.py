@@ -1,0 +1,119 @@
+"""Losses against numpy, finite differences and the papers' limits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from student import losses
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    e = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+@pytest.fixture
+def logits() -> torch.Tensor:
+    return torch.tensor(np.random.default_rng(3).normal(0, 2, (6, 4)), dtype=torch.float32)
+
+
+LABELS = torch.tensor([0, 1, 2, 3, 0, 1])
+
+
+def test_gce_is_the_papers_formula(logits: torch.Tensor) -> None:
+    p = _softmax(logits.double().numpy())[np.arange(6), LABELS.numpy()]
+    np.testing.assert_allclose(losses.generalised_cross_entropy(logits, LABELS, 0.7), (1 - p**0.7) / 0.7, rtol=1e-5)
+
+
+def test_gce_lies_between_cross_entropy_and_absolute_error(logits: torch.Tensor) -> None:
+    near_zero = losses.generalised_cross_entropy(logits.double(), LABELS, 1e-6)
+    torch.testing.assert_close(near_zero, F.cross_entropy(logits.double(), LABELS, reduction="none"), rtol=1e-4, atol=1e-4)
+    p = logits.softmax(dim=1).gather(1, LABELS[:, None]).squeeze(1)
+    torch.testing.assert_close(losses.generalised_cross_entropy(logits, LABELS, 1.0), 1 - p)
+
+
+def test_gce_damps_the_gradient_of_an_unlikely_label() -> None:
+    wrong = torch.tensor([[6.0, 0.0]], requires_grad=True)  # the label 1 has a probability of 0.25%
+    label = torch.tensor([1])
+    (damped,) = torch.autograd.grad(losses.generalised_cross_entropy(wrong, label, 0.7).sum(), wrong)
+    (plain,) = torch.autograd.grad(F.cross_entropy(wrong, label), wrong)
+    p = 1 / (1 + math.exp(6))
+    torch.testing.assert_close(damped, plain * p**0.7, rtol=1e-4, atol=1e-7)
+
+
+def test_annealing_schedules_start_and_end_where_the_paper_says() -> None:
+    for schedule in ("linear", "log", "exp"):
+        assert losses.tsa_threshold(schedule, 1.0, 10) == pytest.approx(1.0, abs=0.01)
+        assert losses.tsa_threshold(schedule, 0.0, 10) == pytest.approx(0.1, abs=0.01)
+    middle = [losses.tsa_threshold(schedule, 0.5, 10) for schedule in ("exp", "linear", "log")]
+    assert middle == sorted(middle)
+    assert middle[1] == pytest.approx(0.55)
+    assert losses.tsa_threshold("none", 0.0, 10) == 1.0
+
+
+def test_rows_that_are_already_confident_are_left_out() -> None:
+    logits = torch.tensor([[4.0, 0.0], [0.0, 0.0]])  # label 0 has probabilities 0.982 and 0.5
+    labels = torch.tensor([0, 0])
+    each = torch.tensor([10.0, 1.0])
+    assert losses.annealed_mean(each, logits, labels, 0.6).item() == 1.0
+    assert losses.annealed_mean(each, logits, labels, 1.0).item() == 5.5
+    assert losses.annealed_mean(each, logits, labels, 0.1).item() == 0.0
+
+
+def test_uda_is_a_masked_divergence_from_the_sharpened_prediction(logits: torch.Tensor) -> None:
+    clean, augmented = logits, logits.flip(0)
+    p, q = _softmax(clean.double().numpy() / 0.5), _softmax(augmented.double().numpy())
+    keep = _softmax(clean.double().numpy()).max(axis=1) > 0.8
+    assert 0 < keep.sum() < 6  # else the mask is not tested
+    expected = ((p * (np.log(p) - np.log(q))).sum(axis=1) * keep).mean()
+    assert losses.uda_consistency(clean, augmented, 0.5, 0.8).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_uda_sends_no_gradient_through_the_clean_prediction(logits: torch.Tensor) -> None:
+    clean, augmented = logits.clone().requires_grad_(), logits.flip(0).clone().requires_grad_()
+    losses.uda_consistency(clean, augmented, 0.5, 0.1).backward()
+    assert clean.grad is None
+    assert augmented.grad is not None
+    assert augmented.grad.abs().sum() > 0
+
+
+def test_entropy_of_certain_and_uniform_predictions() -> None:
+    assert losses.entropy(torch.zeros(3, 5)).item() == pytest.approx(math.log(5), rel=1e-6)
+    assert losses.entropy(torch.tensor([[100.0, 0.0, 0.0]])).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_virtual_adversarial_direction_is_the_dominant_eigenvector() -> None:
+    """For logits W x at x = 0 the divergence is quadratic with Hessian W' C W, so r_vadv is its first eigenvector."""
+    weight = torch.tensor(np.random.default_rng(0).normal(size=(3, 5)), dtype=torch.float64)
+    x = torch.zeros(1, 5, dtype=torch.float64)
+    seen = []
+
+    def classify(inputs: torch.Tensor) -> torch.Tensor:
+        seen.append(inputs.detach().clone())
+        return inputs @ weight.T
+
+    arguments = {"epsilon": 0.3, "xi": 1e-3, "iterations": 30, "generator": torch.Generator().manual_seed(0)}
+    value = losses.virtual_adversarial_loss(classify, x, classify(x), **arguments)
+    covariance = np.eye(3) / 3 - np.full((3, 3), 1 / 9)
+    eigenvalues, vectors = np.linalg.eigh(weight.numpy().T @ covariance @ weight.numpy())
+    found = seen[-1][0].numpy()
+    assert np.linalg.norm(found) == pytest.approx(0.3, rel=1e-9)
+    assert abs(found @ vectors[:, -1]) == pytest.approx(0.3, rel=1e-4)
+    assert value.item() == pytest.approx(0.5 * eigenvalues[-1] * 0.3**2, rel=0.1)
+
+
+def test_a_truncated_label_no_longer_pulls() -> None:
+    """Zhang and Sabuncu 2018, equation 9: constant below the truncation, unchanged and continuous above it."""
+    logits = torch.tensor([[3.0, 0.0], [0.0, 1.0]], requires_grad=True)  # label 1: probabilities 0.047 and 0.73
+    labels = torch.tensor([1, 1])
+    truncated = losses.generalised_cross_entropy(logits, labels, 0.7, 0.3)
+    assert truncated[0].item() == pytest.approx((1 - 0.3**0.7) / 0.7, rel=1e-6)
+    assert truncated[1] == losses.generalised_cross_entropy(logits, labels, 0.7)[1]
+    (gradient,) = torch.autograd.grad(truncated.sum(), logits)
+    assert gradient[0].abs().sum() == 0
+    assert gradient[1].abs().sum() > 0
