@@ -99,7 +99,7 @@ def methods(task: Task, threads: int, workplace: Path) -> dict[str, Callable[[np
     return {
         FAISS: run_faiss,
         OURS: run_ours,
-        PATH: path(task, index, workplace),
+        PATH: path(task, workplace),
         "float32 torch: product and topk, k=300": run_torch,
         "scikit-learn brute force, k=300": run_sklearn,
         "Private-kNN's published loop, one query at a time": run_loop,
@@ -115,10 +115,11 @@ def published_loop(records: np.ndarray, queries: np.ndarray) -> int:
     return len(queries)
 
 
-def path(task: Task, index: object, workplace: Path) -> Callable[[np.ndarray], int]:
+def path(task: Task, workplace: Path) -> Callable[[np.ndarray], int]:
     """Charge, sample and screen, record; charge, sample and vote, record. Every query takes both stages, the dearest case."""
     from teacher.mechanisms.electorate import Electorate
     from teacher.mechanisms.private_knn import PrivateKnn
+    from teacher.neighbors import ExactIndex
     from teacher.privacy.ledger import Ledger
     from teacher.privacy.noise import SystemEntropy
     from teacher.privacy.plan import Plan, Slot
@@ -127,12 +128,13 @@ def path(task: Task, index: object, workplace: Path) -> Callable[[np.ndarray], i
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(10**6, 10**6)),))
     ledger = Ledger.create(workplace / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False)
     ledger.use_extractor("0" * 64, {})
+    index = ExactIndex(task.records, np.arange(len(task.records)))  # its own: a batch searched before would be free
 
     def run_path(batch: np.ndarray) -> int:
         nonlocal asked
         keys = [f"{asked + i:064x}" for i in range(len(batch))]
         asked += len(batch)
-        voters = Electorate(index, task.labels, CLASSES, batch)  # type: ignore[arg-type]
+        voters = Electorate(index, task.labels, CLASSES, batch)
         for stage in mechanism.stages:
             charge = ledger.charge(0, stage, keys)
             drawn = mechanism.draw(stage, voters, keys, entropy)
@@ -180,7 +182,7 @@ def shares(task: Task, threads: int, workplace: Path, rounds: int) -> dict[str, 
 
     index, entropy, product = ExactIndex(task.records, np.arange(len(task.records))), SystemEntropy(), choose_product()
     out, keys = np.empty((256, len(task.records)), dtype=np.int32), ["q"] * 256
-    whole = path(task, index, workplace)
+    whole = path(task, workplace)
 
     def votes(batch: np.ndarray) -> None:
         for release in ("screen", "aggregate"):
@@ -211,8 +213,6 @@ def shares(task: Task, threads: int, workplace: Path, rounds: int) -> dict[str, 
     for number in range(rounds + 1):
         batch = next(source)
         for name, step in steps.items():
-            if name == "path":
-                batch = next(source)
             start = time.perf_counter()
             step(batch)
             if number:
