@@ -1,0 +1,149 @@
+"""What the README and the guide promise is there: commands, options, settings, files, links, the tree."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import pipeline
+from experiment.settings import config_parser, parse
+
+REPOSITORY = Path(__file__).parents[1]
+README, GUIDE = REPOSITORY / "README.md", REPOSITORY / "docs" / "guide.md"
+PAGES = [README, *sorted((REPOSITORY / "docs").glob("*.md")), REPOSITORY / "CHANGELOG.md"]
+COMMAND = re.compile(r"^    (labelwall|make|python pipeline\.py) (.*?)(?:\s+#.*)?$", re.MULTILINE)
+OWN = {"run_dir": "run", "quiet": "run", "json": "plan"}  # options of one command, next to the settings
+HASH, EXAMPLE = "HASH", "own.yaml"  # words that stand for something of the reader's
+
+
+def code_lines(page: Path, program: str) -> list[str]:
+    """Arguments of every example of a program in a page's indented code."""
+    return [arguments for name, arguments in COMMAND.findall(page.read_text()) if name == program]
+
+
+EXAMPLES = sorted({line for page in (README, GUIDE) for line in code_lines(page, "labelwall")})
+
+
+def test_the_examples_are_found() -> None:
+    assert {shlex.split(line)[0] for line in EXAMPLES} == set(pipeline.COMMANDS)
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    asked = [target for line in code_lines(README, "make") for target in shlex.split(line)]
+    assert {"demo", "test"} <= set(asked) <= targets
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_an_examples_options_exist(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command, *arguments = shlex.split(line)
+    with pytest.raises(SystemExit):
+        pipeline.main([command, "--help"])
+    known = set(re.findall(r"--[\w.]+", capsys.readouterr().out))
+    assert {argument for argument in arguments if argument.startswith("--")} <= known
+
+
+@pytest.mark.parametrize("line", [line for line in EXAMPLES if "--config" in line])
+def test_an_examples_settings_are_valid(line: str) -> None:
+    command, *arguments = shlex.split(line)
+    parser = config_parser(command, "")
+    for name, owner in OWN.items():
+        if owner == command:
+            parser.add_argument(f"--{name}", action="store" if name == "run_dir" else "store_true")
+    own_folder = str(REPOSITORY / "configs" / "own_folder.yaml")
+    config, _ = parse(
+        parser, [own_folder if a == EXAMPLE else str(REPOSITORY / a) if a.startswith("configs/") else a for a in arguments]
+    )
+    assert config.rounds
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_that_is_named_exists(page: Path) -> None:
+    named = re.findall(r"`labelwall (\w+)", page.read_text())
+    assert set(named) <= set(pipeline.COMMANDS)
+
+
+def test_the_readmes_table_of_commands_is_complete() -> None:
+    assert re.findall(r"^\| `labelwall (\w+)` \|", README.read_text(), re.MULTILINE) == list(pipeline.COMMANDS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_setting_that_is_named_exists(page: Path) -> None:
+    known = {action.dest for action in config_parser("test", "")._actions}
+    text = page.read_text()
+    named = re.findall(r"(?:`|--)((?:data|budget|mechanism|caps|student)\.(?!safetensors)[a-z_]+)", text)
+    assert set(named) <= known
+
+
+def test_the_result_stands_by_line_25() -> None:
+    top = "\n".join(README.read_text().splitlines()[:25])
+    assert "make demo" in top
+    assert "make test" in top
+    line = pipeline._result({"test_accuracy": 0.5, "epsilon": 1.25, "delta": 1e-5}, Path("runs/demo"))
+    assert "50.00%" in line  # what varies; the rest is what the program prints
+    assert re.search(re.escape(line).replace(r"50\.00%", r"\S+").replace(r"1\.25", r"\S+"), top)
+
+
+def test_the_wall_is_not_oversold() -> None:
+    text = " ".join(README.read_text().split())
+    assert "In one process the wall between teacher and student is a convention, not a barrier" in text
+    assert "Not protected" in text
+
+
+def slug(heading: str) -> str:
+    """The anchor that a renderer gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_relative_links_resolve(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if re.match(r"\w+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        found = page.parent / name if name else page
+        assert found.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE)
+            assert anchor in map(slug, headings), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_of_ours_that_is_named_exists(page: Path) -> None:
+    named = re.findall(r"`((?:configs|docs|teacher|student|wall|experiment|tests|benchmarks)/[\w./]*)`", page.read_text())
+    assert [name for name in named if not (REPOSITORY / name).exists()] == []
+
+
+def tree() -> list[Path]:
+    """Every path of the README's tree: names before a double space, under the folder they are indented below."""
+    block = README.read_text().split("## The tree\n", 1)[1]
+    found: list[Path] = []
+    folders: list[tuple[int, Path]] = []
+    for line in re.findall(r"^    ( *)(\S.*)$", block, re.MULTILINE):
+        depth, names = len(line[0]), re.split(r"\s{2,}", line[1])[0].split()
+        folders = [(at, folder) for at, folder in folders if at < depth]
+        parent = folders[-1][1] if folders else Path()
+        found += [parent / name for name in names]
+        if names[-1].endswith("/"):
+            folders.append((depth, parent / names[-1]))
+    return found
+
+
+def test_every_path_of_the_tree_exists() -> None:
+    found = tree()
+    assert len(found) > 30
+    assert [path for path in found if not (REPOSITORY / path).exists()] == []
+
+
+def test_the_tree_shows_everything_at_the_top() -> None:
+    ignored = [line.strip("/ \n") for line in (REPOSITORY / ".gitignore").read_text().splitlines() if line]
+    there = {
+        path.name
+        for path in REPOSITORY.iterdir()
+        if not path.name.startswith(".") and not any(fnmatch.fnmatch(path.name, pattern) for pattern in ignored)
+    }
+    assert there == {str(path) for path in tree() if len(path.parts) == 1}
