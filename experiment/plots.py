@@ -6,6 +6,7 @@ matplotlib is imported when called. Its figures are used directly, without pyplo
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ EPSILON_DIGITS = 3
 STYLE: dict[str, object] = {
     "svg.hashsalt": "labelwall",  # element ids are random otherwise
     "svg.fonttype": "none",  # text stays text: small, searchable, drawn with the reader's font
+    "text.parse_math": False,  # class names are the user's, dollars included
     "font.family": "sans-serif",
     "font.size": 11,
     "axes.edgecolor": INK,
@@ -103,14 +105,12 @@ def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
     return _svg(draw, height=WIDTH)
 
 
-def curve(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: str, y: str, log: bool = False) -> bytes:
-    """SVG of lines over training. ``series``: name -> (x values, y values of the same length); ``log``: logarithmic y."""
+def curve(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: str, y: str) -> bytes:
+    """SVG of lines over training. ``series``: name -> (x values, y values of the same length)."""
 
     def draw(axes: Axes) -> None:
         for name, (at, values) in series.items():
             axes.plot(at, values, label=name, marker="." if len(at) < 30 else None)
-        if log:
-            axes.set_yscale("log")
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         axes.grid(alpha=0.25)
@@ -141,7 +141,8 @@ def _svg(draw: Callable[[Axes], None], *, height: float) -> bytes:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():  # type: ignore[arg-type]
+        warnings.filterwarnings("ignore", message="Glyph")  # the reader's browser has fonts that this machine lacks
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         FigureCanvasSVG(figure)
         draw(figure.subplots())

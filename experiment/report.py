@@ -29,6 +29,8 @@ from wall.errors import LabelwallError, MissingData
 from wall.sources import describe
 
 EPSILON_DIGITS = 3
+COUNTS, SHARES = ("asked", "answered", "abstained", "cap_reached"), ("label_accuracy", "student_accuracy")
+ROUND_KEYS = (*COUNTS, *SHARES, "epsilon_reading", "extractor", "confusion", "history")  # what the page says about a round
 MOST_SPELLED = 10.0  # epsilons whose e^epsilon is spelled out; beyond, the number says nothing to a reader
 CUSTODIANS = "(the custodian's, not shown)"  # a report travels further than a run folder
 
@@ -107,7 +109,10 @@ def _metrics(folder: RunFolder, number: int) -> dict[str, Any]:
     for needed in (path, path.with_name("answers.npz")):
         if not needed.is_file():
             raise MissingData(f"round {number} of {folder.path} is not complete: {needed.name} is missing.")
-    return dict(json.loads(path.read_text()))
+    metrics = dict(json.loads(path.read_text()))
+    if missing := [key for key in ROUND_KEYS if key not in metrics]:
+        raise LabelwallError(f"{path} must be of this version of labelwall. Found it without {', '.join(missing)}.")
+    return metrics
 
 
 def contents(run: FinishedRun) -> dict[str, object]:

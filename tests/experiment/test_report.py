@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sqlite3
+from base64 import b64decode
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from experiment.config import BudgetConfig, CapsConfig, Config, RoundConfig
 from experiment.report import read_run, write_report
@@ -23,7 +28,7 @@ from wall.errors import LabelwallError, MissingData
 from wall.messages import ABSTAINED, Outcome
 from wall.sources import DataConfig
 
-CLASSES = ["cat", "dog", "<b>owl</b>"]  # the last one is only text, whatever a browser may think
+CLASSES = ["cat", "$\\dog 犬", "<b>owl</b>"]  # only text, whatever a browser or a plotting library may think
 ASKED, PUBLIC, SIDE = 12, 40, 8
 HISTORY = [
     {"step": 10.0 * n, "loss/supervised": 1 / n, "loss/unlabelled": 0.1 / n, "accuracy/test": 1 - 0.5 / n} for n in (1, 2, 3)
@@ -149,14 +154,35 @@ def page_of(run_dir: Path) -> Page:
     return Page(write_report(run_dir).read_text())
 
 
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run with its report, for tests that only look: `rendered / "report.html"`."""
+    run_dir = finished_run(tmp_path_factory.mktemp("rendered"))
+    write_report(run_dir)
+    return run_dir
+
+
+@pytest.fixture
+def copied(rendered: Path, tmp_path: Path) -> Path:
+    """The same folder, to be changed."""
+    return Path(shutil.copytree(rendered, tmp_path / "copy"))
+
+
+def page_in(run_dir: Path) -> Page:
+    return Page((run_dir / "report.html").read_text())
+
+
+def config_of(run_dir: Path) -> Config:
+    return make_config(run_dir.parent, run_dir.parent / "data.npz")
+
+
 def squeezed(page: Page) -> str:
     return " ".join(page.text.split())
 
 
-def test_the_headline_and_the_table_say_what_the_run_found(tmp_path: Path) -> None:
-    run_dir = finished_run(tmp_path)
-    text = squeezed(page_of(run_dir))
-    epsilon = certified_epsilon(make_config(tmp_path, tmp_path / "data.npz").plan())
+def test_the_headline_and_the_table_say_what_the_run_found(rendered: Path) -> None:
+    text = squeezed(page_in(rendered))
+    epsilon = certified_epsilon(config_of(rendered).plan())
     shown = float(re.search(r"ε = ([\d.]+) certified", text)[1])  # type: ignore[index]
     assert epsilon <= shown <= epsilon + 0.001  # rounded up, never down
     assert "88.75% of the public test split right" in text
@@ -170,35 +196,33 @@ def test_the_headline_and_the_table_say_what_the_run_found(tmp_path: Path) -> No
     assert "DOES NOT CERTIFY" not in text
 
 
-def test_each_certificate_stands_there_with_its_status(tmp_path: Path) -> None:
-    run_dir = finished_run(tmp_path)
-    text = squeezed(page_of(run_dir))
-    found = certificates(make_config(tmp_path, tmp_path / "data.npz").plan())
+def test_each_certificate_stands_there_with_its_status(rendered: Path) -> None:
+    text = squeezed(page_in(rendered))
+    found = certificates(config_of(rendered).plan())
     assert len({entry.certified for entry in found.values()}) == 2  # else this test shows nothing
     for name, entry in found.items():
         status = "certified" if entry.certified else "not certified"
         assert re.search(rf"{name} [\d.]+ {status} ", text), name
 
 
-def test_the_page_is_whole_by_itself(tmp_path: Path) -> None:
-    page = page_of(finished_run(tmp_path))
+def test_the_page_is_whole_by_itself(rendered: Path) -> None:
+    page = page_in(rendered)
     assert page.links == []
     assert page.scripts == 0
     assert page.images
     assert all(image.startswith(("data:image/svg+xml;base64,", "data:image/png;base64,")) for image in page.images)
-    html = (tmp_path / "run" / "report.html").read_text()
+    html = (rendered / "report.html").read_text()
     assert "http" not in html
     assert "url(" not in html
     assert "@import" not in html
 
 
-def test_the_same_folder_gives_the_same_bytes(tmp_path: Path) -> None:
-    run_dir = finished_run(tmp_path)
-    first = write_report(run_dir).read_bytes()
-    assert write_report(run_dir).read_bytes() == first
-    metrics = run_dir / "round_2" / "metrics.json"
+def test_the_same_folder_gives_the_same_bytes(rendered: Path, copied: Path) -> None:
+    first = (rendered / "report.html").read_bytes()
+    assert write_report(rendered).read_bytes() == first
+    metrics = copied / "round_2" / "metrics.json"
     metrics.write_text(metrics.read_text().replace('"student_accuracy": 0.8875', '"student_accuracy": 0.8876'))
-    assert write_report(run_dir).read_bytes() != first
+    assert write_report(copied).read_bytes() != first
 
 
 def test_an_unsafe_run_says_so_first_and_certifies_nothing(tmp_path: Path) -> None:
@@ -218,34 +242,26 @@ def test_one_side_saying_unsafe_is_enough(tmp_path: Path) -> None:
     assert "ε = ∞" in page_of(run_dir).text
 
 
-def test_names_are_text_not_markup(tmp_path: Path) -> None:
-    run_dir = finished_run(tmp_path)
-    html = write_report(run_dir).read_text()
+def test_names_are_text_not_markup(rendered: Path) -> None:
+    html = (rendered / "report.html").read_text()
     assert "<b>owl</b>" not in html
     assert "<b>owl</b>" in Page(html).text
 
 
-def test_the_custodians_paths_are_not_shown(tmp_path: Path) -> None:
-    run_dir = finished_run(tmp_path)
-    assert "of-the-custodian" in (run_dir / "config.yaml").read_text()
-    text = page_of(run_dir).text
+def test_the_custodians_paths_are_not_shown(rendered: Path) -> None:
+    assert "of-the-custodian" in (rendered / "config.yaml").read_text()
+    text = page_in(rendered).text
     assert "of-the-custodian" not in text
-    assert str(tmp_path) not in text  # nor where the arrays are: private ones lie in the same file
+    assert str(rendered.parent) not in text  # nor where the arrays are: private ones lie in the same file
     assert "not shown" in text
 
 
-def test_examples_are_the_public_images_that_were_asked(tmp_path: Path) -> None:
-    from base64 import b64decode
-    from io import BytesIO
-
-    from PIL import Image
-
-    run_dir = finished_run(tmp_path)
-    shown = [image for image in page_of(run_dir).images if image.startswith("data:image/png")]
+def test_examples_are_the_public_images_that_were_asked(rendered: Path) -> None:
+    shown = [image for image in page_in(rendered).images if image.startswith("data:image/png")]
     pixels = [np.array(Image.open(BytesIO(b64decode(image.split(",")[1])))) for image in shown]
-    public = np.load(tmp_path / "data.npz")["public_x"]
+    public = np.load(rendered.parent / "data.npz")["public_x"]
     for number, found in ((1, pixels[:ASKED]), (2, pixels[ASKED:])):
-        rows, _, outcomes = RunFolder(run_dir).load_answers(number)
+        rows, _, outcomes = RunFolder(rendered).load_answers(number)
         expected = [*rows[outcomes == Outcome.ANSWERED], *rows[outcomes == Outcome.ABSTAINED]]
         assert all((a == public[row]).all() for a, row in zip(found, expected, strict=number == 1))
     assert len(pixels) == 2 * ASKED - 1  # all but the one past the cap
@@ -282,14 +298,13 @@ def test_without_public_images_the_rest_still_stands(tmp_path: Path, how: str) -
 @pytest.mark.parametrize(
     "missing", ["summary.json", "config.yaml", "ledger.sqlite", "round_2/metrics.json", "round_1/answers.npz"]
 )
-def test_an_unfinished_run_is_refused_in_one_line(tmp_path: Path, missing: str) -> None:
-    run_dir = finished_run(tmp_path)
-    (run_dir / missing).unlink()
-    before = sorted(run_dir.rglob("*"))
+def test_an_unfinished_run_is_refused_in_one_line(copied: Path, missing: str) -> None:
+    (copied / missing).unlink()
+    before = sorted(copied.rglob("*"))
     with pytest.raises(MissingData, match=Path(missing).name) as caught:
-        write_report(run_dir)
+        write_report(copied)
     assert "\n" not in str(caught.value)
-    assert sorted(run_dir.rglob("*")) == before
+    assert sorted(copied.rglob("*")) == before
 
 
 def test_a_folder_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
@@ -298,28 +313,31 @@ def test_a_folder_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> N
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_damaged_summary_is_refused_in_one_line(tmp_path: Path) -> None:
-    run_dir = finished_run(tmp_path)
-    (run_dir / "summary.json").write_text("{")
+def test_a_damaged_summary_is_refused_in_one_line(copied: Path) -> None:
+    (copied / "summary.json").write_text("{")
     with pytest.raises(LabelwallError, match="damaged"):
-        write_report(run_dir)
+        write_report(copied)
 
 
-def test_an_edited_ledger_or_summary_certifies_nothing(tmp_path: Path) -> None:
-    import sqlite3
+def test_metrics_of_another_version_are_refused_in_one_line(copied: Path) -> None:
+    metrics = json.loads((copied / "round_1" / "metrics.json").read_text())
+    del metrics["confusion"]
+    (copied / "round_1" / "metrics.json").write_text(json.dumps(metrics))
+    with pytest.raises(LabelwallError, match=r"round_1.*confusion"):
+        write_report(copied)
 
-    run_dir = finished_run(tmp_path)
-    summary = json.loads((run_dir / "summary.json").read_text())
-    (run_dir / "summary.json").write_text(json.dumps(summary | {"epsilon": 0.01}))
-    assert "summary.json stands for epsilon 0.01" in squeezed(page_of(run_dir))
-    (run_dir / "summary.json").write_text(json.dumps(summary))
-    with sqlite3.connect(run_dir / "ledger.sqlite") as connection:
+
+def test_an_edited_ledger_or_summary_certifies_nothing(copied: Path) -> None:
+    summary = json.loads((copied / "summary.json").read_text())
+    (copied / "summary.json").write_text(json.dumps(summary | {"epsilon": 0.01}))
+    assert "summary.json stands for epsilon 0.01" in squeezed(page_of(copied))
+    (copied / "summary.json").write_text(json.dumps(summary))
+    with sqlite3.connect(copied / "ledger.sqlite") as connection:
         connection.execute("UPDATE entries SET body = replace(body, ':1', ':0') WHERE seq = 3")
-    text = squeezed(page_of(run_dir))
+    text = squeezed(page_of(copied))
     assert "THE LEDGER DOES NOT CERTIFY THIS RUN" in text
     assert "ε = ∞ nothing certified" in text
 
 
-def test_the_configuration_shown_is_the_one_that_ran(tmp_path: Path) -> None:
-    run = read_run(finished_run(tmp_path))
-    assert asdict(run.config) == asdict(make_config(tmp_path, tmp_path / "data.npz"))
+def test_the_configuration_shown_is_the_one_that_ran(rendered: Path) -> None:
+    assert asdict(read_run(rendered).config) == asdict(config_of(rendered))
