@@ -18,7 +18,8 @@ class StudentConfig:
         loss: supervised loss; gce (generalised cross-entropy, Zhang and Sabuncu 2018) forgives wrong labels.
         gce_q: gce's exponent in (0, 1]: near 0 cross-entropy, 1 mean absolute error.
         gce_truncation: a released label that the student gives a smaller probability no longer counts, in [0, 1).
-        gce_warm_up: share of the steps before that truncation begins, in [0, 1].
+        gce_warm_up: share of the steps under cross-entropy before gce takes over, in [0, 1]; from fresh weights gce may
+            never learn a class.
         steps: optimiser steps of a training, a count.
         batch_labelled: labelled inputs a step, a count.
         batch_unlabelled: public inputs a step for the semi-supervised term, a count.

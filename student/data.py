@@ -26,6 +26,9 @@ class Steps(Dataset[Batch]):
         self._x, self._labels, self._config = public_x, labels, config
         self._seed, self._first, self._count = seed, first, count
         self._labelled = np.flatnonzero(labels >= 0)
+        counts = np.bincount(labels[self._labelled])
+        weight = 1.0 / counts[labels[self._labelled]]  # classes take turns: screening passes some of them far less often
+        self._share = weight / weight.sum()
 
     def __len__(self) -> int:
         return self._count
@@ -34,9 +37,7 @@ class Steps(Dataset[Batch]):
         if position >= self._count:
             raise IndexError(position)
         rng = np.random.default_rng([self._seed, self._first + position])
-        labelled = rng.choice(
-            self._labelled, self._config.batch_labelled, replace=len(self._labelled) < self._config.batch_labelled
-        )
+        labelled = rng.choice(self._labelled, self._config.batch_labelled, p=self._share)
         everyone = rng.choice(len(self._x), self._config.batch_unlabelled, replace=len(self._x) < self._config.batch_unlabelled)
         return unit_scale(self._x[labelled]), torch.from_numpy(self._labels[labelled]), unit_scale(self._x[everyone])
 
@@ -57,7 +58,7 @@ class StudentData(pl.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
-        first = self.trainer.current_epoch * STEPS_A_CHAPTER
+        first = self.trainer.global_step
         count = min(STEPS_A_CHAPTER, self._config.steps - first)
         return DataLoader(Steps(self._x, self._labels, self._config, self._seed, first, count), batch_size=None, shuffle=False)
 

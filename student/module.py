@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -51,13 +52,17 @@ class Student(pl.LightningModule):
     ) -> None:
         super().__init__()
         self.network = network
+        self.average = copy.deepcopy(network).requires_grad_(False)  # the student; in the state dict, so it resumes exactly
         self._config, self._num_classes, self._mean, self._std, self._seed = config, num_classes, mean, std, seed
         self._augment = Augmenter(config.augment)
         self.accuracy = MulticlassAccuracy(num_classes, average="micro")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [n, c] of inputs on the 0..1 scale."""
-        return self.network(standardise(x, self._mean, self._std) if x.ndim == 4 else x)
+        return self.network(self._standardised(x))
+
+    def _standardised(self, x: torch.Tensor) -> torch.Tensor:
+        return standardise(x, self._mean, self._std) if x.ndim == 4 else x
 
     def training_step(self, batch: Batch, _: int) -> torch.Tensor:
         with torch.random.fork_rng(devices=[]):
@@ -82,7 +87,7 @@ class Student(pl.LightningModule):
 
     def _adversarial(self, public: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         c = self._config
-        inputs = standardise(public, self._mean, self._std) if public.ndim == 4 else public
+        inputs = self._standardised(public)
         generator = torch.Generator().manual_seed((self._seed << 24) + self.global_step)
         with frozen_statistics(self.network):
             smooth = losses.virtual_adversarial_loss(
@@ -92,23 +97,32 @@ class Student(pl.LightningModule):
 
     def _supervised(self, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         c = self._config
-        if c.loss == "gce":
-            truncation = c.gce_truncation if self.global_step >= c.gce_warm_up * c.steps else 0.0
-            each = losses.generalised_cross_entropy(logits, y, c.gce_q, truncation)
+        if c.loss == "gce" and self.global_step >= c.gce_warm_up * c.steps:
+            each = losses.generalised_cross_entropy(logits, y, c.gce_q, c.gce_truncation)
         else:
             each = F.cross_entropy(logits, y, reduction="none")
         schedule = c.uda_tsa if c.objective == "uda" else "none"
         threshold = losses.tsa_threshold(schedule, self.global_step / c.steps, self._num_classes)
         return losses.annealed_mean(each, logits, y, threshold)
 
+    @torch.no_grad()
+    def on_train_batch_end(self, *_: object) -> None:
+        """Exponential average of weights and batch statistics; the decay grows to its value, to forget the start."""
+        decay = min(self._config.ema_decay, (1 + self.global_step) / (10 + self.global_step))
+        for mean, value in zip(self.average.state_dict().values(), self.network.state_dict().values(), strict=True):
+            if mean.is_floating_point():
+                mean.lerp_(value, 1 - decay)
+            else:
+                mean.copy_(value)
+
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
         """Reported, never selected by: the last averaged weights are the student, whatever this says."""
         x, y = batch
-        self.accuracy(self(x), y)
+        self.accuracy(self.average(self._standardised(x)), y)
         self.log("accuracy/test", self.accuracy, on_step=False, on_epoch=True)
 
     def configure_optimizers(self) -> dict[str, object]:  # type: ignore[override]
         c = self._config
-        optimizer = torch.optim.AdamW(self.parameters(), lr=c.learning_rate, weight_decay=c.weight_decay)
+        optimizer = torch.optim.AdamW(self.network.parameters(), lr=c.learning_rate, weight_decay=c.weight_decay)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=c.learning_rate, total_steps=c.steps + 1, pct_start=0.15)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback, EMAWeightAveraging, ModelCheckpoint, RichProgressBar
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
 from pytorch_lightning.loggers import TensorBoardLogger
 
 from student.config import StudentConfig
@@ -60,16 +59,16 @@ def train(
     data = StudentData(config, public_x, labels, test, seed)
     history = History()
     checkpoints = ModelCheckpoint(
-        run_dir / "checkpoints", filename="last", every_n_epochs=1, save_top_k=1, enable_version_counter=False
+        run_dir / "checkpoints", filename="last", every_n_epochs=1, save_on_train_epoch_end=True, enable_version_counter=False
     )
-    callbacks: list[Callback] = [history, EMAWeightAveraging(decay=config.ema_decay), checkpoints]
+    callbacks: list[Callback] = [history, checkpoints]
     with _quiet():
         trainer = pl.Trainer(
             accelerator=config.accelerator,
             devices=config.devices,
             precision=config.precision,  # type: ignore[arg-type]
             max_steps=config.steps,
-            max_epochs=math.ceil(config.steps / STEPS_A_CHAPTER),
+            max_epochs=-1,  # steps alone end it: a resumed training ends its first chapter twice, which counts as an epoch
             reload_dataloaders_every_n_epochs=1,
             num_sanity_val_steps=0,
             logger=TensorBoardLogger(run_dir, name="", version=""),
@@ -80,7 +79,7 @@ def train(
         )
         last = run_dir / "checkpoints" / "last.ckpt"
         trainer.fit(student, data, ckpt_path=str(last) if last.exists() else None)
-    return TrainedStudent(to_safetensors(student.network.cpu()), history.rows)
+    return TrainedStudent(to_safetensors(student.average.cpu()), history.rows)
 
 
 def check(config: StudentConfig, input_shape: tuple[int, ...], num_classes: int) -> None:
@@ -115,8 +114,11 @@ class History(Callback):
         self.rows: list[dict[str, float]] = []
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        step = trainer.global_step
+        if (self.rows and self.rows[-1]["step"] >= step) or (step % STEPS_A_CHAPTER and step < trainer.max_steps):
+            return  # a resumed training ends its first chapter again, at once or after a step
         row = {name: round(float(value), 6) for name, value in trainer.callback_metrics.items()}
-        self.rows.append({"step": float(trainer.global_step), **row})
+        self.rows.append({"step": float(step), **row})
 
     def state_dict(self) -> dict[str, object]:
         return {"rows": self.rows}

@@ -1,0 +1,159 @@
+"""Training on released labels: resumable to the same weights, blind to true labels, quiet."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from student.config import StudentConfig
+from student.data import STEPS_A_CHAPTER
+from student.export import export
+from student.module import Student
+from student.train import TrainedStudent, predict, train
+from wall.errors import InvalidInput
+
+CLASSES = 3
+CONFIG = StudentConfig(backbone="mlp", steps=STEPS_A_CHAPTER * 2 + 30, batch_labelled=16, batch_unlabelled=24)
+
+
+def _clusters(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, CLASSES, n)
+    x = rng.normal(size=(n, 8)) + 2.5 * np.eye(CLASSES, 8)[y]
+    return x.astype(np.float32), y
+
+
+PUBLIC_X, PUBLIC_Y = _clusters(0, 240)
+TEST_X, TEST_Y = _clusters(1, 200)
+LABELS = np.where(np.arange(240) < 60, PUBLIC_Y, -1)
+
+
+def _train(run_dir: Path, config: StudentConfig = CONFIG, seed: int = 4, **changed: object) -> TrainedStudent:
+    arguments: dict = {  # type: ignore[type-arg]
+        "public_x": PUBLIC_X,
+        "labels": LABELS,
+        "num_classes": CLASSES,
+        "mean": (),
+        "std": (),
+        "test_x": TEST_X,
+        "test_y": TEST_Y,
+    }
+    return train(config, run_dir=run_dir, seed=seed, **(arguments | changed))
+
+
+def _predictions(trained: TrainedStudent) -> np.ndarray:
+    spec = export("mlp", trained.weights, public_x=PUBLIC_X, mean=(), std=(), input_shape=(8,), num_classes=CLASSES)
+    return predict(spec, TEST_X)
+
+
+@pytest.mark.parametrize("objective", ["supervised", "vat", "uda"])
+def test_every_objective_learns(objective: str, tmp_path: Path) -> None:
+    trained = _train(tmp_path, replace(CONFIG, objective=objective))  # type: ignore[arg-type]
+    accuracy = float((_predictions(trained) == TEST_Y).mean())
+    assert accuracy > 0.85
+    assert trained.history[-1]["accuracy/test"] == pytest.approx(accuracy, abs=1e-6)
+    assert [row["step"] for row in trained.history] == [100, 200, 230]
+    json.dumps(trained.history, allow_nan=False)
+
+
+@pytest.mark.parametrize("objective", ["supervised", "vat", "uda"])
+@pytest.mark.parametrize("stop", [150, 200])
+def test_a_killed_training_ends_with_the_same_bytes(
+    objective: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(CONFIG, objective=objective)  # type: ignore[arg-type]
+    whole = _train(tmp_path / "whole", config)
+    steps, original = [], Student.training_step
+
+    def killed(self: Student, batch: object, index: int) -> torch.Tensor:
+        steps.append(self.global_step)
+        if self.global_step == stop and len(steps) <= stop + 1:
+            raise InterruptedError
+        return original(self, batch, index)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Student, "training_step", killed)
+    with pytest.raises(InterruptedError):
+        _train(tmp_path / "killed", config)
+    torch.manual_seed(99)  # another process would have another global state
+    resumed = _train(tmp_path / "killed", config)
+    assert steps[stop + 1] == stop // STEPS_A_CHAPTER * STEPS_A_CHAPTER  # it went on from the checkpoint, not from the start
+    assert resumed.weights == whole.weights
+    assert [row["step"] for row in resumed.history] == [row["step"] for row in whole.history]
+    assert resumed.history[-1]["accuracy/test"] == whole.history[-1]["accuracy/test"]
+
+
+def test_a_finished_training_is_returned_as_it_ended(tmp_path: Path) -> None:
+    first = _train(tmp_path)
+    assert _train(tmp_path).weights == first.weights
+
+
+def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
+    assert _train(tmp_path / "a", seed=1).weights != _train(tmp_path / "b", seed=2).weights
+
+
+def test_true_labels_change_metrics_alone(tmp_path: Path) -> None:
+    """Neither selection nor batch statistics: another test split, or none, and the weights are the same bytes."""
+    usual = _train(tmp_path / "usual")
+    lied_to = _train(tmp_path / "lied_to", test_y=(TEST_Y + 1) % CLASSES)
+    without = _train(tmp_path / "without", test_x=None, test_y=None)
+    assert usual.weights == lied_to.weights == without.weights
+    assert usual.history != lied_to.history
+
+
+def test_warm_start_uses_the_previous_weights_only_when_asked(tmp_path: Path) -> None:
+    initial = _train(tmp_path / "first").weights
+    short = replace(CONFIG, steps=1, learning_rate=1e-9)
+    warm = _train(tmp_path / "warm", replace(short, warm_start=True), initial=initial)
+    cold = _train(tmp_path / "cold", short, initial=initial)
+    assert (_predictions(warm) == TEST_Y).mean() > 0.85
+    assert (_predictions(cold) == TEST_Y).mean() < 0.85
+
+
+def test_images_train_too(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 12, 12, 3), dtype=np.uint8)
+    config = replace(CONFIG, backbone="small_cnn", steps=2, augment="natural")
+    changed = {"public_x": images, "labels": np.arange(40) % 3, "test_x": None, "test_y": None}
+    trained = _train(tmp_path, config, mean=(0.5,) * 3, std=(0.3,) * 3, **changed)
+    spec = export(
+        "small_cnn",
+        trained.weights,
+        public_x=images,
+        mean=(0.5,) * 3,
+        std=(0.3,) * 3,
+        input_shape=(12, 12, 3),
+        num_classes=CLASSES,
+    )
+    assert predict(spec, images).shape == (40,)
+
+
+def test_writes_nothing_but_events_and_checkpoints(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _train(tmp_path / "run")
+    assert capfd.readouterr().out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    names = {path.name.split(".")[0] for path in (tmp_path / "run").iterdir()}
+    assert names <= {"events", "checkpoints", "hparams"}
+    assert "events" in names
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("steps", 0),
+        ("learning_rate", 0.0),
+        ("learning_rate", float("nan")),
+        ("ema_decay", 1.0),
+        ("gce_q", 0.0),
+        ("weight_decay", -1),
+    ],
+)
+def test_configuration_names_the_broken_rule(field: str, value: float) -> None:
+    with pytest.raises(InvalidInput, match=rf"student\.{field}"):
+        replace(CONFIG, **{field: value})  # type: ignore[arg-type]
