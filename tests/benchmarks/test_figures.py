@@ -1,0 +1,146 @@
+"""The figures' numbers: against what CVPR20 prints, closed forms, simulation; and the command itself on a tiny grid."""
+
+import importlib.util
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import pytest
+
+from teacher.privacy.curves import screening_rdp
+from teacher.privacy.diagnosis import BANNER, diagnose_screening, screening_terms
+from wall.errors import InvalidInput
+
+ROOT = Path(__file__).parents[2]
+
+
+def _load(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    yield _load("figure_numbers")
+    del sys.modules["figure_numbers"]
+
+
+def test_figure_5_is_within_one_percent_of_what_is_printed(numbers):
+    """All but the data-dependent curve, whose votes were never published; with every plurality at T it is the worst case."""
+    at_threshold = np.full(8192, 210)
+    found = {name: float(values[-1]) for name, values in numbers.figure_5(np.array([8192]), at_threshold).items()}
+    dependent = found.pop(numbers.DATA_DEPENDENT)
+    printed = {name: value for name, value in numbers.PRINTED.items() if name != numbers.DATA_DEPENDENT}
+    assert found == pytest.approx(printed, rel=0.01)
+    assert dependent == pytest.approx(found["screening, no sampling"], rel=1e-3)
+    assert dependent <= found["screening, no sampling"] * (1 + 1e-12)
+
+
+def test_terms_are_the_definition_and_their_maximum_is_the_curve():
+    orders, noise = np.array([1.5, 2.0, 9.0]), {"threshold": 2, "sigma": 1.5}
+    terms = screening_terms(orders, np.arange(5), max_votes=4, **noise, sampling_probability=0.3)
+    curve = screening_rdp(orders, max_votes=4, **noise, sampling_probability=0.3)
+    np.testing.assert_array_equal(terms.max(axis=0), curve)
+    for t in (0, 2, 4):
+        neighbours = [s for s in (t - 1, t + 1) if 0 <= s <= 4]
+        exact = [max(_divergence(order, 0.3, t, s) for s in neighbours) for order in orders]
+        np.testing.assert_allclose(terms[t], exact, rtol=1e-6)
+
+
+def _divergence(order, gamma, first, second):
+    """The largest D_alpha of the mixed bit and the plain one, either plurality without the record, threshold 2, sigma 1.5."""
+    with mpmath.workdps(40):
+        mass = {z: mpmath.exp(-mpmath.mpf(z * z) / mpmath.mpf("4.5")) for z in range(-80, 81)}
+        total = sum(mass.values())
+        passes = {t: sum(m for z, m in mass.items() if t + z > 2) / total for t in (first, second)}
+        worst = mpmath.mpf(0)
+        for old, new in ((first, second), (second, first)):
+            plain = passes[old], 1 - passes[old]
+            mixed = [(1 - gamma) * p + gamma * q for p, q in zip(plain, (passes[new], 1 - passes[new]), strict=True)]
+            for p, q in ((plain, mixed), (mixed, plain)):
+                worst = max(worst, sum(a**order * b ** (1 - order) for a, b in zip(p, q, strict=True)))
+        return float(mpmath.log(worst) / (order - 1))
+
+
+def test_a_diagnosis_says_that_it_is_private_and_has_no_sampling():
+    fields = {"max_votes": 300, "threshold": 210, "sigma": 85.0, "delta": 1e-5}
+    far, near = (diagnose_screening(np.full(100, votes), **fields) for votes in (30, 210))
+    assert far.epsilon < near.epsilon
+    assert near.render().startswith(BANNER)
+    assert "100 screenings" in near.render()
+    assert str(near.epsilon)[:5] not in repr(near)
+    with pytest.raises(TypeError):
+        diagnose_screening(np.full(100, 30), **fields, sampling_probability=0.25)
+    with pytest.raises(InvalidInput, match="plurality"):
+        diagnose_screening(np.array([301]), **fields)
+
+
+def test_nothing_on_the_path_of_an_answer_imports_the_diagnosis():
+    found = [path for path in (ROOT / "teacher").rglob("*.py") if "privacy.diagnosis" in path.read_text()]
+    assert [path.name for path in found if path.name != "diagnosis.py"] == []
+
+
+def test_theorem_10_is_its_formula_and_its_conditions(numbers):
+    setting = numbers.Setting()
+    rate = 20 * 0.03 * math.sqrt(math.log(1e6)) * (math.sqrt(6000) / 200 + math.sqrt(2939) / 60)
+    assert numbers.theorem_10(setting, 6000, 2939) == numbers.Bound10(pytest.approx(rate), False)  # m is too small for it
+    assert numbers.theorem_10(setting, 100_000, 50_000).applies
+    assert not numbers.theorem_10(numbers.Setting(gamma=0.15), 100_000, 50_000).applies
+    assert not numbers.theorem_10(setting, 10**9, 1000).applies
+
+
+def test_expected_above_is_what_a_simulation_counts(numbers):
+    generator, queries, distance = np.random.default_rng(5), 400, 60.0
+    b1, b2 = numbers._laplace_scales()
+    assert 2 * b1**2 + 2 * b2**2 == pytest.approx(85.0**2)
+    counts = []
+    for _ in range(300):
+        threshold, above = generator.laplace(scale=b1), 0
+        for noise in generator.laplace(scale=b2, size=queries):
+            if noise > threshold + distance:
+                above, threshold = above + 1, generator.laplace(scale=b1)
+        counts.append(above)
+    error = np.std(counts) / math.sqrt(len(counts))
+    assert numbers.expected_above(distance, queries) == pytest.approx(np.mean(counts), abs=4 * error)
+
+
+def test_the_sparse_vector_technique_pays_for_answers_and_screening_for_questions(numbers):
+    distances = np.array([0, 255])
+    screening, sparse = numbers.screening_by_distance(distances, 1000), numbers.sparse_vector(distances, 1000)
+    assert screening["screening"][0] == screening["screening"][1]
+    assert sparse[0] > screening["screening"][0] > sparse[1]
+    assert (screening[numbers.DATA_DEPENDENT] <= screening["screening"] * (1 + 1e-12)).all()
+    assert (numbers.sparse_vector(distances, 1000, gamma=0.25) < sparse).all()
+
+
+def test_the_command_draws_a_figure_and_prints_its_numbers(tmp_path):
+    command = [sys.executable, str(ROOT / "benchmarks" / "figures.py"), "--points", "3", "--only", "7", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["cvpr20_figure_7.svg"]
+    assert "Figure 7: k overtakes T" in done.stdout
+
+
+def test_the_same_numbers_are_the_same_bytes_and_the_diagnosis_is_marked(numbers, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    figures = _load("figures")
+    drawn = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        figures.draw_figure_5(folder, figures.Grid(points=3), np.full(8192, 150), "equal votes")
+        drawn.append((folder / "cvpr20_figure_5.svg").read_bytes())
+    assert drawn[0] == drawn[1]
+    assert b"NOT RELEASABLE" in drawn[0]
+    assert "NOT RELEASABLE" in capsys.readouterr().out
+    del sys.modules["figures"]
+
+
+def test_committed_figures_are_small():
+    figures = list((ROOT / "docs" / "figures").iterdir())
+    assert {path.stem for path in figures} >= {"cvpr20_figure_5", "cvpr20_figure_8", "theorem_10", "sparse_vector"}
+    assert all(path.stat().st_size < 150_000 for path in figures)
