@@ -10,8 +10,12 @@ import mpmath
 import numpy as np
 import pytest
 
+from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.privacy.accountant import certificates
+from teacher.privacy.conversion import round_up
 from teacher.privacy.curves import screening_rdp
 from teacher.privacy.diagnosis import BANNER, diagnose_screening, screening_terms
+from teacher.privacy.plan import Plan, Slot
 from wall.errors import InvalidInput
 
 ROOT = Path(__file__).parents[2]
@@ -144,3 +148,58 @@ def test_committed_figures_are_small():
     figures = list((ROOT / "docs" / "figures").iterdir())
     assert {path.stem for path in figures} >= {"cvpr20_figure_5", "cvpr20_figure_8", "theorem_10", "sparse_vector"}
     assert all(path.stat().st_size < 150_000 for path in figures)
+
+
+def _row(first_cell):
+    """Cells of the one table row of docs/privacy.md that starts so."""
+    rows = [line for line in (ROOT / "docs" / "privacy.md").read_text().splitlines() if line.startswith(f"| {first_cell} |")]
+    assert len(rows) == 1, first_cell
+    return [cell.strip() for cell in rows[0].strip("|").split("|")][1:]
+
+
+@pytest.mark.parametrize("gamma", [0.25, 1.0])
+def test_the_page_prints_the_screening_curve_rounded_up(gamma):
+    orders = np.array([2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
+    curve = screening_rdp(orders, max_votes=300, threshold=210, sigma=85.0, sampling_probability=gamma)
+    (printed,) = _row(f"screening k=300 T=210 sigma1=85 gamma={gamma:g}")
+    values = np.array([float(value) for value in printed.split()])
+    assert (values >= curve).all()
+    np.testing.assert_allclose(values, curve, rtol=1e-4)
+
+
+def test_the_page_prints_figure_5_rounded_up(numbers):
+    found = numbers.figure_5(np.array([8192]), numbers.simulated_plurality())
+    for name in ("Gaussian, no sampling", "Gaussian, gamma=0.25", "screening, no sampling", "screening, gamma=0.25"):
+        paper, here, _ = _row(name)
+        assert float(paper) == numbers.PRINTED[name]
+        assert float(here.split()[0]) == round_up(float(found[name][-1]))
+    _, here, _ = _row("screening, data-dependent, **not releasable**")
+    assert f"{round_up(float(found[numbers.DATA_DEPENDENT][-1]))} (simulated votes)" in here
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("row", "mechanism", "asked", "answered", "delta"),
+    [
+        ("MNIST k=300 T=180 sigma1=75 sigma2=25 gamma=.15, 1000/735, delta=1e-5", (300, 180, 75.0, 25.0, 0.15), 1000, 735, 1e-5),
+        (
+            "SVHN k=800 T=480 sigma1=200 sigma2=60 gamma=.03, 6000/2939, delta=1e-6",
+            (800, 480, 200.0, 60.0, 0.03),
+            6000,
+            2939,
+            1e-6,
+        ),
+        (
+            "CIFAR-10 k=300 T=210 sigma1=85 sigma2=20 gamma=.2, 18000/3877, delta=1e-5",
+            (300, 210, 85.0, 20.0, 0.2),
+            18000,
+            3877,
+            1e-5,
+        ),
+    ],
+)
+def test_the_page_prints_every_certificate_of_table_1(row, mechanism, asked, answered, delta):
+    releases = PrivateKnn("private_knn", *mechanism).releases(asked, answered)
+    found = certificates(Plan(10.0, delta, (Slot({}, releases),)))
+    names = ("tight", "pld_discrete", "screening_exact_argmax_gaussian", "gaussian_rdp", "pld_continuous")
+    assert [float(cell.strip("*")) for cell in _row(row)[1:]] == [round_up(found[name].epsilon) for name in names]
