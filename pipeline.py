@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from wall.errors import LabelwallError
+from wall.errors import InvalidInput, LabelwallError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,10 +90,43 @@ def _plan(args: Sequence[str]) -> int:
 
     parser = config_parser("plan", "Show what a configuration costs; exit code 2 when its caps exceed the budget. Reads no data.")
     parser.add_argument("--json", action="store_true", help="one JSON object: epsilon, delta, certificates, rounds")
+    _add_optimise_options(parser)
     config, rest = parse(parser, args)
+    if rest.optimise:
+        return _optimise(config, rest)
+    for name in ("out", "plot", "expected_records", "mean_accuracy", "min_accuracy"):
+        if getattr(rest, name):
+            raise InvalidInput(name, "given together with --optimise", getattr(rest, name))
     shown = describe_plan(config)
     print(json.dumps(shown) if rest.json else render_plan(shown))
     require_affordable(config.plan())
+    return 0
+
+
+def _add_optimise_options(parser) -> None:  # type: ignore[no-untyped-def]
+    optimise = "search the best mechanism, caps and number of queries for the budget, from public rows alone"
+    parser.add_argument("--optimise", action="store_true", help=optimise)
+    parser.add_argument("--out", type=str, help="with --optimise: file to write the configuration found to")
+    parser.add_argument("--plot", type=str, help="with --optimise: PNG file of expected right labels and accuracy by epsilon")
+    records = "with --optimise: a public guess of the number of private records; the published split's, or the public inputs'"
+    parser.add_argument("--expected_records", type=int, help=records)
+    accuracy = "with --optimise: mean share of right neighbours, in (0, 1); a margin model instead of votes among test rows"
+    parser.add_argument("--mean_accuracy", type=float, help=accuracy)
+    floor = "with --optimise: least expected share of right labels, in [0, 1); fewer labels, better ones"
+    parser.add_argument("--min_accuracy", type=float, default=0.0, help=floor)
+
+
+def _optimise(config, options) -> int:  # type: ignore[no-untyped-def]
+    from experiment.console import Console
+    from experiment.show_optimum import Request, best_plan, describe_optimum, print_optimum
+
+    out, plot = (Path(name) if name else None for name in (options.out, options.plot))
+    request = Request(out, plot, options.expected_records, options.mean_accuracy, options.min_accuracy)
+    answer = best_plan(config, request, Console(quiet=options.json))
+    if options.json:
+        print(json.dumps(describe_optimum(answer)))
+    else:
+        print_optimum(answer, request.out)
     return 0
 
 
