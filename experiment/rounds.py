@@ -14,6 +14,7 @@ from experiment.config import Config
 from experiment.console import Console
 from experiment.run_folder import RunFolder
 from student.export import export
+from student.prune import prune
 from student.train import TrainedStudent, check, predict, train
 from teacher.custodian import Custodian, open_custodian
 from teacher.privacy.accountant import certificates, certified_epsilon, reading, require_affordable
@@ -169,15 +170,19 @@ def _train(experiment: Experiment, number: int, answers: Answers, rows: np.ndarr
     if not (labels != ABSTAINED).any():
         raise LabelwallError("no query was answered, so there is nothing to train on. Lower the threshold or ask more queries.")
     mean, std = channel_statistics(public.inputs)
+    seed = config.seed * 1000 + number
+    kept = prune(
+        config.student, public_x=public.inputs, labels=labels, num_classes=task.num_classes, mean=mean, std=std, seed=seed
+    )
     trained = train(
         config.student,
         public_x=public.inputs,
-        labels=labels,
+        labels=kept,
         num_classes=task.num_classes,
         mean=mean,
         std=std,
         run_dir=folder.round(number),
-        seed=config.seed * 1000 + number,
+        seed=seed,
         test_x=public.test_inputs,
         test_y=public.test_labels,
         progress=experiment.console.interactive,
@@ -193,7 +198,9 @@ def _train(experiment: Experiment, number: int, answers: Answers, rows: np.ndarr
         num_classes=task.num_classes,
     )
     folder.save_extractor(number, spec)
-    return _metrics(experiment, answers, rows, extractor, trained, spec) | {"seconds": round(time.perf_counter() - started, 1)}
+    pruned = int((labels != ABSTAINED).sum() - (kept != ABSTAINED).sum())
+    metrics = _metrics(experiment, answers, rows, extractor, trained, spec)
+    return metrics | {"pruned": pruned, "seconds": round(time.perf_counter() - started, 1)}
 
 
 def _metrics(

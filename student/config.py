@@ -36,6 +36,9 @@ class StudentConfig:
         uda_temperature: sharpening temperature of the target distribution, in (0, 1].
         uda_confidence: inputs whose largest probability is below do not count, in [0, 1).
         uda_tsa: training signal annealing schedule of the supervised loss: none, linear, log or exp.
+        prune_folds: folds of the cross-validation that drops doubtful released labels before training, a count; 0 keeps all.
+        prune_below: a label goes when the other folds' student gives it a smaller probability, in [0, 1).
+        prune_steps: optimiser steps of each fold's short supervised training, a count.
         accelerator: Lightning's accelerator: cpu, gpu or auto.
         devices: Lightning's number of devices, a count.
         precision: Lightning's precision, e.g. 32-true or bf16-mixed.
@@ -47,7 +50,7 @@ class StudentConfig:
     gce_q: float = 0.7
     gce_truncation: float = 0.3
     gce_warm_up: float = 0.3
-    steps: int = 1000
+    steps: int = 800
     batch_labelled: int = 32
     batch_unlabelled: int = 96
     learning_rate: float = 3e-3
@@ -61,22 +64,26 @@ class StudentConfig:
     vat_xi: float = 1e-1
     vat_iterations: int = 1
     uda_temperature: float = 0.5
-    uda_confidence: float = 0.8
+    uda_confidence: float = 0.9
     uda_tsa: Literal["none", "linear", "log", "exp"] = "none"
+    prune_folds: int = 4
+    prune_below: float = 0.1
+    prune_steps: int = 250
     accelerator: str = "cpu"
     devices: int = 1
     precision: str = "32-true"
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_labelled", "batch_unlabelled", "vat_iterations", "devices"):
+        for name in ("steps", "batch_labelled", "batch_unlabelled", "vat_iterations", "prune_steps", "devices"):
             _require(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
         for name in ("learning_rate", "vat_epsilon", "vat_xi"):
             _require(name, getattr(self, name) > 0, "positive", getattr(self, name))
         for name in ("weight_decay", "unlabelled_weight", "entropy_weight"):
             _require(name, getattr(self, name) >= 0, "at least 0", getattr(self, name))
-        for name in ("ema_decay", "uda_confidence", "gce_truncation"):
+        for name in ("ema_decay", "uda_confidence", "gce_truncation", "prune_below"):
             _require(name, 0 <= getattr(self, name) < 1, "in [0, 1)", getattr(self, name))
         _require("gce_warm_up", 0 <= self.gce_warm_up <= 1, "in [0, 1]", self.gce_warm_up)
+        _require("prune_folds", self.prune_folds in (0, *range(2, 21)), "0 or from 2 to 20", self.prune_folds)
         for name in ("gce_q", "uda_temperature"):
             _require(name, 0 < getattr(self, name) <= 1, "in (0, 1]", getattr(self, name))
 

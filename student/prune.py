@@ -1,0 +1,78 @@
+"""Drop released labels that the other released labels speak against, before a training can learn them by heart."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from student.config import StudentConfig
+from student.train import LABEL_BATCH, train
+from wall.backbones import load, preprocess
+from wall.messages import ExtractorSpec
+
+
+def prune(
+    config: StudentConfig,
+    *,
+    public_x: np.ndarray,
+    labels: np.ndarray,
+    num_classes: int,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    seed: int,
+) -> np.ndarray:
+    """``labels`` (int64 [n], -1 where none was released) without the doubtful ones: int64 [n].
+
+    Cross-validation as in confident learning (Northcutt et al. 2021, section 3.1): short supervised trainings on all folds
+    but one judge the labels of that one; a label to which its judge gives a probability below config.prune_below goes. A
+    class with fewer than two labels a fold keeps all of them: its judges saw too little of it. Uses released labels alone.
+    """
+    folds = config.prune_folds
+    if folds < 2:
+        return labels
+    fold = _stratified(labels, folds, seed)
+    brief = replace(config, objective="supervised", loss="cross_entropy", steps=config.prune_steps, warm_start=False)
+    pruned = labels.copy()
+    for number in range(folds):
+        with tempfile.TemporaryDirectory() as scratch:
+            seen = np.where(fold == number, -1, labels)
+            judge = train(
+                brief,
+                public_x=public_x,
+                labels=seen,
+                num_classes=num_classes,
+                mean=mean,
+                std=std,
+                run_dir=Path(scratch),
+                seed=seed + number,
+            )
+        spec = ExtractorSpec(config.backbone, public_x.shape[1:], num_classes, judge.weights, mean, std)
+        rows = np.flatnonzero(fold == number)
+        doubtful = _probability(spec, public_x[rows], labels[rows]) < config.prune_below
+        pruned[rows[doubtful]] = -1
+    return pruned
+
+
+def _stratified(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """int64 [n]: the fold of each label, -1 for rows that are not judged; every fold gets its share of every class."""
+    rng, fold = np.random.default_rng([seed, folds]), np.full(len(labels), -1)
+    for c in np.unique(labels[labels >= 0]):
+        rows = rng.permutation(np.flatnonzero(labels == c))
+        if len(rows) >= 2 * folds:
+            fold[rows] = np.arange(len(rows)) % folds
+    return fold
+
+
+def _probability(spec: ExtractorSpec, inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """What a network gives to each row's label: float64 [n]."""
+    network, found = load(spec), np.ones(len(labels))
+    with torch.inference_mode():
+        for start in range(0, len(inputs), LABEL_BATCH):
+            part = slice(start, start + LABEL_BATCH)
+            given = network(preprocess(inputs[part], spec.mean, spec.std)).softmax(dim=1).numpy()
+            found[part] = given[np.arange(len(given)), labels[part]]
+    return found

@@ -1,0 +1,31 @@
+"""Every file in configs/ loads, names known things, and costs what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiment.settings import load_config
+from teacher.privacy.accountant import require_affordable
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+
+
+def test_the_promised_files_are_there() -> None:
+    promised = {"quickstart", "mnist", "mnist_paper", "svhn_paper", "cifar10_paper", "fashion_mnist", "own_folder", "own_arrays"}
+    assert promised <= {path.stem for path in CONFIGS}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_it_loads_and_fits_its_budget(path: Path) -> None:
+    require_affordable(load_config(path).plan())
+
+
+def test_mnist_paper_has_the_papers_parameters() -> None:
+    config = load_config(next(path for path in CONFIGS if path.stem == "mnist_paper"))
+    screen, aggregate = config.plan().releases()
+    assert screen.parameters == {"max_votes": 300, "threshold": 180, "sigma": 75.0, "sampling_probability": 0.15}
+    assert aggregate.parameters == {"sigma": 25.0, "sampling_probability": 0.15}
+    assert (screen.cap, aggregate.cap, len(config.rounds), config.budget.delta) == (1000, 735, 2, 1e-5)
+    assert config.student.backbone == "mnist_cvpr20"
