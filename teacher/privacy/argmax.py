@@ -51,7 +51,7 @@ _BLOCK = 1 << 16  # contests looked at together
 _BINS = 2048  # of log r, for the bounds that skip contests
 _LARGEST_SIGMA = 400.0
 _LONGEST = 5000  # L beyond which nothing is enumerated, 100 million contests
-_SHORT, _STRETCH = 700, 2.5  # enumerated: L up to 700, or up to 2.5 times the shortest L
+_SHORT, _STRETCH = 150, 2.5  # enumerated: L up to 150, or up to 2.5 times the shortest L
 _MARGIN = 1e-6  # by which a bound must fall short to skip a contest; covers rounding in the bound itself
 
 

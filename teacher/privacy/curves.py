@@ -28,7 +28,7 @@ _WHOLE = [*range(7, 17), *range(18, 33, 2), *range(36, 65, 4), 72, 80, 96, 112, 
 ORDERS = np.array([*_FINE, *_WHOLE, 320, 384, 448, 512, 640, 768, 1024], dtype=np.float64)
 ORDERS.flags.writeable = False
 
-CACHE_VERSION = 1  # raise when a cached curve would come out differently
+CACHE_VERSION = 2  # raise when a cached curve would come out differently
 LARGEST_CAP = 10**9
 _ENUMERABLE = 1e4  # sigma above which the Gaussian bound replaces an exact sum
 

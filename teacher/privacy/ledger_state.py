@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from teacher.privacy.plan import Plan
@@ -47,7 +48,7 @@ class LedgerState:
 
     def apply(self, kind: str, body: dict, digest: str) -> None:  # type: ignore[type-arg]
         """Check one entry against all before it and take it in. Raises LedgerMismatch and leaves the sums unchanged."""
-        rules = {
+        rules: dict[str, Callable[..., None]] = {
             "genesis": self._genesis,
             "extractor": self._extractor,
             "charge": self._charge,
