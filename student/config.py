@@ -35,6 +35,8 @@ class StudentConfig:
         vat_iterations: power iterations, a count.
         uda_temperature: sharpening temperature of the target distribution, in (0, 1].
         uda_confidence: inputs whose largest probability is below do not count, in [0, 1).
+        uda_alignment: none, or uniform where the classes are equally frequent among the public inputs, as far as one knows:
+            targets are then corrected towards that (distribution alignment), so that no class swallows another.
         uda_tsa: training signal annealing schedule of the supervised loss: none, linear, log or exp.
         prune_folds: folds of the cross-validation that drops doubtful released labels before training, a count; 0 keeps all.
         prune_below: a label goes when the other folds' student gives it a smaller probability, in [0, 1).
@@ -65,6 +67,7 @@ class StudentConfig:
     vat_iterations: int = 1
     uda_temperature: float = 0.5
     uda_confidence: float = 0.9
+    uda_alignment: Literal["none", "uniform"] = "none"
     uda_tsa: Literal["none", "linear", "log", "exp"] = "none"
     prune_folds: int = 4
     prune_below: float = 0.1

@@ -58,6 +58,15 @@ def uda_consistency(clean: torch.Tensor, augmented: torch.Tensor, temperature: f
     return (divergence * counted).mean()
 
 
+def align(logits: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    """Logits of p / share, normalised: distribution alignment to equally frequent classes (Berthelot et al. 2020, section 3.1).
+
+    ``logits``: float32 [n, c]; ``share``: float32 [c], how often each class has been predicted lately, summing to 1. Without
+    it consistency lets a class that starts weak be swallowed by its neighbour.
+    """
+    return logits.detach() - torch.log(share * len(share))
+
+
 def entropy(logits: torch.Tensor) -> torch.Tensor:
     """Mean entropy of the predictions, in nats: the EntMin of VAT+EntMin (Miyato et al. 2018, section 4)."""
     return -(logits.softmax(dim=1) * logits.log_softmax(dim=1)).sum(dim=1).mean()

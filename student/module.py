@@ -34,6 +34,9 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
             norm.momentum = momentum
 
 
+SHARE_DECAY = 0.98  # of the running share of each predicted class, per step
+
+
 class Student(pl.LightningModule):
     """Trains a backbone on released labels and all public inputs.
 
@@ -55,6 +58,7 @@ class Student(pl.LightningModule):
         self.average = copy.deepcopy(network).requires_grad_(False)  # the student; in the state dict, so it resumes exactly
         self._config, self._num_classes, self._mean, self._std, self._seed = config, num_classes, mean, std, seed
         self._augment = Augmenter(config.augment)
+        self.register_buffer("class_share", torch.full((num_classes,), 1 / num_classes))  # resumes with the state dict
         self.accuracy = MulticlassAccuracy(num_classes, average="micro")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -80,10 +84,17 @@ class Student(pl.LightningModule):
         if c.objective == "uda":
             logits = self(torch.cat([x, public, self._augment.strong(public)]))
             labelled, clean, augmented = logits.split([len(x), len(public), len(public)])
-            return self._supervised(labelled, y), losses.uda_consistency(clean, augmented, c.uda_temperature, c.uda_confidence)
+            target = self._aligned(clean) if c.uda_alignment == "uniform" else clean
+            return self._supervised(labelled, y), losses.uda_consistency(target, augmented, c.uda_temperature, c.uda_confidence)
         public = self._augment.weak(public)
         labelled, clean = self(torch.cat([x, public])).split([len(x), len(public)])
         return self._supervised(labelled, y), self._adversarial(public, clean)
+
+    @torch.no_grad()
+    def _aligned(self, clean: torch.Tensor) -> torch.Tensor:
+        """Targets aligned to equally frequent classes, by the running share of each class among the predictions."""
+        self.class_share.lerp_(clean.softmax(dim=1).mean(dim=0), 1 - SHARE_DECAY)
+        return losses.align(clean, self.class_share)
 
     def _adversarial(self, public: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         c = self._config
