@@ -44,6 +44,8 @@ class Student(pl.LightningModule):
     distortions and perturbations, drawn anew from (seed, step) at every step.
     """
 
+    class_share: torch.Tensor  # float32 [c], running share of each class among the predictions
+
     def __init__(
         self,
         config: StudentConfig,
