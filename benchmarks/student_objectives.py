@@ -25,6 +25,7 @@ from teacher.hog import hog_features
 
 PRIVATE, PUBLIC, ASKED = 3600, 900, 600
 NEIGHBOURS, VOTE_NOISE, SCREEN_NOISE, THRESHOLD = 300, 45.0, 60.0, 120.0  # as configs/quickstart.yaml
+FIRST_SEED = 10  # seeds 0 to 4 helped to choose the defaults
 OBJECTIVES = ("supervised", "vat", "uda")
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -71,11 +72,12 @@ def table(steps: int, seeds: int) -> str:
     lines = ["| seed | labels right | " + " | ".join(OBJECTIVES) + " |", "|---|---|" + "---|" * len(OBJECTIVES)]
     columns: list[list[float]] = [[] for _ in range(len(OBJECTIVES) + 1)]
     started = time.perf_counter()
-    for seed in range(seeds):
+    for seed in range(FIRST_SEED, FIRST_SEED + seeds):
         split = released(seed)
         known = split[1] >= 0
         right = float((split[1] == split[2])[known].mean())
-        row = [right, *(accuracy(replace(StudentConfig(steps=steps), objective=o), split, seed) for o in OBJECTIVES)]  # type: ignore[arg-type]
+        base = StudentConfig(steps=steps, uda_alignment="uniform")
+        row = [right, *(accuracy(replace(base, objective=o), split, seed) for o in OBJECTIVES)]  # type: ignore[arg-type]
         for column, value in zip(columns, row, strict=True):
             column.append(value)
         lines.append(f"| {seed} | " + " | ".join(f"{100 * value:.1f}" for value in row) + " |")

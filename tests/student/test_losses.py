@@ -117,3 +117,14 @@ def test_a_truncated_label_no_longer_pulls() -> None:
     (gradient,) = torch.autograd.grad(truncated.sum(), logits)
     assert gradient[0].abs().sum() == 0
     assert gradient[1].abs().sum() > 0
+
+
+def test_alignment_equalises_the_share_of_classes() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(4000, 3) + torch.tensor([2.0, 0.0, -1.0])
+    share = logits.softmax(dim=1).mean(dim=0)
+    before, after = (logits.softmax(dim=1).mean(dim=0), losses.align(logits, share).softmax(dim=1).mean(dim=0))
+    assert (after - 1 / 3).abs().max() < 0.5 * (before - 1 / 3).abs().max()
+    p = logits.softmax(dim=1) / share
+    torch.testing.assert_close(losses.align(logits, share).softmax(dim=1), p / p.sum(dim=1, keepdim=True))
+    torch.testing.assert_close(losses.align(logits, torch.full((3,), 1 / 3)), logits)
