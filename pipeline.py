@@ -131,9 +131,14 @@ def _optimise(config, options) -> int:  # type: ignore[no-untyped-def]
 
 
 def _audit(args: Sequence[str]) -> int:
+    if "--empirical" in args:
+        return _audit_empirical(args)
     from teacher.privacy.audit import audit
 
-    parser = argparse.ArgumentParser("labelwall audit", description="Recompute the certificate from a ledger file alone.")
+    parser = argparse.ArgumentParser(
+        "labelwall audit",
+        description="Recompute the certificate from a ledger file alone; with --empirical, attack the mechanisms.",
+    )
     parser.add_argument("ledger", type=Path, help="ledger.sqlite of a run folder, or an export")
     parser.add_argument(
         "--json", action="store_true", help="one JSON object: epsilon, delta, entries, consistent, problems, head"
@@ -146,6 +151,50 @@ def _audit(args: Sequence[str]) -> int:
     else:
         print(finding.render())
     return 0 if finding.consistent else 3
+
+
+def _audit_empirical(args: Sequence[str]) -> int:
+    from teacher.mechanisms.registry import from_slot
+    from teacher.privacy.empirical import PROBE_DELTA, audit_mechanism, probe
+
+    plan, options = _plan_to_attack(args)
+    mechanisms = [from_slot(slot) for slot in plan.slots]
+    attacked = dict.fromkeys([(m, plan.delta) for m in mechanisms] + [(probe(m), PROBE_DELTA) for m in mechanisms])
+    findings = [audit_mechanism(mechanism, delta=delta, trials=options.trials) for mechanism, delta in attacked]
+    if options.json:
+        print(json.dumps([finding.to_json() for finding in findings]))
+    else:
+        print("\n".join(f"{finding.mechanism}\n{finding.render()}" for finding in findings))
+    return 3 if any(finding.refuted for finding in findings) else 0
+
+
+def _plan_to_attack(args):  # type: ignore[no-untyped-def]
+    """(plan of a configuration or of a ledger file, remaining options). Reads no data."""
+    description = (
+        "Statistical audit: run the plan's mechanisms, as configured and with little noise, on worst-case neighbouring data sets "
+        "made for it; a lower confidence bound of epsilon (95%) next to the claim. Give a ledger or --config. Reads no record. "
+        "Exit code 3 when a claim is refuted."
+    )
+    if any(arg.partition("=")[0] == "--config" for arg in args):
+        from experiment.settings import config_parser, parse
+
+        parser = config_parser("audit --empirical", description)
+        _attack_options(parser)
+        config, options = parse(parser, args)
+        return config.plan(), options
+    from teacher.privacy.ledger import Ledger
+
+    plain = argparse.ArgumentParser("labelwall audit --empirical", description=description)
+    plain.add_argument("ledger", type=Path, help="ledger.sqlite of a run folder, or an export; its plan names the mechanisms")
+    _attack_options(plain)
+    found = plain.parse_args(args)
+    return Ledger(found.ledger).state.plan, found
+
+
+def _attack_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--empirical", action="store_true", help="attack the mechanisms instead of reading a ledger's entries")
+    parser.add_argument("--trials", type=int, default=20000, help="queries drawn for each release on each data set, a count")
+    parser.add_argument("--json", action="store_true", help="a JSON list, one object for each mechanism and delta")
 
 
 def _report(args: Sequence[str]) -> int:

@@ -1,0 +1,126 @@
+"""Neighbouring data sets on which Private-kNN leaks most, with the exact law of what it releases on them.
+
+The curves of one release are suprema over the votes of the other records (teacher/privacy/curves.py); the data sets here
+put the votes where such a supremum sits. The added record is the nearest of all and has the last class, a, which loses
+ties. Behind it come records of class a, then of class 0: how many of each decides where the contest n_a against n_0 and
+the plurality stand, and whether the sample is full, so that the record displaces another (e_a - e_0) or just joins (e_a).
+
+The laws only choose among pairs, before anything is drawn. No bound rests on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+from scipy.special import gammaln, xlogy
+from scipy.stats import binom
+
+from teacher.mechanisms.private_knn import AGGREGATE, SCREEN, PrivateKnn
+from teacher.privacy.lattice import log_at_least, log_pmf
+
+JOINT = f"{SCREEN}+{AGGREGATE}"  # a whole query: abstained, or a class
+PARTS = (SCREEN, AGGREGATE, JOINT)
+_CLASSES = (2, 10)  # the contest alone; a crowd, out of which few win before the record comes
+_GRID = 8  # places at which each class's votes may stand, from 0 to k
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Neighbouring data sets around one query: ``allies`` records of the added one's class, then ``rivals`` of class 0.
+
+    The neighbour has one record more, nearer than all of them, of the last of ``num_classes`` classes.
+    """
+
+    allies: int
+    rivals: int
+    num_classes: int
+
+    def labels(self, added: bool) -> np.ndarray:
+        """Classes by nearness, int64 [n], with or without the added record."""
+        return np.repeat([self.num_classes - 1, 0], [self.allies + added, self.rivals])
+
+
+def empty(part: str) -> Pair:
+    """Nobody but the added record: all that is released without it is noise. Whole queries show more in a crowd."""
+    return Pair(0, 0, _CLASSES[-1] if part == JOINT else _CLASSES[0])
+
+
+def candidates(mechanism: PrivateKnn) -> Iterator[Pair]:
+    """Pairs whose votes stand on a grid over 0..k each, and those whose sample is full almost surely."""
+    k, gamma = mechanism.k, mechanism.sampling_probability
+    votes = sorted({round(k * i / _GRID) for i in range(_GRID + 1)})
+    counts = [round(v / gamma) for v in votes]
+    full = k if gamma == 1 else math.ceil((k + 6 * math.sqrt(k) + 20) / gamma)
+    for classes, allies in product(_CLASSES, counts):
+        yield from (Pair(allies, rivals, classes) for rivals in sorted({*counts, full}))
+
+
+def laws(mechanism: PrivateKnn, pair: Pair) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """For each of PARTS: the outcomes' probabilities without and with the record, float64 [n_outcomes] each.
+
+    Outcomes: the bit no, yes; class 0, another, a; abstained, class 0, another, a. With the record, each release samples
+    it afresh.
+    """
+    gamma = mechanism.sampling_probability
+    absent, present = (_release_laws(mechanism, pair, sampled) for sampled in (False, True))
+    mixed = [(1 - gamma) * a + gamma * b for a, b in zip(absent, present, strict=True)]
+    sides = [{SCREEN: screen, AGGREGATE: vote, JOINT: np.append(screen[0], screen[1] * vote)} for screen, vote in (absent, mixed)]
+    return {part: (sides[0][part], sides[1][part]) for part in PARTS}
+
+
+def repeated(law: np.ndarray, queries: int) -> np.ndarray:
+    """Multinomial probabilities, float64 [n], of how often each outcome comes in ``queries`` independent ones."""
+    counts = _compositions(queries, len(law))
+    log_mass = gammaln(queries + 1) - gammaln(counts + 1).sum(axis=1) + xlogy(counts, law).sum(axis=1)
+    return np.exp(log_mass)
+
+
+@lru_cache(maxsize=16)
+def _compositions(total: int, parts: int) -> np.ndarray:
+    """All ways to write ``total`` as a sum of ``parts`` counts, int64 [n, parts]."""
+    if parts == 1:
+        return np.array([[total]])
+    rest = [_compositions(total - first, parts - 1) for first in range(total + 1)]
+    return np.concatenate([np.insert(tail, 0, first, axis=1) for first, tail in enumerate(rest)])
+
+
+def _release_laws(mechanism: PrivateKnn, pair: Pair, sampled: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Laws of the bit (no, yes) and of the winner (0, another, a) when the added record is, or is not, in the sample."""
+    n_a, n_0, mass = _votes(mechanism, pair, sampled)
+    gaps = np.arange(mechanism.threshold - mechanism.k + 1, mechanism.threshold + 2)
+    passes = np.exp(log_at_least(gaps, mechanism.sigma_screen))[::-1]  # entry t: P(Z >= threshold + 1 - t)
+    passed = float(mass @ passes[np.maximum(n_a, n_0)])
+    ally, rival = (float(mass @ table[n_a, n_0]) for table in _winners(mechanism.k, mechanism.sigma_vote, pair.num_classes))
+    return np.array([1 - passed, passed]), np.array([rival, max(0.0, 1 - rival - ally), ally])
+
+
+def _votes(mechanism: PrivateKnn, pair: Pair, sampled: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(n_a, n_0, their probability), int64, int64 and float64 [n], when the added record is, or is not, in the sample."""
+    k, gamma = mechanism.k, mechanism.sampling_probability
+    hits, chances = [], []
+    for records in (pair.allies, pair.rivals):
+        hits.append(np.arange(min(records, k) + 1))
+        mass = binom.pmf(hits[-1], records, gamma)
+        mass[-1] = binom.sf(hits[-1][-1] - 1, records, gamma)  # k hits or more: no difference
+        chances.append(mass)
+    n_a, n_0 = (hit.ravel() for hit in np.meshgrid(*hits, indexing="ij"))
+    n_a = np.minimum(n_a + sampled, k)
+    return n_a, np.minimum(n_0, k - n_a), np.multiply.outer(*chances).ravel()
+
+
+@lru_cache(maxsize=8)
+def _winners(k: int, sigma: float, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """(P(class a wins), P(class 0 wins)) by votes n_a and n_0, float64 [k + 1, k + 1] each; other classes have none."""
+    reach = math.ceil(12 * sigma) + 1
+    z = np.arange(-reach, reach + k + 1)  # the winner's noisy votes
+    shifted = z[None, :] - np.arange(k + 1)[:, None]  # the noise that n votes need for that
+    pmf = np.exp(log_pmf(shifted, sigma))
+    at_most = np.cumsum(pmf, axis=1)  # [n, z]: P(n + Z <= z)
+    below = at_most - pmf
+    crowd = num_classes - 2
+    return (pmf * below[0] ** crowd) @ below.T, (at_most @ (pmf * at_most[0] ** crowd).T)
