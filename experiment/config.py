@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from student.config import StudentConfig
-from wall.sources import DataConfig
-
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.privacy.plan import Plan, Slot
 from wall.errors import InvalidInput
+from wall.sources import DataConfig
 
 
 @dataclass(frozen=True)
