@@ -105,6 +105,7 @@ def _round(experiment: Experiment, number: int) -> dict:  # type: ignore[type-ar
         answers, rows = _ask(experiment, number, extractor)
         metrics = _train(experiment, number, answers, rows, extractor)
         folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
+    folder.drop_checkpoints(number)  # scratch of an interrupted training; what it led to is on disk
     accuracy, labels = _percent(metrics["student_accuracy"]), _percent(metrics["label_accuracy"])
     console.say(
         f"round {number}: {metrics['answered']} of {metrics['asked']} answered, labels {labels} right, student {accuracy} right, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from dataclasses import asdict
 from pathlib import Path
@@ -51,6 +52,10 @@ class RunFolder:
         """A finished round's metrics, None while it is not finished."""
         path = self.round(number) / "metrics.json"
         return json.loads(path.read_text()) if path.exists() else None
+
+    def drop_checkpoints(self, number: int) -> None:
+        """Remove a finished round's training checkpoints."""
+        shutil.rmtree(self.round(number) / "checkpoints", ignore_errors=True)
 
     def known_dataset(self) -> str | None:
         """UUID of the data set whose ledger was exported here, None where there is none yet."""
