@@ -160,7 +160,8 @@ def _audit_empirical(args: Sequence[str]) -> int:
     plan, options = _plan_to_attack(args)
     mechanisms = [from_slot(slot) for slot in plan.slots]
     attacked = dict.fromkeys([(m, plan.delta) for m in mechanisms] + [(probe(m), PROBE_DELTA) for m in mechanisms])
-    findings = [audit_mechanism(mechanism, delta=delta, trials=options.trials) for mechanism, delta in attacked]
+    effort = {"trials": options.trials, "confidence": options.confidence}
+    findings = [audit_mechanism(mechanism, delta=delta, **effort) for mechanism, delta in attacked]
     if options.json:
         print(json.dumps([finding.to_json() for finding in findings]))
     else:
@@ -172,7 +173,7 @@ def _plan_to_attack(args):  # type: ignore[no-untyped-def]
     """(plan of a configuration or of a ledger file, remaining options). Reads no data."""
     description = (
         "Statistical audit: run the plan's mechanisms, as configured and with little noise, on worst-case neighbouring data sets "
-        "made for it; a lower confidence bound of epsilon (95%) next to the claim. Give a ledger or --config. Reads no record. "
+        "made for it; a lower confidence bound of epsilon next to the claim. Give a ledger or --config. Reads no record. "
         "Exit code 3 when a claim is refuted."
     )
     if any(arg.partition("=")[0] == "--config" for arg in args):
@@ -194,6 +195,7 @@ def _plan_to_attack(args):  # type: ignore[no-untyped-def]
 def _attack_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--empirical", action="store_true", help="attack the mechanisms instead of reading a ledger's entries")
     parser.add_argument("--trials", type=int, default=20000, help="queries drawn for each release on each data set, a count")
+    parser.add_argument("--confidence", type=float, default=0.95, help="all lower bounds hold jointly with this probability")
     parser.add_argument("--json", action="store_true", help="a JSON list, one object for each mechanism and delta")
 
 
