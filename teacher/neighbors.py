@@ -125,10 +125,10 @@ def sampled_votes(
     for start in range(0, len(queries), step):
         part = slice(start, start + step)
 
-        def included(ids: np.ndarray, rows: np.ndarray, part: slice = part) -> np.ndarray:
+        def included(ids: np.ndarray, rows: np.ndarray, keys: Sequence[str] = keys[part]) -> np.ndarray:
             if bound == 1 << BITS:
                 return np.ones(ids.shape, dtype=bool)
-            return entropy.inclusion(sampling_probability, [keys[part][i] for i in rows.tolist()], release, ids)
+            return entropy.inclusion(sampling_probability, [keys[i] for i in rows.tolist()], release, ids)
 
         _count(index, labels, queries[part], k, length, included, votes[part])
     return votes
