@@ -9,7 +9,8 @@ from student.config import StudentConfig
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.privacy.plan import Plan, Slot
 from wall.errors import InvalidInput
-from wall.sources import DataConfig
+from wall.messages import ExtractorSpec
+from wall.sources import DataConfig, Task
 
 
 @dataclass(frozen=True)
@@ -125,3 +126,12 @@ def _slot(mechanism: PrivateKnn, caps: CapsConfig, queries: int) -> Slot:
     asked = queries if caps.asked is None else caps.asked
     answered = asked if caps.answered is None else caps.answered
     return Slot(mechanism.fields(), mechanism.releases(asked, min(asked, answered)))
+
+
+def first_extractor(config: Config, task: Task) -> ExtractorSpec:
+    """The features of the first round. Raises InvalidInput where they do not fit the inputs."""
+    images = len(task.input_shape) == 3
+    features = config.features if config.features != "auto" else "hog" if images else "raw"
+    if (features == "hog") != images:
+        raise InvalidInput("features", "hog for images, raw for feature vectors", features)
+    return ExtractorSpec(features, task.input_shape, task.num_classes)

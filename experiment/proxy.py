@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from experiment.config import Config
+from experiment.config import Config, first_extractor
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.neighbors import ExactIndex
 from wall.errors import InvalidInput
-from wall.messages import ExtractorSpec
 from wall.sources import PublicData, Task
 
 MOST_ROWS = 1_000  # labelled public rows that are looked at: every one is a query, and a neighbour of all others
@@ -53,12 +51,6 @@ def default_records(config: Config, public_rows: int) -> int:
     return PUBLISHED_RECORDS.get(config.data.source, public_rows)
 
 
-def first_extractor(features: Literal["auto", "hog", "raw"], task: Task) -> ExtractorSpec:
-    """The feature map of the first round."""
-    automatic = "hog" if len(task.input_shape) == 3 else "raw"
-    return ExtractorSpec(automatic if features == "auto" else features, task.input_shape, task.num_classes)
-
-
 def choose_proxy(
     config: Config,
     task: Task,
@@ -72,7 +64,7 @@ def choose_proxy(
         return margin_model(DEFAULT_ACCURACY if mean_accuracy is None else mean_accuracy, task.num_classes)
     from teacher.features import Embedder
 
-    embedder = Embedder(first_extractor(config.features, task), probe=None, workers=config.workers)
+    embedder = Embedder(first_extractor(config, task), probe=None, workers=config.workers)
     features, finite = embedder.embed(
         public.test_inputs[rows], lambda done, total: progress("features of test rows", done, total)
     )

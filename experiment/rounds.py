@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiment.config import Config
+from experiment.config import Config, first_extractor
 from experiment.console import Console
 from experiment.run_folder import RunFolder
 from student.export import export
@@ -22,7 +22,7 @@ from teacher.privacy.conversion import round_up
 from teacher.privacy.noise import Entropy
 from teacher.records import open_records
 from teacher.teacher import Teacher
-from wall.errors import InvalidInput, LabelwallError
+from wall.errors import LabelwallError
 from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries
 from wall.sources import PublicData, Task, describe, read_public
 
@@ -112,15 +112,6 @@ def _round(experiment: Experiment, number: int) -> dict:  # type: ignore[type-ar
         f"epsilon so far {metrics['epsilon_reading']:.3f} (a reading)"
     )
     return metrics
-
-
-def first_extractor(config: Config, task: Task) -> ExtractorSpec:
-    """The features of the first round. Raises InvalidInput where they do not fit the inputs."""
-    images = len(task.input_shape) == 3
-    features = config.features if config.features != "auto" else "hog" if images else "raw"
-    if (features == "hog") != images:
-        raise InvalidInput("features", "hog for images, raw for feature vectors", features)
-    return ExtractorSpec(features, task.input_shape, task.num_classes)
 
 
 def choose_queries(seed: int, number: int, status: np.ndarray, count: int) -> np.ndarray:
