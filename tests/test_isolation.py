@@ -75,7 +75,9 @@ def probe(package: str, root: Path, home: Path) -> dict:  # type: ignore[type-ar
     """What importing all of ``package``, as it lies in ``root``, does in a fresh process. Only ``home`` may be written to:
     other people's libraries keep their caches there."""
     home.mkdir(parents=True, exist_ok=True)
-    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR"), str(home))
+    # torch writes its own cache's place into the environment, where a probe started by a test that had loaded it would find it.
+    caches = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR")
+    places = dict.fromkeys(caches, str(home))
     environment = os.environ | places | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PROBE, package, str(home)]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
