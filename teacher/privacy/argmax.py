@@ -21,7 +21,8 @@ homogeneous and therefore subadditive, every contest's moment is at most
     sum over outcomes of h(outcome and G)  +  tau,       tau >= sum over points outside G of M^t P^(1-t).
 
 The sums are restricted to G, not renormalised. Written as sum P (r^t - 1 - t (r - 1)), r = M / P, they leave out
-1 - P(G) + t (M(G) - P(G)), which is below |t| tau; the excess returned adds (1 + alpha) tau.
+(t - 1) P(not G) - t M(not G): at most (alpha - 1) P(not G) for t = alpha, (alpha - 1) M(not G) for t = 1 - alpha, and both
+masses are below tau of t = alpha. The excess returned adds (1 + alpha) times the larger tau of the two directions.
 
 **tau.** With l = exp((u - v - 1) / sigma^2) = P'/P, P l^s is exp(s (s - 1) / sigma^2) times a lattice Gaussian centred at
 (s, -s). For |s| <= L, (u - s)^2 >= (L - s)^2 + (u - L)^2 past L, so each of its four tails is at most half of
