@@ -45,7 +45,7 @@ def _run(args: Sequence[str]) -> int:
     from experiment.console import Console
     from experiment.settings import config_parser, parse
 
-    parser = config_parser("run", "Run or resume an experiment: ask, train, send features back. Prints the price first.")
+    parser = config_parser("run", "Run or resume an experiment: ask, train, send features back. Prints the price first.", args)
     parser.add_argument("--run_dir", type=str, required=True, help="folder for the results; the same folder resumes a killed run")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     config, rest = parse(parser, args)
@@ -88,7 +88,8 @@ def _plan(args: Sequence[str]) -> int:
     from experiment.show_plan import describe_plan, render_plan
     from teacher.privacy.accountant import require_affordable
 
-    parser = config_parser("plan", "Show what a configuration costs; exit code 2 when its caps exceed the budget. Reads no data.")
+    does = "Show what a configuration costs; exit code 2 when its caps exceed the budget. Reads no data."
+    parser = config_parser("plan", does, args)
     parser.add_argument("--json", action="store_true", help="one JSON object: epsilon, delta, certificates, rounds")
     _add_optimise_options(parser)
     config, rest = parse(parser, args)
@@ -155,10 +156,10 @@ def _audit(args: Sequence[str]) -> int:
 
 def _audit_empirical(args: Sequence[str]) -> int:
     from teacher.mechanisms.registry import from_slot
-    from teacher.privacy.empirical import PROBE_DELTA, audit_mechanism, probe
+    from teacher.privacy.empirical import PROBE_DELTA, audit_mechanism, probe, require_known
 
     plan, options = _plan_to_attack(args)
-    mechanisms = [from_slot(slot) for slot in plan.slots]
+    mechanisms = [require_known(from_slot(slot)) for slot in plan.slots]
     attacked = dict.fromkeys([(m, plan.delta) for m in mechanisms] + [(probe(m), PROBE_DELTA) for m in mechanisms])
     effort = {"trials": options.trials, "confidence": options.confidence}
     findings = [audit_mechanism(mechanism, delta=delta, **effort) for mechanism, delta in attacked]
@@ -179,7 +180,7 @@ def _plan_to_attack(args):  # type: ignore[no-untyped-def]
     if any(arg.partition("=")[0] == "--config" for arg in args):
         from experiment.settings import config_parser, parse
 
-        parser = config_parser("audit --empirical", description)
+        parser = config_parser("audit --empirical", description, args)
         _attack_options(parser)
         config, options = parse(parser, args)
         return config.plan(), options
@@ -210,12 +211,15 @@ def _report(args: Sequence[str]) -> int:
 
 def _data(args: Sequence[str]) -> int:
     from experiment.settings import config_parser, parse
+    from teacher.mechanisms.private_knn import PrivateKnn
     from teacher.preview import preview, render
 
-    parser = config_parser("data", "PRIVATE, for the custodian: counts, classes and bad rows of the private data set.")
+    does = "PRIVATE, for the custodian: counts, classes and bad rows of the private data set."
+    parser = config_parser("data", does, args)
     config, _ = parse(parser, args)
-    mechanism = config.mechanism
-    print(render(preview(config.data, k=mechanism.k, sampling_probability=mechanism.sampling_probability)))
+    m = config.mechanism
+    shown = preview(config.data, m.k, m.sampling_probability) if isinstance(m, PrivateKnn) else preview(config.data)
+    print(render(shown))
     return 0
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from student.config import StudentConfig
 from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.mechanisms.registry import AnyMechanism
 from teacher.privacy.plan import Plan, Slot
 from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec
@@ -56,7 +57,7 @@ class RoundConfig:
     """
 
     queries: int
-    mechanism: PrivateKnn | None = None
+    mechanism: AnyMechanism | None = None
     caps: CapsConfig = field(default_factory=CapsConfig)
 
     def __post_init__(self) -> None:
@@ -89,7 +90,7 @@ class Config:
     data: DataConfig
     rounds: list[RoundConfig]
     budget: BudgetConfig = field(default_factory=BudgetConfig)
-    mechanism: PrivateKnn = field(default_factory=PrivateKnn)
+    mechanism: AnyMechanism = field(default_factory=PrivateKnn)
     caps: CapsConfig = field(default_factory=CapsConfig)
     features: Literal["auto", "hog", "raw"] = "auto"
     student: StudentConfig = field(default_factory=StudentConfig)
@@ -122,7 +123,7 @@ class Config:
         return Plan(self.budget.epsilon, self.budget.delta, tuple(slots))
 
 
-def _slot(mechanism: PrivateKnn, caps: CapsConfig, queries: int) -> Slot:
+def _slot(mechanism: AnyMechanism, caps: CapsConfig, queries: int) -> Slot:
     asked = queries if caps.asked is None else caps.asked
     answered = asked if caps.answered is None else caps.answered
     return Slot(mechanism.fields(), mechanism.releases(asked, min(asked, answered)))

@@ -89,8 +89,12 @@ def optimise(
 ) -> Optimum:
     """The configuration of most expected right labels whose certificate is within ``config.budget``.
 
-    Raises InvalidInput for a goal out of range, BudgetRefused where no grid point is affordable (or accurate enough).
+    Raises InvalidInput for a goal out of range or another mechanism than private_knn, BudgetRefused where no grid point is
+    affordable (or accurate enough).
     """
+    for mechanism in (config.mechanism, *(r.mechanism for r in config.rounds if r.mechanism is not None)):
+        if not isinstance(mechanism, PrivateKnn):
+            raise InvalidInput("mechanism.kind", "private_knn, the one that the search knows,", mechanism.kind)
     for name, value in (("expected_records", goal.expected_records), ("queries", goal.queries)):
         if value < goal.fewest:
             raise InvalidInput(name, f"at least {goal.fewest}", value)

@@ -49,10 +49,11 @@ class Preview:
         return sum(count for _, count in self.by_class)
 
 
-def preview(config: DataConfig, k: int = 300, sampling_probability: float = 1.0, progress: Progress | None = None) -> Preview:
+def preview(config: DataConfig, k: int = 1, sampling_probability: float = 1.0, progress: Progress | None = None) -> Preview:
     """Read the private rows as a run would and count what is there. Releases nothing; what it returns is private.
 
-    ``k``, ``sampling_probability``: the mechanism's neighbours (a count) and gamma, for the hints.
+    ``k``, ``sampling_probability``: the mechanism's neighbours (a count) and gamma, for the hints; a mechanism that has none
+    leaves them out.
     Raises InvalidInput, MissingData for settings, as open_records.
     """
     task = describe(config)

@@ -11,6 +11,7 @@ import pytest
 
 import pipeline
 from experiment.settings import config_parser, parse
+from teacher.mechanisms.registry import MECHANISMS
 
 REPOSITORY = Path(__file__).parents[1]
 README, GUIDE = REPOSITORY / "README.md", REPOSITORY / "docs" / "guide.md"
@@ -50,14 +51,13 @@ def test_an_examples_options_exist(line: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("line", [line for line in EXAMPLES if "--config" in line])
 def test_an_examples_settings_are_valid(line: str) -> None:
     command, *arguments = shlex.split(line)
-    parser = config_parser(command, "")
+    own_folder = str(REPOSITORY / "configs" / "own_folder.yaml")
+    arguments = [own_folder if a == EXAMPLE else str(REPOSITORY / a) if a.startswith("configs/") else a for a in arguments]
+    parser = config_parser(command, "", arguments)
     for name, owner in OWN.items():
         if owner == command:
             parser.add_argument(f"--{name}", action="store" if name == "run_dir" else "store_true")
-    own_folder = str(REPOSITORY / "configs" / "own_folder.yaml")
-    config, _ = parse(
-        parser, [own_folder if a == EXAMPLE else str(REPOSITORY / a) if a.startswith("configs/") else a for a in arguments]
-    )
+    config, _ = parse(parser, arguments)
     assert config.rounds
 
 
@@ -73,7 +73,8 @@ def test_the_readmes_table_of_commands_is_complete() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_setting_that_is_named_exists(page: Path) -> None:
-    known = {action.dest for action in config_parser("test", "")._actions}
+    parsers = [config_parser("test", "", ["--mechanism.kind", kind]) for kind in MECHANISMS]
+    known = {action.dest for parser in parsers for action in parser._actions}
     text = page.read_text()
     named = re.findall(r"(?:`|--)((?:data|budget|mechanism|caps|student)\.(?!safetensors)[a-z_]+)", text)
     assert set(named) <= known

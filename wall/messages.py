@@ -11,6 +11,8 @@ import numpy as np
 
 from wall.errors import InvalidInput
 
+Value = int | list[int]  # what one release of a query is, in the ledger
+
 ABSTAINED = -1  # label of every query without a released class, whatever the reason
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from teacher.privacy.plan import Release
 from wall.errors import InvalidInput
-from wall.messages import ABSTAINED, Outcome
+from wall.messages import ABSTAINED, Outcome, Value
 
 if TYPE_CHECKING:  # configuration loads this file; the search behind an electorate would load torch with it
     from teacher.mechanisms.electorate import Electorate
@@ -82,14 +82,16 @@ class PrivateKnn:
         noise = entropy.discrete_gaussian(self.sigma_vote, keys, stage, votes.shape[1])
         return (votes + noise).argmax(axis=1)  # ties to the lowest class
 
-    def next_stage(self, results: Mapping[str, int]) -> str | None:
+    def next_stage(self, results: Mapping[str, Value]) -> str | None:
         """The release a query still needs, given what it has; None when it is settled."""
         if SCREEN not in results:
             return SCREEN
         return AGGREGATE if results[SCREEN] == 1 and AGGREGATE not in results else None
 
-    def outcome(self, results: Mapping[str, int]) -> tuple[Outcome, int]:
+    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query."""
         if AGGREGATE in results:
-            return Outcome.ANSWERED, results[AGGREGATE]
+            label = results[AGGREGATE]
+            assert isinstance(label, int)
+            return Outcome.ANSWERED, label
         return Outcome.ABSTAINED, ABSTAINED

@@ -1,20 +1,41 @@
-"""From a ledger's recorded fields back to the mechanism. An unknown kind or field is refused."""
+"""All mechanisms: one union type, and the way from a ledger's recorded fields back to one. What is unknown is refused."""
 
 from __future__ import annotations
 
+from typing import TypeAlias, get_args
+
+from teacher.mechanisms.mechanism import Mechanism
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.privacy.plan import Slot
-from wall.errors import LedgerMismatch
+from wall.errors import InvalidInput, LedgerMismatch
 
-MECHANISMS = {"private_knn": PrivateKnn}
+AnyMechanism: TypeAlias = PrivateKnn  # a union, told apart by `kind`
+
+MECHANISMS: dict[str, type[AnyMechanism]] = {m.kind: m for m in get_args(AnyMechanism) or (AnyMechanism,)}
+DEFAULT_KIND = PrivateKnn.kind
 
 
-def from_slot(slot: Slot) -> PrivateKnn:
+def mechanism_class(kind: object) -> type[AnyMechanism]:
+    """The mechanism called ``kind``. Raises InvalidInput for an unknown one."""
+    if not isinstance(kind, str) or kind not in MECHANISMS:
+        raise InvalidInput("mechanism.kind", f"one of {', '.join(MECHANISMS)}", kind)
+    return MECHANISMS[kind]
+
+
+def from_slot(slot: Slot) -> Mechanism:
     """The mechanism of a plan's slot. Raises LedgerMismatch unless the slot's releases are exactly the mechanism's own."""
     try:
         mechanism = MECHANISMS[str(slot.mechanism["kind"])](**slot.mechanism)  # type: ignore[arg-type]
+        releases = mechanism.releases(*_counts(slot))
     except (KeyError, TypeError) as error:
         raise LedgerMismatch("the ledger's plan names a mechanism that this version does not know.") from error
-    if mechanism.releases(*(release.cap for release in slot.releases)) != slot.releases:
+    if releases != slot.releases:
         raise LedgerMismatch("the ledger's plan accounts for other releases than its mechanism draws.")
     return mechanism
+
+
+def _counts(slot: Slot) -> tuple[int, int]:
+    """(asked, answered) of a slot: the caps of its first and of its last release."""
+    if not slot.releases:
+        raise LedgerMismatch("the ledger's plan has a slot without releases.")
+    return slot.releases[0].cap, slot.releases[-1].cap

@@ -121,7 +121,8 @@ def audit_mechanism(
 
     Raises InvalidInput for a mechanism without known pairs, fewer than 8 trials, or delta or confidence outside (0, 1).
     """
-    _check(mechanism, delta, trials, confidence, queries)
+    require_known(mechanism)
+    _check(delta, trials, confidence, queries)
     error, found = (1 - confidence) / (2 * len(releases)), []
     pairs = sharpest_pairs(mechanism, delta=delta, trials=trials, error=error, queries=queries)
     for part in releases:
@@ -139,9 +140,14 @@ def audit_mechanism(
     return EmpiricalFinding(mechanism.fields(), delta, confidence, tuple(found))
 
 
-def _check(mechanism: PrivateKnn, delta: float, trials: int, confidence: float, queries: int) -> None:
+def require_known(mechanism: object) -> PrivateKnn:
+    """The mechanism, if its worst-case pairs are known; else InvalidInput."""
     if not isinstance(mechanism, PrivateKnn):
         raise InvalidInput("mechanism", "one with known worst-case pairs: private_knn", type(mechanism).__name__)
+    return mechanism
+
+
+def _check(delta: float, trials: int, confidence: float, queries: int) -> None:
     if queries < 1 or trials < 8 * queries:
         raise InvalidInput("trials", f"at least 8 times the {queries} queries of a trial", trials)
     for name, value in (("delta", delta), ("confidence", confidence)):

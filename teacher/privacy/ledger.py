@@ -22,7 +22,7 @@ from teacher.privacy.anchor import Anchor
 from teacher.privacy.ledger_state import FORMAT, GENESIS_PREV, LedgerState
 from teacher.privacy.plan import Plan
 from wall.errors import LedgerMismatch
-from wall.messages import canonical_json
+from wall.messages import Value, canonical_json
 
 Append = Callable[[str, dict[str, object]], int]
 
@@ -113,7 +113,7 @@ class Ledger:
                 append("refusal", {"slot": slot, "release": release, "identities": refused})
         return Charge(seq, granted)
 
-    def record(self, charge: Charge, results: dict[str, int]) -> None:
+    def record(self, charge: Charge, results: dict[str, Value]) -> None:
         """Store the results of a charge's draws under their queries' identities. Commits; after this they may be sent."""
         with self._transaction() as append:
             append("release", {"charge": charge.seq, "results": results})

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from teacher.privacy.plan import Plan
 from wall.errors import LedgerMismatch
+from wall.messages import Value
 
 FORMAT = 1
 GENESIS_PREV = "0" * 64
@@ -24,7 +25,7 @@ class LedgerState:
     extractor: str = ""
     spent: dict[tuple[int, str], int] = field(default_factory=dict)  # (slot, release) -> releases charged
     open_charges: dict[int, tuple[int, str, int]] = field(default_factory=dict)  # seq -> (slot, release, count)
-    results: dict[str, dict[str, int]] = field(default_factory=dict)  # identity -> release -> released value
+    results: dict[str, dict[str, Value]] = field(default_factory=dict)  # identity -> release -> released value
     refused: set[str] = field(default_factory=set)  # identities with the stored refusal `cap_reached`
 
     @property
@@ -80,13 +81,13 @@ class LedgerState:
         self.spent[slot, release] = self.spent.get((slot, release), 0) + count
         self.open_charges[self.seq + 1] = (slot, release, count)
 
-    def _release(self, *, charge: int, results: dict[str, int]) -> None:
+    def _release(self, *, charge: int, results: dict[str, Value]) -> None:
         self._require(charge in self.open_charges, "a release without an unused charge before it")
         _, release, count = self.open_charges[charge]
         self._require(0 < len(results) <= count, "a release of more than was charged")
         fresh = all(release not in self.results.get(i, {}) and i not in self.refused for i in results)
         self._require(fresh, "a second release for the same query")
-        self._require(all(type(value) is int for value in results.values()), "a released value is not an integer")
+        self._require(all(_released(value) for value in results.values()), "a released value is no integer, nor a list of them")
         del self.open_charges[charge]
         for identity, value in results.items():
             self.results.setdefault(identity, {})[release] = value
@@ -94,3 +95,8 @@ class LedgerState:
     def _refusal(self, *, slot: int, release: str, identities: list[str]) -> None:
         self._require(self.left(slot, release) == 0, "a refusal while the cap was not reached")
         self.refused.update(identities)
+
+
+def _released(value: object) -> bool:
+    """Integers, and lists of them, are all that a release may be; a boolean is neither."""
+    return type(value) is int or (type(value) is list and all(type(entry) is int for entry in value))

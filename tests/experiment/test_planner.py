@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -239,6 +240,17 @@ def test_theorem_10_by_hand():
 def test_a_budget_that_buys_nothing_is_refused_in_words(arrays_config):
     with pytest.raises(BudgetRefused, match=r"budget\.epsilon"):
         optimise(load_config(arrays_config), margin_model(0.5, 10), Goal(1e-5, 30, 30, 30, 0.9))
+
+
+def test_a_mechanism_that_the_search_does_not_know_is_refused(arrays_config):
+    @dataclass(frozen=True)
+    class Other:
+        kind: str = "other"
+
+    config = copy(load_config(arrays_config))
+    object.__setattr__(config, "mechanism", Other())
+    with pytest.raises(InvalidInput, match=r"`mechanism\.kind` must be private_knn.*'other'"):
+        optimise(config, margin_model(0.5, 10), Goal(1e-5, 30, 30, 30, 0.9))
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def test_charge_without_results_stays_spent(ledger: Ledger, tmp_path: Path) -> N
     assert again.charge(0, "screen", ["a", "b", "c"]).granted == ("a", "b")
 
 
-@pytest.mark.parametrize("results", [{"a": 1, "b": 1, "c": 1}, {}, {"a": 1.5}, {"a": True}])
+@pytest.mark.parametrize("results", [{"a": 1, "b": 1, "c": 1}, {}, {"a": 1.5}, {"a": True}, {"a": [1, 2.5]}, {"a": [[1]]}])
 def test_results_that_were_not_paid_for_are_refused_and_nothing_changes(ledger: Ledger, tmp_path: Path, results: dict) -> None:
     charge = ledger.charge(0, "screen", ["a", "b"])
     before = rows(tmp_path / "ledger.sqlite")
@@ -60,6 +60,11 @@ def test_results_that_were_not_paid_for_are_refused_and_nothing_changes(ledger: 
     ledger.record(charge, {"a": 1})  # and the ledger still works
     with pytest.raises(LedgerMismatch):
         ledger.record(charge, {"b": 1})  # a charge pays once
+
+
+def test_a_released_value_may_be_a_list_of_integers(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.record(ledger.charge(0, "screen", ["a"]), {"a": [3, -1]})
+    assert Ledger(tmp_path / "ledger.sqlite").state.results == {"a": {"screen": [3, -1]}}
 
 
 def test_second_result_for_a_query_is_refused(ledger: Ledger) -> None:

@@ -1,0 +1,54 @@
+"""What every mechanism offers; the teacher, the plan and the ledger know nothing else about one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from teacher.privacy.plan import Release
+from wall.messages import Outcome, Value
+
+if TYPE_CHECKING:
+    from teacher.mechanisms.electorate import Electorate
+    from teacher.privacy.noise import Entropy
+
+
+class Mechanism(Protocol):
+    """A frozen dataclass of publishable fields, among them ``kind``, a Literal with a default: its name everywhere.
+
+    It owns both its randomness (``draw``) and its privacy curve (``releases``), from the same fields. One more mechanism
+    is one file here and its class in ``registry.AnyMechanism``.
+    """
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Names of its releases for one query, in order; each is charged before it is drawn."""
+        ...
+
+    def fields(self) -> dict[str, object]:
+        """The publishable fields, as a ledger records them."""
+        ...
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """What at most ``asked`` queries with at most ``answered`` labels are, for the accountant."""
+        ...
+
+    def draw(self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Released values of one stage for the queries of ``voters``, whose identities are ``keys`` and charged already.
+
+        int64 [n_queries], or int64 [n_queries, m] where a release is a list of integers.
+        """
+        ...
+
+    def next_stage(self, results: Mapping[str, Value]) -> str | None:
+        """The release a query still needs, given what it has; None when it is settled."""
+        ...
+
+    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
+        """(outcome, label) of a settled query."""
+        ...
