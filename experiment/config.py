@@ -78,6 +78,7 @@ class Config:
         caps: caps of that mechanism, over all those rounds.
         rounds: what happens, in order.
         features: features of the first round: "hog" for images, "raw" for feature vectors, "auto" by the data.
+        choice: which public rows are asked: typical ones (dense rows of every cluster of the round's features), or random.
         student: the public-side network and its training.
         seed: public randomness alone (which queries, network initialisation, batches); never the noise.
         custodian_dir: the private side's directory; RUN_DIR.custodian when null. One budget per directory.
@@ -93,6 +94,7 @@ class Config:
     mechanism: AnyMechanism = field(default_factory=PrivateKnn)
     caps: CapsConfig = field(default_factory=CapsConfig)
     features: Literal["auto", "hog", "raw"] = "auto"
+    choice: Literal["typical", "random"] = "typical"
     student: StudentConfig = field(default_factory=StudentConfig)
     seed: int = 0
     custodian_dir: str | None = None

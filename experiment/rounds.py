@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from experiment.choice import choose_queries
 from experiment.config import Config, first_extractor
 from experiment.console import Console
 from experiment.run_folder import RunFolder
@@ -17,6 +18,7 @@ from student.export import export
 from student.prune import prune
 from student.train import TrainedStudent, check, predict, train
 from teacher.custodian import Custodian, open_custodian
+from teacher.features import Embedder
 from teacher.privacy.accountant import certificates, certified_epsilon, reading, require_affordable
 from teacher.privacy.conversion import round_up
 from teacher.privacy.noise import Entropy
@@ -25,6 +27,8 @@ from teacher.teacher import Teacher
 from wall.errors import LabelwallError
 from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries
 from wall.sources import PublicData, Task, describe, read_public
+
+PROBE = 64  # public rows on which a network is tested for independence of its batch
 
 # What summary.json says about a round; its metrics.json says more.
 SUMMARY_KEYS = (
@@ -114,17 +118,6 @@ def _round(experiment: Experiment, number: int) -> dict:  # type: ignore[type-ar
     return metrics
 
 
-def choose_queries(seed: int, number: int, status: np.ndarray, count: int) -> np.ndarray:
-    """Rows of the public pool to ask: int64 [<= count], in request order. A function of public things alone.
-
-    ``status``: uint8 [n_public], 0 never asked, 1 asked without an answer, 2 answered. Rows never asked come first, then those
-    without an answer (under new features they are new queries); an answered row is not asked again.
-    """
-    order = np.random.default_rng([seed, number]).permutation(len(status))
-    order = order[status[order] < 2]
-    return order[np.argsort(status[order], kind="stable")][:count]
-
-
 def _status(experiment: Experiment, number: int) -> np.ndarray:
     status = np.zeros(len(experiment.public.inputs), dtype=np.uint8)
     for earlier in range(1, number):
@@ -135,15 +128,27 @@ def _status(experiment: Experiment, number: int) -> np.ndarray:
 
 def _ask(experiment: Experiment, number: int, extractor: ExtractorSpec) -> tuple[Answers, np.ndarray]:
     config, public = experiment.config, experiment.public
-    rows = choose_queries(config.seed, number, _status(experiment, number), config.rounds[number - 1].queries)
+    rows = _choose(experiment, number, extractor)
     if len(rows) < config.rounds[number - 1].queries:
         experiment.console.say(f"round {number}: the public pool has only {len(rows)} rows left to ask")
     experiment.console.say(f"round {number}: asking {len(rows)} queries with {extractor.backbone} features")
-    experiment.teacher.use_extractor(extractor, probe=public.inputs[:64])
+    experiment.teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
     answers = experiment.teacher.answer(Queries(public.inputs[rows], slot=config.slots()[number - 1]))
     experiment.folder.save_answers(number, rows, answers.labels, answers.outcomes)
     experiment.custodian.ledger.export(experiment.folder.ledger)
     return answers, rows
+
+
+def _choose(experiment: Experiment, number: int, extractor: ExtractorSpec) -> np.ndarray:
+    """Rows of the public pool to ask in round ``number``: int64 [n], in request order."""
+    config, inputs, features = experiment.config, experiment.public.inputs, None
+    if config.choice == "typical":
+        embedder = Embedder(extractor, probe=inputs[:PROBE], batch_size=config.batch_size, workers=config.workers)
+        integers, _ = embedder.embed(
+            inputs, lambda done, total: experiment.console.progress("features of public rows", done, total)
+        )
+        features = integers.astype(np.float32)
+    return choose_queries(config.seed, number, _status(experiment, number), config.rounds[number - 1].queries, features)
 
 
 def released_labels(folder: RunFolder, number: int, size: int) -> np.ndarray:

@@ -29,14 +29,16 @@ class StudentConfig:
         warm_start: begin with the previous round's student instead of fresh weights.
         augment: strength of the random distortions: none, shift (small affine, for digits) or natural (adds flips, colour).
         unlabelled_weight: factor of the semi-supervised term in the loss.
-        entropy_weight: factor of the entropy of predictions on public inputs (vat).
+        class_prior: none, or uniform where the classes are equally frequent among the public inputs, as far as one knows: no
+            class then swallows another. uda corrects its targets towards that (distribution alignment); vat adds the imbalance
+            of its predictions to their entropy, which together is mutual information (Hu et al. 2017).
+        entropy_weight: factor of the entropy of predictions on public inputs (vat); above 0.3 only with a class prior.
+        balance_weight: factor of the imbalance of predictions, relative to entropy_weight (vat with a class prior).
         vat_epsilon: length of the adversarial perturbation, in standard deviations of the input (L2).
         vat_xi: length of the finite difference, same unit.
         vat_iterations: power iterations, a count.
         uda_temperature: sharpening temperature of the target distribution, in (0, 1].
         uda_confidence: inputs whose largest probability is below do not count, in [0, 1).
-        uda_alignment: none, or uniform where the classes are equally frequent among the public inputs, as far as one knows:
-            targets are then corrected towards that (distribution alignment), so that no class swallows another.
         uda_tsa: training signal annealing schedule of the supervised loss: none, linear, log or exp.
         prune_folds: folds of the cross-validation that drops doubtful released labels before training, a count; 0 keeps all.
         prune_below: a label goes when the other folds' student gives it a smaller probability, in [0, 1).
@@ -61,13 +63,14 @@ class StudentConfig:
     warm_start: bool = False
     augment: Literal["none", "shift", "natural"] = "shift"
     unlabelled_weight: float = 1.0
+    class_prior: Literal["none", "uniform"] = "none"
     entropy_weight: float = 0.3
+    balance_weight: float = 4.0
     vat_epsilon: float = 3.0
     vat_xi: float = 1e-1
     vat_iterations: int = 1
     uda_temperature: float = 0.5
     uda_confidence: float = 0.9
-    uda_alignment: Literal["none", "uniform"] = "none"
     uda_tsa: Literal["none", "linear", "log", "exp"] = "none"
     prune_folds: int = 4
     prune_below: float = 0.1
@@ -81,7 +84,7 @@ class StudentConfig:
             _require(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
         for name in ("learning_rate", "vat_epsilon", "vat_xi"):
             _require(name, getattr(self, name) > 0, "positive", getattr(self, name))
-        for name in ("weight_decay", "unlabelled_weight", "entropy_weight"):
+        for name in ("weight_decay", "unlabelled_weight", "entropy_weight", "balance_weight"):
             _require(name, getattr(self, name) >= 0, "at least 0", getattr(self, name))
         for name in ("ema_decay", "uda_confidence", "gce_truncation", "prune_below"):
             _require(name, 0 <= getattr(self, name) < 1, "in [0, 1)", getattr(self, name))

@@ -72,6 +72,16 @@ def entropy(logits: torch.Tensor) -> torch.Tensor:
     return -(logits.softmax(dim=1) * logits.log_softmax(dim=1)).sum(dim=1).mean()
 
 
+def imbalance(logits: torch.Tensor) -> torch.Tensor:
+    """log c - H(mean prediction) of a batch, in nats: 0 where the classes are predicted equally often.
+
+    The other half of mutual information (Hu et al. 2017, IMSAT, section 3.2): entropy alone is also least where every input is
+    given the same class, and with few labels VAT ends there. ``logits``: float32 [n, c].
+    """
+    mean = logits.softmax(dim=1).mean(dim=0)
+    return math.log(logits.shape[1]) + (mean * mean.clamp(min=1e-12).log()).sum()
+
+
 def virtual_adversarial_loss(
     classify: Classifier,
     x: torch.Tensor,

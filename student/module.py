@@ -86,7 +86,7 @@ class Student(pl.LightningModule):
         if c.objective == "uda":
             logits = self(torch.cat([x, public, self._augment.strong(public)]))
             labelled, clean, augmented = logits.split([len(x), len(public), len(public)])
-            target = self._aligned(clean) if c.uda_alignment == "uniform" else clean
+            target = self._aligned(clean) if c.class_prior == "uniform" else clean
             return self._supervised(labelled, y), losses.uda_consistency(target, augmented, c.uda_temperature, c.uda_confidence)
         public = self._augment.weak(public)
         labelled, clean = self(torch.cat([x, public])).split([len(x), len(public)])
@@ -106,7 +106,10 @@ class Student(pl.LightningModule):
             smooth = losses.virtual_adversarial_loss(
                 self.network, inputs, logits, epsilon=c.vat_epsilon, xi=c.vat_xi, iterations=c.vat_iterations, generator=generator
             )
-        return smooth + c.entropy_weight * losses.entropy(logits) if c.entropy_weight else smooth
+        certain = losses.entropy(logits)
+        if c.class_prior == "uniform":
+            certain = certain + c.balance_weight * losses.imbalance(logits)
+        return smooth + c.entropy_weight * certain
 
     def _supervised(self, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         c = self._config

@@ -256,7 +256,7 @@ def test_a_mechanism_that_the_search_does_not_know_is_refused(arrays_config):
 @pytest.mark.slow
 def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
     """The quickstart's data and budget: answers within 20%, label accuracy within 3 points, in under a minute."""
-    from experiment.rounds import choose_queries
+    from experiment.choice import choose_queries
     from teacher.privacy.ledger import Ledger
     from teacher.records import open_records
     from teacher.teacher import Teacher

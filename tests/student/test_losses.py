@@ -82,6 +82,22 @@ def test_uda_sends_no_gradient_through_the_clean_prediction(logits: torch.Tensor
     assert augmented.grad.abs().sum() > 0
 
 
+def test_imbalance_is_nothing_when_classes_are_equally_frequent_and_most_when_one_takes_all() -> None:
+    each_once = 100 * torch.eye(4)
+    assert losses.imbalance(each_once).item() == pytest.approx(0, abs=1e-6)
+    assert losses.imbalance(torch.zeros(3, 4)).item() == pytest.approx(0, abs=1e-6)  # uncertain, and balanced all the same
+    assert losses.imbalance(each_once[[0, 0, 0]]).item() == pytest.approx(math.log(4), rel=1e-5)
+    half = losses.imbalance(each_once[[0, 0, 1, 1]]).item()
+    assert half == pytest.approx(math.log(2), rel=1e-5)
+
+
+def test_imbalance_pulls_away_from_the_class_that_takes_all() -> None:
+    logits = torch.tensor([[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]], requires_grad=True)
+    (gradient,) = torch.autograd.grad(losses.imbalance(logits), logits)
+    assert (gradient[:, 0] > 0).all()
+    assert (gradient[:, 1:] < 0).all()
+
+
 def test_entropy_of_certain_and_uniform_predictions() -> None:
     assert losses.entropy(torch.zeros(3, 5)).item() == pytest.approx(math.log(5), rel=1e-6)
     assert losses.entropy(torch.tensor([[100.0, 0.0, 0.0]])).item() == pytest.approx(0, abs=1e-6)

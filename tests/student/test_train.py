@@ -51,9 +51,10 @@ def _predictions(trained: TrainedStudent) -> np.ndarray:
     return predict(spec, TEST_X)
 
 
+@pytest.mark.parametrize("prior", ["none", "uniform"])
 @pytest.mark.parametrize("objective", ["supervised", "vat", "uda"])
-def test_every_objective_learns(objective: str, tmp_path: Path) -> None:
-    trained = _train(tmp_path, replace(CONFIG, objective=objective))  # type: ignore[arg-type]
+def test_every_objective_learns(objective: str, prior: str, tmp_path: Path) -> None:
+    trained = _train(tmp_path, replace(CONFIG, objective=objective, class_prior=prior))  # type: ignore[arg-type]
     accuracy = float((_predictions(trained) == TEST_Y).mean())
     assert accuracy > 0.85
     assert trained.history[-1]["accuracy/test"] == pytest.approx(accuracy, abs=1e-6)
