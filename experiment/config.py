@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from student.config import StudentConfig
+from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.registry import AnyMechanism
 from teacher.privacy.plan import Plan, Slot
@@ -32,7 +33,7 @@ class CapsConfig:
     """How many releases the plan pays for at most, over all rounds that share them.
 
     Args:
-        asked: queries screened; the rounds' total when null.
+        asked: queries screened; the rounds' total when null. For ind_knn: queries that its noise is planned for, no cap.
         answered: queries answered with a label after screening; the same as asked when null.
     """
 
@@ -120,15 +121,24 @@ class Config:
     def plan(self) -> Plan:
         """The explicit list of releases with caps that the ledger fixes before the first of them."""
         shared = [r.queries for r in self.rounds if r.mechanism is None]
-        slots = [_slot(self.mechanism, self.caps, sum(shared))] if shared else []
-        slots += [_slot(r.mechanism, r.caps, r.queries) for r in self.rounds if r.mechanism is not None]
+        wanted = [(self.mechanism, self.caps, sum(shared))] if shared else []
+        wanted += [(r.mechanism, r.caps, r.queries) for r in self.rounds if r.mechanism is not None]
+        slots = [_slot(*entry, self.budget, alone=len(wanted) == 1) for entry in wanted]
         return Plan(self.budget.epsilon, self.budget.delta, tuple(slots))
 
 
-def _slot(mechanism: AnyMechanism, caps: CapsConfig, queries: int) -> Slot:
+def _slot(mechanism: AnyMechanism, caps: CapsConfig, queries: int, budget: BudgetConfig, alone: bool) -> Slot:
     asked = queries if caps.asked is None else caps.asked
     answered = asked if caps.answered is None else caps.answered
-    return Slot(mechanism.fields(), mechanism.releases(asked, min(asked, answered)))
+    if isinstance(mechanism, IndKnn):
+        if caps.answered is not None:
+            raise InvalidInput("caps.answered", "left out with ind_knn, which answers every query", caps.answered)
+        if mechanism.rho is None and not alone:
+            raise InvalidInput(
+                "mechanism.rho", "given where a plan has several mechanisms: each spends a part of the budget", None
+            )
+    planned = mechanism.planned(budget.epsilon, budget.delta, asked)
+    return Slot(planned.fields(), planned.releases(asked, min(asked, answered)))
 
 
 def first_extractor(config: Config, task: Task) -> ExtractorSpec:

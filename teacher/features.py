@@ -48,12 +48,18 @@ class Embedder:
         """
         self._checked(inputs)
         if self.spec.backbone == "raw":
-            fixed = max(LARGEST, RAW_UNIT * math.sqrt(inputs.shape[1]))  # no entry of a unit vector clips below 63
-            return quantise(inputs, self.spec.center, fixed * self.spec.scale)
-        if self._network is not None:
-            return quantise(self._network.features(inputs, progress), self.spec.center, self.spec.scale)
-        raw = hog_features(inputs, self._workers, progress)
-        return quantise(raw, self.spec.center, hog_scale(raw.shape[1]) * self.spec.scale)
+            features: np.ndarray = inputs
+        elif self._network is not None:
+            features = self._network.features(inputs, progress)
+        else:
+            features = hog_features(inputs, self._workers, progress)
+        return quantise(features, self.spec.center, self.length(features.shape[1]))
+
+    def length(self, dimensions: int) -> float:
+        """Of a unit vector after quantisation, were no entry clipped: the factor that features are multiplied by. Public."""
+        if self.spec.backbone == "raw":
+            return max(LARGEST, RAW_UNIT * math.sqrt(dimensions)) * self.spec.scale  # no entry of a unit vector clips below 63
+        return self.spec.scale if self._network is not None else hog_scale(dimensions) * self.spec.scale
 
     def _checked(self, inputs: np.ndarray) -> np.ndarray:
         image = len(self.spec.input_shape) == 3

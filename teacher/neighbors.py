@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from teacher.gemm import LARGEST, MAX_DIMENSIONS, choose_product, minus_twice
+from teacher.kernels import Select, Similar
 from teacher.privacy.noise import BITS, Entropy, inclusion_bound
 from teacher.selection import nearest_rows
 from wall.errors import InvalidInput
@@ -73,17 +74,36 @@ class ExactIndex:
         found.setflags(write=False)
         return found
 
-    def _search(self, queries: np.ndarray, found: np.ndarray) -> None:
-        """Fill ``found`` by blocks of queries whose int32 scores fit SCORE_BYTES."""
+    def similar(self, queries: np.ndarray, select: Select) -> list[Similar]:
+        """What ``select`` makes of all records for each of ``queries`` (int8 [q, d]), as row positions, ascending by id."""
+        _check_features("queries", queries, self._features.shape[1])
+        norms, found = _squared_norms(queries), []
+        with ThreadPoolExecutor(self._threads or _default_threads()) as pool:
+            for start, cross in self._blocks(queries):
+                own = norms[start : start + len(cross)].tolist()
+                found += list(pool.map(lambda row, norm: self._outward(select(row, self._norms, norm)), cross, own))
+        return found
+
+    def _outward(self, similar: Similar) -> Similar:
+        """Internal rows as the caller's."""
+        return similar if self._order is None else Similar(self._order[similar.rows].astype(np.int32), similar.weights)
+
+    def _blocks(self, queries: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """(first query, int32 [b, n] of -2 q.x in a buffer that the next block overwrites), blocks that fit SCORE_BYTES."""
         block = max(1, min(len(queries), SCORE_BYTES // (4 * max(1, len(self)))))
         scores = np.empty((block, len(self)), dtype=np.int32)  # one buffer: fresh pages cost as much as a selection
+        for start in range(0, len(queries), block):
+            part = queries[start : start + block]
+            cross = scores[: len(part)]
+            self._product(minus_twice(part), self._features, cross)
+            yield start, cross
+
+    def _search(self, queries: np.ndarray, found: np.ndarray) -> None:
+        """Fill ``found``."""
         with ThreadPoolExecutor(self._threads or _default_threads()) as pool:
-            for start in range(0, len(queries), block):
-                part = queries[start : start + block]
-                cross = scores[: len(part)]
-                self._product(minus_twice(part), self._features, cross)
+            for start, cross in self._blocks(queries):
                 step = max(1, min(TOGETHER, PREFIX_ENTRIES // (8 * max(1, len(self)))))
-                parts = [slice(i, i + step) for i in range(0, len(part), step)]
+                parts = [slice(i, i + step) for i in range(0, len(cross), step)]
                 list(pool.map(self._select, [cross[p] for p in parts], [found[start:][p] for p in parts]))
 
     def _select(self, cross: np.ndarray, found: np.ndarray) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from teacher.embeddings import embed_records
 from teacher.features import Embedder
+from teacher.individual import answer_individually
 from teacher.mechanisms.electorate import Electorate
+from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.registry import from_slot
 from teacher.neighbors import ExactIndex
 from teacher.privacy.ledger import Ledger
@@ -63,6 +66,8 @@ class Teacher:
         self._batch_size, self._workers = batch_size, workers
         assert ledger.state.plan is not None
         self._mechanisms = [from_slot(slot) for slot in ledger.state.plan.slots]
+        self._individual = any(isinstance(mechanism, IndKnn) for mechanism in self._mechanisms)
+        self._serials = np.zeros(0, dtype=np.int64)
         self._lock = threading.Lock()
         self._spec: ExtractorSpec | None = None
 
@@ -76,6 +81,8 @@ class Teacher:
             embedder = Embedder(spec, probe=probe, batch_size=self._batch_size, workers=self._workers)
             embedded = embed_records(self._directory, self._open_records(), spec, embedder, self._embedding)
             self._index, self._labels = ExactIndex(embedded.features, embedded.ids), embedded.labels
+            if self._individual:
+                self._serials = self._ledger.enrol(embedded.ids)
             self._embedder, self._spec = embedder, spec
             self._ledger.use_extractor(spec.sha256(), spec.public_fields())
 
@@ -123,19 +130,30 @@ class Teacher:
         """Take one batch of distinct queries through the mechanism's stages: charge, draw, record, for each."""
         mechanism, row = self._mechanisms[slot], {identity: position for position, identity in enumerate(batch)}
         embedded, _ = self._embedder.embed(inputs)  # public inputs: a query with features that are not finite becomes zeros
-        voters = Electorate(self._index, self._labels, self._num_classes, embedded)
+        length = self._embedder.length(embedded.shape[1])
+        voters = Electorate(self._index, self._labels, self._num_classes, embedded, length)
+        if isinstance(mechanism, IndKnn):
+            with self._failures():
+                answer_individually(self._ledger, slot, mechanism, voters, self._serials, batch, self._entropy)
+            return
         for stage in mechanism.stages:
             waiting = [i for i in batch if not self._settled(slot, i)]
             due = [i for i in waiting if mechanism.next_stage(self._ledger.state.results.get(i, {})) == stage]
             charge = self._ledger.charge(slot, stage, due)
             if not charge.granted:
                 continue
-            try:
+            with self._failures():
                 drawn = mechanism.draw(stage, voters.select([row[i] for i in charge.granted]), charge.granted, self._entropy)
                 self._ledger.record(charge, dict(zip(charge.granted, drawn.tolist(), strict=True)))
-            except Exception as error:
-                (self._directory / "errors.log").open("a").write(traceback.format_exc())
-                raise TeacherFailed from error
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Whatever goes wrong where private rows are at work is one constant outside."""
+        try:
+            yield
+        except Exception as error:
+            (self._directory / "errors.log").open("a").write(traceback.format_exc())
+            raise TeacherFailed from error
 
     def _reply(self, slot: int, identities: list[str], served: int, before: dict[tuple[int, str], int]) -> Answers:
         state, mechanism = self._ledger.state, self._mechanisms[slot]

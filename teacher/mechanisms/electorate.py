@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from teacher.kernels import Select, Similar
 from teacher.neighbors import ExactIndex, sampled_votes
 from teacher.privacy.noise import Entropy
 
@@ -16,16 +17,22 @@ class Electorate:
     """Searchable private embeddings with their labels, and one batch of embedded queries.
 
     ``index``: of the records whose features are finite; ``labels``: int64 [n_records]; ``queries``: int8 [n_queries, d].
+    ``length``: that of a unit vector after quantisation, public.
     """
 
     index: ExactIndex = field(repr=False)
     labels: np.ndarray = field(repr=False)
     num_classes: int
     queries: np.ndarray = field(repr=False)
+    length: float = 1.0
 
     def select(self, rows: Sequence[int]) -> Electorate:
         """The same voters before a part of the queries, in the order of ``rows``."""
         return replace(self, queries=self.queries[list(rows)])
+
+    def similar(self, select: Select) -> list[Similar]:
+        """For each query, the records that a kernel selects, as rows of ``labels``."""
+        return self.index.similar(self.queries, select)
 
     def votes(self, k: int, sampling_probability: float, keys: Sequence[str], release: str, entropy: Entropy) -> np.ndarray:
         """Votes of the min(k, |sample|) nearest of a fresh Poisson sample per query: int64 [n_queries, n_classes]."""

@@ -1,4 +1,4 @@
-"""What every mechanism offers; the teacher, the plan and the ledger know nothing else about one."""
+"""What every mechanism offers to the plan, the ledger and the teacher."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Mechanism(Protocol):
     """A frozen dataclass of publishable fields, among them ``kind``, a Literal with a default: its name everywhere.
 
-    It owns both its randomness (``draw``) and its privacy curve (``releases``), from the same fields. One more mechanism
-    is one file here and its class in ``registry.AnyMechanism``.
+    It owns both its randomness and its privacy curve (``releases``), from the same fields. One more mechanism is one file
+    here and its class in ``registry.AnyMechanism``.
     """
 
     @property
@@ -38,11 +38,8 @@ class Mechanism(Protocol):
         """What at most ``asked`` queries with at most ``answered`` labels are, for the accountant."""
         ...
 
-    def draw(self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """Released values of one stage for the queries of ``voters``, whose identities are ``keys`` and charged already.
-
-        int64 [n_queries], or int64 [n_queries, m] where a release is a list of integers.
-        """
+    def planned(self, epsilon: float, delta: float, asked: int) -> Mechanism:
+        """With all fields filled in that a budget or a number of planned queries decides, where it has the plan to itself."""
         ...
 
     def next_stage(self, results: Mapping[str, Value]) -> str | None:
@@ -51,4 +48,15 @@ class Mechanism(Protocol):
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query."""
+        ...
+
+
+class Drawn(Mechanism, Protocol):
+    """A mechanism whose releases are paid for one by one, query by query."""
+
+    def draw(self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Released values of one stage for the queries of ``voters``, whose identities are ``keys`` and charged already.
+
+        int64 [n_queries], or int64 [n_queries, m] where a release is a list of integers.
+        """
         ...

@@ -70,6 +70,10 @@ class PrivateKnn:
         argmax = {"sigma": self.sigma_vote, "sampling_probability": gamma}
         return Release(SCREEN, "screening", screening, asked), Release(AGGREGATE, "argmax", argmax, answered)
 
+    def planned(self, epsilon: float, delta: float, asked: int) -> PrivateKnn:
+        """As it is: every field has a value of its own."""
+        return self
+
     def draw(self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """One noisy release per query of ``voters``: int64 [n_queries], the screening bit or the winning class.
 

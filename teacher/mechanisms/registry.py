@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TypeAlias, get_args
 
-from teacher.mechanisms.mechanism import Mechanism
+from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.privacy.plan import Slot
 from wall.errors import InvalidInput, LedgerMismatch
 
-AnyMechanism: TypeAlias = PrivateKnn  # a union, told apart by `kind`
+AnyMechanism: TypeAlias = PrivateKnn | IndKnn  # a union, told apart by `kind`
 
-MECHANISMS: dict[str, type[AnyMechanism]] = {m.kind: m for m in get_args(AnyMechanism) or (AnyMechanism,)}
+MECHANISMS: dict[str, type[AnyMechanism]] = {m.kind: m for m in get_args(AnyMechanism)}
 DEFAULT_KIND = PrivateKnn.kind
 
 
@@ -22,7 +22,7 @@ def mechanism_class(kind: object) -> type[AnyMechanism]:
     return MECHANISMS[kind]
 
 
-def from_slot(slot: Slot) -> Mechanism:
+def from_slot(slot: Slot) -> AnyMechanism:
     """The mechanism of a plan's slot. Raises LedgerMismatch unless the slot's releases are exactly the mechanism's own."""
     try:
         mechanism = MECHANISMS[str(slot.mechanism["kind"])](**slot.mechanism)  # type: ignore[arg-type]

@@ -91,6 +91,21 @@ def require_affordable(plan: Plan) -> None:
         )
 
 
+def largest_rho(epsilon: float, delta: float) -> float:
+    """The zCDP budget that (epsilon, delta) buys by the best conversion, rounded down to a multiple of 1e-7.
+
+    At (1, 1e-5): 0.03055 (0.0208 by the classic conversion). Raises BudgetRefused where not even 1e-7 is affordable.
+    """
+    low, high = 0, 10**12  # rho in units of 1e-7
+    while high - low > 1:
+        middle = (low + high) // 2
+        total = _total([Release("zcdp", "zcdp", {"rho": middle / 1e7}, 1)], [1], release_rdp)
+        low, high = (middle, high) if epsilon_from_rdp(ORDERS, total, delta)[0] <= epsilon else (low, middle)
+    if low == 0:
+        raise BudgetRefused(f"`budget.epsilon` must be large enough to buy anything at delta = {delta}. Found {epsilon}.")
+    return low / 1e7
+
+
 def reading(plan: Plan, counts: Sequence[int]) -> float:
     """Epsilon of what has been bought so far, by tight RDP: an odometer, for display only, never a guarantee.
 

@@ -18,6 +18,7 @@ from teacher.privacy.conversion import round_up
 from teacher.privacy.plan import Plan
 from wall.errors import LabelwallError, MissingData
 
+PREPAID_KIND = "ind_knn"
 KNOWN = {
     "genesis": {"format", "dataset", "unsafe", "plan"},
     "extractor": {"sha256", "fields"},
@@ -120,6 +121,7 @@ def _check_entries(rows: list[tuple], finding: Finding) -> None:  # type: ignore
             finding.problems.append(f"entries of an unknown kind or with unknown fields: {unknown[:5]}, or no first entry")
             return
         plan = Plan.from_json(bodies[0][1]["plan"])
+        _check_prepaid(plan, finding)
         _check_certificate(bodies[0][1], plan, finding)
         _check_counts(bodies, plan, finding)
     except (KeyError, TypeError, ValueError, AttributeError, LabelwallError) as error:
@@ -145,8 +147,21 @@ def _check_certificate(genesis: dict, plan: Plan, finding: Finding) -> None:  # 
         finding.problems.append("the plan's caps cost more than its budget")
 
 
+def _check_prepaid(plan: Plan, finding: Finding) -> None:
+    """One charge that answers without end is sound for individual budgets alone, and where it costs the whole of them."""
+    for slot, entry in enumerate(plan.slots):
+        for release in entry.releases:
+            whole = release.curve == "zcdp" and release.parameters == {"rho": entry.mechanism.get("rho")}
+            sound = entry.mechanism.get("kind") == PREPAID_KIND and whole and len(entry.releases) == 1 and release.cap == 1
+            if release.prepaid and not sound:
+                finding.problems.append(f"release {release.name!r} of slot {slot} is charged once, but its mechanism is not")
+            if not release.prepaid and entry.mechanism.get("kind") == PREPAID_KIND:
+                finding.problems.append(f"release {release.name!r} of slot {slot} should be charged once and in full")
+
+
 def _check_counts(bodies: list[tuple], plan: Plan, finding: Finding) -> None:  # type: ignore[type-arg]
     caps = {(slot, r.name): r.cap for slot, entry in enumerate(plan.slots) for r in entry.releases}
+    prepaid = {(slot, r.name) for slot, entry in enumerate(plan.slots) for r in entry.releases if r.prepaid}
     charged: Counter[tuple[int, str]] = Counter()
     released: Counter[tuple[int, str]] = Counter()
     open_charges: dict[int, tuple[tuple[int, str], int]] = {}
@@ -164,13 +179,18 @@ def _check_counts(bodies: list[tuple], plan: Plan, finding: Finding) -> None:  #
             if body["charge"] not in open_charges:
                 finding.problems.append(f"entry {seq} releases without an unused charge before it")
                 continue
-            key, paid = open_charges.pop(body["charge"])
+            key, paid = open_charges[body["charge"]]
+            if key not in prepaid:
+                del open_charges[body["charge"]]
             released[key] += len(body["results"])
             again = [identity for identity in body["results"] if (identity, key[1]) in seen]
             seen.update((identity, key[1]) for identity in body["results"])
-            if len(body["results"]) > paid or again:
+            if (len(body["results"]) > paid and key not in prepaid) or again:
                 finding.problems.append(f"entry {seq} releases more than it paid for, or the same query twice")
-        elif kind == "refusal" and charged[body["slot"], body["release"]] != caps.get((body["slot"], body["release"])):
+        elif kind == "refusal" and (
+            charged[body["slot"], body["release"]] != caps.get((body["slot"], body["release"]))
+            or (body["slot"], body["release"]) in prepaid
+        ):
             finding.problems.append(f"entry {seq} refuses although its cap was not reached")
     finding.charged = {f"{slot}/{name}": count for (slot, name), count in charged.items()}
     finding.released = {f"{slot}/{name}": count for (slot, name), count in released.items()}

@@ -1,6 +1,7 @@
 """The ledger: an append-only, hash-chained list of charges and releases, durable before anything is drawn or sent.
 
-One table holds entries (seq, kind, body, prev, hash); all else is replayed from it when the ledger is opened. The order is
+One table holds entries (seq, kind, body, prev, hash); all that is public is replayed from it when the ledger is opened. A second,
+private one holds what each record paid under a prepaid release (accounts.py), in the same transactions. The order is
 charge (commit) -> draw -> record the results (commit) -> send. A charge whose results were never recorded stays spent and
 is paid again in full when the same query comes back, so the loss on record is never below what was released.
 Entries carry no time of day: when a release happened may depend on private work.
@@ -16,15 +17,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import sqlalchemy as sa
 
+from teacher.privacy import accounts_table
+from teacher.privacy.accounts import DAMAGED, ENROL, PAY, RESERVE, Accounts, Payments, Row, encode_ids
 from teacher.privacy.anchor import Anchor
 from teacher.privacy.ledger_state import FORMAT, GENESIS_PREV, LedgerState
 from teacher.privacy.plan import Plan
 from wall.errors import LedgerMismatch
 from wall.messages import Value, canonical_json
-
-Append = Callable[[str, dict[str, object]], int]
 
 metadata = sa.MetaData()
 entries = sa.Table(
@@ -43,11 +45,21 @@ head = sa.Table(
     sa.Column("seq", sa.Integer, nullable=False),
     sa.Column("hash", sa.Text, nullable=False),
 )
+SNAPSHOT_EVERY = 64  # batches: bounds what opening a ledger replays, and the rows that are kept
 
 
 def entry_hash(seq: int, kind: str, body: str, prev: str) -> str:
     """SHA-256 (hex) that chains entry ``seq`` to its predecessor's hash ``prev``."""
     return hashlib.sha256(canonical_json([seq, kind, body, prev])).hexdigest()
+
+
+@dataclass(frozen=True)
+class Write:
+    """An open transaction. ``append(kind, body)``: a public entry, its sequence number; ``keep(row)``: a private row."""
+
+    append: Callable[[str, dict[str, object]], int]
+    keep: Callable[[Row], None]
+    compact: Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,7 @@ class Ledger:
             raise LedgerMismatch(f"there is no ledger at {path.name}; it is created with the data set's first plan.")
         self._engine = _engine(path)
         self._anchor = Anchor(anchor) if anchor else None
-        self.state = LedgerState()
+        self.state, self.accounts = LedgerState(), Accounts()
         with self._transaction():
             pass
         if self._anchor:
@@ -96,27 +108,61 @@ class Ledger:
 
     def use_extractor(self, sha256: str, fields: dict[str, object]) -> None:
         """Record the extractor that later charges use. Public: it came from the caller, or is a constant."""
-        with self._transaction() as append:
+        with self._transaction() as write:
             if self.state.extractor != sha256:
-                append("extractor", {"sha256": sha256, "fields": fields})
+                write.append("extractor", {"sha256": sha256, "fields": fields})
+
+    def enrol(self, ids: np.ndarray) -> np.ndarray:
+        """Give records (int64 [n] distinct ids) their accounts, where they have none: int64 [n] serials. Commits."""
+        with self._transaction() as write:
+            new = self.accounts.new(ids)
+            if len(new):
+                write.keep((ENROL, -1, 0, encode_ids(new)))
+        return self.accounts.serials(ids)
+
+    def charge_prepaid(self, slot: int, release: str, identities: Sequence[str], reservation: Payments) -> Charge:
+        """Charge a prepaid release, once and in full, and reserve what these queries may cost each record at most. Commits.
+
+        Raises LedgerMismatch where the records' accounts do not stand where the entries do: without them nothing is drawn.
+        """
+        with self._transaction() as write:
+            self._require_accounts(slot)
+            if not self.state.release(slot, release).prepaid:
+                raise LedgerMismatch(f"release {release!r} of slot {slot} is not prepaid.")
+            seq = self.state.prepaid_charge(slot, release)
+            if seq is None:
+                seq = write.append("charge", {"slot": slot, "release": release, "count": 1})
+            write.keep((RESERVE, slot, self.state.batches.get(slot, 0) + 1, reservation.encode()))
+        return Charge(seq, tuple(identities))
+
+    def record_prepaid(self, charge: Charge, results: dict[str, Value], payments: Payments) -> None:
+        """Store a batch's results and, in the same transaction, the exact payments in place of the reservation. Commits."""
+        with self._transaction() as write:
+            write.append("release", {"charge": charge.seq, "results": results})
+            slot = self.state.open_charges[charge.seq][0]
+            write.keep((PAY, slot, self.state.batches[slot], payments.encode()))
+            if self.accounts.since_snapshot[slot] >= SNAPSHOT_EVERY:
+                write.compact(slot)
 
     def charge(self, slot: int, release: str, identities: Sequence[str]) -> Charge:
         """Pay for one release per identity, in order, as far as the cap goes; store a refusal for the rest. Commits.
 
         Nothing may be drawn for an identity before it stands in the returned ``granted``.
         """
-        with self._transaction() as append:
+        with self._transaction() as write:
+            if self.state.release(slot, release).prepaid:
+                raise LedgerMismatch(f"release {release!r} of slot {slot} is prepaid: it needs a reservation.")
             left = self.state.left(slot, release)
             granted, refused = tuple(identities[:left]), list(identities[left:])
-            seq = append("charge", {"slot": slot, "release": release, "count": len(granted)}) if granted else -1
+            seq = write.append("charge", {"slot": slot, "release": release, "count": len(granted)}) if granted else -1
             if refused:
-                append("refusal", {"slot": slot, "release": release, "identities": refused})
+                write.append("refusal", {"slot": slot, "release": release, "identities": refused})
         return Charge(seq, granted)
 
     def record(self, charge: Charge, results: dict[str, Value]) -> None:
         """Store the results of a charge's draws under their queries' identities. Commits; after this they may be sent."""
-        with self._transaction() as append:
-            append("release", {"charge": charge.seq, "results": results})
+        with self._transaction() as write:
+            write.append("release", {"charge": charge.seq, "results": results})
 
     def export(self, path: Path) -> None:
         """Write all that an auditor needs to a fresh SQLite file, byte for byte a function of the entries."""
@@ -135,7 +181,7 @@ class Ledger:
         self._engine.dispose()
 
     @contextmanager
-    def _transaction(self) -> Iterator[Append]:
+    def _transaction(self) -> Iterator[Write]:
         """One exclusive transaction: catch up with the file, append, commit, then advance the anchor.
 
         Whatever goes wrong, the state in memory is dropped and replayed from the file by the next transaction.
@@ -146,14 +192,27 @@ class Ledger:
                 newer = sa.select(entries).where(entries.c.seq > before).order_by(entries.c.seq)
                 for row in connection.execute(newer):
                     self._take(row.seq, row.kind, row.body, row.prev, row.hash)
-                yield lambda kind, body: self._append(connection, kind, body)
+                if self._prepaid():
+                    accounts_table.replay(connection, self.accounts)
+                yield Write(
+                    append=lambda kind, body: self._append(connection, kind, body),
+                    keep=lambda row: accounts_table.keep(connection, self.accounts, row),
+                    compact=lambda slot: accounts_table.compact(connection, self.accounts, slot),
+                )
         except BaseException as error:
-            self.state = LedgerState()
+            self.state, self.accounts = LedgerState(), Accounts()
             if isinstance(error, sa.exc.DatabaseError):
                 raise LedgerMismatch("the ledger is not readable or not writable, nothing was released.") from error
             raise
         if self._anchor and self.state.seq > before >= 0:
             self._anchor.advance(self.state.seq, self.state.head)
+
+    def _prepaid(self) -> bool:
+        return self.state.plan is not None and any(release.prepaid for release in self.state.plan.releases())
+
+    def _require_accounts(self, slot: int) -> None:
+        if self.state.batches.get(slot, 0) != self.accounts.batches.get(slot, 0):
+            raise LedgerMismatch(DAMAGED)
 
     def _append(self, connection: sa.Connection, kind: str, body: dict[str, object]) -> int:
         seq, prev, text = self.state.seq + 1, self.state.head, canonical_json(body).decode()

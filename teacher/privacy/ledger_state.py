@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from teacher.privacy.plan import Plan
+from teacher.privacy.plan import Plan, Release
 from wall.errors import LedgerMismatch
 from wall.messages import Value
 
@@ -26,6 +26,7 @@ class LedgerState:
     spent: dict[tuple[int, str], int] = field(default_factory=dict)  # (slot, release) -> releases charged
     open_charges: dict[int, tuple[int, str, int]] = field(default_factory=dict)  # seq -> (slot, release, count)
     results: dict[str, dict[str, Value]] = field(default_factory=dict)  # identity -> release -> released value
+    batches: dict[int, int] = field(default_factory=dict)  # slot -> batches recorded under its prepaid charge
     refused: set[str] = field(default_factory=set)  # identities with the stored refusal `cap_reached`
 
     @property
@@ -34,13 +35,21 @@ class LedgerState:
         return len(self.hashes) - 1
 
     def left(self, slot: int, release: str) -> int:
-        """How many more releases of this kind the plan allows. Raises LedgerMismatch for an unknown kind."""
+        """How many more charges of this kind the plan allows. Raises LedgerMismatch for an unknown kind."""
+        return self.release(slot, release).cap - self.spent.get((slot, release), 0)
+
+    def release(self, slot: int, name: str) -> Release:
+        """A release of the plan. Raises LedgerMismatch where there is none of this slot and name."""
         if self.plan is None or not 0 <= slot < len(self.plan.slots):
             raise LedgerMismatch(f"the ledger's plan has no slot {slot}.")
         for candidate in self.plan.slots[slot].releases:
-            if candidate.name == release:
-                return candidate.cap - self.spent.get((slot, release), 0)
-        raise LedgerMismatch(f"slot {slot} of the ledger's plan has no release {release!r}.")
+            if candidate.name == name:
+                return candidate
+        raise LedgerMismatch(f"slot {slot} of the ledger's plan has no release {name!r}.")
+
+    def prepaid_charge(self, slot: int, release: str) -> int | None:
+        """Sequence number of the open charge of a prepaid release, None before it is charged."""
+        return next((seq for seq, charge in self.open_charges.items() if charge[:2] == (slot, release)), None)
 
     def counts(self) -> list[int]:
         """Releases charged so far, in the order of the plan's list."""
@@ -83,17 +92,22 @@ class LedgerState:
 
     def _release(self, *, charge: int, results: dict[str, Value]) -> None:
         self._require(charge in self.open_charges, "a release without an unused charge before it")
-        _, release, count = self.open_charges[charge]
-        self._require(0 < len(results) <= count, "a release of more than was charged")
+        slot, release, count = self.open_charges[charge]
+        prepaid = self.release(slot, release).prepaid
+        self._require(len(results) > 0 and (prepaid or len(results) <= count), "a release of more than was charged")
         fresh = all(release not in self.results.get(i, {}) and i not in self.refused for i in results)
         self._require(fresh, "a second release for the same query")
         self._require(all(_released(value) for value in results.values()), "a released value is no integer, nor a list of them")
-        del self.open_charges[charge]
+        if prepaid:
+            self.batches[slot] = self.batches.get(slot, 0) + 1
+        else:
+            del self.open_charges[charge]
         for identity, value in results.items():
             self.results.setdefault(identity, {})[release] = value
 
     def _refusal(self, *, slot: int, release: str, identities: list[str]) -> None:
-        self._require(self.left(slot, release) == 0, "a refusal while the cap was not reached")
+        reached = self.left(slot, release) == 0 and not self.release(slot, release).prepaid
+        self._require(reached, "a refusal while the cap was not reached")
         self.refused.update(identities)
 
 

@@ -16,17 +16,21 @@ class Release:
 
     ``name``: what is released, e.g. "screen" or "aggregate". ``curve``: a key of ``curves.CURVES``; with ``parameters``
     (its keyword arguments) it gives the RDP of one release. ``cap``: at most this many releases, over all rounds,
-    callers and restarts of a ledger.
+    callers and restarts of a ledger. ``prepaid``: charged once, in full, before its first answer, and the charge stays open:
+    the curve then bounds all answers ever given under it, and what each record still may contribute is kept in private.
     """
 
     name: str
     curve: str
     parameters: dict[str, Parameter]
     cap: int
+    prepaid: bool = False
 
     def __post_init__(self) -> None:
         if self.cap < 0:
             raise InvalidInput(f"{self.name}.cap", "at least 0", self.cap)
+        if not isinstance(self.prepaid, bool) or (self.prepaid and self.cap > 1):
+            raise InvalidInput(f"{self.name}.prepaid", "true or false, and true with a cap of at most 1", self.prepaid)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,92 @@
+"""Similarity of records to queries as integers: who is similar enough, and with which weight, exact in every batch.
+
+Features are integers in -63..63 in at most 4,000 dimensions, so |x|^2 and |q|^2 are at most M = 4000 * 63^2 < 2^23.93, and
+(q.x)^2 <= |x|^2 |q|^2 <= M^2 < 2^47.85. Weights are multiples of 1/GRID, rounded down. A record's row of numbers depends on
+that record, the query and public constants alone: integers leave no room for the company a row is computed in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from wall.errors import InvalidInput
+
+GRID = 128  # steps of a weight: GRID^2 (q.x)^2 < 2^62 fits int64
+STEPS = 4096  # steps of a threshold: its square is 2^24
+_BITS, _MASK = 24, (1 << 24) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Similar:
+    """The records at or above the threshold for one query, whatever they have left to spend.
+
+    ``rows``: int32 [m], distinct; ``weights``: uint8 [m], kernel values in units of 1/GRID, rounded down, 0..GRID.
+    """
+
+    rows: np.ndarray = field(repr=False)
+    weights: np.ndarray = field(repr=False)
+
+
+# (cross terms -2 q.x int32 [n], squared norms of records int32 [n], of the query) -> who is similar
+Select = Callable[[np.ndarray, np.ndarray, int], Similar]
+
+
+def threshold_steps(threshold: float) -> int:
+    """The nearest step of the grid 1/STEPS, at least one: int in 1..STEPS. Raises InvalidInput outside (0, 1]."""
+    if not 0 < threshold <= 1:
+        raise InvalidInput("mechanism.threshold", "in (0, 1]", threshold)
+    return max(1, round(threshold * STEPS))
+
+
+def cosine(threshold: float) -> Select:
+    """max(0, q.x / (|q| |x|)) >= threshold, its square compared as integers; a zero vector is similar to nothing.
+
+    With t = threshold * STEPS and N = |x|^2 |q|^2: q.x > 0 and (q.x)^2 >= t^2 N / 2^24, that is, (q.x)^2 >= its ceiling.
+    N = 2^24 h + l gives t^2 h + ceil(t^2 l / 2^24), where t^2 h < 2^48 and t^2 l < 2^48.
+    The weight is floor(sqrt(floor(GRID^2 (q.x)^2 / N))) <= GRID, an integer square root from a table.
+    """
+    t = threshold_steps(threshold)
+
+    def select(cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
+        # A cheap superset first: float64 errs by a few 2^-53, and the bound is lowered by far more.
+        coarse = np.sqrt(norms, dtype=np.float64) * (-2 * (t / STEPS) * math.sqrt(norm) * (1 - 1e-9)) + 1
+        rows = np.flatnonzero((cross <= coarse) & (cross < 0))
+        dot, product = cross[rows].astype(np.int64) // -2, norms[rows].astype(np.int64) * norm
+        squared = dot * dot
+        exact = squared >= t * t * (product >> _BITS) + ((t * t * (product & _MASK) + _MASK) >> _BITS)
+        weights = _roots()[GRID * GRID * squared[exact] // product[exact]]
+        return Similar(rows[exact].astype(np.int32), weights)
+
+    return select
+
+
+def rbf(threshold: float, bandwidth: float, length: float) -> Select:
+    """exp(-|x - q|^2 / nu^2) >= threshold by the integer squared distance D: a table of the largest D for each weight.
+
+    nu = ``bandwidth`` * ``length``, in quantised units; ``length`` (public) is that of a unit vector after quantisation.
+    """
+    if not (math.isfinite(bandwidth) and 0 < bandwidth <= 1e6):
+        raise InvalidInput("mechanism.bandwidth", "positive and at most 1e6", bandwidth)
+    scale = (bandwidth * length) ** 2
+    farthest = math.floor(min(scale * math.log(STEPS / threshold_steps(threshold)), 2**30))
+    # [i]: the largest distance whose weight is GRID - i or more, ascending
+    reach = np.array([math.floor(min(scale * math.log(GRID / a), 2**30)) for a in range(GRID, 0, -1)], dtype=np.int64)
+
+    def select(cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
+        distances = cross + norms + np.int32(norm)  # below 2^26
+        rows = np.flatnonzero(distances <= farthest)
+        weights = GRID - np.searchsorted(reach, distances[rows].astype(np.int64), side="left")
+        return Similar(rows.astype(np.int32), weights.astype(np.uint8))
+
+    return select
+
+
+@lru_cache(maxsize=1)
+def _roots() -> np.ndarray:
+    """floor(sqrt(v)) for v in 0..GRID^2: uint8 [GRID^2 + 1]."""
+    return np.array([math.isqrt(v) for v in range(GRID * GRID + 1)], dtype=np.uint8)

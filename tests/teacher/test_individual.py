@@ -1,0 +1,176 @@
+"""Individual budgets through the teacher: one order of payments, whatever the batches, the extractors and the restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from teacher.mechanisms.ind_knn import ANSWER, IndKnn
+from teacher.neighbors import ExactIndex
+from teacher.privacy.accounts import FULL
+from teacher.privacy.audit import audit
+from teacher.privacy.ledger import Ledger
+from teacher.privacy.noise import SystemEntropy
+from teacher.privacy.plan import Plan, Slot
+from teacher.privacy.unsafe import UnsafeTape
+from teacher.records import Records
+from teacher.teacher import Teacher
+from wall.errors import TeacherFailed
+from wall.messages import ExtractorSpec, Outcome, Queries
+
+DIMENSIONS, CLASSES, N = 6, 3, 60
+SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
+MECHANISM = IndKnn(threshold=0.3, sigma_label=0.3, sigma_count=4.0, rho=0.3)
+
+
+def rows(n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, DIMENSIONS)).astype(np.float32)
+
+
+def records(n: int = N) -> Records:
+    return Records(rows(n, 0), np.arange(n) % CLASSES, np.arange(n)[::-1] * 7 + 5)  # ids that descend
+
+
+def teacher(folder: Path, entropy: object, *, batch_size: int = 16, held: Records | None = None, slots: int = 1) -> Teacher:
+    folder.mkdir(exist_ok=True)
+    path = folder / "ledger.sqlite"
+    plan = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(1, 1)),) * slots)
+    ledger = Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=entropy.unsafe)  # type: ignore[attr-defined]
+    held = records() if held is None else held
+    made = Teacher(lambda: held, ledger, folder, CLASSES, entropy, batch_size=batch_size)  # type: ignore[arg-type]
+    made.use_extractor(SPEC)
+    return made
+
+
+def left(folder: Path, ids: np.ndarray, slot: int = 0) -> np.ndarray:
+    accounts = Ledger(folder / "ledger.sqlite").accounts
+    return accounts.left(slot, accounts.serials(ids))
+
+
+def test_answers_and_payments_are_the_mechanisms_own(tmp_path: Path) -> None:
+    tape, asked, held = UnsafeTape(3), rows(30, 1), records()
+    made = teacher(tmp_path, tape)
+    answers = made.answer(Queries(asked))
+    features = made._embedder.embed(held.inputs)[0]
+    similar = ExactIndex(features, held.ids, threads=1).similar(made._embedder.embed(asked)[0], MECHANISM.select(1.0))
+    keys = Queries(asked).identities(SPEC.sha256(), MECHANISM.fields())
+    values, paid = MECHANISM.answer(similar, np.full(N, FULL), held.labels, CLASSES, keys, tape)
+    np.testing.assert_array_equal(answers.labels, values[:, 1])
+    assert (answers.outcomes == Outcome.ANSWERED).all()
+    np.testing.assert_array_equal(FULL - left(tmp_path, held.ids), paid)
+    stored = Ledger(tmp_path / "ledger.sqlite").state.results
+    assert [stored[key][ANSWER] for key in keys] == values.tolist()
+    assert answers.receipt.charged == {ANSWER: 1}
+    assert audit(tmp_path / "ledger.sqlite").charged == {f"0/{ANSWER}": 1}
+
+
+def test_the_size_of_a_batch_changes_nothing(tmp_path: Path) -> None:
+    asked = rows(40, 1)
+    found = {}
+    for size in (1, 7, 64):
+        labels = teacher(tmp_path / str(size), UnsafeTape(1), batch_size=size).answer(Queries(asked)).labels
+        found[size] = labels.tolist(), left(tmp_path / str(size), records().ids).tolist()
+    assert found[1] == found[7] == found[64]
+
+
+def test_known_queries_are_served_for_nothing(tmp_path: Path) -> None:
+    asked = rows(12, 1)
+    first = teacher(tmp_path, SystemEntropy()).answer(Queries(asked))
+    before = left(tmp_path, records().ids)
+    again = teacher(tmp_path, SystemEntropy()).answer(Queries(np.concatenate([asked, asked])))
+    assert again.labels.tolist() == first.labels.tolist() * 2
+    assert (again.receipt.asked, again.receipt.served, again.receipt.charged) == (24, 12, {ANSWER: 0})
+    np.testing.assert_array_equal(left(tmp_path, records().ids), before)
+
+
+def test_extractors_and_restarts_refill_nothing_and_exhausted_records_are_never_counted(tmp_path: Path) -> None:
+    """Under a new extractor every query is new; each goes on with the budgets that the last one left, down to nothing."""
+    entropy, before = UnsafeTape(2), np.full(N, FULL)
+    for number in range(12):
+        made = teacher(tmp_path, entropy)
+        made.use_extractor(ExtractorSpec("raw", (DIMENSIONS,), CLASSES, scale=1 + number / 50))
+        made.answer(Queries(rows(40, 10 + number)))
+        after = left(tmp_path, records().ids)
+        assert (after >= 0).all()
+        assert (after <= before).all()
+        silent = before < MECHANISM._count_units()
+        np.testing.assert_array_equal(after[silent], before[silent])
+        before = after
+    assert silent.all()  # everyone has said what it may ever say
+    answers = made.answer(Queries(rows(20, 99)))
+    assert (answers.outcomes == Outcome.ANSWERED).all()  # noise answers, in the same shape
+    counts = np.array([value[ANSWER][0] for value in made._ledger.state.results.values()][-20:])
+    assert (np.abs(counts) < 6 * 4.0).all()
+
+
+def test_slots_have_budgets_of_their_own(tmp_path: Path) -> None:
+    made = teacher(tmp_path, SystemEntropy(), slots=2)
+    made.answer(Queries(rows(20, 1), slot=0))
+    assert (left(tmp_path, records().ids, 1) == FULL).all()
+    made.answer(Queries(rows(20, 2), slot=1))
+    assert (left(tmp_path, records().ids, 1) < FULL).any()
+
+
+def test_no_records_at_all_answer_in_the_same_shape(tmp_path: Path) -> None:
+    made = teacher(tmp_path, SystemEntropy(), held=Records(rows(0, 0), np.zeros(0, np.int64), np.zeros(0, np.int64)))
+    answers = made.answer(Queries(rows(9, 1)))
+    assert (answers.outcomes == Outcome.ANSWERED).all()
+    assert set(answers.labels.tolist()) <= {0, 1, 2}
+    assert answers.receipt.charged == {ANSWER: 1}
+
+
+class Failing(SystemEntropy):
+    """Fails at the third label of a batch."""
+
+    def __init__(self) -> None:
+        self.drawn = 0
+
+    def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+        self.drawn += release == "label"
+        if release == "label" and self.drawn == 3:
+            raise RuntimeError("record 17 is to blame")
+        return super().discrete_gaussian(sigma, keys, release, width)
+
+
+def test_a_failure_after_the_reservation_is_one_constant_and_stays_paid(tmp_path: Path) -> None:
+    made = teacher(tmp_path, Failing())
+    with pytest.raises(TeacherFailed) as caught:
+        made.answer(Queries(rows(16, 1)))
+    assert "17" not in str(caught.value)
+    reserved = FULL - left(tmp_path, records().ids)
+    assert (reserved > 0).any()
+    assert Ledger(tmp_path / "ledger.sqlite").state.results == {}
+    assert made.answer(Queries(rows(16, 1))).labels.shape == (16,)  # the same teacher goes on
+    assert (FULL - left(tmp_path, records().ids) >= reserved).all()
+
+
+def test_a_record_that_no_query_is_near_changes_no_public_byte(tmp_path: Path) -> None:
+    """Neighbouring data sets on one tape: budgets, order and company of the others stay what they were."""
+    asked, held = np.abs(rows(30, 1)), records()
+    far = Records(
+        np.vstack([-np.ones((1, DIMENSIONS), np.float32), held.inputs]), np.append(1, held.labels), np.append(0, held.ids)
+    )
+    exported = []
+    for name, data in (("without", held), ("with", far)):
+        made = teacher(tmp_path / name, UnsafeTape(5), held=data)
+        answers = made.answer(Queries(asked))
+        made._ledger.export(tmp_path / name / "public.sqlite")
+        exported.append(((tmp_path / name / "public.sqlite").read_bytes(), answers.labels.tolist(), answers.receipt))
+    assert exported[0] == exported[1]
+    np.testing.assert_array_equal(left(tmp_path / "with", held.ids), left(tmp_path / "without", held.ids))
+    assert left(tmp_path / "with", np.array([0])).tolist() == [FULL]
+
+
+def test_a_record_under_a_query_changes_only_what_it_votes_on(tmp_path: Path) -> None:
+    """The same comparison can fail: a record near the queries changes counts, by one where it is the only difference."""
+    asked, held = np.abs(rows(30, 1)), records()
+    near = Records(np.vstack([asked[:1], held.inputs]), np.append(1, held.labels), np.append(0, held.ids))
+    values = []
+    for name, data in (("without", held), ("with", near)):
+        made = teacher(tmp_path / name, UnsafeTape(5), held=data)
+        made.answer(Queries(asked[:1]))
+        values.append(next(iter(made._ledger.state.results.values()))[ANSWER])
+    assert values[1][0] - values[0][0] == 1
