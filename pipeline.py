@@ -2,6 +2,7 @@
 
 run      ask, train, send features back, for every round of a configuration; prints the price first
 plan     what a configuration costs, before anything private is read
+predict  private answers to a file of queries, with a receipt; no student
 audit    recompute the certificate from a ledger file alone
 report   write a run folder's report.html again
 data     PRIVATE: the custodian's check of a data set (counts, classes, bad rows)
@@ -101,6 +102,33 @@ def _plan(args: Sequence[str]) -> int:
     shown = describe_plan(config)
     print(json.dumps(shown) if rest.json else render_plan(shown))
     require_affordable(config.plan())
+    return 0
+
+
+def _predict(args: Sequence[str]) -> int:
+    from experiment.console import Console
+    from experiment.settings import config_parser, parse
+
+    parser = config_parser("predict", "Answer the rows of an npz file (array x) and write labels, receipt and ledger.", args)
+    parser.add_argument("--queries", type=str, required=True, help="npz file with the array x: rows like the public inputs")
+    parser.add_argument(
+        "--out", type=str, required=True, help="npz file to write: labels, outcomes; a receipt and the ledger beside"
+    )
+    parser.add_argument("--slot", type=int, default=0, help="which mechanism of the plan pays: its place in the list")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
+    config, rest = parse(parser, args)
+    console = Console(quiet=rest.quiet)
+    console.say(_price(config.plan()))
+
+    import torch
+
+    torch.set_num_threads(config.threads)
+    from experiment.predict import predict
+    from teacher.privacy.noise import SystemEntropy
+
+    out = Path(rest.out)
+    answers = predict(config, Path(rest.queries), out, slot=rest.slot, entropy=SystemEntropy(), console=console)
+    print(f"{(answers.labels >= 0).sum()} of {len(answers.labels)} answered, {answers.receipt.served} known before: {out}")
     return 0
 
 
@@ -242,6 +270,7 @@ def _init(args: Sequence[str]) -> int:
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "plan": _plan,
+    "predict": _predict,
     "audit": _audit,
     "report": _report,
     "data": _data,

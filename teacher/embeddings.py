@@ -1,4 +1,8 @@
-"""Private embeddings under an extractor, kept in the custodian's directory so that a restart does not compute them again."""
+"""Private embeddings under an extractor, kept in the custodian's directory so that a restart does not compute them again.
+
+A row of the cache belongs to one record, by the digest of what it was made from. A record that is gone, is gone from every
+cache: the file that held it is written anew without it, or deleted.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from teacher.features import Embedder
 from teacher.records import Records
 from wall.messages import ExtractorSpec
 
+DIGEST_BYTES = 16
+
 
 @dataclass(frozen=True)
 class Embedded:
@@ -26,25 +32,70 @@ class Embedded:
 def embed_records(
     directory: Path, records: Records, spec: ExtractorSpec, embedder: Embedder, progress: Callable[[int, int], None]
 ) -> Embedded:
-    """The records' embeddings, from the cache in ``directory`` when it was made from the same rows and extractor."""
-    cache, digest = directory / f"embeddings-{spec.sha256()[:16]}.npz", _digest(records)
-    if cache.exists():
-        with np.load(cache, allow_pickle=False) as stored:
-            if str(stored["digest"]) == digest:
-                return Embedded(stored["features"], stored["labels"], stored["ids"])
-    features, finite = embedder.embed(records.inputs, progress)
-    embedded = Embedded(features[finite], records.labels[finite], records.ids[finite])
+    """The records' embeddings; what the cache in ``directory`` was made for, record by record, is not computed again."""
+    cache, digests = directory / f"embeddings-{spec.sha256()[:16]}.npz", row_digests(records)
+    _forget(directory, set(digests), cache)
+    known = _load(cache)
+    place = {digest: i for i, digest in enumerate(known.digests)} if known else {}
+    found = np.array([place.get(digest, -1) for digest in digests], dtype=np.int64)
+    missing = np.flatnonzero(found < 0)
+    if known and not len(missing) and len(known.digests) == len(digests):
+        features, finite = known.features[found], known.finite[found]
+    else:
+        new, new_finite = embedder.embed(records.inputs[missing], progress)
+        features, finite = np.empty((len(found), new.shape[1]), dtype=np.int8), np.empty(len(found), dtype=bool)
+        if known:
+            features[found >= 0], finite[found >= 0] = known.features[found[found >= 0]], known.finite[found[found >= 0]]
+        features[missing], finite[missing] = new, new_finite
+        _save(cache, _Cached(digests, features, finite), records.ids)
+    return Embedded(features[finite], records.labels[finite], records.ids[finite])
+
+
+def forget(directory: Path, records: Records) -> None:
+    """Delete every cache that holds a row of a record that is not among these."""
+    _forget(directory, set(row_digests(records)), None)
+
+
+def _forget(directory: Path, present: set[bytes], kept: Path | None) -> None:
+    """``kept``: the cache that its own extractor is about to write anew."""
+    for part in directory.glob("embeddings-*.part"):
+        part.unlink()
+    for cache in directory.glob("embeddings-*.npz"):
+        known = _load(cache) if cache != kept else None
+        if cache != kept and (known is None or not present.issuperset(known.digests)):
+            cache.unlink()
+
+
+def row_digests(records: Records) -> list[bytes]:
+    """16 bytes of (input, label, id) for each row. Private: they stand in the custodian's caches and nowhere else."""
+    heading, digests = f"{records.inputs.dtype}{records.inputs.shape[1:]}", []
+    for row, label, identity in zip(records.inputs, records.labels.tolist(), records.ids.tolist(), strict=True):
+        digest = hashlib.blake2b(f"{heading} {label} {identity} ".encode(), digest_size=DIGEST_BYTES)
+        digest.update(np.ascontiguousarray(row).data)
+        digests.append(digest.digest())
+    return digests
+
+
+@dataclass(frozen=True)
+class _Cached:
+    digests: list[bytes]
+    features: np.ndarray
+    finite: np.ndarray
+
+
+def _load(cache: Path) -> _Cached | None:
+    """A cache, None where there is none of this form."""
+    if not cache.exists():
+        return None
+    with np.load(cache, allow_pickle=False) as stored:
+        if set(stored.files) != {"digests", "features", "finite", "ids"}:
+            return None
+        return _Cached([row.tobytes() for row in stored["digests"]], stored["features"], stored["finite"])
+
+
+def _save(cache: Path, made: _Cached, ids: np.ndarray) -> None:
+    digests = np.frombuffer(b"".join(made.digests), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
     scratch = cache.with_suffix(".part")
     with scratch.open("wb") as file:
-        np.savez(file, digest=digest, features=embedded.features, labels=embedded.labels, ids=embedded.ids)
+        np.savez(file, digests=digests, features=made.features, finite=made.finite, ids=ids)
     scratch.replace(cache)
-    return embedded
-
-
-def _digest(records: Records) -> str:
-    """SHA-256 (hex) of the rows. Private: it is written into the custodian's cache file and nowhere else."""
-    digest = hashlib.sha256()
-    for array in (records.inputs, records.labels, records.ids):
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from teacher.embeddings import embed_records
+from teacher import updates
+from teacher.embeddings import embed_records, forget
 from teacher.features import Embedder
 from teacher.individual import answer_individually
 from teacher.mechanisms.electorate import Electorate
@@ -70,6 +71,7 @@ class Teacher:
         self._serials = np.zeros(0, dtype=np.int64)
         self._lock = threading.Lock()
         self._spec: ExtractorSpec | None = None
+        self._records: Records | None = None
 
     def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
         """Embed the private records with a public feature map; later answers use it. Releases nothing.
@@ -79,12 +81,56 @@ class Teacher:
         """
         with self._lock:
             embedder = Embedder(spec, probe=probe, batch_size=self._batch_size, workers=self._workers)
-            embedded = embed_records(self._directory, self._open_records(), spec, embedder, self._embedding)
-            self._index, self._labels = ExactIndex(embedded.features, embedded.ids), embedded.labels
-            if self._individual:
-                self._serials = self._ledger.enrol(embedded.ids)
+            self._embed(self._opened(), spec, embedder)
             self._embedder, self._spec = embedder, spec
             self._ledger.use_extractor(spec.sha256(), spec.public_fields())
+
+    def add(self, records: Records) -> None:
+        """Records that vote from the next query on. For the custodian: nothing is released, and nothing private is said.
+
+        What a record of the same id spent before it was removed, it has spent. Durable when this returns; the time it takes does
+        not depend on how many queries were answered. Raises InvalidInput for rows that do not fit or an id that is present.
+        """
+        with self._lock:
+            held = self._opened()
+            updates.check(records, held, self._num_classes)
+            self._ledger.in_custody(lambda connection: updates.add(connection, records))
+            parts = [np.concatenate([getattr(held, name), getattr(records, name)]) for name in ("inputs", "labels", "ids")]
+            self._hold(Records(*parts))
+
+    def remove(self, ids: np.ndarray) -> None:
+        """Records (int64 [n] ids) that never vote again, and whose data is deleted: features, caches, rows that ``add`` stored.
+
+        Their ids and what they spent stay, in private. Answers afterwards are distributed as if they had left before the last
+        answer. An id that is not there is no error. The data source itself is the custodian's to clean.
+        """
+        if ids.dtype != np.int64 or ids.ndim != 1:
+            raise InvalidInput("ids", "int64 [n]", f"{ids.dtype} {list(ids.shape)}")
+        with self._lock:
+            held = self._opened()
+            self._ledger.in_custody(lambda connection: updates.remove(connection, ids))
+            kept = ~np.isin(held.ids, ids)
+            self._hold(Records(held.inputs[kept], held.labels[kept], held.ids[kept]))
+
+    def _opened(self) -> Records:
+        """The records as they are now; the data source is read once."""
+        if self._records is None:
+            base = self._open_records()
+            self._records = self._ledger.in_custody(lambda connection: updates.present(connection, base))
+        return self._records
+
+    def _hold(self, records: Records) -> None:
+        self._records = records
+        if self._spec is not None:
+            self._embed(records, self._spec, self._embedder)  # which forgets the rest, too
+        else:
+            forget(self._directory, records)
+
+    def _embed(self, records: Records, spec: ExtractorSpec, embedder: Embedder) -> None:
+        embedded = embed_records(self._directory, records, spec, embedder, self._embedding)
+        self._index, self._labels = ExactIndex(embedded.features, embedded.ids), embedded.labels
+        if self._individual:
+            self._serials = self._ledger.enrol(embedded.ids)
 
     def answer(self, queries: Queries) -> Answers:
         """Noisy labels for public inputs: int64 [n] with -1 where none was released, outcomes, and the receipt.

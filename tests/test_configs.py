@@ -13,7 +13,17 @@ CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 
 
 def test_the_promised_files_are_there() -> None:
-    promised = {"quickstart", "mnist", "mnist_paper", "svhn_paper", "cifar10_paper", "fashion_mnist", "own_folder", "own_arrays"}
+    promised = {
+        "quickstart",
+        "ind_knn_mnist5k",
+        "mnist",
+        "mnist_paper",
+        "svhn_paper",
+        "cifar10_paper",
+        "fashion_mnist",
+        "own_folder",
+        "own_arrays",
+    }
     assert promised <= {path.stem for path in CONFIGS}
 
 

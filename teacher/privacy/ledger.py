@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import sqlalchemy as sa
@@ -27,6 +28,8 @@ from teacher.privacy.ledger_state import FORMAT, GENESIS_PREV, LedgerState
 from teacher.privacy.plan import Plan
 from wall.errors import LedgerMismatch
 from wall.messages import Value, canonical_json
+
+T = TypeVar("T")
 
 metadata = sa.MetaData()
 entries = sa.Table(
@@ -176,6 +179,14 @@ class Ledger:
                 target.execute(table.insert(), [dict(row) for row in rows])
         copy.dispose()
         scratch.replace(path)
+
+    def in_custody(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run ``work`` on the private tables of the ledger's file, in one durable transaction. Nothing of it is exported."""
+        try:
+            with self._engine.begin() as connection:
+                return work(connection)
+        except sa.exc.DatabaseError as error:
+            raise LedgerMismatch("the ledger is not readable or not writable, nothing was changed.") from error
 
     def close(self) -> None:
         self._engine.dispose()

@@ -1,0 +1,88 @@
+"""`predict`: private answers to a file of queries, with a receipt; the teacher without a student."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from experiment.config import Config, first_extractor
+from experiment.console import Console
+from teacher.custodian import open_custodian
+from teacher.privacy.accountant import certified_epsilon, require_affordable
+from teacher.privacy.conversion import round_up
+from teacher.privacy.noise import Entropy
+from teacher.records import open_records
+from teacher.teacher import Teacher
+from wall import readers
+from wall.errors import InvalidInput, MissingData
+from wall.messages import Answers, Queries
+from wall.sources import Task, describe
+
+
+def predict(config: Config, queries: Path, out: Path, *, slot: int, entropy: Entropy, console: Console) -> Answers:
+    """Answer the rows of an npz file with the first round's features; known queries are served from the ledger.
+
+    ``queries``: an npz file with the array ``x``, rows like the data set's public inputs. Written: ``out``, an npz file with
+    ``labels`` (int64 [n], -1: none) and ``outcomes`` (uint8 [n]); beside it ``.receipt.json`` (cost, what is left, the ledger's
+    head, certified epsilon and delta) and ``.ledger.sqlite``, an auditor's copy.
+
+    Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData; nothing is read before the plan is affordable.
+    """
+    if config.custodian_dir is None:
+        raise InvalidInput("custodian_dir", "given: predictions are paid from its ledger", None)
+    plan = config.plan()
+    require_affordable(plan)
+    task = describe(config.data)
+    asked = Queries(_rows(queries, task), slot)
+    custodian = open_custodian(
+        Path(config.custodian_dir),
+        data={key: value for key, value in asdict(config.data).items() if key != "download"},
+        plan=plan,
+        unsafe=entropy.unsafe,
+        anchor=Path(config.anchor) if config.anchor else None,
+    )
+    try:
+        teacher = Teacher(
+            lambda: open_records(config.data, task),
+            custodian.ledger,
+            custodian.directory,
+            task.num_classes,
+            entropy,
+            batch_size=config.batch_size,
+            workers=config.workers,
+            progress=console.progress,
+        )
+        teacher.use_extractor(first_extractor(config, task), probe=asked.inputs[:64])
+        answers = teacher.answer(asked)
+        custodian.ledger.export(out.with_suffix(".ledger.sqlite"))
+        epsilon = None if custodian.ledger.state.unsafe else round_up(certified_epsilon(plan))
+    finally:
+        custodian.close()
+    _write(out, answers, {"epsilon": epsilon, "delta": plan.delta})
+    return answers
+
+
+def _rows(path: Path, task: Task) -> np.ndarray:
+    if not path.is_file():
+        raise MissingData(f"`queries` must be an existing npz file. Found {str(path)!r}.")
+    found = readers.read_member(readers.require_npz(path), "x")
+    if found is None:
+        raise InvalidInput("queries", "an npz file with the array x", str(path))
+    rows = readers.canonical_rows("x", found)
+    dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
+    if rows.shape[1:] != task.input_shape or rows.dtype != dtype:
+        rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as the data set's public inputs are"
+        raise InvalidInput("x", rule, readers.shape_text(rows))
+    return rows
+
+
+def _write(out: Path, answers: Answers, guarantee: dict[str, float | None]) -> None:
+    """The receipt last: a file of answers that has one is whole."""
+    scratch = out.with_name(out.name + ".part")
+    with scratch.open("wb") as file:
+        np.savez(file, labels=answers.labels, outcomes=answers.outcomes)
+    scratch.replace(out)
+    out.with_suffix(".receipt.json").write_text(json.dumps({**asdict(answers.receipt), **guarantee}, indent=2))

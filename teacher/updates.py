@@ -1,0 +1,73 @@
+"""Records that came or went after the data set was opened: private rows in the ledger's file, next to the payments.
+
+A removed record leaves its id and nothing else: secure_delete overwrites what SQLite frees, and no digest is kept. The data
+source may still hold it; it is the custodian's to delete there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import sqlalchemy as sa
+
+from teacher.records import Records
+from wall.errors import InvalidInput
+
+updates_metadata = sa.MetaData()
+updates = sa.Table(
+    "updates",
+    updates_metadata,
+    sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("label", sa.Integer),  # null: removed
+    sa.Column("input", sa.LargeBinary),
+)
+
+
+def present(connection: sa.Connection, base: Records) -> Records:
+    """The records of the data source less those removed, plus those added, which come last, ascending by id."""
+    if not sa.inspect(connection).has_table(updates.name):
+        return base
+    rows = connection.execute(sa.select(updates).order_by(updates.c.id)).all()
+    kept = ~np.isin(base.ids, np.array([row.id for row in rows], dtype=np.int64))
+    added = [row for row in rows if row.label is not None]
+    shape, dtype = (len(added), *base.inputs.shape[1:]), base.inputs.dtype
+    inputs = np.frombuffer(b"".join(row.input for row in added), dtype=dtype.newbyteorder("<")).reshape(shape).astype(dtype)
+    labels, ids = (np.array(values, dtype=np.int64) for values in ([r.label for r in added], [r.id for r in added]))
+    return Records(
+        np.concatenate([base.inputs[kept], inputs]),
+        np.concatenate([base.labels[kept], labels]),
+        np.concatenate([base.ids[kept], ids]),
+    )
+
+
+def add(connection: sa.Connection, records: Records) -> None:
+    """Write records whose ids are not present; a tombstone with the id gives way."""
+    updates_metadata.create_all(connection)
+    little = records.inputs.astype(records.inputs.dtype.newbyteorder("<"), copy=False)
+    for row, label, identity in zip(little, records.labels.tolist(), records.ids.tolist(), strict=True):
+        connection.execute(updates.delete().where(updates.c.id == identity))
+        connection.execute(updates.insert(), {"id": identity, "label": label, "input": np.ascontiguousarray(row).tobytes()})
+
+
+def remove(connection: sa.Connection, ids: np.ndarray) -> None:
+    """Leave a tombstone for each id (int64 [n]), whether or not there is such a record."""
+    updates_metadata.create_all(connection)
+    for identity in ids.tolist():
+        connection.execute(updates.delete().where(updates.c.id == identity))
+        connection.execute(updates.insert(), {"id": identity, "label": None, "input": None})
+
+
+def check(records: Records, like: Records, num_classes: int) -> None:
+    """Raises InvalidInput, naming no value, unless the rows could be rows of the data set and none of their ids is there."""
+    if records.inputs.dtype != like.inputs.dtype or records.inputs.shape[1:] != like.inputs.shape[1:]:
+        rule = f"{like.inputs.dtype} rows of shape {list(like.inputs.shape[1:])}"
+        raise InvalidInput("records.inputs", rule, f"{records.inputs.dtype} {list(records.inputs.shape[1:])}")
+    if records.inputs.dtype.kind == "f" and not np.isfinite(records.inputs).all():
+        raise InvalidInput("records.inputs", "finite", "NaN or infinity")
+    for name in ("labels", "ids"):
+        values = getattr(records, name)
+        if values.dtype != np.int64 or values.shape != records.inputs.shape[:1]:
+            raise InvalidInput(f"records.{name}", "int64, one for each row", f"{values.dtype} {list(values.shape)}")
+    if ((records.labels < 0) | (records.labels >= num_classes)).any():
+        raise InvalidInput("records.labels", "indices of the public classes", "another one")
+    if len(np.unique(records.ids)) != len(records.ids) or np.isin(records.ids, like.ids).any():
+        raise InvalidInput("records.ids", "distinct, and of no present record", "a repeated one", "Remove the old row first.")

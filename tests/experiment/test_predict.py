@@ -1,0 +1,65 @@
+"""`predict`: a file of queries in, labels, receipt and an auditor's ledger out; asked again, the same for nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pipeline
+from teacher.privacy.audit import audit
+from tests.experiment import tiny
+
+IND_KNN = "mechanism: {kind: ind_knn, threshold: 0.3, sigma_label: 0.3}\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    lines = [line for line in tiny.CONFIG.splitlines() if not line.startswith(("mechanism", "caps"))]
+    monkeypatch.setattr(tiny, "CONFIG", "\n".join([*lines, IND_KNN, "custodian_dir: custody\n"]))
+    tiny.write(tmp_path)
+    np.savez(tmp_path / "q.npz", x=tiny.rows(30, 9)[0])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def predict(*options: str) -> int:
+    return pipeline.main(["predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz", "--quiet", *options])
+
+
+def test_a_file_of_queries_is_answered_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predict() == 0
+    first = np.load("a.npz")
+    assert (first["labels"] == tiny.rows(30, 9)[1]).mean() > 0.7
+    assert (first["outcomes"] == 0).all()
+    receipt = json.loads(Path("a.receipt.json").read_text())
+    assert (receipt["asked"], receipt["served"], receipt["charged"]) == (30, 0, {"individual_budgets": 1})
+    assert (receipt["epsilon"], receipt["delta"]) == (1000.0, 1e-5)
+    finding = audit(folder / "a.ledger.sqlite", expect_head=receipt["ledger_head"])
+    assert (finding.problems, finding.released) == ([], {"0/individual_budgets": 30})
+    assert predict() == 0
+    assert "30 known before" in capsys.readouterr().out
+    np.testing.assert_array_equal(np.load("a.npz")["labels"], first["labels"])
+    assert json.loads(Path("a.receipt.json").read_text())["charged"] == {"individual_budgets": 0}
+
+
+MISTAKES = {
+    "no file": (["--queries", "none.npz"], "none.npz"),
+    "no array": (["--queries", "data.npz"], "array x"),
+    "shape": (["--queries", "wide.npz"], "`x` must be"),
+    "no custodian": (["--custodian_dir", "null"], "custodian_dir"),
+    "slot": (["--slot", "1"], "slot"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_clear_line(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("wide.npz", x=np.zeros((2, 99), np.float32))
+    options, mentioned = MISTAKES[name]
+    assert predict(*options) == 2
+    error = capsys.readouterr().err
+    assert mentioned in error
+    assert len(error.strip().splitlines()) == 1
+    assert not Path("a.npz").exists()
