@@ -17,7 +17,13 @@ REPOSITORY = Path(__file__).parents[1]
 README, GUIDE = REPOSITORY / "README.md", REPOSITORY / "docs" / "guide.md"
 PAGES = [README, *sorted((REPOSITORY / "docs").glob("*.md")), REPOSITORY / "CHANGELOG.md"]
 COMMAND = re.compile(r"^    (labelwall|make|python pipeline\.py) (.*?)(?:\s+#.*)?$", re.MULTILINE)
-OWN = {"run_dir": "run", "quiet": "run", "json": "plan"}  # options of one command, next to the settings
+OWN = {
+    "run_dir": "run",
+    "quiet": "run",
+    "json": "plan",
+    "queries": "predict",
+    "out": "predict",
+}  # options of one command, next to the settings
 HASH, EXAMPLE = "HASH", "own.yaml"  # words that stand for something of the reader's
 
 
@@ -56,7 +62,7 @@ def test_an_examples_settings_are_valid(line: str) -> None:
     parser = config_parser(command, "", arguments)
     for name, owner in OWN.items():
         if owner == command:
-            parser.add_argument(f"--{name}", action="store" if name == "run_dir" else "store_true")
+            parser.add_argument(f"--{name}", action="store" if name in ("run_dir", "queries", "out") else "store_true")
     config, _ = parse(parser, arguments)
     assert config.rounds
 
