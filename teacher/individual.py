@@ -34,7 +34,7 @@ def answer_individually(
     same queries pay again. Raises LedgerMismatch where the ledger refuses.
     """
     left = ledger.accounts.left(slot, serials)
-    similar = voters.similar(mechanism.select(voters.length))
+    similar = voters.similar(mechanism.select(voters.length), mechanism.hashing())
     reservation = Payments.of(serials, mechanism.reserve(similar, left))
     charge = ledger.charge_prepaid(slot, ANSWER, keys, reservation)
     values, paid = mechanism.answer(similar, left, voters.labels, voters.num_classes, keys, entropy)

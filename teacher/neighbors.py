@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from teacher.gemm import LARGEST, MAX_DIMENSIONS, choose_product, minus_twice
+from teacher.hashing import HashTables, codes
 from teacher.kernels import Select, Similar
 from teacher.privacy.noise import BITS, Entropy, inclusion_bound
 from teacher.selection import nearest_rows
@@ -44,6 +45,7 @@ class ExactIndex:
         self.ids = ids
         self._norms = _squared_norms(self._features)
         self._product, self._threads = choose_product(product), threads
+        self._tables: tuple[tuple[int, int, int], HashTables] | None = None
         self._recent: tuple[int, dict[bytes, np.ndarray]] = (0, {})
 
     def __len__(self) -> int:
@@ -74,15 +76,33 @@ class ExactIndex:
         found.setflags(write=False)
         return found
 
-    def similar(self, queries: np.ndarray, select: Select) -> list[Similar]:
-        """What ``select`` makes of all records for each of ``queries`` (int8 [q, d]), as row positions, ascending by id."""
+    def similar(self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
+        """What ``select`` makes of all records for each of ``queries`` (int8 [q, d]), as row positions, ascending by id.
+
+        ``hashing``: (tables, bits, public seed): only records that share a bucket with the query are looked at.
+        """
         _check_features("queries", queries, self._features.shape[1])
         norms, found = _squared_norms(queries), []
+        tables = None if hashing is None else self._hashed(hashing)
+        buckets = None if tables is None else codes(queries, tables.planes, tables.bits, self._product)
+
+        def one(cross: np.ndarray, query: int) -> Similar:
+            if tables is None or buckets is None:
+                return self._outward(select(cross, self._norms, int(norms[query])))
+            rows = tables.candidates(buckets[query])
+            near = select(cross[rows], self._norms[rows], int(norms[query]))
+            return self._outward(Similar(rows[near.rows].astype(np.int32), near.weights))
+
         with ThreadPoolExecutor(self._threads or _default_threads()) as pool:
             for start, cross in self._blocks(queries):
-                own = norms[start : start + len(cross)].tolist()
-                found += list(pool.map(lambda row, norm: self._outward(select(row, self._norms, norm)), cross, own))
+                found += list(pool.map(one, cross, range(start, start + len(cross))))
         return found
+
+    def _hashed(self, hashing: tuple[int, int, int]) -> HashTables:
+        """The tables of these settings, built once."""
+        if self._tables is None or self._tables[0] != hashing:
+            self._tables = hashing, HashTables.build(self._features, *hashing, self._product)
+        return self._tables[1]
 
     def _outward(self, similar: Similar) -> Similar:
         """Internal rows as the caller's."""

@@ -30,9 +30,9 @@ class Electorate:
         """The same voters before a part of the queries, in the order of ``rows``."""
         return replace(self, queries=self.queries[list(rows)])
 
-    def similar(self, select: Select) -> list[Similar]:
-        """For each query, the records that a kernel selects, as rows of ``labels``."""
-        return self.index.similar(self.queries, select)
+    def similar(self, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
+        """For each query, the records that a kernel selects, as rows of ``labels``; among the candidates of ``hashing``."""
+        return self.index.similar(self.queries, select, hashing)
 
     def votes(self, k: int, sampling_probability: float, keys: Sequence[str], release: str, entropy: Entropy) -> np.ndarray:
         """Votes of the min(k, |sample|) nearest of a fresh Poisson sample per query: int64 [n_queries, n_classes]."""

@@ -43,6 +43,9 @@ class IndKnn:
         sigma_label: noise on a class's weighted votes is sigma_label * sqrt(max(noisy number of neighbours, 30)), in votes.
         sigma_count: scale of the discrete Gaussian noise on the number of neighbours, in records; null: sqrt(T / (6 rho)) for
             T planned queries.
+        tables: hash tables; 0 looks at all records, more at those that share a bucket with the query in one table (Ind-KNN-Hash).
+        bits: hyperplanes of a table, 1..16: 2^bits buckets.
+        hash_seed: of the hyperplanes; public, and no secret is gained by changing it.
         rho: what one record may lose over all answers, zCDP; null: all that the budget's epsilon and delta buy.
     """
 
@@ -52,6 +55,9 @@ class IndKnn:
     bandwidth: float = 1.0
     sigma_label: float = 0.5
     sigma_count: float | None = None
+    tables: int = 0
+    bits: int = 8
+    hash_seed: int = 0
     rho: float | None = None
 
     stages = (ANSWER,)
@@ -65,6 +71,9 @@ class IndKnn:
             value, least = getattr(self, name), 1e-9 if name == "rho" else 1e-3
             if value is not None and not least <= value <= 1e6:
                 raise InvalidInput(f"mechanism.{name}", f"between {least:g} and 1e6", value)
+        for name, low, high in (("tables", 0, 1000), ("bits", 1, 16), ("hash_seed", 0, 2**31)):
+            if not low <= getattr(self, name) <= high:
+                raise InvalidInput(f"mechanism.{name}", f"between {low} and {high}", getattr(self, name))
         if self.sigma_count is not None and self.rho is not None and self._count_units() > FULL:
             rule = f"at least {1 / math.sqrt(2 * self.rho):.6g}, or nobody can pay for being counted"
             raise InvalidInput("mechanism.sigma_count", rule, self.sigma_count)
@@ -104,6 +113,10 @@ class IndKnn:
     def select(self, length: float) -> Select:
         """The kernel with its threshold, for features that give a unit vector this public ``length``."""
         return cosine(self.threshold) if self.kernel == "cosine" else rbf(self.threshold, self.bandwidth, length)
+
+    def hashing(self) -> tuple[int, int, int] | None:
+        """(tables, bits, seed) of the hyperplanes, None where all records are looked at."""
+        return (self.tables, self.bits, self.hash_seed) if self.tables else None
 
     def reserve(self, similar: Sequence[Similar], left: np.ndarray) -> np.ndarray:
         """The most that a batch may cost each record: int64 [n] units, at most ``left``.
@@ -178,7 +191,7 @@ class IndKnn:
 @lru_cache(maxsize=1024)
 def _prices(scale: int, rho: float) -> np.ndarray:
     """(a/GRID)^2 / (2 s^2) with s = scale/GRID is a^2 / (2 scale^2): exact rationals, then rounded up to units of rho / FULL."""
-    one = FULL / (2 * Fraction(scale) ** 2 * Fraction(rho))
-    prices = np.array([min(FULL + 1, math.ceil(a * a * one)) for a in range(GRID + 1)], dtype=np.int64)
+    above, below = (FULL / (2 * Fraction(scale) ** 2 * Fraction(rho))).as_integer_ratio()
+    prices = np.array([min(FULL + 1, -(-a * a * above // below)) for a in range(GRID + 1)], dtype=np.int64)
     prices.flags.writeable = False
     return prices
