@@ -78,7 +78,8 @@ class Config:
         mechanism: the private mechanism of all rounds that name none.
         caps: caps of that mechanism, over all those rounds.
         rounds: what happens, in order.
-        features: features of the first round: "hog" for images, "raw" for feature vectors, "auto" by the data.
+        features: features of the first round: "hog" for images, "raw" for feature vectors, "auto" by the data,
+            "efficientnet_lite0" for images by ImageNet weights (extra "pretrained").
         choice: which public rows are asked: typical ones (dense rows of every cluster of the round's features), or random.
         student: the public-side network and its training.
         seed: public randomness alone (which queries, network initialisation, batches); never the noise.
@@ -94,7 +95,7 @@ class Config:
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     mechanism: AnyMechanism = field(default_factory=PrivateKnn)
     caps: CapsConfig = field(default_factory=CapsConfig)
-    features: Literal["auto", "hog", "raw"] = "auto"
+    features: Literal["auto", "hog", "raw", "efficientnet_lite0"] = "auto"
     choice: Literal["typical", "random"] = "typical"
     student: StudentConfig = field(default_factory=StudentConfig)
     seed: int = 0
@@ -142,9 +143,13 @@ def _slot(mechanism: AnyMechanism, caps: CapsConfig, queries: int, budget: Budge
 
 
 def first_extractor(config: Config, task: Task) -> ExtractorSpec:
-    """The features of the first round. Raises InvalidInput where they do not fit the inputs."""
+    """The features of the first round. Raises InvalidInput where they do not fit the inputs, MissingData without weights."""
     images = len(task.input_shape) == 3
     features = config.features if config.features != "auto" else "hog" if images else "raw"
-    if (features == "hog") != images:
-        raise InvalidInput("features", "hog for images, raw for feature vectors", features)
+    if (features == "raw") == images:
+        raise InvalidInput("features", "hog or efficientnet_lite0 for images, raw for feature vectors", features)
+    if features == "efficientnet_lite0":
+        from wall.pretrained import efficientnet_lite0  # torch
+
+        return efficientnet_lite0(task.input_shape, task.num_classes)
     return ExtractorSpec(features, task.input_shape, task.num_classes)

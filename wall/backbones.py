@@ -181,7 +181,31 @@ def _timm(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
     return Backbone(trunk.train(), width, num_classes)
 
 
+class _Enlarged(nn.Module):
+    """A network of colour images of one size, given images of another, or grey ones."""
+
+    def __init__(self, network: nn.Module, size: int) -> None:
+        super().__init__()
+        self.network, self.size = network, size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """float32 [n, 1 or 3, h, w] -> float32 [n, width]."""
+        x = nn.functional.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True)
+        return self.network(x.expand(-1, 3, -1, -1))
+
+
+def _efficientnet_lite0(shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """timm's tf_efficientnet_lite0 at 160 x 160 pixels, 1,280 features. Its public weights: wall/pretrained.py."""
+    import timm
+
+    if len(shape) != 3:
+        raise InvalidInput("backbone", "mlp for feature vectors", "efficientnet_lite0")
+    network = timm.create_model("tf_efficientnet_lite0", pretrained=False, num_classes=0)
+    return Backbone(_Enlarged(network, 160), 1280, num_classes)
+
+
 NETWORKS = {
+    "efficientnet_lite0": _efficientnet_lite0,
     "mnist_cvpr20": _mnist_cvpr20,
     "svhn_cvpr20": _svhn_cvpr20,
     "cifar_conv3": _cifar_conv3,
