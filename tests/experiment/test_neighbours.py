@@ -76,3 +76,21 @@ def test_two_neighbours(tmp_path: Path) -> None:
     changed = [key for key in draws if key in after and after[key] != results[key]]
     assert any(sampled_for(first_round, often))
     assert all(sampled_for(changed, often))  # what differs is explained by a vote; that votes count is a property test's matter
+
+
+@pytest.mark.slow
+def test_two_neighbours_under_individual_budgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that no query is near: every artefact of the run is byte for byte the same, and its budget is untouched."""
+    settings = [line for line in tiny.CONFIG.splitlines() if not line.startswith(("mechanism", "caps", "rounds"))]
+    own = ["mechanism: {kind: ind_knn, threshold: 0.3, sigma_label: 0.3}", "rounds: [{queries: 12}]"]
+    monkeypatch.setattr(tiny, "CONFIG", "\n".join([*settings, *own, ""]))
+    before = run(tmp_path / "before", None)
+    nowhere = run(tmp_path / "nowhere", (np.zeros(tiny.DIMENSIONS, dtype=np.float32), 1, 7))
+    assert [name for name in before if nowhere.get(name) != before[name]] == []
+    assert sorted(nowhere) == sorted(before)
+    query = tiny.rows(40, 2)[0][np.load(tmp_path / "before/out/round_1/answers.npz")["rows"][0]]
+    near = run(tmp_path / "near", (query, 1, 7))
+    assert near["ledger.sqlite"] != before["ledger.sqlite"]  # the comparison can fail
+    with sqlite3.connect(tmp_path / "nowhere/out/ledger.sqlite") as connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert tables == {"entries", "head"}
