@@ -95,8 +95,7 @@ class Teacher:
             held = self._opened()
             updates.check(records, held, self._num_classes)
             self._ledger.in_custody(lambda connection: updates.add(connection, records))
-            parts = [np.concatenate([getattr(held, name), getattr(records, name)]) for name in ("inputs", "labels", "ids")]
-            self._hold(Records(*parts))
+            self._hold(held.joined(records))
 
     def remove(self, ids: np.ndarray) -> None:
         """Records (int64 [n] ids) that never vote again, and whose data is deleted: features, caches, rows that ``add`` stored.
