@@ -94,7 +94,7 @@ def optimise(
     """
     for mechanism in (config.mechanism, *(r.mechanism for r in config.rounds if r.mechanism is not None)):
         if not isinstance(mechanism, PrivateKnn):
-            raise InvalidInput("mechanism.kind", "private_knn, the one that the search knows,", mechanism.kind)
+            raise InvalidInput("mechanism.kind", "private_knn (the search knows no other)", mechanism.kind)
     for name, value in (("expected_records", goal.expected_records), ("queries", goal.queries)):
         if value < goal.fewest:
             raise InvalidInput(name, f"at least {goal.fewest}", value)
