@@ -2,6 +2,7 @@
 
 run      ask, train, send features back, for every round of a configuration; prints the price first
 plan     what a configuration costs, before anything private is read
+compare  run several methods on the same split, students and budgets; one table and plots
 predict  private answers to a file of queries, with a receipt; no student
 audit    recompute the certificate from a ledger file alone
 report   write a run folder's report.html again
@@ -159,6 +160,22 @@ def _optimise(config, options) -> int:  # type: ignore[no-untyped-def]
     return 0
 
 
+def _compare(args: Sequence[str]) -> int:
+    from experiment.compare_config import parse_comparison
+    from experiment.console import Console
+
+    config, out = parse_comparison(args)
+
+    import torch
+
+    torch.set_num_threads(config.threads)
+    from experiment.compare import compare, render
+    from teacher.privacy.noise import SystemEntropy
+
+    print(render(compare(config, Path(out), entropy=SystemEntropy(), console=Console())))
+    return 0
+
+
 def _audit(args: Sequence[str]) -> int:
     if "--empirical" in args:
         return _audit_empirical(args)
@@ -184,13 +201,11 @@ def _audit(args: Sequence[str]) -> int:
 
 def _audit_empirical(args: Sequence[str]) -> int:
     from teacher.mechanisms.registry import from_slot
-    from teacher.privacy.empirical import PROBE_DELTA, audit_mechanism, probe, require_known
+    from teacher.privacy.attack import attack
 
     plan, options = _plan_to_attack(args)
-    mechanisms = [require_known(from_slot(slot)) for slot in plan.slots]
-    attacked = dict.fromkeys([(m, plan.delta) for m in mechanisms] + [(probe(m), PROBE_DELTA) for m in mechanisms])
-    effort = {"trials": options.trials, "confidence": options.confidence}
-    findings = [audit_mechanism(mechanism, delta=delta, **effort) for mechanism, delta in attacked]
+    mechanisms = [from_slot(slot) for slot in plan.slots]
+    findings = attack(mechanisms, delta=plan.delta, trials=options.trials, confidence=options.confidence)
     if options.json:
         print(json.dumps([finding.to_json() for finding in findings]))
     else:
@@ -270,6 +285,7 @@ def _init(args: Sequence[str]) -> int:
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "plan": _plan,
+    "compare": _compare,
     "predict": _predict,
     "audit": _audit,
     "report": _report,

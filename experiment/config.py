@@ -33,7 +33,8 @@ class CapsConfig:
     """How many releases the plan pays for at most, over all rounds that share them.
 
     Args:
-        asked: queries screened; the rounds' total when null. For ind_knn: queries that its noise is planned for, no cap.
+        asked: queries screened; the rounds' total when null. For ind_knn: queries that its noise is planned for, no cap. For
+            reverse_knn a query is a round's histogram.
         answered: queries answered with a label after screening; the same as asked when null.
     """
 
@@ -52,17 +53,18 @@ class RoundConfig:
     """One round: ask, train, send features back.
 
     Args:
-        queries: public inputs asked in this round, a count.
+        queries: public inputs asked in this round, a count; all of them when null, for reverse_knn, whose price does not
+            depend on it.
         mechanism: this round's own mechanism; the run's when null.
         caps: caps of the round's own mechanism.
     """
 
-    queries: int
+    queries: int | None = None
     mechanism: AnyMechanism | None = None
     caps: CapsConfig = field(default_factory=CapsConfig)
 
     def __post_init__(self) -> None:
-        if self.queries < 1:
+        if self.queries is not None and self.queries < 1:
             raise InvalidInput("rounds.queries", "at least 1", self.queries)
         if self.mechanism is None and self.caps != CapsConfig():
             raise InvalidInput("rounds.caps", "given together with the round's own mechanism", self.caps)
@@ -111,7 +113,14 @@ class Config:
         for name in ("threads", "workers", "batch_size"):
             if getattr(self, name) < 1:
                 raise InvalidInput(name, "at least 1", getattr(self, name))
+        for number in range(1, len(self.rounds) + 1):
+            if self.rounds[number - 1].queries is None and not self.mechanism_of(number).once_a_round:
+                raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
         self.plan()  # the budget's own rules
+
+    def mechanism_of(self, number: int) -> AnyMechanism:
+        """The mechanism of round ``number``, counted from 1."""
+        return self.rounds[number - 1].mechanism or self.mechanism
 
     def slots(self) -> list[int]:
         """Which slot of the plan pays for each round: the shared mechanism's first, then one for each own mechanism."""
@@ -121,15 +130,16 @@ class Config:
 
     def plan(self) -> Plan:
         """The explicit list of releases with caps that the ledger fixes before the first of them."""
-        shared = [r.queries for r in self.rounds if r.mechanism is None]
-        wanted = [(self.mechanism, self.caps, sum(shared))] if shared else []
-        wanted += [(r.mechanism, r.caps, r.queries) for r in self.rounds if r.mechanism is not None]
+        shared = [r for r in self.rounds if r.mechanism is None]
+        wanted = [(self.mechanism, self.caps, shared)] if shared else []
+        wanted += [(r.mechanism, r.caps, [r]) for r in self.rounds if r.mechanism is not None]
         slots = [_slot(*entry, self.budget, alone=len(wanted) == 1) for entry in wanted]
         return Plan(self.budget.epsilon, self.budget.delta, tuple(slots))
 
 
-def _slot(mechanism: AnyMechanism, caps: CapsConfig, queries: int, budget: BudgetConfig, alone: bool) -> Slot:
-    asked = queries if caps.asked is None else caps.asked
+def _slot(mechanism: AnyMechanism, caps: CapsConfig, rounds: list[RoundConfig], budget: BudgetConfig, alone: bool) -> Slot:
+    total = len(rounds) if mechanism.once_a_round else sum(r.queries or 0 for r in rounds)
+    asked = total if caps.asked is None else caps.asked
     answered = asked if caps.answered is None else caps.answered
     if isinstance(mechanism, IndKnn):
         if caps.answered is not None:

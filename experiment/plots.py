@@ -55,7 +55,7 @@ def accuracy_by_round(label_accuracy: Sequence[float | None], student_accuracy: 
         axes.set_ylabel("percent")
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
-    return _svg(draw, height=3.2)
+    return svg(draw, height=3.2)
 
 
 def epsilon_by_round(readings: Sequence[float], certified: float | None, budget: float) -> bytes:
@@ -77,7 +77,7 @@ def epsilon_by_round(readings: Sequence[float], certified: float | None, budget:
         axes.set_ylabel("epsilon")
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
 
-    return _svg(draw, height=3.2)
+    return svg(draw, height=3.2)
 
 
 def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
@@ -102,7 +102,7 @@ def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
             text = str(counts[row, column])
             axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=ink, fontsize=11 if classes <= 12 else 7)
 
-    return _svg(draw, height=WIDTH)
+    return svg(draw, height=WIDTH)
 
 
 def curve(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: str, y: str) -> bytes:
@@ -117,7 +117,7 @@ def curve(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: s
         if len(series) > 1:
             axes.legend()
 
-    return _svg(draw, height=2.8)
+    return svg(draw, height=2.8)
 
 
 def png(image: np.ndarray) -> bytes:
@@ -135,7 +135,7 @@ def _round_axis(axes: Axes, rounds: int) -> None:
     axes.set_xlabel("round")
 
 
-def _svg(draw: Callable[[Axes], None], *, height: float) -> bytes:
+def svg(draw: Callable[[Axes], None], *, height: float) -> bytes:
     """One pair of axes, ``height`` inches high, as SVG without a date or a program's name."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG

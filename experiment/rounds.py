@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from experiment.cells import ask_cells
 from experiment.choice import choose_queries
 from experiment.config import Config, first_extractor
 from experiment.console import Console
@@ -19,6 +20,7 @@ from student.prune import prune
 from student.train import TrainedStudent, check, predict, train
 from teacher.custodian import Custodian, open_custodian
 from teacher.features import Embedder
+from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.accountant import certificates, certified_epsilon, reading, require_affordable
 from teacher.privacy.conversion import round_up
 from teacher.privacy.noise import Entropy
@@ -127,36 +129,57 @@ def _status(experiment: Experiment, number: int) -> np.ndarray:
 
 
 def _ask(experiment: Experiment, number: int, extractor: ExtractorSpec) -> tuple[Answers, np.ndarray]:
-    config, public = experiment.config, experiment.public
-    rows = _choose(experiment, number, extractor)
-    if len(rows) < config.rounds[number - 1].queries:
+    config, public, mechanism = experiment.config, experiment.public, experiment.config.mechanism_of(number)
+    wanted = config.rounds[number - 1].queries or len(public.inputs)
+    rows = _choose(experiment, number, extractor, wanted)
+    if len(rows) < wanted:
         experiment.console.say(f"round {number}: the public pool has only {len(rows)} rows left to ask")
     experiment.console.say(f"round {number}: asking {len(rows)} queries with {extractor.backbone} features")
     experiment.teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
-    answers = experiment.teacher.answer(Queries(public.inputs[rows], slot=config.slots()[number - 1]))
+    slot = config.slots()[number - 1]
+    if isinstance(mechanism, ReverseKnn):
+        answers = ask_cells(
+            experiment.teacher.count,
+            public.inputs[rows],
+            extractor,
+            mechanism,
+            slot=slot,
+            seed=config.seed * 1000 + number,
+            kept=experiment.folder.round(number) / "cells.npz",
+            batch_size=config.batch_size,
+            workers=config.workers,
+        )
+    else:
+        answers = experiment.teacher.answer(Queries(public.inputs[rows], slot=slot))
     experiment.folder.save_answers(number, rows, answers.labels, answers.outcomes)
     experiment.custodian.ledger.export(experiment.folder.ledger)
     return answers, rows
 
 
-def _choose(experiment: Experiment, number: int, extractor: ExtractorSpec) -> np.ndarray:
+def _choose(experiment: Experiment, number: int, extractor: ExtractorSpec, wanted: int) -> np.ndarray:
     """Rows of the public pool to ask in round ``number``: int64 [n], in request order."""
     config, inputs, features = experiment.config, experiment.public.inputs, None
+    if config.mechanism_of(number).once_a_round:  # rows cost nothing: every round covers them anew
+        return choose_queries(config.seed, number, np.zeros(len(inputs), dtype=np.uint8), wanted)
     if config.choice == "typical":
         embedder = Embedder(extractor, probe=inputs[:PROBE], batch_size=config.batch_size, workers=config.workers)
         integers, _ = embedder.embed(
             inputs, lambda done, total: experiment.console.progress("features of public rows", done, total)
         )
         features = integers.astype(np.float32)
-    return choose_queries(config.seed, number, _status(experiment, number), config.rounds[number - 1].queries, features)
+    return choose_queries(config.seed, number, _status(experiment, number), wanted, features)
 
 
 def released_labels(folder: RunFolder, number: int, size: int) -> np.ndarray:
-    """All labels released up to round ``number``: int64 [size], -1 where there is none; later rounds overrule earlier ones."""
+    """All labels released up to round ``number``: int64 [size], -1 where there is none.
+
+    Where a row was asked again the later word counts, an abstention too: better features found it doubtful. A refusal says
+    nothing.
+    """
     labels = np.full(size, ABSTAINED, dtype=np.int64)
     for earlier in range(1, number + 1):
-        rows, answered, _ = folder.load_answers(earlier)
-        labels[rows] = np.where(answered == ABSTAINED, labels[rows], answered)
+        rows, answered, outcomes = folder.load_answers(earlier)
+        labels[rows] = np.where(outcomes == Outcome.CAP_REACHED, labels[rows], answered)
     return labels
 
 

@@ -39,5 +39,6 @@ def render_plan(shown: dict) -> str:  # type: ignore[type-arg]
     lines.append("")
     for number, entry in enumerate(shown["rounds"], start=1):
         caps = ", ".join(f"{name} {cap}" for name, cap in entry["caps"].items())
-        lines.append(f"  round {number}: {entry['queries']} queries, slot {entry['slot']} (caps over all its rounds: {caps})")
+        asked = f"{entry['queries']} queries" if entry["queries"] else "all public rows"
+        lines.append(f"  round {number}: {asked}, slot {entry['slot']} (caps over all its rounds: {caps})")
     return "\n".join(lines)

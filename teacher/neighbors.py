@@ -54,6 +54,15 @@ class ExactIndex:
     def __repr__(self) -> str:
         return "ExactIndex()"
 
+    @property
+    def features(self) -> np.ndarray:
+        """The records' features in the order they were given, int8 [n, d]."""
+        if self._order is None:
+            return self._features
+        given = np.empty_like(self._features)
+        given[self._order] = self._features
+        return given
+
     def prefix(self, queries: np.ndarray, m: int) -> np.ndarray:
         """Row positions of the min(m, n) nearest records: int64 [q, min(m, n)], by (squared distance, id).
 

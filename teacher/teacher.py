@@ -11,16 +11,21 @@ from pathlib import Path
 import numpy as np
 
 from teacher import updates
-from teacher.embeddings import embed_records, forget
+from teacher.embeddings import Embedded, embed_records, forget
+from teacher.ensemble import Ensemble, shard_key
 from teacher.features import Embedder
 from teacher.individual import answer_individually
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.ind_knn import IndKnn
+from teacher.mechanisms.mechanism import Mechanism
+from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from teacher.mechanisms.registry import from_slot
+from teacher.mechanisms.reverse_knn import HISTOGRAM, ReverseKnn
 from teacher.neighbors import ExactIndex
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.noise import Entropy
 from teacher.records import Records
+from wall.cells import CellCounts, Cells
 from wall.errors import InvalidInput, TeacherFailed
 from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt
 
@@ -128,6 +133,7 @@ class Teacher:
     def _embed(self, records: Records, spec: ExtractorSpec, embedder: Embedder) -> None:
         embedded = embed_records(self._directory, records, spec, embedder, self._embedding)
         self._index, self._labels = ExactIndex(embedded.features, embedded.ids), embedded.labels
+        self._ensembles = {size: self._ensemble(embedded, size) for size in self._ensemble_sizes()}
         if self._individual:
             self._serials = self._ledger.enrol(embedded.ids)
 
@@ -139,19 +145,50 @@ class Teacher:
         for any failure after a charge.
         """
         with self._lock:
-            if self._spec is None:
-                raise InvalidInput("extractor", "set by use_extractor before the first query", None)
-            if queries.slot >= len(self._mechanisms):
-                raise InvalidInput("queries.slot", f"below {len(self._mechanisms)}, the plan's slots", queries.slot)
-            if queries.inputs.shape[1:] != self._spec.input_shape:
-                raise InvalidInput("queries.inputs", f"rows of shape {self._spec.input_shape}", queries.inputs.shape[1:])
-            self._ledger.use_extractor(self._spec.sha256(), self._spec.public_fields())
-            return self._answer(queries)
+            spec, mechanism = self._ready("queries", queries.slot)
+            if isinstance(mechanism, ReverseKnn):
+                raise InvalidInput("queries.slot", "of a mechanism that answers queries, not one for cells", queries.slot)
+            if queries.inputs.shape[1:] != spec.input_shape:
+                raise InvalidInput("queries.inputs", f"rows of shape {spec.input_shape}", queries.inputs.shape[1:])
+            self._ledger.use_extractor(spec.sha256(), spec.public_fields())
+            return self._answer(queries, queries.identities(spec.sha256(), mechanism.fields()))
 
-    def _answer(self, queries: Queries) -> Answers:
-        assert self._spec is not None
-        mechanism = self._mechanisms[queries.slot]
-        identities = queries.identities(self._spec.sha256(), mechanism.fields())
+    def count(self, cells: Cells) -> CellCounts:
+        """Noisy votes of all records in public cells: one release for the whole set, or the stored refusal.
+
+        The same cells under the same extractor and mechanism get the stored counts at no charge.
+        Raises InvalidInput before anything is charged, LedgerMismatch and TeacherFailed as ``answer`` does.
+        """
+        with self._lock:
+            spec, mechanism = self._ready("cells", cells.slot)
+            if not isinstance(mechanism, ReverseKnn):
+                raise InvalidInput("cells.slot", "of the mechanism reverse_knn", cells.slot)
+            expected = (mechanism.cells, self._index.features.shape[1])
+            if cells.centers.shape != expected:
+                raise InvalidInput("cells.centers", f"int8 {list(expected)}, as mechanism and extractor say", cells.centers.shape)
+            self._ledger.use_extractor(spec.sha256(), spec.public_fields())
+            return self._count(cells, cells.identity(spec.sha256(), mechanism.fields()))
+
+    def _ready(self, name: str, slot: int) -> tuple[ExtractorSpec, Mechanism]:
+        """The extractor in use and the slot's mechanism."""
+        if self._spec is None:
+            raise InvalidInput("extractor", f"set by use_extractor before the first {name}", None)
+        if slot >= len(self._mechanisms):
+            raise InvalidInput(f"{name}.slot", f"below {len(self._mechanisms)}, the plan's slots", slot)
+        return self._spec, self._mechanisms[slot]
+
+    def _count(self, cells: Cells, identity: str) -> CellCounts:
+        before = dict(self._ledger.state.spent)
+        served = self._settled(cells.slot, identity)
+        if not served:
+            self._settle(cells.slot, [identity], self._voters(cells.centers[np.newaxis]))  # [m, d] -> [1, m, d]
+        receipt, state = self._receipt(cells.slot, 1, int(served), before), self._ledger.state
+        if identity in state.refused:
+            return CellCounts(None, receipt)
+        counts = np.array(state.results[identity][HISTOGRAM], dtype=np.int64)
+        return CellCounts(counts.reshape(-1, self._num_classes), receipt)
+
+    def _answer(self, queries: Queries, identities: list[str]) -> Answers:
         first_row = {identity: row for row, identity in reversed(list(enumerate(identities)))}
         todo = [i for i in first_row if not self._settled(queries.slot, i)]
         todo.sort(key=first_row.__getitem__)  # charged in request order
@@ -159,10 +196,32 @@ class Teacher:
         for start in range(0, len(todo), self._batch_size):
             self._progress("answering queries", start, len(todo))
             batch = todo[start : start + self._batch_size]
-            self._settle(queries.slot, batch, queries.inputs[[first_row[i] for i in batch]])
+            # public inputs: a query with features that are not finite becomes zeros
+            embedded, _ = self._embedder.embed(queries.inputs[[first_row[i] for i in batch]])
+            self._settle(queries.slot, batch, self._voters(embedded))
         if todo:
             self._progress("answering queries", len(todo), len(todo))
         return self._reply(queries.slot, identities, len(first_row) - len(todo), before)
+
+    def _ensemble_sizes(self) -> set[int]:
+        return {mechanism.teachers for mechanism in self._mechanisms if isinstance(mechanism, Lnmax | Gnmax | ConfidentGnmax)}
+
+    def _ensemble(self, embedded: Embedded, teachers: int) -> Ensemble:
+        """PATE's classifiers on the private embeddings. They are trained in seconds and kept nowhere: nothing to purge."""
+        return Ensemble(
+            embedded.features,
+            embedded.labels,
+            embedded.ids,
+            num_classes=self._num_classes,
+            teachers=teachers,
+            key=shard_key(self._directory),
+            progress=lambda done, total: self._progress("training the ensemble", done, total),
+        )
+
+    def _voters(self, queries: np.ndarray) -> Electorate:
+        """The records as they are now before embedded queries, int8 [n_queries, d] or [n_queries, m, d]."""
+        length = self._embedder.length(queries.shape[-1])
+        return Electorate(self._index, self._labels, self._num_classes, queries, length, self._ensembles)
 
     def _embedding(self, done: int, total: int) -> None:
         self._progress("embedding private records (percent)", 100 * done // max(1, total), 100)  # their number is private
@@ -171,12 +230,9 @@ class Teacher:
         state = self._ledger.state
         return identity in state.refused or self._mechanisms[slot].next_stage(state.results.get(identity, {})) is None
 
-    def _settle(self, slot: int, batch: list[str], inputs: np.ndarray) -> None:
+    def _settle(self, slot: int, batch: list[str], voters: Electorate) -> None:
         """Take one batch of distinct queries through the mechanism's stages: charge, draw, record, for each."""
         mechanism, row = self._mechanisms[slot], {identity: position for position, identity in enumerate(batch)}
-        embedded, _ = self._embedder.embed(inputs)  # public inputs: a query with features that are not finite becomes zeros
-        length = self._embedder.length(embedded.shape[1])
-        voters = Electorate(self._index, self._labels, self._num_classes, embedded, length)
         if isinstance(mechanism, IndKnn):
             with self._failures():
                 answer_individually(self._ledger, slot, mechanism, voters, self._serials, batch, self._entropy)
@@ -206,14 +262,17 @@ class Teacher:
             i: (Outcome.CAP_REACHED, ABSTAINED) if i in state.refused else mechanism.outcome(state.results[i])
             for i in dict.fromkeys(identities)
         }
-        charged = {s: state.spent.get((slot, s), 0) - before.get((slot, s), 0) for s in mechanism.stages}
-        receipt = Receipt(
-            asked=len(identities),
+        receipt = self._receipt(slot, len(identities), served, before)
+        outcomes = np.array([settled[i][0] for i in identities], dtype=np.uint8)
+        return Answers(np.array([settled[i][1] for i in identities], dtype=np.int64), outcomes, receipt)
+
+    def _receipt(self, slot: int, asked: int, served: int, before: dict[tuple[int, str], int]) -> Receipt:
+        state, stages = self._ledger.state, self._mechanisms[slot].stages
+        return Receipt(
+            asked=asked,
             served=served,
-            charged=charged,
-            left={s: state.left(slot, s) for s in mechanism.stages},
+            charged={s: state.spent.get((slot, s), 0) - before.get((slot, s), 0) for s in stages},
+            left={s: state.left(slot, s) for s in stages},
             ledger_position=state.seq,
             ledger_head=state.head,
         )
-        outcomes = np.array([settled[i][0] for i in identities], dtype=np.uint8)
-        return Answers(np.array([settled[i][1] for i in identities], dtype=np.int64), outcomes, receipt)

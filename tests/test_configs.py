@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from experiment.compare_config import parse_comparison
 from experiment.settings import load_config
 from teacher.privacy.accountant import require_affordable
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+FILES = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+COMPARISONS = [path for path in FILES if path.stem.startswith("compare_")]
+CONFIGS = [path for path in FILES if path not in COMPARISONS]
 
 
 def test_the_promised_files_are_there() -> None:
@@ -25,6 +28,15 @@ def test_the_promised_files_are_there() -> None:
         "own_arrays",
     }
     assert promised <= {path.stem for path in CONFIGS}
+
+
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
+def test_every_point_of_a_comparison_fits_its_budget(path: Path) -> None:
+    config, _ = parse_comparison(["--config", str(path), "--out", "unused"])
+    points = [point for method in config.methods for point in method.points]
+    assert points
+    for point in points:
+        require_affordable(config.run_config(point, 0, "").plan())
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import pipeline
+from experiment.compare_config import parse_comparison
 from experiment.settings import config_parser, parse
 from teacher.mechanisms.registry import MECHANISMS
 
@@ -54,7 +55,13 @@ def test_an_examples_options_exist(line: str, capsys: pytest.CaptureFixture[str]
     assert {argument for argument in arguments if argument.startswith("--")} <= known
 
 
-@pytest.mark.parametrize("line", [line for line in EXAMPLES if "--config" in line])
+def test_the_comparisons_example_is_valid() -> None:
+    (line,) = [line for line in EXAMPLES if line.startswith("compare ")]
+    arguments = [str(REPOSITORY / a) if a.startswith("configs/") else a for a in shlex.split(line)[1:]]
+    assert parse_comparison(arguments)[0].methods
+
+
+@pytest.mark.parametrize("line", [line for line in EXAMPLES if "--config" in line and not line.startswith("compare ")])
 def test_an_examples_settings_are_valid(line: str) -> None:
     command, *arguments = shlex.split(line)
     own_folder = str(REPOSITORY / "configs" / "own_folder.yaml")

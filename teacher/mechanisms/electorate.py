@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from teacher.ensemble import Ensemble
 from teacher.kernels import Select, Similar
 from teacher.neighbors import ExactIndex, sampled_votes
 from teacher.privacy.noise import Entropy
+from wall.cells import nearest_cells
 
 
 @dataclass(frozen=True)
 class Electorate:
     """Searchable private embeddings with their labels, and one batch of embedded queries.
 
-    ``index``: of the records whose features are finite; ``labels``: int64 [n_records]; ``queries``: int8 [n_queries, d].
-    ``length``: that of a unit vector after quantisation, public.
+    ``index``: of the records whose features are finite; ``labels``: int64 [n_records]; ``queries``: int8 [n_queries, d], or
+    [n_queries, m, d] where a query is a set of m cells. ``length``: that of a unit vector after quantisation, public.
+    ``ensembles``: by their number of classifiers.
     """
 
     index: ExactIndex = field(repr=False)
@@ -25,6 +28,7 @@ class Electorate:
     num_classes: int
     queries: np.ndarray = field(repr=False)
     length: float = 1.0
+    ensembles: Mapping[int, Ensemble] = field(default_factory=dict, repr=False)
 
     def select(self, rows: Sequence[int]) -> Electorate:
         """The same voters before a part of the queries, in the order of ``rows``."""
@@ -47,3 +51,15 @@ class Electorate:
             keys=list(keys),
             release=release,
         )
+
+    def cell_votes(self, neighbours: int) -> np.ndarray:
+        """Votes of every record for its label in its nearest cells: int64 [n_queries, m * n_classes], all entries present."""
+        features, shape = self.index.features, (self.queries.shape[1], self.num_classes)
+        votes = np.zeros((len(self.queries), *shape), dtype=np.int64)
+        for counts, centers in zip(votes, self.queries, strict=True):
+            np.add.at(counts, (nearest_cells(features, centers, neighbours), self.labels[:, None]), 1)
+        return votes.reshape(len(votes), -1)  # [n_queries, m, n_classes] -> [n_queries, m * n_classes]
+
+    def teacher_votes(self, teachers: int) -> np.ndarray:
+        """How many of so many classifiers, each trained on a shard of its own, choose each class: int64 [n_queries, c]."""
+        return self.ensembles[teachers].votes(self.queries)

@@ -61,6 +61,7 @@ class IndKnn:
     rho: float | None = None
 
     stages = (ANSWER,)
+    once_a_round = False
 
     def __post_init__(self) -> None:
         if self.kernel not in ("cosine", "rbf"):

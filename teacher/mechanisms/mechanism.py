@@ -30,6 +30,11 @@ class Mechanism(Protocol):
         """Names of its releases for one query, in order; each is charged before it is drawn."""
         ...
 
+    @property
+    def once_a_round(self) -> bool:
+        """Whether one query serves all public rows of a round, instead of one query a row."""
+        ...
+
     def fields(self) -> dict[str, object]:
         """The publishable fields, as a ledger records them."""
         ...

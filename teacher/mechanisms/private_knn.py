@@ -46,6 +46,7 @@ class PrivateKnn:
     sampling_probability: float = 0.15
 
     stages = (SCREEN, AGGREGATE)
+    once_a_round = False
 
     def __post_init__(self) -> None:
         if self.k < 1:

@@ -162,6 +162,7 @@ def _check_prepaid(plan: Plan, finding: Finding) -> None:
 def _check_counts(bodies: list[tuple], plan: Plan, finding: Finding) -> None:  # type: ignore[type-arg]
     caps = {(slot, r.name): r.cap for slot, entry in enumerate(plan.slots) for r in entry.releases}
     prepaid = {(slot, r.name) for slot, entry in enumerate(plan.slots) for r in entry.releases if r.prepaid}
+    outcomes = {(slot, r.name) for slot, e in enumerate(plan.slots) for r in e.releases if r.curve in ("screening", "argmax")}
     charged: Counter[tuple[int, str]] = Counter()
     released: Counter[tuple[int, str]] = Counter()
     open_charges: dict[int, tuple[tuple[int, str], int]] = {}
@@ -187,6 +188,8 @@ def _check_counts(bodies: list[tuple], plan: Plan, finding: Finding) -> None:  #
             seen.update((identity, key[1]) for identity in body["results"])
             if (len(body["results"]) > paid and key not in prepaid) or again:
                 finding.problems.append(f"entry {seq} releases more than it paid for, or the same query twice")
+            if not all(_fits(value, key in outcomes) for value in body["results"].values()):
+                finding.problems.append(f"entry {seq} releases something else than its curve prices")
         elif kind == "refusal" and (
             charged[body["slot"], body["release"]] != caps.get((body["slot"], body["release"]))
             or (body["slot"], body["release"]) in prepaid
@@ -194,3 +197,9 @@ def _check_counts(bodies: list[tuple], plan: Plan, finding: Finding) -> None:  #
             finding.problems.append(f"entry {seq} refuses although its cap was not reached")
     finding.charged = {f"{slot}/{name}": count for (slot, name), count in charged.items()}
     finding.released = {f"{slot}/{name}": count for (slot, name), count in released.items()}
+
+
+def _fits(value: object, one_outcome: bool) -> bool:
+    """Whether a released value is an integer, or, where not just a bit or a winner is priced, a list of integers."""
+    listed = type(value) is list and bool(value) and all(type(entry) is int for entry in value)
+    return type(value) is int or (listed and not one_outcome)

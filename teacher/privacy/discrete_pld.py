@@ -43,7 +43,7 @@ def discrete_pld_epsilon(releases: Sequence[Release], delta: float) -> float | N
 
     Also None for delta <= 1e-8 and for more than 200,000 releases, where rounding would not be small.
     """
-    bought = [release for release in releases if release.cap > 0]
+    bought = [release for release in releases if release.cap > 0 and release.parameters.get("epsilon") != 0]
     pairs = [_pair(release) for release in bought]
     too_many = sum(release.cap for release in bought) > MOST_RELEASES
     if delta <= 10 * ALLOWANCE or too_many or not bought or any(pair is None for pair in pairs):

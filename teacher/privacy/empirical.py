@@ -143,7 +143,7 @@ def audit_mechanism(
 def require_known(mechanism: object) -> PrivateKnn:
     """The mechanism, if its worst-case pairs are known; else InvalidInput."""
     if not isinstance(mechanism, PrivateKnn):
-        raise InvalidInput("mechanism", "one with known worst-case pairs: private_knn", type(mechanism).__name__)
+        raise InvalidInput("mechanism", "one with known worst-case pairs: private_knn, reverse_knn", type(mechanism).__name__)
     return mechanism
 
 
@@ -193,7 +193,7 @@ def sharpest_pairs(
         for part, (without, added) in laws(mechanism, pair).items():
             repeats = queries if part == JOINT else 1
             tested = trials // repeats - trials // repeats // EXPLORED
-            expected = _expected(repeated(without, repeats), repeated(added, repeats), tested, delta, error)
+            expected = expected_bound(repeated(without, repeats), repeated(added, repeats), tested, delta, error)
             distance = float(np.sum((added - without) ** 2 / np.maximum(without, 1e-300), where=without > 0))
             if (expected, distance) > best[part][1:]:
                 best[part] = pair, expected, distance
@@ -263,7 +263,7 @@ def loss_bound(x: np.ndarray, y: np.ndarray, n: int, delta: float, error: float)
         return np.where(low > delta, np.log(np.maximum(low - delta, 0.0) / high), -np.inf)
 
 
-def _expected(without: np.ndarray, added: np.ndarray, n: int, delta: float, error: float) -> float:
+def expected_bound(without: np.ndarray, added: np.ndarray, n: int, delta: float, error: float) -> float:
     """The largest ``loss_bound`` at expected counts over events {likelihood ratio above a threshold}, both directions."""
     best = 0.0
     for q, p in ((without, added), (added, without)):

@@ -10,6 +10,7 @@ from wall.errors import LedgerMismatch
 from wall.messages import Value
 
 FORMAT = 1
+ONE_OUTCOME = ("screening", "argmax")  # curves that price a bit or a winner, not the noisy numbers behind it
 GENESIS_PREV = "0" * 64
 
 
@@ -93,11 +94,13 @@ class LedgerState:
     def _release(self, *, charge: int, results: dict[str, Value]) -> None:
         self._require(charge in self.open_charges, "a release without an unused charge before it")
         slot, release, count = self.open_charges[charge]
-        prepaid = self.release(slot, release).prepaid
+        plan = self.release(slot, release)
+        prepaid, lists = plan.prepaid, plan.curve not in ONE_OUTCOME
         self._require(len(results) > 0 and (prepaid or len(results) <= count), "a release of more than was charged")
         fresh = all(release not in self.results.get(i, {}) and i not in self.refused for i in results)
         self._require(fresh, "a second release for the same query")
-        self._require(all(_released(value) for value in results.values()), "a released value is no integer, nor a list of them")
+        fits = all(type(value) is int or (lists and _is_list(value)) for value in results.values())
+        self._require(fits, "a released value is not an integer, nor a list of them where the curve prices one")
         if prepaid:
             self.batches[slot] = self.batches.get(slot, 0) + 1
         else:
@@ -111,6 +114,6 @@ class LedgerState:
         self.refused.update(identities)
 
 
-def _released(value: object) -> bool:
-    """Integers, and lists of them, are all that a release may be; a boolean is neither."""
-    return type(value) is int or (type(value) is list and all(type(entry) is int for entry in value))
+def _is_list(value: object) -> bool:
+    """A list of at least one integer, and of nothing else: a boolean is none."""
+    return type(value) is list and len(value) > 0 and all(type(entry) is int for entry in value)

@@ -33,6 +33,10 @@ class Entropy(Protocol):
         """Fresh independent N_Z(0, sigma^2) integers, int64 [q, width]."""
         ...
 
+    def discrete_laplace(self, scale: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+        """Fresh independent integers z of probability proportional to exp(-|z| / scale), int64 [q, width]."""
+        ...
+
 
 class SystemEntropy:
     """Operating system entropy. It keeps no state, so neither a fork nor a restored snapshot of the process repeats a draw."""
@@ -60,12 +64,27 @@ class SystemEntropy:
         The float ``sigma`` is a dyadic rational and OpenDP samples with exactly that rational: the scale realised is the
         one accounted. Raises InvalidInput for a sigma that is not positive and finite.
         """
-        if not (math.isfinite(sigma) and sigma > 0):
-            raise InvalidInput("sigma", "positive and finite", sigma)
-        count = len(keys) * width
-        if count == 0:
-            return np.zeros((len(keys), width), dtype=np.int64)
-        return np.array(_gaussian(float(sigma))([0] * count), dtype=np.int64).reshape(len(keys), width)
+        return _integers(_gaussian, "sigma", sigma, keys, width)
+
+    def discrete_laplace(self, scale: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+        """OpenDP's exact sampler (Canonne, Kamath, Steinke 2020, Algorithm 2), with the float's own rational. int64 [q, width].
+
+        Raises InvalidInput for a scale that is not positive and finite.
+        """
+        return _integers(_laplace, "scale", scale, keys, width)
+
+
+Measurement = Callable[[list[int]], Any]
+
+
+def _integers(build: Callable[[float], Measurement], name: str, scale: float, keys: Sequence[str], width: int) -> np.ndarray:
+    """Noise on zeros, int64 [q, width]."""
+    if not (math.isfinite(scale) and scale > 0):
+        raise InvalidInput(name, "positive and finite", scale)
+    count = len(keys) * width
+    if count == 0:
+        return np.zeros((len(keys), width), dtype=np.int64)
+    return np.array(build(float(scale))([0] * count), dtype=np.int64).reshape(len(keys), width)
 
 
 def inclusion_bound(probability: float) -> int:
@@ -82,9 +101,18 @@ def check_keys(keys: Sequence[str], rows: int) -> None:
 
 
 @lru_cache(maxsize=64)
-def _gaussian(sigma: float) -> Callable[[list[int]], Any]:
+def _gaussian(sigma: float) -> Measurement:
     import opendp.prelude as dp  # a second of import that plans and help texts do not need
 
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="f64")
     return dp.m.make_gaussian(*space, scale=sigma)
+
+
+@lru_cache(maxsize=64)
+def _laplace(scale: float) -> Measurement:
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
+    return dp.m.make_laplace(*space, scale=scale)

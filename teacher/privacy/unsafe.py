@@ -10,6 +10,7 @@ import numpy as np
 from teacher.privacy.noise import BITS, check_keys, inclusion_bound
 
 TAIL = 12.0  # the tape's noise is cut at 12 sigma; it certifies nothing, so no tail bound is owed
+LAPLACE_TAIL = 40.0  # likewise, in scales
 
 
 class UnsafeTape:
@@ -36,12 +37,20 @@ class UnsafeTape:
 
     def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
         """int64 [q, width] by inverse distribution function from hashed uniforms in (0, 1)."""
+        reach = int(np.ceil(TAIL * sigma)) + 1
+        support = np.arange(-reach, reach + 1)
+        return self._draw(support, np.exp(-0.5 * (support / sigma) ** 2), keys, release, width)
+
+    def discrete_laplace(self, scale: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+        """int64 [q, width], likewise."""
+        reach = int(np.ceil(LAPLACE_TAIL * scale)) + 1
+        support = np.arange(-reach, reach + 1)
+        return self._draw(support, np.exp(-np.abs(support) / scale), keys, release, width)
+
+    def _draw(self, support: np.ndarray, mass: np.ndarray, keys: Sequence[str], release: str, width: int) -> np.ndarray:
         starts = np.array([self._start(key, release, "noise") for key in keys], dtype=np.uint64).reshape(-1, 1)
         hashed = _mix(starts ^ _mix(np.arange(width, dtype=np.uint64)))
         uniform = ((hashed >> np.uint64(12)).astype(np.float64) + 0.5) / 2.0**52
-        reach = int(np.ceil(TAIL * sigma)) + 1
-        support = np.arange(-reach, reach + 1)
-        mass = np.exp(-0.5 * (support / sigma) ** 2)
         return support[np.searchsorted(np.cumsum(mass / mass.sum())[:-1], uniform)].astype(np.int64)
 
     def _start(self, key: str, release: str, purpose: str) -> int:

@@ -115,6 +115,8 @@ FORGERIES: dict[str, Callable[[list[tuple[str, str]]], list[tuple[str, str]]]] =
     "unknown curve": lambda e: [(e[0][0], e[0][1].replace('"curve":"argmax"', '"curve":"free"')), *e[1:]],
     "plan over budget": lambda e: [(e[0][0], e[0][1].replace('"epsilon":1.0', '"epsilon":0.001')), *e[1:]],
     "unsafe": lambda e: [(e[0][0], e[0][1].replace('"unsafe":false', '"unsafe":true')), *e[1:]],
+    "votes released under an argmax's price": lambda e: [*e[:3], ("release", e[3][1].replace('"a":1', '"a":[1,2]')), *e[4:]],
+    "something else released": lambda e: [*e[:3], ("release", e[3][1].replace('"a":1', '"a":"1"')), *e[4:]],
     "negative count": lambda e: [*e, ("charge", '{"count":-3,"release":"screen","slot":0}')],
     "two genesis": lambda e: [e[0], *e],
     "not json": lambda e: [*e, ("charge", "count")],

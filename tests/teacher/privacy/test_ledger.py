@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.plan import Plan, Slot
 from wall.errors import LedgerMismatch
@@ -62,9 +63,22 @@ def test_results_that_were_not_paid_for_are_refused_and_nothing_changes(ledger: 
         ledger.record(charge, {"b": 1})  # a charge pays once
 
 
-def test_a_released_value_may_be_a_list_of_integers(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.record(ledger.charge(0, "screen", ["a"]), {"a": [3, -1]})
-    assert Ledger(tmp_path / "ledger.sqlite").state.results == {"a": {"screen": [3, -1]}}
+@pytest.mark.parametrize("wrong", [[], [1, True], [1.0], [[1]], "1", None])
+def test_a_list_of_integers_may_be_released_where_the_curve_prices_the_whole_vector(tmp_path: Path, wrong: object) -> None:
+    mechanism = ReverseKnn(cells=2, sigma=30.0)
+    slot = Slot(mechanism.fields(), mechanism.releases(2, 2))
+    vectors = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=Plan(1.0, 1e-5, (slot,)), unsafe=False)
+    vectors.record(vectors.charge(0, "histogram", ["a"]), {"a": [3, -1]})
+    assert Ledger(tmp_path / "ledger.sqlite").state.results == {"a": {"histogram": [3, -1]}}
+    charge = vectors.charge(0, "histogram", ["b"])
+    with pytest.raises(LedgerMismatch, match="released value"):
+        vectors.record(charge, {"b": wrong})  # type: ignore[dict-item]
+
+
+def test_the_votes_behind_an_argmax_are_not_priced_and_can_not_be_recorded(ledger: Ledger) -> None:
+    for release in ("screen", "aggregate"):
+        with pytest.raises(LedgerMismatch, match="released value"):
+            ledger.record(ledger.charge(0, release, ["a"]), {"a": [3, -1]})
 
 
 def test_second_result_for_a_query_is_refused(ledger: Ledger) -> None:

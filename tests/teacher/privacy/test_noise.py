@@ -85,6 +85,24 @@ def test_a_wrong_sigma_is_refused(sigma):
         SystemEntropy().discrete_gaussian(sigma, KEYS, "screen", 1)
 
 
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_wrong_laplace_scale_is_refused(scale):
+    with pytest.raises(InvalidInput, match="scale"):
+        SystemEntropy().discrete_laplace(scale, KEYS, "aggregate", 1)
+
+
+@pytest.mark.parametrize("source", [SystemEntropy(), UnsafeTape(3)], ids=repr)
+def test_laplace_noise_has_the_discrete_law(source):
+    """Probabilities of -3..3 within 5 standard errors of (1 - q) / (1 + q) q^|z|, q = exp(-1 / scale)."""
+    n, q = 40_000, np.exp(-1 / 2.5)
+    drawn = source.discrete_laplace(2.5, [str(i) for i in range(n // 10)], "aggregate", 10)
+    assert drawn.dtype == np.int64
+    for z in range(-3, 4):
+        p = (1 - q) / (1 + q) * q ** abs(z)
+        assert abs((drawn == z).mean() - p) < 5 * np.sqrt(p * (1 - p) / n)
+    assert source.discrete_laplace(2.5, [], "aggregate", 3).shape == (0, 3)
+
+
 def test_keys_must_fit_the_queries():
     with pytest.raises(InvalidInput, match="keys"):
         SystemEntropy().inclusion(0.5, KEYS[:3], "screen", IDS)

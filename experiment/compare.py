@@ -1,0 +1,203 @@
+"""`compare`: every method on the same split, students and budgets; a cell is a method at a budget with a seed.
+
+A finished cell is a result.json, written last; a run's folder inside it resumes by itself. So an interrupted comparison
+goes on where it was, and a cell whose settings changed is refused by the run folder, not mixed in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiment.compare_cells import baseline_result, reference_result
+from experiment.compare_config import CompareConfig, MethodConfig, PointConfig
+from experiment.compare_plots import plots
+from experiment.config import first_extractor
+from experiment.console import Console
+from experiment.rounds import run
+from teacher.privacy.accountant import require_affordable
+from teacher.privacy.noise import Entropy
+from wall.errors import LabelwallError
+from wall.sources import describe
+
+SHOWN = ("method", "epsilon", "seeds", "labels", "label_accuracy", "accuracy", "low", "high", "seconds")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method at one budget with one seed. ``epsilon``: the budget, None for a reference without privacy."""
+
+    method: MethodConfig
+    point: PointConfig | None
+    epsilon: float | None
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        """Its place under the comparison's folder."""
+        budget = "no_privacy" if self.epsilon is None else f"epsilon_{self.epsilon:g}"
+        return f"{re.sub(r'[^a-z0-9]+', '_', self.method.name.lower()).strip('_')}/{budget}/seed_{self.seed}"
+
+
+def cells(config: CompareConfig) -> Iterator[Cell]:
+    """All cells, first seeds first, so that an interrupted comparison has every method once."""
+    for seed in config.seeds:
+        for method in config.methods:
+            for point in method.points:
+                yield Cell(method, point, point.epsilon, seed)
+            for epsilon in method.epsilons:
+                yield Cell(method, None, epsilon, seed)
+            if method.reference is not None:
+                yield Cell(method, None, None, seed)
+
+
+def compare(config: CompareConfig, out: Path, *, entropy: Entropy, console: Console) -> list[dict[str, Any]]:
+    """Run, or finish, all cells; returns the table's rows. Nothing is read before every budget is affordable.
+
+    Writes comparison.json, comparison.md and plots into ``out``; private caches into OUT.custodian (mode 0700).
+    """
+    for cell in cells(config):
+        if cell.point is not None:
+            require_affordable(config.run_config(cell.point, cell.seed, "").plan())
+    places = [cell.folder for cell in cells(config)]
+    if len(set(places)) != len(places):
+        raise LabelwallError("two methods or budgets of the comparison would share a folder. Give them different names.")
+    _remember(config, out)
+    private = Path(f"{out}.custodian")
+    private.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private.chmod(0o700)  # private embeddings lie below
+    results = []
+    for number, cell in enumerate(cells(config), start=1):
+        console.say(f"cell {number} of {len(places)}: {cell.folder}")
+        results.append(_result(config, cell, out, entropy, console))
+        _write(out, results)
+    return summarise(results)
+
+
+def _remember(config: CompareConfig, out: Path) -> None:
+    """Record what all cells share; a comparison with another split, student or delta needs another folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    shared = asdict(config)
+    for free in ("methods", "seeds", "threads", "workers", "batch_size"):  # more methods and seeds may join later
+        del shared[free]
+    text, path = json.dumps(shared, indent=2, sort_keys=True), out / "shared.json"
+    if path.exists() and path.read_text() != text:
+        raise LabelwallError(f"{out} holds a comparison of another split, student or delta. Choose another --out.")
+    path.write_text(text)
+
+
+def _result(config: CompareConfig, cell: Cell, out: Path, entropy: Entropy, console: Console) -> dict[str, Any]:
+    """A finished cell's result, from its file or by doing it."""
+    place, settings = out / cell.folder, json.loads(json.dumps(asdict(cell)))
+    kept = place / "result.json"
+    if kept.exists():
+        stored = json.loads(kept.read_text())
+        if stored["cell"] != settings:
+            raise LabelwallError(f"{place} holds a cell with other settings. Choose another --out.")
+        return dict(stored["result"])
+    place.mkdir(parents=True, exist_ok=True)
+    private, started = Path(f"{out}.custodian"), time.perf_counter()
+    if cell.point is not None:
+        found = _answered(config, cell, place, private, entropy, console)
+    elif cell.method.baseline is not None:
+        assert cell.epsilon is not None
+        found = baseline_result(config, cell.method.baseline, cell.epsilon, cell.seed, private / "shared", console)
+    else:
+        found = reference_result(config, cell.method.reference == "non_private", cell.seed, place / "student")
+    result = {"method": cell.method.name, "budget": cell.epsilon, "delta": config.delta, "seed": cell.seed, **found}
+    result["seconds"] = round(time.perf_counter() - started, 1)
+    scratch = kept.with_suffix(".part")
+    scratch.write_text(json.dumps({"cell": settings, "result": result}, indent=2))
+    scratch.replace(kept)
+    return result
+
+
+def _answered(
+    config: CompareConfig, cell: Cell, place: Path, private: Path, entropy: Entropy, console: Console
+) -> dict[str, Any]:
+    """A run of `labelwall run`. Embeddings under the first features are shared: every cell has the same private rows."""
+    assert cell.point is not None
+    own = private / cell.folder
+    settings = config.run_config(cell.point, cell.seed, str(own))
+    spec = first_extractor(settings, describe(config.data))
+    cache = f"embeddings-{spec.sha256()[:16]}.npz"
+    _link(private / "shared" / cache, own / cache)
+    summary: dict[str, Any] = run(settings, place / "run", entropy=entropy, console=console)
+    _link(own / cache, private / "shared" / cache)
+    rounds = summary["rounds"]
+    return {
+        "epsilon": summary["epsilon"],
+        "labels": rounds[-1]["answered"]
+        if settings.mechanism_of(len(rounds)).once_a_round
+        else sum(r["answered"] for r in rounds),
+        "label_accuracy": rounds[-1]["label_accuracy"],
+        "accuracy": summary["test_accuracy"],
+    }
+
+
+def _link(source: Path, target: Path) -> None:
+    """One file under two names, in folders of mode 0700. Caches are replaced, never changed in place."""
+    if source.exists() and not target.exists():
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.link(source, target)
+
+
+def summarise(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each method and budget: medians over the seeds, and the range of the accuracy."""
+    groups: dict[tuple[str, float | None], list[dict[str, Any]]] = {}
+    for result in results:
+        groups.setdefault((result["method"], result["budget"]), []).append(result)
+    return [_row(method, group) for (method, _), group in groups.items()]
+
+
+def _row(method: str, group: list[dict[str, Any]]) -> dict[str, Any]:
+    def median(name: str) -> float | None:
+        known = [result[name] for result in group if result[name] is not None]
+        return statistics.median(known) if known else None
+
+    accuracies = [result["accuracy"] for result in group]
+    epsilons = [result["epsilon"] for result in group]
+    return {
+        "method": method,
+        "epsilon": None if None in epsilons else max(epsilons),
+        "seeds": len(group),
+        "labels": median("labels"),
+        "label_accuracy": median("label_accuracy"),
+        "accuracy": float(np.median(accuracies)),
+        "low": min(accuracies),
+        "high": max(accuracies),
+        "seconds": median("seconds"),
+    }
+
+
+def render(rows: list[dict[str, Any]]) -> str:
+    """The table in Markdown."""
+    lines = [
+        "| method | epsilon | labels | labels right | test accuracy, median (range) | seeds | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        epsilon = "no privacy" if row["epsilon"] is None else f"{row['epsilon']:g}"
+        labels = "" if row["labels"] is None else f"{row['labels']:g}"
+        right = "" if row["label_accuracy"] is None else f"{100 * row['label_accuracy']:.1f}%"
+        accuracy = f"{100 * row['accuracy']:.2f}% ({100 * row['low']:.2f} to {100 * row['high']:.2f})"
+        lines.append(f"| {row['method']} | {epsilon} | {labels} | {right} | {accuracy} | {row['seeds']} | {row['seconds']:.0f} |")
+    return "\n".join(lines)
+
+
+def _write(out: Path, results: list[dict[str, Any]]) -> None:
+    """comparison.json, comparison.md and the plots, of the cells that are done."""
+    rows = summarise(results)
+    (out / "comparison.json").write_text(json.dumps({"table": rows, "cells": results}, indent=2))
+    (out / "comparison.md").write_text(render(rows) + "\n")
+    for name, svg in plots(rows).items():
+        (out / f"{name}.svg").write_bytes(svg)

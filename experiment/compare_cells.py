@@ -1,0 +1,114 @@
+"""Cells of a comparison that are no runs: privately trained baselines, and references without privacy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from experiment.compare_config import CompareConfig
+from experiment.config import BudgetConfig, Config, RoundConfig, first_extractor
+from experiment.console import Console
+from experiment.rounds import channel_statistics
+from student.train import predict, train
+from teacher.baselines.config import LinearNoisySgd, NoisySgd
+from teacher.baselines.noisy_sgd import train_privately
+from teacher.embeddings import embed_records
+from teacher.features import Embedder
+from teacher.privacy.conversion import round_up
+from teacher.records import open_records
+from wall.backbones import preprocess
+from wall.errors import InvalidInput
+from wall.messages import ExtractorSpec
+from wall.sources import PublicData, Task, describe, read_public
+
+UNIT = 63.0  # quantised features are integers in -63..63
+
+
+def baseline_result(
+    config: CompareConfig, baseline: NoisySgd | LinearNoisySgd, epsilon: float, seed: int, directory: Path, console: Console
+) -> dict[str, Any]:
+    """A model trained privately on the records, judged on the public test split. ``directory``: the custodian's, for caches."""
+    task, public = describe(config.data), read_public(config.data)
+    if isinstance(baseline, LinearNoisySgd):
+        inputs, labels, tests = _features(config, task, public, directory, console)
+    else:
+        inputs, labels, tests = _pixels(config, task, public)
+    model = train_privately(
+        baseline,
+        inputs,
+        labels,
+        num_classes=task.num_classes,
+        epsilon=epsilon,
+        delta=config.delta,
+        seed=seed,
+        progress=lambda done, total: console.progress("training privately", done, total),
+    )
+    return {
+        "epsilon": round_up(model.epsilon),
+        "epsilon_rdp": round_up(model.epsilon_rdp),
+        "noise_multiplier": model.noise_multiplier,
+        "labels": None,
+        "label_accuracy": None,
+        "accuracy": float((model.predict(tests) == public.test_labels).mean()),
+    }
+
+
+def reference_result(config: CompareConfig, private: bool, seed: int, folder: Path) -> dict[str, Any]:
+    """The student without privacy: on all private labels (``private``), or on the public rows' true labels."""
+    task, public = describe(config.data), read_public(config.data)
+    mean, std = channel_statistics(public.inputs)
+    if private:
+        records = open_records(config.data, task)
+        inputs, labels = records.inputs, records.labels
+    elif public.labels is None:
+        raise InvalidInput("methods.reference", "non_private where the public rows have no labels", "true_labels")
+    else:
+        inputs, labels = public.inputs, public.labels
+    trained = train(
+        config.student,
+        public_x=inputs,
+        labels=labels,
+        num_classes=task.num_classes,
+        mean=mean,
+        std=std,
+        run_dir=folder,
+        seed=seed,
+    )
+    spec = ExtractorSpec(config.student.backbone, task.input_shape, task.num_classes, trained.weights, mean, std)
+    accuracy = float((predict(spec, public.test_inputs) == public.test_labels).mean())
+    return {"epsilon": None, "labels": None if private else len(labels), "label_accuracy": 1.0, "accuracy": accuracy}
+
+
+def _pixels(config: CompareConfig, task: Task, public: PublicData) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(private inputs, their labels, test inputs), standardised by statistics of the public rows."""
+    if len(task.input_shape) != 3:
+        raise InvalidInput("baseline.kind", "linear_noisy_sgd for feature vectors", "noisy_sgd")
+    mean, std = channel_statistics(public.inputs)
+    records = open_records(config.data, task)
+    inputs, tests = (preprocess(rows, mean, std) for rows in (records.inputs, public.test_inputs))
+    return inputs, torch.from_numpy(records.labels), tests
+
+
+def _features(
+    config: CompareConfig, task: Task, public: PublicData, directory: Path, console: Console
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same under the first round's features; the records' come from the cache that all cells share."""
+    settings = Config(config.data, [RoundConfig(1)], BudgetConfig(1e6, config.delta), features=config.features)
+    spec = first_extractor(settings, task)
+    embedder = Embedder(spec, probe=public.inputs[:64], batch_size=config.batch_size, workers=config.workers)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def progress(done: int, total: int) -> None:
+        console.progress("embedding private records (percent)", 100 * done // max(1, total), 100)
+
+    embedded = embed_records(directory, open_records(config.data, task), spec, embedder, progress)
+    tests, _ = embedder.embed(public.test_inputs)
+    return _unit(embedded.features), torch.from_numpy(embedded.labels), _unit(tests)
+
+
+def _unit(features: np.ndarray) -> torch.Tensor:
+    """float32 [n, d] with entries in -1..1."""
+    return torch.from_numpy(features.astype(np.float32) / np.float32(UNIT))

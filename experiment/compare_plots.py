@@ -1,0 +1,60 @@
+"""The comparison's pictures: accuracy and labels against epsilon, and what a cell costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from experiment.plots import svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MARKERS = "osD^vP*X<>"
+
+
+def plots(rows: list[dict[str, Any]]) -> dict[str, bytes]:
+    """SVG files by name. ``rows``: of compare.summarise."""
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    grouped = {name: [row for row in rows if row["method"] == name] for name in methods}
+
+    def accuracy(axes: Axes) -> None:
+        for marker, (name, points) in zip(MARKERS * len(methods), grouped.items(), strict=False):
+            if points[0]["epsilon"] is None:
+                axes.axhline(100 * points[0]["accuracy"], color="#5a6875", linestyle=":")
+                axes.annotate(
+                    name, (0.99, 100 * points[0]["accuracy"]), xycoords=("axes fraction", "data"), ha="right", va="bottom"
+                )
+                continue
+            points = sorted(points, key=lambda row: row["epsilon"])
+            middle = [100 * row["accuracy"] for row in points]
+            spread = [[m - 100 * row["low"] for m, row in zip(middle, points, strict=True)]]
+            spread += [[100 * row["high"] - m for m, row in zip(middle, points, strict=True)]]
+            axes.errorbar([row["epsilon"] for row in points], middle, yerr=spread, marker=marker, capsize=3, label=name)
+        _epsilon_axis(axes, "test accuracy, percent (median and range)", grouped)
+
+    def labels(axes: Axes) -> None:
+        for marker, (name, points) in zip(MARKERS * len(methods), grouped.items(), strict=False):
+            known = sorted((row["epsilon"], row["labels"]) for row in points if row["epsilon"] is not None and row["labels"])
+            if known:
+                axes.plot(*zip(*known, strict=True), marker=marker, label=name)
+        _epsilon_axis(axes, "labels released (median)", grouped)
+
+    def cost(axes: Axes) -> None:
+        axes.barh(methods, [max(row["seconds"] for row in grouped[name]) for name in methods], color="#1f6feb")
+        axes.invert_yaxis()
+        axes.set_xlabel("seconds a cell (the slowest budget's median)")
+
+    return {
+        "accuracy_by_epsilon": svg(accuracy, height=4.2),
+        "labels_by_epsilon": svg(labels, height=3.4),
+        "cost": svg(cost, height=0.6 + 0.4 * len(methods)),
+    }
+
+
+def _epsilon_axis(axes: Axes, y: str, grouped: dict[str, list[dict[str, Any]]]) -> None:
+    axes.set_xscale("log")
+    axes.set_xlabel("certified epsilon")
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.25)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=9)

@@ -1,0 +1,125 @@
+"""NoisySGD through Opacus: end to end (Abadi et al. 2016) and of a linear model on features (Tramer and Boneh 2021).
+
+A baseline for comparisons: its Gaussian noise is torch's floating point noise from a seeded generator, so its epsilon is that
+of the idealised algorithm and its models are not for release. Batches are Poisson samples at a public rate; the number of
+steps and the noise follow from public settings alone.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from teacher.baselines.config import LinearNoisySgd, NoisySgd
+
+Progress = Callable[[int, int], None]
+PREDICTED_AT_ONCE = 1000
+LARGEST_BATCH = 256  # records whose gradients are held at once; a Poisson batch is cut into such parts
+
+
+@dataclass(frozen=True)
+class PrivateModel:
+    """``epsilon``: by the PRV accountant, the smaller; ``epsilon_rdp``: by Renyi DP. ``noise_multiplier``: sigma over clip."""
+
+    network: nn.Module = field(repr=False)
+    epsilon: float
+    epsilon_rdp: float
+    noise_multiplier: float
+    steps: int
+
+    def predict(self, inputs: torch.Tensor) -> np.ndarray:
+        """Classes of float32 [n, ...] inputs: int64 [n]."""
+        with torch.no_grad():
+            parts = [self.network(part).argmax(dim=1) for part in inputs.split(PREDICTED_AT_ONCE)]
+        return torch.cat(parts).numpy()
+
+
+def train_privately(
+    config: NoisySgd | LinearNoisySgd,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    num_classes: int,
+    epsilon: float,
+    delta: float,
+    seed: int,
+    progress: Progress | None = None,
+) -> PrivateModel:
+    """Train on PRIVATE ``inputs`` (float32 [n, c, h, w] or [n, d], standardised by public statistics), int64 [n] labels.
+
+    (epsilon, delta) under add/remove of one record, for steps and sampling rate of ``config``: each record is in each batch
+    with probability batch_size / expected_records, its gradient is clipped, and Gaussian noise is added to the sum.
+    """
+    rate = config.batch_size / config.expected_records
+    steps = round(config.epochs / rate)
+    multiplier, by_prv, by_rdp = calibrate(epsilon, delta, rate, steps)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Opacus on hooks, and on noise that is not cryptographic: this module says so too
+        torch.manual_seed(seed)
+        linear = isinstance(config, LinearNoisySgd)
+        network = nn.Linear(inputs.shape[1], num_classes) if linear else tanh_cnn(inputs.shape[1:], num_classes)
+        _descend(config, network, inputs, labels, rate, steps, multiplier, progress)
+    return PrivateModel(network.eval(), by_prv, by_rdp, multiplier, steps)
+
+
+def calibrate(epsilon: float, delta: float, rate: float, steps: int) -> tuple[float, float, float]:
+    """(noise multiplier, epsilon by PRV, epsilon by RDP): the least noise whose PRV epsilon is at most ``epsilon``."""
+    from opacus.accountants import PRVAccountant, RDPAccountant
+    from opacus.accountants.utils import get_noise_multiplier
+
+    asked = {"target_epsilon": epsilon, "target_delta": delta, "sample_rate": rate, "steps": steps, "accountant": "prv"}
+    multiplier = float(get_noise_multiplier(**asked, epsilon_tolerance=epsilon / 100))
+    spent = []
+    for accountant in (PRVAccountant(), RDPAccountant()):
+        accountant.history = [(multiplier, rate, steps)]
+        spent.append(float(accountant.get_epsilon(delta)))
+    return multiplier, spent[0], spent[1]
+
+
+def tanh_cnn(shape: torch.Size | tuple[int, ...], num_classes: int) -> nn.Module:
+    """Two convolutions with tanh, which bounds activations and so gradients (Papernot et al. 2021, Table 1)."""
+    layers = [nn.Conv2d(shape[0], 16, 8, stride=2, padding=3), nn.Tanh(), nn.MaxPool2d(2, 1)]
+    layers += [nn.Conv2d(16, 32, 4, stride=2), nn.Tanh(), nn.MaxPool2d(2, 1), nn.Flatten()]
+    body = nn.Sequential(*layers)
+    with torch.no_grad():
+        flat = body(torch.zeros(1, *shape)).shape[1]
+    return nn.Sequential(body, nn.Linear(flat, 32), nn.Tanh(), nn.Linear(32, num_classes))
+
+
+def _descend(
+    config: NoisySgd | LinearNoisySgd,
+    network: nn.Module,
+    inputs: torch.Tensor,
+    labels: torch.Tensor,
+    rate: float,
+    steps: int,
+    multiplier: float,
+    progress: Progress | None,
+) -> None:
+    """Steps of DP-SGD on ``network`` itself. A step without records still adds noise and moves."""
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    wrapped = GradSampleModule(network)
+    plain = torch.optim.SGD(wrapped.parameters(), lr=config.learning_rate, momentum=0.9)
+    optimizer = DPOptimizer(plain, noise_multiplier=multiplier, max_grad_norm=config.clip, expected_batch_size=config.batch_size)
+    for step in range(steps):
+        parts = torch.nonzero(torch.rand(len(labels)) < rate).squeeze(1).split(LARGEST_BATCH)
+        for number, rows in enumerate(parts):
+            optimizer.signal_skip_step(do_skip=number < len(parts) - 1)
+            if len(rows):
+                F.cross_entropy(wrapped(inputs[rows]), labels[rows]).backward()
+            else:
+                for parameter in wrapped.parameters():
+                    parameter.grad_sample = torch.zeros(0, *parameter.shape)  # type: ignore[attr-defined]
+            optimizer.step()
+            optimizer.zero_grad()
+        if progress is not None:
+            progress(step + 1, steps)
+    wrapped.to_standard_module()
