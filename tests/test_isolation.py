@@ -183,7 +183,17 @@ ALLOWED = {
     ("teacher/network.py", "numpy.random.default_rng"),
     # Tensors alone (weights_only), from an installed package: nothing that anybody sent.
     ("wall/pretrained.py", "torch.load"),
+    # A baseline for comparisons, which no teacher calls: its noise is idealised and its models are not for release.
+    ("teacher/baselines/noisy_sgd.py", "torch.manual_seed"),
+    ("teacher/baselines/noisy_sgd.py", "torch.rand"),
 }
+
+
+def test_no_teacher_reaches_the_baselines() -> None:
+    """What is allowed to them is not on the way to an answer."""
+    outside = [path for path in (REPOSITORY / "teacher").rglob("*.py") if path.parent.name != "baselines"]
+    assert len(outside) > 30
+    assert not [path.name for path in outside if "teacher.baselines" in path.read_text()]
 
 
 def violations(source: str) -> Iterator[tuple[str, str]]:

