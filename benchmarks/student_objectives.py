@@ -24,7 +24,7 @@ from student.train import train
 from teacher.hog import hog_features
 
 PRIVATE, PUBLIC, ASKED = 3600, 900, 600
-NEIGHBOURS, VOTE_NOISE, SCREEN_NOISE, THRESHOLD = 300, 45.0, 60.0, 120.0  # as configs/quickstart.yaml
+NEIGHBOURS, VOTE_NOISE, SCREEN_NOISE, THRESHOLD = 300, 45.0, 60.0, 120.0  # as configs/quickstart_private_knn.yaml
 FIRST_SEED = 10  # seeds 0 to 4 helped to choose the defaults
 OBJECTIVES = ("supervised", "vat", "uda")
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]

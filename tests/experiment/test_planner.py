@@ -263,7 +263,7 @@ def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
     from wall.messages import ABSTAINED, Queries
     from wall.sources import describe, read_public
 
-    config = load_config(Path(__file__).parents[2] / "configs" / "quickstart.yaml")
+    config = load_config(Path(__file__).parents[2] / "configs" / "quickstart_private_knn.yaml")
     started = time.process_time()
     answer = best_plan(config, Request(min_accuracy=0.9), _Quiet())
     assert time.process_time() - started < 60
