@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from experiment.clusters import k_means
 from teacher.features import Embedder
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from wall.cells import CellCounts, Cells, inherit, nearest_cells
@@ -50,14 +50,10 @@ def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:
 
     Features that stand in few places give equal centres; all but the first of those stay empty.
     """
-    from sklearn.cluster import KMeans
-
     if cells > len(features):
         raise InvalidInput("mechanism.cells", f"at most {len(features)}, the public rows of a round", cells)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fewer distinct points than cells
-        found = KMeans(cells, n_init=1, max_iter=ITERATIONS, random_state=seed).fit(features.astype(np.float32))
-    return np.rint(found.cluster_centers_).astype(np.int8)
+    centers, _ = k_means(features.astype(np.float32), cells, seed=seed, iterations=ITERATIONS)
+    return np.rint(centers).astype(np.int8)
 
 
 def _save(path: Path, centers: np.ndarray) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
+
+from experiment.clusters import k_means
 
 ROWS_A_CLUSTER = 5  # queries asked of each cluster
 NEIGHBOURS = 20  # a row is as typical as its nearest ones of the same cluster are near
@@ -38,7 +39,7 @@ def typical_rows(features: np.ndarray, count: int, seed: int) -> np.ndarray:
     where rows are dense: so k-means covers the pool, and each cluster offers its densest half in turn. After Hacohen et al.
     2022 ("Active learning on a budget", section 3), who take the densest row of each of ``count`` clusters.
     """
-    member = _clusters(features, max(1, count // ROWS_A_CLUSTER), seed)
+    _, member = k_means(features, max(1, count // ROWS_A_CLUSTER), seed=seed, iterations=ITERATIONS)
     late = np.ones(len(features), dtype=bool)  # not among its cluster's typical rows: asked once those of all are used up
     for cluster in np.unique(member):
         rows = np.flatnonzero(member == cluster)
@@ -51,18 +52,6 @@ def typical_rows(features: np.ndarray, count: int, seed: int) -> np.ndarray:
         mine = np.flatnonzero(member[order] == cluster)
         turn[mine] = np.arange(len(mine))
     return order[np.lexsort((turn, late[order]))][:count]
-
-
-def _clusters(features: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Each row's cluster, int32 [n]; fewer than ``count`` are used where rows repeat. On one thread: a resumed run must choose
-    the same rows, and threads add up in any order."""
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(limits=1), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return KMeans(count, n_init=1, max_iter=ITERATIONS, random_state=seed).fit(features).labels_
 
 
 def _spread(features: np.ndarray) -> np.ndarray:
