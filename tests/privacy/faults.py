@@ -127,9 +127,8 @@ class CentredByPrivateMean(Teacher):
 class ChecksAfterRelease(Teacher):
     """Draws for everyone who is due, then asks the ledger who may have the result."""
 
-    def _settle(self, slot: int, batch: list[str], inputs: np.ndarray) -> None:
-        mechanism, (embedded, _) = self._mechanisms[slot], self._embedder.embed(inputs)
-        voters = Electorate(self._index, self._labels, self._num_classes, embedded)
+    def _settle(self, slot: int, batch: list[str], voters: Electorate) -> None:
+        mechanism = self._mechanisms[slot]
         for stage in mechanism.stages:
             results = self._ledger.state.results
             waiting = [i for i in batch if not self._settled(slot, i)]
