@@ -1,0 +1,254 @@
+"""Accuracy of Ind-KNN as a teacher that is only asked, beside itself without noise, plain kNN and Private-kNN.
+
+    python benchmarks/image_features.py --images CIFAR10 --cache features/       # once: 20 minutes of one core for 60,000 images
+    python benchmarks/ind_knn_accuracy.py --cache features/
+
+The train split is private. Of the test split, the first rows are a labelled PUBLIC validation set: its mean centres the features
+and all parameters are chosen on it (stand_ins.py), first the threshold without noise, then threshold and noise for each epsilon.
+The rows after it are the query sets, which nothing was chosen on. Ind-KNN answers through a ledger of its own for each set, in
+batches of 250. Private-kNN's noise is the least whose best certificate fits; its screening is left out, and costs it nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+
+import image_features  # noqa: E402
+from stand_ins import StandIns  # noqa: E402
+
+from teacher.individual import answer_individually  # noqa: E402
+from teacher.mechanisms.electorate import Electorate  # noqa: E402
+from teacher.mechanisms.ind_knn import IndKnn  # noqa: E402
+from teacher.mechanisms.private_knn import AGGREGATE, PrivateKnn  # noqa: E402
+from teacher.neighbors import ExactIndex  # noqa: E402
+from teacher.privacy.accountant import certified_epsilon, reading, require_affordable  # noqa: E402
+from teacher.privacy.conversion import round_up  # noqa: E402
+from teacher.privacy.ledger import Ledger  # noqa: E402
+from teacher.privacy.noise import SystemEntropy  # noqa: E402
+from teacher.privacy.plan import Plan, Slot  # noqa: E402
+from wall.messages import ExtractorSpec  # noqa: E402
+from wall.pretrained import efficientnet_lite0  # noqa: E402
+
+DELTA, CLASSES, BATCH = 1e-5, 10, 250
+THRESHOLDS = tuple(step / 20 for step in range(1, 20))  # UAI23, supplement, section 3
+AROUND = (-0.1, -0.05, -0.025, 0.0, 0.025, 0.05)  # of the first round's threshold
+LABEL_NOISE = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0, 1.3)
+COUNT_NOISE = (0.5, 1.0)  # of the default, sqrt(T / (6 rho))
+NEIGHBOURS = (5, 10, 20, 30, 50, 100, 200)  # plain kNN
+SAMPLED, REACH = (0.05, 0.1, 0.2), (250, 500, 1000, 1500, 2000, 3000)  # Private-kNN: gamma, and k / gamma
+
+
+@dataclass(frozen=True)
+class Split:
+    """Quantised features int8 [n, d] with labels int64 [n]."""
+
+    features: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+
+    def part(self, start: int, rows: int) -> Split:
+        return Split(self.features[start : start + rows], self.labels[start : start + rows])
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What public rows chose for one epsilon, and how often they were right with it, 0..1."""
+
+    ind_knn: IndKnn
+    ind_right: float
+    private_knn: PrivateKnn
+    private_right: float
+
+
+def choose_threshold(stand_ins: StandIns) -> tuple[float, float]:
+    """First round: (threshold, share right) of the best threshold without noise."""
+    return max(((t, stand_ins.without_noise(t)) for t in THRESHOLDS), key=lambda found: found[1])
+
+
+def choose(stand_ins: StandIns, threshold: float, epsilon: float, asked: int, repeats: int, seed: int) -> Choice:
+    """Second round: threshold and noise of both mechanisms at ``epsilon``, every candidate with the same noise."""
+    default, best = IndKnn().planned(epsilon, DELTA, asked), []
+    assert default.sigma_count is not None
+    for around, label, count in product(AROUND, LABEL_NOISE, COUNT_NOISE):
+        tau, sigma = round(threshold + around, 3), round(default.sigma_count * count, 2)
+        if tau > 0:
+            mechanism = replace(default, threshold=tau, sigma_label=label, sigma_count=sigma)
+            best.append((stand_ins.ind_knn(mechanism, asked, repeats, np.random.default_rng(seed)), mechanism))
+    others = []
+    for gamma in SAMPLED:
+        sigma = least_noise(gamma, epsilon, asked)
+        for k in (round(gamma * reach) for reach in REACH):
+            other = PrivateKnn(k=k, threshold=0, sigma_vote=sigma, sampling_probability=gamma)
+            others.append((stand_ins.private_knn(other, 2 * asked, np.random.default_rng(seed)), other))
+    (ind_right, ind_knn), (private_right, private_knn) = (max(found, key=lambda f: f[0]) for found in (best, others))
+    return Choice(ind_knn, ind_right, private_knn, private_right)
+
+
+def least_noise(gamma: float, epsilon: float, asked: int) -> float:
+    """A sigma_vote, in halves of a vote, for which ``asked`` noisy winners are certified, approached from below."""
+    sigma = max(0.5, round(278 * gamma / epsilon * math.sqrt(asked / 1000)) / 2)
+    while (cost := reading(poll_plan(gamma, sigma, epsilon, asked), [asked])) > epsilon:  # with all caps: a certificate
+        sigma = max(sigma + 0.5, math.ceil(2 * sigma * (cost / epsilon) ** 0.9) / 2)
+    return sigma
+
+
+def poll_plan(gamma: float, sigma: float, epsilon: float, asked: int) -> Plan:
+    """``asked`` noisy winners, no screening."""
+    mechanism = PrivateKnn(threshold=0, sigma_vote=sigma, sampling_probability=gamma)
+    winners = tuple(release for release in mechanism.releases(asked, asked) if release.name == AGGREGATE)
+    return Plan(epsilon, DELTA, (Slot(mechanism.fields(), winners),))
+
+
+def ind_plan(mechanism: IndKnn, epsilon: float) -> Plan:
+    """The one prepaid release, whatever is asked."""
+    return Plan(epsilon, DELTA, (Slot(mechanism.fields(), mechanism.releases(1, 1)),))
+
+
+def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Electorate) -> np.ndarray:
+    """Labels int64 [n] from the real mechanism, paid for on a ledger of its own. Raises BudgetRefused above ``epsilon``."""
+    plan = ind_plan(mechanism, epsilon)
+    require_affordable(plan)
+    labels = []
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger.create(Path(folder) / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False)
+        serials = ledger.enrol(voters.index.ids)
+        for start in range(0, len(voters.queries), BATCH):
+            part = voters.select(range(start, min(start + BATCH, len(voters.queries))))
+            keys = [f"query {start + i}" for i in range(len(part.queries))]
+            answer_individually(ledger, 0, mechanism, part, serials, keys, SystemEntropy())
+            labels += [mechanism.outcome(ledger.state.results[key])[1] for key in keys]
+        ledger.close()
+    return np.array(labels)
+
+
+def ask_private_knn(mechanism: PrivateKnn, voters: Electorate) -> np.ndarray:
+    """Labels int64 [n]: one noisy winner a query."""
+    return mechanism.draw(AGGREGATE, voters, [f"query {i}" for i in range(len(voters.queries))], SystemEntropy())
+
+
+def without_noise(mechanism: IndKnn, voters: Electorate) -> np.ndarray:
+    """Labels int64 [n] by the same neighbours and weights, no noise and no budgets."""
+    sums = [
+        np.bincount(voters.labels[near.rows], weights=near.weights, minlength=voters.num_classes)
+        for near in voters.similar(mechanism.select(voters.length))
+    ]
+    return np.array(sums).argmax(axis=1)
+
+
+def plain_knn(voters: Electorate) -> dict[int, np.ndarray]:
+    """Labels int64 [n] by the majority of the k nearest, ties to the lowest class, by k."""
+    nearest = voters.labels[voters.index.prefix(voters.queries, max(NEIGHBOURS))]
+    each = np.eye(voters.num_classes, dtype=np.int64)
+    return {k: each[nearest[:, :k]].sum(axis=1).argmax(axis=1) for k in NEIGHBOURS}
+
+
+def spread(shares: Sequence[float]) -> str:
+    """Median (least..most), in percent."""
+    return f"{100 * np.median(shares):.1f} ({100 * min(shares):.1f}..{100 * max(shares):.1f})"
+
+
+def centred(cache: Path, rows: int) -> ExtractorSpec:
+    """The extractor, with the mean of the PUBLIC validation rows as its centre instead of the constant of its weights."""
+    mean = image_features.mean(cache, "test", rows)
+    return replace(efficientnet_lite0((32, 32, 3), CLASSES), center=tuple(round(float(value), 6) for value in mean))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cache", type=Path, required=True, help="folder with the features")
+    parser.add_argument("--private", type=int, default=50_000)
+    parser.add_argument("--validation", type=int, default=5000)
+    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--sets", type=int, default=5)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0])
+    parser.add_argument("--repeats", type=int, default=1, help="rehearsals of each candidate")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="of the rehearsals on public rows")
+    options = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(options.threads)
+    report(options, centred(options.cache, options.validation))
+
+
+@dataclass(frozen=True)
+class Exam:
+    """The query sets before the private records: ``sets`` and ``voters``, one each."""
+
+    sets: list[Split]
+    voters: list[Electorate]
+
+    @classmethod
+    def of(cls, private: Split, sets: list[Split], length: float) -> Exam:
+        index = ExactIndex(private.features, np.arange(len(private.features)))
+        return cls(sets, [Electorate(index, private.labels, CLASSES, part.features, length) for part in sets])
+
+    def right(self, ask: Callable[[Electorate], np.ndarray]) -> list[float]:
+        """Share of right answers in each set."""
+        return [float((ask(voter) == part.labels).mean()) for voter, part in zip(self.voters, self.sets, strict=True)]
+
+
+def report(options: argparse.Namespace, spec: ExtractorSpec) -> None:
+    """Choose on public rows, ask, print."""
+    private = Split(*image_features.read(options.cache, "train", spec, options.private))
+    public = Split(*image_features.read(options.cache, "test", spec, options.validation + options.sets * options.queries))
+    validation = public.part(0, options.validation)
+    sets = [public.part(options.validation + i * options.queries, options.queries) for i in range(options.sets)]
+    exam = Exam.of(private, sets, spec.scale)
+    print(f"{len(private.labels):,} private, {len(sets)} x {options.queries:,} queries, delta {DELTA}; % right, median (range)")
+    plain_table(exam)
+    stand_ins = StandIns.of(validation.features, validation.labels, len(private.labels), CLASSES)
+    threshold, share = choose_threshold(stand_ins)
+    print(f"public: {len(validation.labels):,} rows x {stand_ins.copies} copies, seed {options.seed}")
+    print(f"threshold: the best of {THRESHOLDS} without noise is {threshold}, {100 * share:.1f} right;")
+    print(f"then it {AROUND}, sigma_label {LABEL_NOISE}, sigma_count {COUNT_NOISE} of the default")
+    print(f"Private-kNN: gamma {SAMPLED}, k / gamma {REACH}")
+    own = exam.right(lambda voters: without_noise(IndKnn(threshold=threshold), voters))
+    print(f"Ind-KNN without noise and budgets at threshold {threshold}: {spread(own)}", flush=True)
+    private_table(exam, stand_ins, threshold, options)
+
+
+def plain_table(exam: Exam) -> None:
+    """Plain kNN; the best k is chosen by the query sets themselves, in its favour."""
+    found = [plain_knn(voters) for voters in exam.voters]
+    by_k = {k: [float((each[k] == part.labels).mean()) for each, part in zip(found, exam.sets, strict=True)] for k in NEIGHBOURS}
+    best = max(by_k, key=lambda k: float(np.median(by_k[k])))
+    print(f"plain kNN, not private, by k: {', '.join(f'{k}: {100 * np.median(shares):.1f}' for k, shares in by_k.items())}")
+    print(f"plain kNN at the best k, {best}: {spread(by_k[best])}", flush=True)
+
+
+def private_table(exam: Exam, stand_ins: StandIns, threshold: float, options: argparse.Namespace) -> None:
+    """Both mechanisms at each epsilon, and then what public rows chose for them."""
+    print("| epsilon | Ind-KNN | no noise, no budgets | certified | Private-kNN | certified |\n|---|---|---|---|---|---|")
+    chosen = []
+    for epsilon in options.epsilons:
+        choice = choose(stand_ins, threshold, epsilon, options.queries, options.repeats, options.seed)
+        ind, other = choice.ind_knn, choice.private_knn
+        noisy = exam.right(lambda voters, ind=ind, epsilon=epsilon: ask_ind_knn(ind, epsilon, voters))  # type: ignore[misc]
+        own = exam.right(lambda voters, ind=ind: without_noise(ind, voters))  # type: ignore[misc]
+        polled = exam.right(lambda voters, other=other: ask_private_knn(other, voters))  # type: ignore[misc]
+        poll = poll_plan(other.sampling_probability, other.sigma_vote, epsilon, options.queries)
+        costs = [round_up(certified_epsilon(plan)) for plan in (ind_plan(ind, epsilon), poll)]
+        print(f"| {epsilon:g} | {spread(noisy)} | {spread(own)} | {costs[0]} | {spread(polled)} | {costs[1]} |", flush=True)
+        chosen.append((epsilon, choice))
+    print("| epsilon | threshold, sigma_label, sigma_count, rho | public | k, sigma_vote, gamma | public |")
+    print("|---|---|---|---|---|")
+    for epsilon, choice in chosen:
+        ind, other = choice.ind_knn, choice.private_knn
+        one = f"{ind.threshold}, {ind.sigma_label}, {ind.sigma_count}, {ind.rho} | {100 * choice.ind_right:.1f}"
+        two = f"{other.k}, {other.sigma_vote}, {other.sampling_probability} | {100 * choice.private_right:.1f}"
+        print(f"| {epsilon:g} | {one} | {two} |")
+
+
+if __name__ == "__main__":
+    main()
