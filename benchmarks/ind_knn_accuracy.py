@@ -46,7 +46,7 @@ AROUND = (-0.1, -0.05, -0.025, 0.0, 0.025, 0.05)  # of the first round's thresho
 LABEL_NOISE = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0, 1.3)
 COUNT_NOISE = (0.5, 1.0)  # of the default, sqrt(T / (6 rho))
 NEIGHBOURS = (5, 10, 20, 30, 50, 100, 200)  # plain kNN
-SAMPLED, REACH = (0.05, 0.1, 0.2), (250, 500, 1000, 1500, 2000, 3000)  # Private-kNN: gamma, and k / gamma
+SAMPLED, REACH = (0.05, 0.1, 0.2), (500, 1000, 2000, 3000, 4500, 6000)  # Private-kNN: gamma, and k / gamma
 
 
 @dataclass(frozen=True)
