@@ -246,7 +246,8 @@ def _metrics(
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
         "label_accuracy": right,
         "student_accuracy": float(np.trace(confusion) / max(1, confusion.sum())),
-        "epsilon_reading": round_up(reading(state.plan, state.counts())),
+        # Another certificate than the reading's may be smaller for all that the caps allow, hence for what was bought of it.
+        "epsilon_reading": round_up(min(reading(state.plan, state.counts()), certified_epsilon(state.plan))),
         "extractor": extractor.backbone,
         "ledger_head": answers.receipt.ledger_head,
         "confusion": confusion.tolist(),

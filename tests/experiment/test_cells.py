@@ -57,6 +57,8 @@ def test_two_rounds_end_to_end_planned_audited_and_resumed(
     assert pipeline.main(RUN) == 0
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     assert summary["epsilon"] == plan["epsilon"]
+    assert summary["epsilon"] < plan["certificates"]["tight"]  # the reading's own bound is not the smallest here
+    assert [r["epsilon_reading"] <= summary["epsilon"] for r in summary["rounds"]] == [True, True]
     for number, r in enumerate(summary["rounds"], start=1):
         with np.load(tmp_path / f"out/round_{number}/answers.npz") as stored:
             assert sorted(stored["rows"].tolist()) == list(range(40))  # every round covers all public rows
