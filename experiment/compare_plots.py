@@ -40,9 +40,9 @@ def plots(rows: list[dict[str, Any]]) -> dict[str, bytes]:
         _epsilon_axis(axes, "labels released (median)", grouped)
 
     def cost(axes: Axes) -> None:
-        axes.barh(methods, [max(row["seconds"] for row in grouped[name]) for name in methods], color="#1f6feb")
+        axes.barh(methods, [max(row["cpu_seconds"] for row in grouped[name]) for name in methods], color="#1f6feb")
         axes.invert_yaxis()
-        axes.set_xlabel("seconds a cell (the slowest budget's median)")
+        axes.set_xlabel("CPU seconds a cell (the dearest budget's median)")
 
     return {
         "accuracy_by_epsilon": svg(accuracy, height=4.2),

@@ -112,13 +112,13 @@ def result(method: str, epsilon: float | None, accuracy: float, seconds: float =
         "labels": 10,
         "label_accuracy": None,
         "accuracy": accuracy,
-        "seconds": seconds,
+        "cpu_seconds": seconds,
     }
 
 
 def test_rows_are_medians_and_ranges_over_seeds() -> None:
     rows = summarise([result("a", 1.0, x, s) for x, s in ((0.5, 3), (0.9, 1), (0.8, 2))] + [result("b", None, 0.7)])
-    assert [(r["method"], r["accuracy"], r["low"], r["high"], r["seconds"], r["seeds"]) for r in rows] == [
+    assert [(r["method"], r["accuracy"], r["low"], r["high"], r["cpu_seconds"], r["seeds"]) for r in rows] == [
         ("a", 0.8, 0.5, 0.9, 2, 3),
         ("b", 0.7, 0.7, 0.7, 1.0, 1),
     ]
