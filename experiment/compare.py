@@ -193,7 +193,8 @@ def render(rows: list[dict[str, Any]]) -> str:
         labels = "" if row["labels"] is None else f"{row['labels']:g}"
         right = "" if row["label_accuracy"] is None else f"{100 * row['label_accuracy']:.1f}%"
         accuracy = f"{100 * row['accuracy']:.2f}% ({100 * row['low']:.2f} to {100 * row['high']:.2f})"
-        lines.append(f"| {row['method']} | {epsilon} | {labels} | {right} | {accuracy} | {row['seeds']} | {row['cpu_seconds']:.0f} |")
+        cost = f"{row['seeds']} | {row['cpu_seconds']:.0f}"
+        lines.append(f"| {row['method']} | {epsilon} | {labels} | {right} | {accuracy} | {cost} |")
     return "\n".join(lines)
 
 

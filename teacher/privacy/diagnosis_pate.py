@@ -12,8 +12,8 @@ import numpy as np
 from scipy.special import log_ndtr, logsumexp
 
 from teacher.privacy.conversion import Conversion, epsilon_from_rdp
-from teacher.privacy.diagnosis import Diagnosis, screening_terms
 from teacher.privacy.curves import ORDERS
+from teacher.privacy.diagnosis import Diagnosis, screening_terms
 from wall.errors import InvalidInput
 
 

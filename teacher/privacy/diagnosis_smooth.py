@@ -37,24 +37,42 @@ class Sanitised:
         return f"{BANNER} {self.releases} at the votes that were cast: {cost}"
 
 
-def diagnose_sanitised(
-    votes: np.ndarray, *, teachers: int, sigma: float, delta: float, order: float, beta: float, sigma_ss: float
-) -> Sanitised:
-    """One GNMAX label for each row of ``votes`` (int64 [n_queries, n_classes]) and the sanitised cost of all of them.
+@dataclass(frozen=True, repr=False)
+class Measured:
+    """The cost of one GNMAX label for each of some votes at one ``order``, and how far it can move. Private, all of it.
 
-    Classic conversion, as the paper. Raises InvalidInput where ``order`` is too large for ``beta``, or where the paper's
-    conditions C5, C6 (appendix B.4.2) fail for this sigma, order and number of classes: its bounds then say nothing.
+    ``rdp``: of all labels. ``sensitivity``: float64 [teachers], the most that one more changed classifier can move it, after
+    0, 1, .. have changed: ``local_sensitivity``, summed over the labels.
     """
-    largest = -1 / math.expm1(-2 * beta)
-    if not 1 < order < largest:
-        raise InvalidInput("order", f"above 1 and below 1 / (1 - exp(-2 beta)) = {largest:g}", order)
+
+    rdp: float
+    sensitivity: np.ndarray
+    order: float
+    labels: int
+
+    def sanitised(self, *, delta: float, beta: float, sigma_ss: float) -> Sanitised:
+        """Classic conversion, as the paper. Raises InvalidInput where the order is too large for ``beta``."""
+        largest = -1 / math.expm1(-2 * beta)
+        if self.order >= largest:
+            raise InvalidInput("order", f"below 1 / (1 - exp(-2 beta)) = {largest:g}", self.order)
+        smooth = float((np.exp(-beta * np.arange(len(self.sensitivity))) * self.sensitivity).max())
+        own = gaussian_smooth_rdp(self.order, beta, sigma_ss)
+        epsilon = self.rdp + own - math.log(delta) / (self.order - 1)
+        return Sanitised(epsilon, smooth * sigma_ss, f"{self.labels} GNMAX labels")
+
+
+def measure(votes: np.ndarray, *, teachers: int, sigma: float, order: float) -> Measured:
+    """``Measured`` of ``votes`` (int64 [n_queries, n_classes]).
+
+    Raises InvalidInput where the paper's conditions C5, C6 (appendix B.4.2) fail for this sigma, order and number of classes:
+    its bounds then say nothing.
+    """
     if not all(conditions(sigma, votes.shape[1], order)):
         raise InvalidInput("order", "one at which the conditions of smooth sensitivity hold (a larger sigma, or another)", order)
     total = _rdp(log_flip_gaussian(votes, sigma), sigma, order).sum()
-    local = sum((local_sensitivity(row, teachers, sigma, order) for row in votes), np.zeros(teachers))
-    smooth = float((np.exp(-beta * np.arange(teachers)) * local).max())
-    epsilon = float(total) + gaussian_smooth_rdp(order, beta, sigma_ss) - math.log(delta) / (order - 1)
-    return Sanitised(epsilon, smooth * sigma_ss, f"{len(votes)} GNMAX labels")
+    distinct, counts = np.unique(np.sort(votes, axis=1), axis=0, return_counts=True)  # classes are alike
+    moves = [n * local_sensitivity(row, teachers, sigma, order) for row, n in zip(distinct, counts, strict=True)]
+    return Measured(float(total), np.sum(moves, axis=0), order, len(votes))
 
 
 def gaussian_smooth_rdp(order: float, beta: float, sigma_ss: float) -> float:
@@ -123,7 +141,7 @@ def crossover(sigma: float, order: float) -> float:
     def excess(log_q: float) -> float:
         return float(theorem_6(np.array([order]), np.array([log_q]), sigma)[0][0, 0]) - order / sigma**2
 
-    highest = -max(1 + 1 / sigma, (order - 0.99) / sigma) ** 2  # the theorem's conditions hold below
+    highest = -(max(1 + 1 / sigma, (order - 0.99) / sigma) ** 2)  # the theorem's conditions hold below
     if excess(highest) < 0:
         return highest
     lowest = 2 * highest

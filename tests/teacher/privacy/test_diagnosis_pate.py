@@ -95,7 +95,9 @@ def test_queries_add_up_and_confident_gnmax_pays_for_each_screening_and_each_lab
 def test_what_a_diagnosis_prints_begins_with_its_banner_and_repr_says_nothing():
     votes = np.array([[90, 10, 0]])
     shown = [diagnose_gnmax(votes, sigma=20.0, delta=1e-5), diagnose_lnmax(votes, scale=20.0, delta=1e-5)]
-    shown += [smooth.diagnose_sanitised(votes, teachers=100, sigma=30.0, delta=1e-5, order=20.0, beta=0.02, sigma_ss=10.0)]
+    measured = smooth.measure(votes, teachers=100, sigma=30.0, order=20.0)
+    shown += [measured.sanitised(delta=1e-5, beta=0.02, sigma_ss=10.0)]
+    assert str(measured.rdp)[:5] not in repr(measured)
     for diagnosis in shown:
         assert diagnosis.render().startswith(BANNER)
         assert str(diagnosis.epsilon)[:5] not in repr(diagnosis)
@@ -156,19 +158,19 @@ def test_the_noise_of_a_smooth_scale_costs_the_divergence_of_two_gaussians(order
 
 
 def test_sanitising_adds_its_price_and_unproved_settings_are_refused():
-    votes = np.tile([[230, 12, 8] + [0] * 7], (40, 1))
-    fields = {"teachers": 250, "sigma": 40.0, "delta": 1e-5}
-    found = smooth.diagnose_sanitised(votes, **fields, order=20.0, beta=0.02, sigma_ss=20.0)
-    plain = gnmax_terms(np.array([20.0]), votes, 40.0).sum() + math.log(1e5) / 19
-    assert found.epsilon == pytest.approx(plain + smooth.gaussian_smooth_rdp(20.0, 0.02, 20.0))
-    assert 0 < found.deviation < found.epsilon
-    twice = smooth.diagnose_sanitised(votes, **fields, order=20.0, beta=0.02, sigma_ss=40.0)
+    votes = np.tile([[230, 12, 8] + [0] * 7, [0] * 7 + [8, 12, 230]], (20, 1))  # classes are alike
+    measured = smooth.measure(votes, teachers=250, sigma=40.0, order=20.0)
+    assert measured.rdp == pytest.approx(gnmax_terms(np.array([20.0]), votes, 40.0).sum())
+    np.testing.assert_allclose(measured.sensitivity, 40 * smooth.local_sensitivity(votes[0], 250, 40.0, 20.0))
+    found, twice = (measured.sanitised(delta=1e-5, beta=0.02, sigma_ss=s) for s in (20.0, 40.0))
+    assert found.epsilon == pytest.approx(measured.rdp + math.log(1e5) / 19 + smooth.gaussian_smooth_rdp(20.0, 0.02, 20.0))
+    assert found.deviation == pytest.approx(20 * (np.exp(-0.02 * np.arange(250)) * measured.sensitivity).max())
     assert twice.deviation == pytest.approx(2 * found.deviation)
     assert twice.epsilon < found.epsilon
     with pytest.raises(InvalidInput, match="order"):
-        smooth.diagnose_sanitised(votes, **fields, order=26.0, beta=0.02, sigma_ss=20.0)
+        measured.sanitised(delta=1e-5, beta=0.03, sigma_ss=20.0)
     with pytest.raises(InvalidInput, match="conditions"):
-        smooth.diagnose_sanitised(votes, **fields | {"sigma": 20.0}, order=25.0, beta=0.01, sigma_ss=20.0)
+        smooth.measure(votes, teachers=250, sigma=20.0, order=25.0)
 
 
 def test_nothing_public_knows_the_diagnosis():
