@@ -59,7 +59,7 @@ def train_privately(
     rate = config.batch_size / config.expected_records
     steps = round(config.epochs / rate)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Opacus on hooks, its orders, and noise that is not cryptographic: this module says so too
+        warnings.simplefilter("ignore")  # Opacus on hooks, orders, and its noise: this module says so too
         multiplier, by_prv, by_rdp = calibrate(epsilon, delta, rate, steps)
         torch.manual_seed(seed)
         linear = isinstance(config, LinearNoisySgd)
