@@ -37,9 +37,12 @@ class IndKnn:
 
     Args:
         kind: the mechanism's name.
-        kernel: similarity of two feature vectors: "cosine" (negative ones count as 0) or "rbf", exp(-|x - q|^2 / bandwidth^2).
+        kernel: similarity of two feature vectors: "cosine" (negative ones count as 0) or "rbf",
+            exp(-max(0, |x - q|^2 - near^2) / bandwidth^2).
         threshold: records at least this similar to a query are its neighbours, in (0, 1]; rounded to multiples of 1/4096.
         bandwidth: of the rbf kernel, in lengths of a normalised feature vector; unused by cosine.
+        near: distance within which a record's similarity is 1, in the same unit; unused by cosine. A narrow bandwidth needs it
+            where no record is close: weights are multiples of 1/128.
         sigma_label: noise on a class's weighted votes is sigma_label * sqrt(max(noisy number of neighbours, 30)), in votes.
         sigma_count: scale of the discrete Gaussian noise on the number of neighbours, in records; null: sqrt(T / (6 rho)) for
             T planned queries.
@@ -53,6 +56,7 @@ class IndKnn:
     kernel: Literal["cosine", "rbf"] = "cosine"
     threshold: float = 0.5
     bandwidth: float = 1.0
+    near: float = 0.0
     sigma_label: float = 0.5
     sigma_count: float | None = None
     tables: int = 0
@@ -72,7 +76,7 @@ class IndKnn:
             value, least = getattr(self, name), 1e-9 if name == "rho" else 1e-3
             if value is not None and not least <= value <= 1e6:
                 raise InvalidInput(f"mechanism.{name}", f"between {least:g} and 1e6", value)
-        for name, low, high in (("tables", 0, 1000), ("bits", 1, 16), ("hash_seed", 0, 2**31)):
+        for name, low, high in (("near", 0, 1e6), ("tables", 0, 1000), ("bits", 1, 16), ("hash_seed", 0, 2**31)):
             if not low <= getattr(self, name) <= high:
                 raise InvalidInput(f"mechanism.{name}", f"between {low} and {high}", getattr(self, name))
         if self.sigma_count is not None and self.rho is not None and self._count_units() > FULL:
@@ -113,7 +117,7 @@ class IndKnn:
 
     def select(self, length: float) -> Select:
         """The kernel with its threshold, for features that give a unit vector this public ``length``."""
-        return cosine(self.threshold) if self.kernel == "cosine" else rbf(self.threshold, self.bandwidth, length)
+        return cosine(self.threshold) if self.kernel == "cosine" else rbf(self.threshold, self.bandwidth, length, self.near)
 
     def hashing(self) -> tuple[int, int, int] | None:
         """(tables, bits, seed) of the hyperplanes, None where all records are looked at."""
