@@ -8,7 +8,7 @@ demo: $(INSTALLED)  ## fresh machine to result: two rounds on 5,000 real MNIST i
 	$(BIN)/labelwall run --config configs/quickstart.yaml --run_dir runs/demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -rs
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ from student.config import StudentConfig
 from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.registry import AnyMechanism
+from teacher.privacy.ledger_url import LedgerUrl
 from teacher.privacy.plan import Plan, Slot
 from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec
@@ -86,6 +87,8 @@ class Config:
         student: the public-side network and its training.
         seed: public randomness alone (which queries, network initialisation, batches); never the noise.
         custodian_dir: the private side's directory; RUN_DIR.custodian when null. One budget per directory.
+        ledger: where the data set's ledger lies: a file in custodian_dir when null, or a PostgreSQL server,
+            postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME, without a password (PGPASSWORD or ~/.pgpass).
         anchor: a file away from the custodian's directory that remembers the ledger's newest entry; none when null.
         threads: CPU threads of torch, a count.
         workers: processes that compute HOG features, a count.
@@ -102,6 +105,7 @@ class Config:
     student: StudentConfig = field(default_factory=StudentConfig)
     seed: int = 0
     custodian_dir: str | None = None
+    ledger: str | None = None
     anchor: str | None = None
     threads: int = 2
     workers: int = 2
@@ -116,7 +120,12 @@ class Config:
         for number in range(1, len(self.rounds) + 1):
             if self.rounds[number - 1].queries is None and not self.mechanism_of(number).once_a_round:
                 raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
+        self.ledger_url()
         self.plan()  # the budget's own rules
+
+    def ledger_url(self) -> LedgerUrl | None:
+        """The address of a ledger that is no file."""
+        return None if self.ledger is None else LedgerUrl.parse(self.ledger)
 
     def mechanism_of(self, number: int) -> AnyMechanism:
         """The mechanism of round ``number``, counted from 1."""

@@ -43,6 +43,7 @@ def predict(config: Config, queries: Path, out: Path, *, slot: int, entropy: Ent
         plan=plan,
         unsafe=entropy.unsafe,
         anchor=Path(config.anchor) if config.anchor else None,
+        ledger_url=config.ledger_url(),
     )
     try:
         teacher = Teacher(

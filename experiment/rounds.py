@@ -81,6 +81,7 @@ def run(config: Config, run_dir: Path, *, entropy: Entropy, console: Console) ->
         plan=plan,
         unsafe=entropy.unsafe,
         anchor=Path(config.anchor) if config.anchor else None,
+        ledger_url=config.ledger_url(),
         known_dataset=known,
     )
     try:

@@ -112,7 +112,7 @@ class Teacher:
             raise InvalidInput("ids", "int64 [n]", f"{ids.dtype} {list(ids.shape)}")
         with self._lock:
             held = self._opened()
-            self._ledger.in_custody(lambda connection: updates.remove(connection, ids))
+            self._ledger.in_custody(lambda connection: updates.remove(connection, ids), purged=updates.TABLE)
             kept = ~np.isin(held.ids, ids)
             self._hold(Records(held.inputs[kept], held.labels[kept], held.ids[kept]))
 

@@ -1,7 +1,7 @@
-"""Records that came or went after the data set was opened: private rows in the ledger's file, next to the payments.
+"""Records that came or went after the data set was opened: private rows in the ledger's database, next to the payments.
 
-A removed record leaves its id and nothing else: secure_delete overwrites what SQLite frees, and no digest is kept. The data
-source may still hold it; it is the custodian's to delete there.
+A removed record leaves its id and nothing else: SQLite overwrites what it frees, on PostgreSQL the table is written anew, and no
+digest is kept. The data source may still hold it, as may a server's WAL and backups; they are the custodian's to clean.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import sqlalchemy as sa
 from teacher.records import Records
 from wall.errors import InvalidInput
 
+TABLE = "updates"
 updates_metadata = sa.MetaData()
 updates = sa.Table(
-    "updates",
+    TABLE,
     updates_metadata,
     sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("label", sa.Integer),  # null: removed
@@ -24,7 +25,7 @@ updates = sa.Table(
 
 def present(connection: sa.Connection, base: Records) -> Records:
     """The records of the data source less those removed, plus those added, which come last, ascending by id."""
-    if not sa.inspect(connection).has_table(updates.name):
+    if not sa.inspect(connection).has_table(TABLE):
         return base
     rows = connection.execute(sa.select(updates).order_by(updates.c.id)).all()
     kept = ~np.isin(base.ids, np.array([row.id for row in rows], dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Fixtures that several folders of tests share: tiny image folders, a record of opened files, the real data sets."""
+"""Fixtures that several folders of tests share: tiny image folders, opened files, real data sets, a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+
+from teacher.privacy.database import Place
+from tests import postgres as postgres_server
 
 REPOSITORY = Path(__file__).parents[1]
 COLOURS = {"cat": (200, 30, 30), "dog": (30, 30, 200)}  # one colour a class: a decoded image tells where it came from
@@ -62,3 +65,17 @@ def realdata_root() -> Path:
     if not root.is_dir():
         pytest.skip(f"no real data sets: {root} is not a folder. Name one in LABELWALL_DATA.")
     return root
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgres_server.Server]:
+    """A throw-away PostgreSQL server, one for all workers; skips where its programs are not installed."""
+    base = tmp_path_factory.getbasetemp()
+    with postgres_server.shared_server((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "postgres") as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Where a ledger can be created: a file, and a schema of a server. A test that takes it runs on both."""
+    return tmp_path / "ledger.sqlite" if request.param == "sqlite" else request.getfixturevalue("postgres").schema()
