@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from teacher import updates
+from teacher.cnn_ensemble import CnnEnsemble, forget_classifiers
 from teacher.embeddings import Embedded, embed_records, forget
 from teacher.ensemble import Ensemble, shard_key
 from teacher.features import Embedder
@@ -129,11 +130,13 @@ class Teacher:
             self._embed(records, self._spec, self._embedder)  # which forgets the rest, too
         else:
             forget(self._directory, records)
+            forget_classifiers(self._directory)
 
     def _embed(self, records: Records, spec: ExtractorSpec, embedder: Embedder) -> None:
         embedded = embed_records(self._directory, records, spec, embedder, self._embedding)
         self._index, self._labels = ExactIndex(embedded.features, embedded.ids), embedded.labels
-        self._ensembles = {size: self._ensemble(embedded, size) for size in self._ensemble_sizes()}
+        self._ensembles = {size: self._ensemble(embedded, size) for size in self._ensemble_sizes("linear")}
+        self._networks = {size: self._cnns(records, size) for size in self._ensemble_sizes("cnn")}
         if self._individual:
             self._serials = self._ledger.enrol(embedded.ids)
 
@@ -196,15 +199,16 @@ class Teacher:
         for start in range(0, len(todo), self._batch_size):
             self._progress("answering queries", start, len(todo))
             batch = todo[start : start + self._batch_size]
-            # public inputs: a query with features that are not finite becomes zeros
-            embedded, _ = self._embedder.embed(queries.inputs[[first_row[i] for i in batch]])
-            self._settle(queries.slot, batch, self._voters(embedded))
+            inputs = queries.inputs[[first_row[i] for i in batch]]
+            embedded, _ = self._embedder.embed(inputs)  # public: a query with features that are not finite becomes zeros
+            self._settle(queries.slot, batch, self._voters(embedded, inputs))
         if todo:
             self._progress("answering queries", len(todo), len(todo))
         return self._reply(queries.slot, identities, len(first_row) - len(todo), before)
 
-    def _ensemble_sizes(self) -> set[int]:
-        return {mechanism.teachers for mechanism in self._mechanisms if isinstance(mechanism, Lnmax | Gnmax | ConfidentGnmax)}
+    def _ensemble_sizes(self, classifier: str) -> set[int]:
+        pates = [mechanism for mechanism in self._mechanisms if isinstance(mechanism, Lnmax | Gnmax | ConfidentGnmax)]
+        return {mechanism.teachers for mechanism in pates if mechanism.classifier == classifier}
 
     def _ensemble(self, embedded: Embedded, teachers: int) -> Ensemble:
         """PATE's classifiers on the private embeddings. They are trained in seconds and kept nowhere: nothing to purge."""
@@ -215,13 +219,28 @@ class Teacher:
             num_classes=self._num_classes,
             teachers=teachers,
             key=shard_key(self._directory),
-            progress=lambda done, total: self._progress("training the ensemble", done, total),
+            progress=self._training,
         )
 
-    def _voters(self, queries: np.ndarray) -> Electorate:
-        """The records as they are now before embedded queries, int8 [n_queries, d] or [n_queries, m, d]."""
+    def _cnns(self, records: Records, teachers: int) -> CnnEnsemble:
+        """PATE's networks on the private images, whatever the extractor; from the custodian's directory where they are known."""
+        return CnnEnsemble(
+            records,
+            num_classes=self._num_classes,
+            teachers=teachers,
+            key=shard_key(self._directory),
+            directory=self._directory,
+            workers=self._workers,
+            progress=self._training,
+        )
+
+    def _training(self, done: int, total: int) -> None:
+        self._progress("training the ensemble", done, total)
+
+    def _voters(self, queries: np.ndarray, inputs: np.ndarray | None = None) -> Electorate:
+        """The records as they are now before embedded queries, int8 [n_queries, d] or [n_queries, m, d]; ``inputs``: raw."""
         length = self._embedder.length(queries.shape[-1])
-        return Electorate(self._index, self._labels, self._num_classes, queries, length, self._ensembles)
+        return Electorate(self._index, self._labels, self._num_classes, queries, length, self._ensembles, self._networks, inputs)
 
     def _embedding(self, done: int, total: int) -> None:
         self._progress("embedding private records (percent)", 100 * done // max(1, total), 100)  # their number is private

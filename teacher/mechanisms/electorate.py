@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from teacher.neighbors import ExactIndex, sampled_votes
 from teacher.privacy.noise import Entropy
 from wall.cells import nearest_cells
 
+if TYPE_CHECKING:
+    from teacher.cnn_ensemble import CnnEnsemble
+
 
 @dataclass(frozen=True)
 class Electorate:
@@ -20,7 +24,8 @@ class Electorate:
 
     ``index``: of the records whose features are finite; ``labels``: int64 [n_records]; ``queries``: int8 [n_queries, d], or
     [n_queries, m, d] where a query is a set of m cells. ``length``: that of a unit vector after quantisation, public.
-    ``ensembles``: by their number of classifiers.
+    ``ensembles``: linear ones, by their number of classifiers; ``networks``: those that vote on ``inputs``, the batch's images,
+    uint8 [n_queries, h, w, c].
     """
 
     index: ExactIndex = field(repr=False)
@@ -29,10 +34,13 @@ class Electorate:
     queries: np.ndarray = field(repr=False)
     length: float = 1.0
     ensembles: Mapping[int, Ensemble] = field(default_factory=dict, repr=False)
+    networks: Mapping[int, CnnEnsemble] = field(default_factory=dict, repr=False)
+    inputs: np.ndarray | None = field(default=None, repr=False)
 
     def select(self, rows: Sequence[int]) -> Electorate:
         """The same voters before a part of the queries, in the order of ``rows``."""
-        return replace(self, queries=self.queries[list(rows)])
+        inputs = None if self.inputs is None else self.inputs[list(rows)]
+        return replace(self, queries=self.queries[list(rows)], inputs=inputs)
 
     def similar(self, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
         """For each query, the records that a kernel selects, as rows of ``labels``; among the candidates of ``hashing``."""
@@ -60,6 +68,9 @@ class Electorate:
             np.add.at(counts, (nearest_cells(features, centers, neighbours), self.labels[:, None]), 1)
         return votes.reshape(len(votes), -1)  # [n_queries, m, n_classes] -> [n_queries, m * n_classes]
 
-    def teacher_votes(self, teachers: int) -> np.ndarray:
+    def teacher_votes(self, teachers: int, classifier: str) -> np.ndarray:
         """How many of so many classifiers, each trained on a shard of its own, choose each class: int64 [n_queries, c]."""
-        return self.ensembles[teachers].votes(self.queries)
+        if classifier == "linear":
+            return self.ensembles[teachers].votes(self.queries)
+        assert self.inputs is not None
+        return self.networks[teachers].votes(self.inputs)

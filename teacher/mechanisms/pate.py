@@ -1,6 +1,6 @@
 """PATE (Papernot et al. 2017, 2018): classifiers trained on disjoint shards vote, and a noisy plurality is the label.
 
-One record changes one classifier (teacher/ensemble.py), so the votes move by e_a - e_b: L1 2, L2 sqrt(2), each count and
+One record changes one classifier (teacher/ensemble.py, teacher/cnn_ensemble.py), so the votes move by e_a - e_b: L1 2, L2 sqrt(2), each count and
 the maximum by 1. Nothing is sampled, hence no amplification. Only data-independent certificates are used.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, get_args
 
 import numpy as np
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from teacher.privacy.noise import Entropy
 
 SCREEN, AGGREGATE = "screen", "aggregate"
+Classifier = Literal["linear", "cnn"]
 MOST_TEACHERS = 10_000
 
 
@@ -60,15 +61,18 @@ class Lnmax(_Pate):
     Args:
         kind: the mechanism's name.
         teachers: disjoint shards of the private records, a count; each is one classifier and one vote.
+        classifier: what is trained on a shard: linear (ridge regression on the round's features, anew each round) or cnn (a small
+            network on the images themselves, once).
         scale: of the discrete Laplace noise on every class's count, in votes (the papers' 1 / gamma).
     """
 
     kind: Literal["lnmax"] = "lnmax"
     teachers: int = 250
     scale: float = 20.0
+    classifier: Classifier = "linear"
 
     def __post_init__(self) -> None:
-        _check(self.teachers, scale=self.scale)
+        _check(self, scale=self.scale)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``answered`` labels are, for the accountant; every query asked is answered."""
@@ -76,7 +80,7 @@ class Lnmax(_Pate):
 
     def draw(self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """The noisy winner of each query of ``voters``: int64 [n_queries]; ``keys``: charged identities."""
-        votes = voters.teacher_votes(self.teachers)  # int64 [n_queries, n_classes]
+        votes = voters.teacher_votes(self.teachers, self.classifier)  # int64 [n_queries, n_classes]
         return (votes + entropy.discrete_laplace(self.scale, keys, stage, votes.shape[1])).argmax(axis=1)
 
 
@@ -89,15 +93,18 @@ class Gnmax(_Pate):
     Args:
         kind: the mechanism's name.
         teachers: disjoint shards of the private records, a count; each is one classifier and one vote.
+        classifier: what is trained on a shard: linear (ridge regression on the round's features, anew each round) or cnn (a small
+            network on the images themselves, once).
         sigma_vote: scale of the discrete Gaussian noise on every class's count, in votes.
     """
 
     kind: Literal["gnmax"] = "gnmax"
     teachers: int = 250
     sigma_vote: float = 40.0
+    classifier: Classifier = "linear"
 
     def __post_init__(self) -> None:
-        _check(self.teachers, sigma_vote=self.sigma_vote)
+        _check(self, sigma_vote=self.sigma_vote)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` labels are, for the accountant; every query asked is answered."""
@@ -105,7 +112,7 @@ class Gnmax(_Pate):
 
     def draw(self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """The noisy winner of each query of ``voters``: int64 [n_queries]; ``keys``: charged identities."""
-        return _noisy_winner(voters.teacher_votes(self.teachers), self.sigma_vote, stage, keys, entropy)
+        return _noisy_winner(voters.teacher_votes(self.teachers, self.classifier), self.sigma_vote, stage, keys, entropy)
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,8 @@ class ConfidentGnmax(_Pate):
     Args:
         kind: the mechanism's name.
         teachers: disjoint shards of the private records, a count; each is one classifier and one vote.
+        classifier: what is trained on a shard: linear (ridge regression on the round's features, anew each round) or cnn (a small
+            network on the images themselves, once).
         threshold: the noisy plurality must exceed it for a query to be answered, in votes.
         sigma_screen: scale of the discrete Gaussian noise on the plurality, in votes.
         sigma_vote: scale of the discrete Gaussian noise on every class's count, in votes.
@@ -128,11 +137,12 @@ class ConfidentGnmax(_Pate):
     threshold: int = 200
     sigma_screen: float = 150.0
     sigma_vote: float = 40.0
+    classifier: Classifier = "linear"
 
     stages = (SCREEN, AGGREGATE)
 
     def __post_init__(self) -> None:
-        _check(self.teachers, sigma_screen=self.sigma_screen, sigma_vote=self.sigma_vote)
+        _check(self, sigma_screen=self.sigma_screen, sigma_vote=self.sigma_vote)
         if not 0 <= self.threshold <= self.teachers:
             raise InvalidInput("mechanism.threshold", "between 0 and teachers", self.threshold)
 
@@ -144,7 +154,7 @@ class ConfidentGnmax(_Pate):
 
     def draw(self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """One noisy release per query of ``voters``: int64 [n_queries], the screening bit or the winning class."""
-        votes = voters.teacher_votes(self.teachers)
+        votes = voters.teacher_votes(self.teachers, self.classifier)
         if stage == SCREEN:
             noise = entropy.discrete_gaussian(self.sigma_screen, keys, stage, 1)
             return (votes.max(axis=1) + noise[:, 0] > self.threshold).astype(np.int64)
@@ -166,9 +176,11 @@ def _noisy_winner(votes: np.ndarray, sigma: float, stage: str, keys: Sequence[st
     return (votes + entropy.discrete_gaussian(sigma, keys, stage, votes.shape[1])).argmax(axis=1)
 
 
-def _check(teachers: int, **scales: float) -> None:
-    if not 1 <= teachers <= MOST_TEACHERS:
-        raise InvalidInput("mechanism.teachers", f"from 1 to {MOST_TEACHERS}", teachers)
+def _check(mechanism: Lnmax | Gnmax | ConfidentGnmax, **scales: float) -> None:
+    if not 1 <= mechanism.teachers <= MOST_TEACHERS:
+        raise InvalidInput("mechanism.teachers", f"from 1 to {MOST_TEACHERS}", mechanism.teachers)
+    if mechanism.classifier not in get_args(Classifier):
+        raise InvalidInput("mechanism.classifier", f"one of {', '.join(get_args(Classifier))}", mechanism.classifier)
     for name, scale in scales.items():
         if not (math.isfinite(scale) and scale > 0):
             raise InvalidInput(f"mechanism.{name}", "positive and finite", scale)
