@@ -1,7 +1,7 @@
 """PATE (Papernot et al. 2017, 2018): classifiers trained on disjoint shards vote, and a noisy plurality is the label.
 
-One record changes one classifier (teacher/ensemble.py, teacher/cnn_ensemble.py), so the votes move by e_a - e_b: L1 2, L2 sqrt(2), each count and
-the maximum by 1. Nothing is sampled, hence no amplification. Only data-independent certificates are used.
+One record changes one classifier (teacher/ensemble.py, teacher/cnn_ensemble.py), so the votes move by e_a - e_b: L1 2, L2
+sqrt(2), each count and the maximum by 1. Nothing is sampled, hence no amplification. Only data-independent certificates are used.
 """
 
 from __future__ import annotations

@@ -166,9 +166,9 @@ def test_a_killed_training_goes_on_and_nothing_is_trained_twice(tmp_path: Path, 
 
 def test_feature_vectors_and_tiny_images_are_refused(tmp_path: Path) -> None:
     for inputs in (np.zeros((2, 5), dtype=np.float32), np.zeros((2, 7, 9, 1), dtype=np.uint8)):
-        with pytest.raises(InvalidInput, match="mechanism.classifier"):
+        with pytest.raises(InvalidInput, match=r"mechanism\.classifier"):
             ensemble(Records(inputs, np.arange(2), np.arange(2)), tmp_path)
-    with pytest.raises(InvalidInput, match="mechanism.classifier"):
+    with pytest.raises(InvalidInput, match=r"mechanism\.classifier"):
         Gnmax(classifier="forest")  # type: ignore[arg-type]
 
 
