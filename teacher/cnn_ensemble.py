@@ -123,7 +123,7 @@ def _kept_or_trained(jobs: list[Job], directory: Path, workers: int, progress: P
         found[job.name] = weights
         if progress is not None:
             progress(len(jobs) - len(missing) + done, len(jobs))
-    return [weights for job in jobs if (weights := found[job.name]) is not None]
+    return [kept for job in jobs if (kept := found[job.name]) is not None]
 
 
 def _trained(jobs: list[Job], workers: int) -> Iterator[tuple[Job, Weights]]:
@@ -154,7 +154,8 @@ def train_together(jobs: list[Job], device: torch.device) -> list[Weights]:
     """Many classifiers at once: the same steps, batched by torch.func."""
     starts = [_start(job) for job in jobs]
     weights = {name: torch.stack([start[0][name] for start in starts]).to(device) for name in starts[0][0]}
-    pixels, labels = (torch.stack([start[column] for start in starts], dim=1).to(device) for column in (1, 2))
+    pixels = torch.stack([start[1] for start in starts], dim=1).to(device)
+    labels = torch.stack([start[2] for start in starts], dim=1).to(device)
     found = _descend(torch.vmap(torch.func.grad(_loss)), weights, pixels, labels)
     return [{name: tensor[row].cpu() for name, tensor in found.items()} for row in range(len(jobs))]
 
