@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from PIL import Image
 
 from teacher.privacy.database import Place
@@ -18,6 +19,10 @@ from tests import postgres as postgres_server
 REPOSITORY = Path(__file__).parents[1]
 COLOURS = {"cat": (200, 30, 30), "dog": (30, 30, 200)}  # one colour a class: a decoded image tells where it came from
 _recorder: list[str] | None = None
+
+# The same examples in every run, however slow the machine is.
+settings.register_profile("labelwall", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("labelwall")
 
 
 def _hook(event: str, args: tuple[object, ...]) -> None:

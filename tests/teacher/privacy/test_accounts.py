@@ -41,7 +41,7 @@ def batch(ledger: Ledger, name: str, most: Payments, paid: Payments, slot: int =
     ledger.record_prepaid(charge, {name: [31, 2]}, paid)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.dictionaries(st.integers(0, 2**31), st.integers(0, FULL), max_size=40))
 def test_payments_survive_their_encoding(amounts: dict[int, int]) -> None:
     serials, units = np.array(list(amounts), dtype=np.int64), np.array(list(amounts.values()), dtype=np.int64)
