@@ -182,17 +182,17 @@ def test_inputs_that_do_not_fit_the_extractor_are_refused(spec, inputs):
 
 
 class _Plain(torch.nn.Module):
-    """One convolution and a pool: a function of the row."""
+    """Weighted maxima of an image, float32 [n, 12]. No sums: a function of the row whatever the processor's kernels do."""
 
     def __init__(self) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.weight = torch.nn.Parameter(torch.randn(12, 1, 5, 5, generator=generator), requires_grad=False)
+        self.weight = torch.nn.Parameter(torch.randn(12, 28, 28, generator=generator), requires_grad=False)
         self.shapes: list[int] = []
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         self.shapes.append(len(x))
-        return torch.relu(torch.nn.functional.conv2d(x, self.weight)).amax(dim=(2, 3))
+        return (x * self.weight).amax(dim=(2, 3))  # [n, 1, 28, 28] * [12, 28, 28] -> [n, 12, 28, 28]
 
 
 class _SlotDependent(_Plain):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import time
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from teacher.mechanisms.private_knn import PrivateKnn
@@ -151,17 +154,33 @@ def test_only_new_records_are_embedded(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_updates_cost_no_more_after_many_answers(tmp_path: Path) -> None:
-    def seconds(made: Teacher, ids: range) -> float:
-        started = time.perf_counter()
-        made.add(records(ids))
-        made.remove(np.array(list(ids)))
-        return time.perf_counter() - started
+    """Counted, not timed: calls of functions, and steps of SQLite's machine, each of which calls its progress handler."""
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    def work(task: Callable[[], object]) -> int:
+        before = calls
+        sys.setprofile(count)
+        try:
+            task()
+        finally:
+            sys.setprofile(None)
+        return calls - before
+
+    def update(start: int) -> None:
+        made.add(records(range(start, start + 5)))
+        made.remove(np.arange(start, start + 5))
 
     made = teacher(tmp_path, range(0, 100))
-    first = min(seconds(made, range(200 + i, 205 + i)) for i in range(4))
-    for number in range(20):
+    sa.event.listen(made._ledger._database._engine, "connect", lambda connection, _: connection.set_progress_handler(count, 1))
+    first = min(work(partial(update, start)) for start in (200, 205, 210))  # the least: the first ones set something up
+    for number in range(5):
         made.answer(Queries(rows(64, 10 + number)))
-    assert min(seconds(made, range(300 + i, 305 + i)) for i in range(4)) < 5 * first + 0.05
+    assert min(work(partial(update, start)) for start in (300, 305, 310)) < 1.1 * first
+    assert work(lambda: Ledger(tmp_path / "ledger.sqlite")) > 0.2 * first  # so reading the answers again would have shown
 
 
 MISFITS = {
