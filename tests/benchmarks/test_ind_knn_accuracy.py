@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -16,32 +13,8 @@ from teacher.features import Embedder
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.ind_knn import IndKnn
 from teacher.neighbors import ExactIndex
-from wall.messages import ExtractorSpec
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch):
-    def module(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        found = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, found)  # dataclasses look their module up
-        spec.loader.exec_module(found)
-        return found
-
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return lambda *names: [module(name) for name in names]
-
-
-def clusters(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """float32 [n, 16] around ten centres, labels int64 [n]."""
-    centres = np.random.default_rng(0).normal(size=(10, 16))
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 10, n)
-    return (centres[labels] + noise * rng.normal(size=(n, 16))).astype(np.float32), labels
+from tests.benchmarks import tiny_cache
+from tests.benchmarks.tiny_cache import clusters
 
 
 def quantised(x: np.ndarray) -> np.ndarray:
@@ -113,25 +86,16 @@ def test_least_noise_is_certified_and_half_a_vote_less_is_not(load) -> None:
 def test_the_benchmark_prints_its_tables(
     load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    import torch
-
     features, _, accuracy = load("image_features", "kept", "ind_knn_accuracy")
-    monkeypatch.setattr(features, "CHUNK", 1000)
-    monkeypatch.setattr(accuracy, "centred", lambda cache, rows: ExtractorSpec("raw", (16,), 10, scale=64.0))
-    for split, rows, seed in (("test", 140, 1), ("train", 1000, 2)):
-        x, y = clusters(rows, seed)
-        np.savez(tmp_path / f"{split}_000.npz", features=x, labels=y)
+    monkeypatch.setattr(features, "CHUNK", tiny_cache.CHUNK)
+    monkeypatch.setattr(accuracy, "centred", lambda cache, rows: tiny_cache.SPEC)
+    tiny_cache.write(tmp_path, 140)
     sizes = ["--private", "1000", "--validation", "100", "--queries", "20", "--sets", "2", "--epsilons", "40"]
-    kept_in = ["--results", str(tmp_path / "results")]
-    monkeypatch.setattr(sys, "argv", ["ind_knn_accuracy.py", "--cache", str(tmp_path), *sizes, *kept_in])
-    threads = torch.get_num_threads()
-    try:
-        accuracy.main()
-        printed = capsys.readouterr().out
-        monkeypatch.setattr(accuracy, "ask_ind_knn", None)  # what was measured is not measured again
-        accuracy.main()
-    finally:
-        torch.set_num_threads(threads)
+    options = ["--cache", str(tmp_path), *sizes, "--results", str(tmp_path / "results")]
+    tiny_cache.run(accuracy, monkeypatch, *options)
+    printed = capsys.readouterr().out
+    monkeypatch.setattr(accuracy, "ask_ind_knn", None)  # what was measured is not measured again
+    tiny_cache.run(accuracy, monkeypatch, *options)
     assert capsys.readouterr().out == printed
     lines = printed.splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| 40")]
