@@ -154,14 +154,18 @@ class Ledger:
     def charge(self, slot: int, release: str, identities: Sequence[str]) -> Charge:
         """Pay for one release per identity, in order, as far as the cap goes; store a refusal for the rest. Commits.
 
+        Of a release that is charged by the batch, one pays for all identities together, or all are refused.
         Nothing may be drawn for an identity before it stands in the returned ``granted``.
         """
         with self._transaction() as write:
-            if self.state.release(slot, release).prepaid:
+            planned = self.state.release(slot, release)
+            if planned.prepaid:
                 raise LedgerMismatch(f"release {release!r} of slot {slot} is prepaid: it needs a reservation.")
             left = self.state.left(slot, release)
-            granted, refused = tuple(identities[:left]), list(identities[left:])
-            seq = write.append("charge", {"slot": slot, "release": release, "count": len(granted)}) if granted else -1
+            paid = len(identities) if planned.batch and left else left
+            granted, refused = tuple(identities[:paid]), list(identities[paid:])
+            count = 1 if planned.batch else len(granted)
+            seq = write.append("charge", {"slot": slot, "release": release, "count": count}) if granted else -1
             if refused:
                 write.append("refusal", {"slot": slot, "release": release, "identities": refused})
         return Charge(seq, granted)

@@ -96,7 +96,8 @@ class LedgerState:
         slot, release, count = self.open_charges[charge]
         plan = self.release(slot, release)
         prepaid, lists = plan.prepaid, plan.curve not in ONE_OUTCOME
-        self._require(len(results) > 0 and (prepaid or len(results) <= count), "a release of more than was charged")
+        whole = prepaid or plan.batch  # one charge, whatever the number of queries
+        self._require(len(results) > 0 and (whole or len(results) <= count), "a release of more than was charged")
         fresh = all(release not in self.results.get(i, {}) and i not in self.refused for i in results)
         self._require(fresh, "a second release for the same query")
         fits = all(type(value) is int or (lists and _is_list(value)) for value in results.values())
