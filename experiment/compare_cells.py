@@ -96,7 +96,7 @@ def _features(
     config: CompareConfig, task: Task, public: PublicData, directory: Path, console: Console
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The same under the first round's features; the records' come from the cache that all cells share."""
-    settings = Config(config.data, [RoundConfig(1)], BudgetConfig(1e6, config.delta), features=config.features)
+    settings = Config(config.data, [RoundConfig(1)], BudgetConfig(1e6, config.delta), features=config.features, box=config.box)
     spec = first_extractor(settings, task)
     embedder = Embedder(spec, probe=public.inputs[:64], batch_size=config.batch_size, workers=config.workers)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)

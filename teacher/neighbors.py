@@ -107,6 +107,20 @@ class ExactIndex:
                 found += list(pool.map(one, cross, range(start, start + len(cross))))
         return found
 
+    def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
+        """Squared distances of each of ``queries`` (int8 [q, d]) to all records, in the order they were given: int32 [n] each."""
+        _check_features("queries", queries, self._features.shape[1])
+        norms = _squared_norms(queries)
+        for start, cross in self._blocks(queries):
+            for row, norm in zip(cross, norms[start:], strict=False):
+                squared = row + self._norms + norm  # below 2^26
+                if self._order is None:
+                    yield squared
+                else:
+                    given = np.empty_like(squared)
+                    given[self._order] = squared
+                    yield given
+
     def _hashed(self, hashing: tuple[int, int, int]) -> HashTables:
         """The tables of these settings, built once."""
         if self._tables is None or self._tables[0] != hashing:

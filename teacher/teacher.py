@@ -6,6 +6,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from teacher.embeddings import Embedded, embed_records, forget
 from teacher.ensemble import Ensemble, shard_key
 from teacher.features import Embedder
 from teacher.individual import answer_individually
+from teacher.mechanisms.batch import BatchMechanism
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.mechanism import Mechanism
@@ -50,7 +52,8 @@ class Teacher:
         directory: the custodian's own (mode 0700), for private embeddings.
         num_classes: size of the public label set.
         entropy: the source of sampling bits and noise; there is no default.
-        batch_size: queries charged, searched and recorded together; a crash costs at most one batch of charges.
+        batch_size: queries charged, searched and recorded together; a crash costs at most one batch of charges. A batch mechanism
+            takes all new queries of a call together.
         workers: processes that compute features.
     """
 
@@ -143,7 +146,8 @@ class Teacher:
     def answer(self, queries: Queries) -> Answers:
         """Noisy labels for public inputs: int64 [n] with -1 where none was released, outcomes, and the receipt.
 
-        A query whose identity is known is served from the ledger at no charge; duplicates inside a batch are one query.
+        A query whose identity is known is served from the ledger at no charge; duplicates inside a batch are one query. For a
+        batch mechanism the queries that are not known are one batch and one charge.
         Raises InvalidInput before anything is charged, LedgerMismatch where the ledger refuses, TeacherFailed (a constant)
         for any failure after a charge.
         """
@@ -195,10 +199,13 @@ class Teacher:
         first_row = {identity: row for row, identity in reversed(list(enumerate(identities)))}
         todo = [i for i in first_row if not self._settled(queries.slot, i)]
         todo.sort(key=first_row.__getitem__)  # charged in request order
-        before = dict(self._ledger.state.spent)
-        for start in range(0, len(todo), self._batch_size):
+        before, mechanism, size = dict(self._ledger.state.spent), self._mechanisms[queries.slot], self._batch_size
+        if isinstance(mechanism, BatchMechanism):
+            mechanism.require(len(todo), self._index.features.shape[1])
+            size = max(1, len(todo))
+        for start in range(0, len(todo), size):
             self._progress("answering queries", start, len(todo))
-            batch = todo[start : start + self._batch_size]
+            batch = todo[start : start + size]
             inputs = queries.inputs[[first_row[i] for i in batch]]
             embedded, _ = self._embedder.embed(inputs)  # public: a query with features that are not finite becomes zeros
             self._settle(queries.slot, batch, self._voters(embedded, inputs))
@@ -282,6 +289,8 @@ class Teacher:
             for i in dict.fromkeys(identities)
         }
         receipt = self._receipt(slot, len(identities), served, before)
+        if isinstance(mechanism, BatchMechanism):
+            receipt = replace(receipt, cliques=mechanism.cliques([state.results.get(i, {}) for i in settled]))
         outcomes = np.array([settled[i][0] for i in identities], dtype=np.uint8)
         return Answers(np.array([settled[i][1] for i in identities], dtype=np.int64), outcomes, receipt)
 

@@ -70,6 +70,7 @@ class Receipt:
     left: dict[str, int]  # release -> how many the slot may still pay for
     ledger_position: int  # sequence number of the last entry
     ledger_head: str  # its hash (hex), which `audit --expect_head` accepts
+    cliques: dict[str, int] = field(default_factory=dict)  # batches: largest clique bound, queries whose bound is a colouring's
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,12 @@ class Answers:
 class ExtractorSpec:
     """A feature map by name: data, never code.
 
-    ``backbone``: "hog", "raw" (feature vectors as they are), or a name known to wall.backbones.
+    ``backbone``: "hog", "raw" (feature vectors as they are), "box" (vectors in a declared domain), or a name of wall.backbones.
     ``num_classes``, ``input_shape``: constructor arguments of a network backbone; input_shape is (height, width,
     channels) of the raw images, or (dimensions,).
     ``weights``: the network's state dict as safetensors bytes; empty for "hog" and "raw".
-    ``mean``, ``std``: per-channel pixel statistics of PUBLIC rows, on the 0..1 scale, applied before the network.
+    ``mean``, ``std``: per-channel pixel statistics of PUBLIC rows, on the 0..1 scale, applied before the network; for "box" the
+    middle and half the length of each side of the domain, whose sides become -63..63.
     ``center``, ``scale``: features are L2-normalised after subtracting ``center`` (zeros where empty), then multiplied
     by ``scale`` and rounded to integers in -63..63. Both come from PUBLIC rows or are constants.
     """

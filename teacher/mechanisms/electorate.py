@@ -10,6 +10,7 @@ import numpy as np
 
 from teacher.ensemble import Ensemble
 from teacher.kernels import Select, Similar
+from teacher.mechanisms.radii import cell_numbers
 from teacher.neighbors import ExactIndex, sampled_votes
 from teacher.privacy.noise import Entropy
 from wall.cells import nearest_cells
@@ -67,6 +68,26 @@ class Electorate:
         for counts, centers in zip(votes, self.queries, strict=True):
             np.add.at(counts, (nearest_cells(features, centers, neighbours), self.labels[:, None]), 1)
         return votes.reshape(len(votes), -1)  # [n_queries, m, n_classes] -> [n_queries, m * n_classes]
+
+    def ball_votes(self, squared_radii: np.ndarray) -> np.ndarray:
+        """Records of each class at most so far from each query (int64 [n_queries]): int64 [n_queries, n_classes]."""
+        votes = np.zeros((len(self.queries), self.num_classes), dtype=np.int64)
+        for counts, squared, reach in zip(votes, self.index.distances(self.queries), squared_radii.tolist(), strict=True):
+            counts += np.bincount(self.labels[squared <= reach], minlength=self.num_classes)
+        return votes
+
+    def ball_counts(self, squared_radii: np.ndarray) -> np.ndarray:
+        """Records within each of some radii (int64 [m], ascending) of each query: int64 [n_queries, m]."""
+        counts = np.zeros((len(self.queries), len(squared_radii)), dtype=np.int64)
+        for row, squared in zip(counts, self.index.distances(self.queries), strict=True):
+            nearest = np.searchsorted(squared_radii, squared)  # the first radius that reaches the record
+            row += np.bincount(nearest, minlength=len(row) + 1)[: len(row)].cumsum()
+        return counts
+
+    def grid_counts(self, cells: int) -> np.ndarray:
+        """Records in each cell of a uniform grid over the domain box, ``cells`` a side: int64 [cells^d]."""
+        features = self.index.features
+        return np.bincount(cell_numbers(features, cells), minlength=cells ** features.shape[1])
 
     def teacher_votes(self, teachers: int, classifier: str) -> np.ndarray:
         """How many of so many classifiers, each trained on a shard of its own, choose each class: int64 [n_queries, c]."""
