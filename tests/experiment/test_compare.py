@@ -125,3 +125,7 @@ def test_rows_are_medians_and_ranges_over_seeds() -> None:
     assert "| a | 1 | 10 |  | 80.00% (50.00 to 90.00) | 3 | 2 |" in render(rows)
     assert "no privacy" in render(rows)
     assert plots(rows) == plots(rows)  # the same bytes for the same numbers
+    shown = plots([*rows, *summarise([result("a", 0.1, 0.6), result("c", None, 0.95)])])["accuracy_by_epsilon"].decode()
+    assert all(f">{tick}<" in shown for tick in ("0.1", "0.2", "0.5", "1"))  # numbers, not formulas
+    assert "mathdefault" not in shown
+    assert all(f">{name}<" in shown for name in "abc")
