@@ -8,7 +8,7 @@ demo: $(INSTALLED)  ## fresh machine to result: two rounds on 5,000 real MNIST i
 	$(BIN)/labelwall run --config configs/quickstart.yaml --run_dir runs/demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2 -rs
+	$(BIN)/python -m pytest -n 2
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

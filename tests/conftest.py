@@ -72,6 +72,13 @@ def realdata_root() -> Path:
     return root
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say once, and without being asked, that a server's tests did not run."""
+    skipped = [found for found in terminalreporter.stats.get("skipped", []) if postgres_server.MISSING in str(found.longrepr)]
+    if skipped:
+        terminalreporter.write_line(f"skipped {len(skipped)} tests of a ledger on a server: {postgres_server.MISSING}")
+
+
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgres_server.Server]:
     """A throw-away PostgreSQL server, one for all workers; skips where its programs are not installed."""

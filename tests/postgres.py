@@ -23,11 +23,14 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
+from teacher.privacy.audit import Finding, audit
 from teacher.privacy.database import Place, open_database
+from teacher.privacy.ledger import Ledger
 from teacher.privacy.ledger_url import LedgerUrl
 
-MISSING = "PostgreSQL's programs are not installed (Debian package postgresql): its half of the ledger's tests"
+MISSING = "PostgreSQL's programs are not installed (Debian package postgresql)"
 OWNER, GUARDED = "owner", "guarded"  # a role that needs no password, and one that does
+DATABASE = "postgres"
 SETTINGS = "listen_addresses = ''\nmax_connections = 60\nshared_buffers = 16MB\nautovacuum = off\nport = 5432\n"
 
 
@@ -46,6 +49,28 @@ def programs() -> Path | None:
     return max((folder for folder in folders if (folder / "initdb").exists()), default=None, key=lambda f: f.parent.name.zfill(3))
 
 
+def address(place: Place) -> str:
+    """A ledger's place as a process is told of it."""
+    return (
+        str(place) if isinstance(place, Path) else f"postgresql://{OWNER}@/{DATABASE}?schema={place.schema}&socket={place.socket}"
+    )
+
+
+def swept(folder: Path, socket: str) -> Place:
+    """The ledger of one kill in a sweep: a file in ``folder``, or a schema of its own on the server that ``socket`` names."""
+    return (
+        LedgerUrl(OWNER, DATABASE, f"{folder.parent.name}_{folder.name}", socket=socket) if socket else folder / "ledger.sqlite"
+    )
+
+
+def audited(place: Place, folder: Path) -> Finding:
+    """The audit of a ledger, or of its export where the ledger is no file."""
+    if isinstance(place, Path):
+        return audit(place)
+    Ledger(place).export(folder / "export.sqlite")
+    return audit(folder / "export.sqlite")
+
+
 @dataclass(frozen=True)
 class Server:
     """A running server. ``home``: its directory, with the data, the log and the socket."""
@@ -54,11 +79,11 @@ class Server:
 
     def schema(self, role: str = OWNER) -> LedgerUrl:
         """The address of a ledger that is not there yet."""
-        return LedgerUrl(role=role, database="postgres", schema=f"s{uuid.uuid4().hex}", socket=str(self.home))
+        return LedgerUrl(role=role, database=DATABASE, schema=f"s{uuid.uuid4().hex}", socket=str(self.home))
 
     def login(self, role: str) -> psycopg.Connection:
         """A connection that commits each statement."""
-        return psycopg.connect(host=str(self.home), user=role, dbname="postgres", autocommit=True)
+        return psycopg.connect(host=str(self.home), user=role, dbname=DATABASE, autocommit=True)
 
     def administer(self, *statements: str) -> None:
         """Run SQL as the server's owner, outside any ledger's transaction."""

@@ -10,6 +10,7 @@ import pytest
 
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.reverse_knn import ReverseKnn
+from teacher.privacy.anchor import Anchor
 from teacher.privacy.audit import audit
 from teacher.privacy.database import Place, SqliteFile
 from teacher.privacy.ledger import Ledger
@@ -188,6 +189,14 @@ def test_a_ledger_that_goes_back_behind_a_living_process_is_refused(ledger: Ledg
     other.record(other.charge(0, "screen", ["c", "d"]), {"c": 1})
     with pytest.raises(LedgerMismatch, match="forked"):
         ledger.charge(0, "screen", ["b"])
+
+
+def test_an_anchor_never_goes_back(tmp_path: Path) -> None:
+    """A process that committed first may come to the anchor last."""
+    anchor = Anchor(tmp_path / "anchor.json")
+    for seq in (1, 5, 4, 5):
+        anchor.advance(seq, f"hash of {seq}")
+    assert json.loads((tmp_path / "anchor.json").read_text()) == {"seq": 5, "hash": "hash of 5"}
 
 
 def test_after_a_failure_the_anchor_goes_on(place: Place, tmp_path: Path) -> None:
