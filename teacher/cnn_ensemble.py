@@ -118,6 +118,8 @@ def _kept_or_trained(jobs: list[Job], directory: Path, workers: int, progress: P
         part.unlink()
     found = {job.name: _load(folder / job.name, job.digest) for job in jobs}
     missing = [job for job in jobs if found[job.name] is None]
+    for job in missing:
+        (folder / job.name).unlink(missing_ok=True)  # of other rows: gone before anything else can fail
     for done, (job, weights) in enumerate(_trained(missing, workers), start=1):
         _save(folder / job.name, job.digest, weights)
         found[job.name] = weights

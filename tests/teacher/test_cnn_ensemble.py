@@ -140,6 +140,9 @@ def test_a_killed_training_goes_on_and_nothing_is_trained_twice(tmp_path: Path, 
         if done == 2:
             raise Interrupted
 
+    def fails(job: cnn_ensemble.Job) -> dict[str, torch.Tensor]:
+        raise Interrupted
+
     monkeypatch.setattr(cnn_ensemble, "train_alone", counted)
     records, folder = images(40), tmp_path / "classifiers"
     with pytest.raises(Interrupted):
@@ -158,8 +161,13 @@ def test_a_killed_training_goes_on_and_nothing_is_trained_twice(tmp_path: Path, 
     assert all(same(a, b) for a, b in zip(whole._weights, again._weights, strict=True))
     fewer = part(records, np.arange(39))
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    ensemble(fewer, tmp_path)
+    monkeypatch.setattr(cnn_ensemble, "train_alone", fails)
+    with pytest.raises(Interrupted):
+        ensemble(fewer, tmp_path)
+    monkeypatch.setattr(cnn_ensemble, "train_alone", counted)
     (number,) = shards(records.ids[[39]], SECRET, 5)
+    assert {path for path in before if not path.exists()} == {folder / f"5-{number}.npz"}  # before it is trained again
+    ensemble(fewer, tmp_path)
     assert trained == [f"5-{number}.npz"]
     assert [path.name for path, content in before.items() if path.read_bytes() != content] == trained
 
