@@ -8,6 +8,8 @@ audit    recompute the certificate from a ledger file alone
 report   write a run folder's report.html again
 data     PRIVATE: the custodian's check of a data set (counts, classes, bad rows)
 init     write a configuration for one's own image folders
+serve    the teacher as a service: answers over HTTP from one custodian's directory
+keys     who may ask a service: add, list or revoke API keys
 """
 
 from __future__ import annotations
@@ -50,6 +52,9 @@ def _run(args: Sequence[str]) -> int:
     parser = config_parser("run", "Run or resume an experiment: ask, train, send features back. Prints the price first.", args)
     parser.add_argument("--run_dir", type=str, required=True, help="folder for the results; the same folder resumes a killed run")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
+    parser.add_argument(
+        "--isolate", action="store_true", help="the teacher in a process of its own; this one opens no private file"
+    )
     config, rest = parse(parser, args)
     console = Console(quiet=rest.quiet)
     console.say(_price(config.plan()))
@@ -62,7 +67,7 @@ def _run(args: Sequence[str]) -> int:
     from teacher.privacy.noise import SystemEntropy
 
     run_dir = Path(rest.run_dir)
-    summary = run(config, run_dir, entropy=SystemEntropy(), console=console)
+    summary = run(config, run_dir, entropy=SystemEntropy(), console=console, isolate=rest.isolate)
     write_report(run_dir)
     print(_result(summary, run_dir))
     return 0
@@ -282,6 +287,57 @@ def _init(args: Sequence[str]) -> int:
     return 0
 
 
+def _serve(args: Sequence[str]) -> int:
+    from experiment.settings import config_parser, parse
+    from teacher.service.config import ServiceConfig
+
+    does = "Answer requests over HTTP from one custodian's directory, until SIGTERM or Ctrl-C. Prints the URL."
+    parser = config_parser("serve", does, args)
+    parser.add_class_arguments(ServiceConfig, "service")
+    parser.add_argument(
+        "--child", action="store_true", help="for `run --isolate`: one key from the standard input, until it closes"
+    )
+    config, rest = parse(parser, args)
+    print(_price(config.plan()), file=sys.stderr)
+    child_of = sys.stdin.readline().strip() if rest.child else None
+
+    import torch
+
+    torch.set_num_threads(config.threads)
+    from experiment.serving import serve
+    from teacher.privacy.noise import SystemEntropy
+
+    serve(config, rest.service, entropy=SystemEntropy(), child_of=child_of)
+    return 0
+
+
+def _keys(args: Sequence[str]) -> int:
+    from teacher.service.keys import Keys, render
+
+    parser = argparse.ArgumentParser("labelwall keys", description="API keys of a service. A key is shown once, when it is made.")
+    parser.add_argument("action", choices=["add", "list", "revoke"], help="what to do; a running service sees it at once")
+    parser.add_argument("--custodian_dir", type=Path, required=True, help="the custodian's directory, which keeps hashes of keys")
+    parser.add_argument("--name", help="whose key it is: letters, digits, dots, dashes")
+    parser.add_argument(
+        "--role", default="analyst", help="analyst (asks, sends extractors) or custodian (records, receipts, metrics)"
+    )
+    parser.add_argument(
+        "--queries", type=int, help="most new queries that calls under this name are charged for, a count; no cap if left out"
+    )
+    parser.add_argument("--expires", help="ISO date or time (UTC) from which the key is not valid; never if left out")
+    options = parser.parse_args(args)
+    keys = Keys(options.custodian_dir)
+    if options.action == "list":
+        print(render(keys.listed()))
+    elif options.name is None:
+        raise InvalidInput("name", "given", None)
+    elif options.action == "add":
+        print(keys.add(options.name, options.role, options.queries, options.expires))
+    else:
+        keys.revoke(options.name)
+    return 0
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "plan": _plan,
@@ -291,6 +347,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "report": _report,
     "data": _data,
     "init": _init,
+    "serve": _serve,
+    "keys": _keys,
 }
 
 if __name__ == "__main__":

@@ -89,6 +89,8 @@ class Config:
         choice: which public rows are asked: typical ones (dense rows of every cluster of the round's features), or random.
         student: the public-side network and its training.
         seed: public randomness alone (which queries, network initialisation, batches); never the noise.
+        teacher: URL of the service that answers (`labelwall serve`); in this process when null. The API key is taken from the
+            environment variable LABELWALL_KEY.
         custodian_dir: the private side's directory; RUN_DIR.custodian when null. One budget per directory.
         ledger: where the data set's ledger lies: a file in custodian_dir when null, or a PostgreSQL server,
             postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME, without a password (PGPASSWORD or ~/.pgpass).
@@ -108,6 +110,7 @@ class Config:
     choice: Literal["typical", "random"] = "typical"
     student: StudentConfig = field(default_factory=StudentConfig)
     seed: int = 0
+    teacher: str | None = None
     custodian_dir: str | None = None
     ledger: str | None = None
     anchor: str | None = None

@@ -57,6 +57,23 @@ def remove(connection: sa.Connection, ids: np.ndarray) -> None:
         connection.execute(updates.insert(), {"id": identity, "label": None, "input": None})
 
 
+def without_repeated(records: Records, held: Records) -> Records:
+    """The rows that are not among those held with the same id, label and input. Rows of another form are left for ``check``."""
+    alike = records.inputs.dtype == held.inputs.dtype and records.inputs.shape[1:] == held.inputs.shape[1:]
+    if not alike or not records.labels.shape == records.ids.shape == records.inputs.shape[:1]:
+        return records
+    place = {identity: row for row, identity in enumerate(held.ids.tolist())}
+    rows = zip(records.ids.tolist(), records.labels.tolist(), records.inputs, strict=True)
+    new = np.array(
+        [
+            (row := place.get(identity)) is None or label != held.labels[row] or x.tobytes() != held.inputs[row].tobytes()
+            for identity, label, x in rows
+        ],
+        dtype=bool,
+    )
+    return Records(records.inputs[new], records.labels[new], records.ids[new])
+
+
 def check(records: Records, like: Records, num_classes: int) -> None:
     """Raises InvalidInput, naming no value, unless the rows could be rows of the data set and none of their ids is there."""
     if records.inputs.dtype != like.inputs.dtype or records.inputs.shape[1:] != like.inputs.shape[1:]:

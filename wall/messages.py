@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -80,6 +81,17 @@ class Answers:
     labels: np.ndarray
     outcomes: np.ndarray
     receipt: Receipt
+
+
+def joined(parts: Sequence[Answers]) -> Answers:
+    """Answers to one call's consecutive parts as the call's answers; what is left, and the ledger's place, are the last one's."""
+    first, last = parts[0].receipt, parts[-1].receipt
+    charged = {release: sum(part.receipt.charged[release] for part in parts) for release in first.charged}
+    asked, served = (sum(values) for values in zip(*((p.receipt.asked, p.receipt.served) for p in parts), strict=True))
+    joint = {"largest": max, "by_colouring": sum}
+    cliques = {name: joint[name](part.receipt.cliques[name] for part in parts) for name in first.cliques}
+    receipt = Receipt(asked, served, charged, last.left, last.ledger_position, last.ledger_head, cliques)
+    return Answers(np.concatenate([p.labels for p in parts]), np.concatenate([p.outcomes for p in parts]), receipt)
 
 
 @dataclass(frozen=True)
