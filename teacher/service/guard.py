@@ -46,8 +46,9 @@ class Rates:
             now = self._clock()
             left, since = self._buckets.get(caller, (self._burst, now))
             left = min(self._burst, left + (now - since) * self._rate)
-            self._buckets[caller] = (max(0.0, left - 1), now)
-        if left < 1:
+            granted = left >= 1
+            self._buckets[caller] = (left - granted, now)
+        if not granted:
             raise failed("too_fast")
 
 
