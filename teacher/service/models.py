@@ -6,6 +6,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from wall.wire import MAX_ROWS
+
 Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -96,4 +98,4 @@ class Charge(BaseModel):
 class Removal(Strict):
     """Ids of records that leave, present or not."""
 
-    ids: Annotated[list[Id], Field(max_length=1 << 16)]
+    ids: Annotated[list[Id], Field(max_length=MAX_ROWS)]

@@ -14,6 +14,7 @@ from fastapi import Path as PathParameter
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
+from pydantic import ValidationError
 
 from teacher.privacy.plan import Plan
 from teacher.records import Records
@@ -28,7 +29,7 @@ from wall.cells import Cells
 from wall.errors import InvalidInput, Refused
 from wall.messages import Queries
 from wall.sources import Task as Learned
-from wall.wire import NPY, SAFETENSORS, decode, decode_extractor
+from wall.wire import MAX_ROWS, NPY, SAFETENSORS, decode, decode_extractor
 
 VERSION = "1"
 LONGEST_WAIT = 30.0  # seconds that a request stays open for its job
@@ -97,6 +98,7 @@ PENDING: dict[int | str, dict[str, Any]] = {202: {"model": models.Job, "descript
 ROWS = _binary("`inputs`: uint8 [n, height, width, channels] or float32 [n, dimensions]", SAFETENSORS, NPY)
 CENTRES = _binary("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY)
 EXTRACTOR = _binary("`fields` (JSON) and `weights` (safetensors of the named network), both uint8 [n]", SAFETENSORS)
+REMOVAL = {"requestBody": {"required": True, "content": {"application/json": {"schema": models.Removal.model_json_schema()}}}}
 RECORDS = _binary("`inputs` as for queries, `labels` int64 [n], `ids` int64 [n]", SAFETENSORS)
 
 
@@ -246,10 +248,17 @@ async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Res
     return await _state_of(service.desk.submit(job, repeatable=False), wait)
 
 
-@router.post("/records/removals", response_model=models.Job, responses=PENDING)
-async def remove_records(request: Request, key: Custodian, removal: models.Removal, wait: Wait = 0.0) -> Response:
+@router.post("/records/removals", response_model=models.Job, responses=PENDING, openapi_extra=REMOVAL)
+async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
     """Remove records by their ids; their data is deleted. An id that is not there is no error."""
-    service, ids = the(request), np.array(removal.ids, dtype=np.int64)
+    service = the(request)
+    body = await read_body(request, service.config.max_request * MIB)  # FastAPI would read it before the key, and all of it
+    try:
+        removal = models.Removal.model_validate_json(body)
+    except ValidationError as error:
+        rule = f"the body must be a JSON object with `ids`, a list of at most {MAX_ROWS} whole numbers of 64 bits."
+        raise Refused("invalid_request", rule) from error
+    ids = np.array(removal.ids, dtype=np.int64)
 
     def work() -> dict[str, object]:
         service.teacher.remove(ids)

@@ -32,7 +32,7 @@ from wall.client import RemoteTeacher
 from wall.messages import Queries
 
 ANALYSTS, BATCH = 4, 5
-CAP = 10**6
+CAP = 10**4
 
 
 class Witness(SystemEntropy):
@@ -83,6 +83,10 @@ def analyse(folder: Path, url: str, tokens: list[str]) -> None:
         thread.join()
 
 
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
 def examine(folder: Path) -> dict[str, object]:
     """What was told, drawn and paid."""
     state, told = (
@@ -110,7 +114,7 @@ def examine(folder: Path) -> dict[str, object]:
 
 def main(folder: Path, kills: int, seed: int) -> None:
     torch.set_num_threads(1)
-    made = tiny.make(folder, asked=CAP, answered=CAP)
+    made, notes = tiny.make(folder, asked=CAP, answered=CAP), folder / "notes"
     tokens = [made.tokens["ann"], made.tokens["bob"]]
     made.custodian.close()
     chance, config = random.Random(seed), ServiceConfig(port=0)
@@ -118,10 +122,11 @@ def main(folder: Path, kills: int, seed: int) -> None:
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         analysts = forked(lambda: analyse(folder, url, tokens))
         for _ in range(kills):
-            service, before = forked(lambda: serve(folder, bound)), (folder / "ledger.sqlite").stat().st_mtime_ns
-            while (folder / "ledger.sqlite").stat().st_mtime_ns == before and os.waitpid(service, os.WNOHANG) == (0, 0):
-                time.sleep(0.01)  # until it has written: a kill before would show nothing
-            time.sleep(chance.uniform(0, 0.3))
+            service, target = forked(lambda: serve(folder, bound)), _size(notes) + chance.randrange(1, 200)
+            while _size(notes) < target:  # up to some twenty draws
+                time.sleep(0.002)
+                assert os.waitpid(service, os.WNOHANG) == (0, 0)
+            time.sleep(chance.uniform(0, 0.02))
             os.kill(service, signal.SIGKILL)
             os.waitpid(service, 0)
         service = forked(lambda: serve(folder, bound))
