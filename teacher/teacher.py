@@ -187,7 +187,7 @@ class Teacher:
             return min(new, self._ledger.state.left(call.slot, mechanism.stages[0])) if by_query else new
 
     def whole(self, slot: int) -> bool:
-        """Whether a call of this slot is one batch by itself: priced as a whole, so neither split nor joined with others. Public."""
+        """Whether a call of this slot is one batch by itself: priced as a whole, so neither split nor joined. Public."""
         return slot < len(self._mechanisms) and isinstance(self._mechanisms[slot], BatchMechanism)
 
     def _answering(self, calls: Sequence[Queries]) -> tuple[ExtractorSpec, Mechanism]:
@@ -338,7 +338,7 @@ class Teacher:
         self, slot: int, identities: list[list[str]], known: dict[str, set[str]], before: dict[tuple[int, str], int]
     ) -> list[Answers]:
         """Each call's answers. ``known``: the releases that a query had which was not settled; it is new to the first call that
-        asks it and served to the others. A charge for a batch or for all, which no query explains, is the first's with a new one."""
+        asks it and served to the others. A charge for a batch or for all is that of the first call with a new query."""
         state, mechanism, unclaimed = self._ledger.state, self._mechanisms[slot], dict(known)
         once = self._spent_since(slot, before) if isinstance(mechanism, IndKnn | BatchMechanism) else None
         replies = []

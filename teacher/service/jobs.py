@@ -77,7 +77,8 @@ class Ask(Job):
     """Queries that are answered batch by batch, between which other jobs have their turn.
 
     ``rows``: the distinct inputs in order; ``place``: int64 [n_asked], where each asked row stands among them. ``quota``: at most
-    so many new queries in all may be charged to the caller. ``whole``: answered as one batch, alone. ``pledged``: of these, what the rest of this job may still take.
+    so many new queries in all may be charged to the caller. ``pledged``: of these, what the rest of this job may still take.
+    ``whole``: answered as one batch, alone.
     """
 
     rows: np.ndarray = field(default_factory=lambda: np.zeros((0, 1), dtype=np.float32), repr=False)
@@ -94,7 +95,13 @@ class Ask(Job):
 
     def alike(self, other: Job) -> bool:
         """Whether one batch can answer both."""
-        same = isinstance(other, Ask) and not self.whole and other.slot == self.slot and other.extractor is not None and self.extractor is not None
+        same = (
+            isinstance(other, Ask)
+            and not self.whole
+            and other.slot == self.slot
+            and other.extractor is not None
+            and self.extractor is not None
+        )
         return same and other.extractor.sha256 == self.extractor.sha256  # type: ignore[union-attr]
 
     def next_batch(self, size: int) -> Queries:

@@ -17,6 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from teacher.mechanisms.batch_knn import BatchKnn
 from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.audit import audit
@@ -55,7 +56,14 @@ def call(url: str, token: str | None, method: str = "GET", path: str = "budget",
     return httpx.request(method, f"{url}/v1/{path}", headers=headers, trust_env=False, **arguments)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("mechanism", [tiny.MECHANISM, IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=0.5)], ids=str)
+SEVERAL = {
+    "by query": tiny.MECHANISM,
+    "prepaid": IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=0.5),
+    "by batch": BatchKnn(k=4, epsilon=1.0, records=60),
+}
+
+
+@pytest.mark.parametrize("mechanism", SEVERAL.values(), ids=SEVERAL)
 def test_labels_and_receipts_are_those_of_the_teacher_in_process(tmp_path: Path, mechanism: object) -> None:
     """On a tape, to the last entry of the ledger; a repeated row in the request and a repeated request included."""
     asked = np.concatenate([rows(40, 1), rows(3, 1)])
@@ -73,6 +81,8 @@ def test_labels_and_receipts_are_those_of_the_teacher_in_process(tmp_path: Path,
     assert there[2].receipt == there[0].receipt  # a repeated request finds its finished job
     assert Ledger(tmp_path / "local" / LEDGER).state.results == Ledger(tmp_path / "copy.sqlite").state.results
     assert set(here[0].labels.tolist()) >= {0, 1, 2}
+    if isinstance(mechanism, BatchKnn):
+        assert there[0].receipt.charged == {"batch": 1}  # 40 queries in one batch, though the teacher's are of 16
 
 
 def _placed(answers: Answers) -> Receipt:
