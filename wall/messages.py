@@ -88,9 +88,11 @@ def joined(parts: Sequence[Answers]) -> Answers:
     first, last = parts[0].receipt, parts[-1].receipt
     charged = {release: sum(part.receipt.charged[release] for part in parts) for release in first.charged}
     asked, served = (sum(values) for values in zip(*((p.receipt.asked, p.receipt.served) for p in parts), strict=True))
-    joint = {"largest": max, "by_colouring": sum}
-    cliques = {name: joint[name](part.receipt.cliques[name] for part in parts) for name in first.cliques}
-    receipt = Receipt(asked, served, charged, last.left, last.ledger_position, last.ledger_head, cliques)
+    bounds = [part.receipt.cliques for part in parts if part.receipt.cliques]
+    whole = (
+        {"largest": max(b["largest"] for b in bounds), "by_colouring": sum(b["by_colouring"] for b in bounds)} if bounds else {}
+    )
+    receipt = Receipt(asked, served, charged, last.left, last.ledger_position, last.ledger_head, whole)
     return Answers(np.concatenate([p.labels for p in parts]), np.concatenate([p.outcomes for p in parts]), receipt)
 
 

@@ -17,8 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from teacher.mechanisms.batch_knn import BatchKnn
 from teacher.mechanisms.ind_knn import IndKnn
+from teacher.mechanisms.radius import RadiusNeighbours
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.audit import audit
 from teacher.privacy.ledger import Ledger
@@ -59,7 +59,7 @@ def call(url: str, token: str | None, method: str = "GET", path: str = "budget",
 SEVERAL = {
     "by query": tiny.MECHANISM,
     "prepaid": IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=0.5),
-    "by batch": BatchKnn(k=4, epsilon=1.0, records=60),
+    "by batch": RadiusNeighbours(radius=0.3, epsilon=1.0),
 }
 
 
@@ -81,7 +81,7 @@ def test_labels_and_receipts_are_those_of_the_teacher_in_process(tmp_path: Path,
     assert there[2].receipt == there[0].receipt  # a repeated request finds its finished job
     assert Ledger(tmp_path / "local" / LEDGER).state.results == Ledger(tmp_path / "copy.sqlite").state.results
     assert set(here[0].labels.tolist()) >= {0, 1, 2}
-    if isinstance(mechanism, BatchKnn):
+    if isinstance(mechanism, RadiusNeighbours):
         assert there[0].receipt.charged == {"batch": 1}  # 40 queries in one batch, though the teacher's are of 16
 
 
