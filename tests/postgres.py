@@ -108,7 +108,7 @@ class Server:
         folder, user = programs(), _user()
         assert folder is not None
         other: dict[str, Any] = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        environment = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
+        environment = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PGCTLTIMEOUT": "600"}  # seconds, on a busy machine
         done = subprocess.run(
             [folder / name, *arguments], cwd=self.home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **other
         )
