@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from teacher.mechanisms.mechanism import Mechanism
-from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.empirical import PROBE_DELTA, EmpiricalFinding, audit_mechanism, probe, require_known
+from teacher.privacy.empirical_batch import Batch, audit_batch, probe_batch
 from teacher.privacy.empirical_cells import audit_cells, probe_cells
 
 
@@ -16,13 +16,20 @@ def attack(mechanisms: Sequence[Mechanism], *, delta: float, trials: int, confid
 
     Raises InvalidInput, before anything is drawn, for a mechanism whose worst-case pairs are not known.
     """
-    known: list[PrivateKnn | ReverseKnn] = [m if isinstance(m, ReverseKnn) else require_known(m) for m in mechanisms]
-    weak = [probe_cells(m) if isinstance(m, ReverseKnn) else probe(m) for m in known]
-    asked = dict.fromkeys([(m, delta) for m in known] + [(m, PROBE_DELTA) for m in weak])
+    probes = [_probe(m) for m in mechanisms]
+    asked = dict.fromkeys([(m, delta) for m in mechanisms] + [(m, PROBE_DELTA) for m in probes])
     return [_audit(m, at, trials, confidence) for m, at in asked]
 
 
-def _audit(mechanism: PrivateKnn | ReverseKnn, delta: float, trials: int, confidence: float) -> EmpiricalFinding:
+def _probe(mechanism: Mechanism) -> Mechanism:
+    if isinstance(mechanism, ReverseKnn):
+        return probe_cells(mechanism)
+    return probe_batch(mechanism) if isinstance(mechanism, Batch) else probe(require_known(mechanism))
+
+
+def _audit(mechanism: Mechanism, delta: float, trials: int, confidence: float) -> EmpiricalFinding:
     if isinstance(mechanism, ReverseKnn):
         return audit_cells(mechanism, delta=delta, trials=trials, confidence=confidence)
-    return audit_mechanism(mechanism, delta=delta, trials=trials, confidence=confidence)
+    if isinstance(mechanism, Batch):
+        return audit_batch(mechanism, delta=delta, trials=trials, confidence=confidence)
+    return audit_mechanism(require_known(mechanism), delta=delta, trials=trials, confidence=confidence)

@@ -122,7 +122,7 @@ def audit_mechanism(
     Raises InvalidInput for a mechanism without known pairs, fewer than 8 trials, or delta or confidence outside (0, 1).
     """
     require_known(mechanism)
-    _check(delta, trials, confidence, queries)
+    check_audit(delta, trials, confidence, queries)
     error, found = (1 - confidence) / (2 * len(releases)), []
     pairs = sharpest_pairs(mechanism, delta=delta, trials=trials, error=error, queries=queries)
     for part in releases:
@@ -143,11 +143,14 @@ def audit_mechanism(
 def require_known(mechanism: object) -> PrivateKnn:
     """The mechanism, if its worst-case pairs are known; else InvalidInput."""
     if not isinstance(mechanism, PrivateKnn):
-        raise InvalidInput("mechanism", "one with known worst-case pairs: private_knn, reverse_knn", type(mechanism).__name__)
+        raise InvalidInput(
+            "mechanism", "one with known worst-case pairs: private_knn, reverse_knn, radius, batch_knn", type(mechanism).__name__
+        )
     return mechanism
 
 
-def _check(delta: float, trials: int, confidence: float, queries: int) -> None:
+def check_audit(delta: float, trials: int, confidence: float, queries: int) -> None:
+    """Raises InvalidInput for trials too few for the queries of one, or delta or confidence outside (0, 1)."""
     if queries < 1 or trials < 8 * queries:
         raise InvalidInput("trials", f"at least 8 times the {queries} queries of a trial", trials)
     for name, value in (("delta", delta), ("confidence", confidence)):
