@@ -39,7 +39,7 @@ from wall.sources import Task
 
 CLASSES, BATCH = 10, 256
 MECHANISM = PrivateKnn(k=300, threshold=30, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15)
-CAP = 10**6
+CAP = 50_000
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from teacher.service.guard import problem
 from teacher.service.jobs import failed
 from teacher.service.metrics import Metrics
-from teacher.service.routes import VERSION, Custodian, Service, router
+from teacher.service.routes import PROBLEMS, VERSION, Custodian, Service, router
 from wall.errors import InvalidInput, LedgerMismatch, Refused
 
 Log = Callable[..., None]
@@ -52,7 +52,7 @@ def create_app(service: Service, report: Callable[[], None], log: Log = log_line
     app.state.service, metrics = service, Metrics(service.desk)
     app.include_router(router)
 
-    @app.get("/v1/metrics", response_class=Response)
+    @app.get("/v1/metrics", response_class=Response, responses=PROBLEMS)
     async def figures(_: Custodian) -> Response:
         """Public quantities for Prometheus."""
         return Response(metrics.text(), media_type="text/plain")

@@ -36,7 +36,8 @@ LONGEST_WAIT = 30.0  # seconds that a request stays open for its job
 EXTRACTORS_KEPT = 8
 MIB = 1 << 20
 
-router = APIRouter(prefix="/v1", responses={code: {"model": models.Problem} for code in sorted({*STATUS.values(), 405})})
+PROBLEMS: dict[int | str, dict[str, Any]] = {code: {"model": models.Problem} for code in sorted({*STATUS.values(), 405})}
+router = APIRouter(prefix="/v1", responses=PROBLEMS)
 bearer = HTTPBearer(auto_error=False, description="a key of `labelwall keys`")
 
 

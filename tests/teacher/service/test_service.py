@@ -53,7 +53,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[tiny.Made
 
 def call(url: str, token: str | None, method: str = "GET", path: str = "budget", **arguments: object) -> httpx.Response:
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
-    return httpx.request(method, f"{url}/v1/{path}", headers=headers, trust_env=False, **arguments)  # type: ignore[arg-type]
+    return httpx.request(method, f"{url}/v1/{path}", headers=headers, trust_env=False, timeout=60, **arguments)  # type: ignore[arg-type]
 
 
 SEVERAL = {
@@ -212,7 +212,9 @@ def test_what_leaves_is_documented(shared: tuple[tiny.Made, str]) -> None:
 
     headers = {"authorization": f"Bearer {token}", "content-type": SAFETENSORS}
     parameters = {"extractor": SPEC.sha256(), "wait": 10}
-    reply = httpx.post(f"{url}/v1/labels", content=encode({"inputs": body}), headers=headers, params=parameters, trust_env=False)
+    reply = httpx.post(
+        f"{url}/v1/labels", content=encode({"inputs": body}), headers=headers, params=parameters, trust_env=False, timeout=60
+    )
     state = models.Job.model_validate(reply.json(), strict=True)
     assert state.status == "done"
     assert state.result is not None
