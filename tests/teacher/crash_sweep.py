@@ -16,7 +16,9 @@ from types import FrameType
 import numpy as np
 import torch
 
+from teacher.mechanisms.batch import BATCH
 from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.mechanisms.radius import RadiusNeighbours
 from teacher.privacy.database import open_database
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.noise import SystemEntropy
@@ -26,8 +28,12 @@ from teacher.teacher import Teacher
 from tests.postgres import audited, swept
 from wall.messages import ExtractorSpec, Queries
 
-WATCHED = ("teacher.py", "ledger.py", "ledger_state.py", "private_knn.py", "anchor.py")
-MECHANISM = PrivateKnn(k=5, threshold=2, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5)
+WATCHED = ("teacher.py", "ledger.py", "ledger_state.py", "private_knn.py", "radius.py", "batch.py", "anchor.py")
+MECHANISMS = {
+    "private_knn": PrivateKnn(k=5, threshold=2, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5),
+    "radius": RadiusNeighbours(radius=0.5, epsilon=1.0, accounting="queries"),  # one scale, hence one draw a batch
+}
+MECHANISM = MECHANISMS[sys.argv[4]]
 RNG = np.random.default_rng(0)
 X, Y, ASKED = RNG.normal(size=(30, 4)).astype(np.float32), RNG.integers(0, 3, 30), RNG.normal(size=(6, 4)).astype(np.float32)
 
@@ -42,6 +48,10 @@ class Witness(SystemEntropy):
     def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
         os.write(self._notes, f"{release} {len(keys)}\n".encode())
         return super().discrete_gaussian(sigma, keys, release, width)
+
+    def discrete_laplace(self, scale: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+        os.write(self._notes, f"{BATCH} 1\n".encode())
+        return super().discrete_laplace(scale, keys, release, width)
 
 
 def teach(folder: Path, socket: str) -> Teacher:
@@ -82,7 +92,7 @@ def examine(folder: Path, socket: str) -> dict:  # type: ignore[type-arg]
     """What a kill left behind, and what the restarted teacher makes of it."""
     place, anchor = swept(folder, socket), folder / "anchor.json"
     state, finding = Ledger(place, anchor).state, audited(place, folder)
-    drawn = {"screen": 0, "aggregate": 0}
+    drawn = dict.fromkeys(MECHANISM.stages, 0)
     for line in (folder / "notes").read_text().splitlines() if (folder / "notes").exists() else []:
         drawn[line.split()[0]] += int(line.split()[1])
     before = {key: dict(value) for key, value in state.results.items()}
@@ -94,7 +104,7 @@ def examine(folder: Path, socket: str) -> dict:  # type: ignore[type-arg]
         "problems": finding.problems,
         "paid": all(spent[name] >= drawn[name] for name in drawn),
         "kept": all(after.results[key].items() >= value.items() for key, value in before.items()),
-        "double": sum(after.spent.values()) - sum(len(value) for value in after.results.values()),
+        "double": sum(count for _, _, count in after.open_charges.values()),  # paid, and never recorded
         "sent": (folder / "sent").exists() and json.loads((folder / "sent").read_text()) == labels,
         "audit_after": audited(place, folder).problems,
     }

@@ -18,10 +18,10 @@ def socket(request: pytest.FixtureRequest) -> str:
     return "" if request.param == "sqlite" else str(request.getfixturevalue("postgres").home)
 
 
-def sweep(script: str, root: Path, stride: int, socket: str) -> list[dict]:
+def sweep(script: str, root: Path, stride: int, socket: str, *more: str) -> list[dict]:
     """Every ``stride``-th kill's findings. On a server each kill has a schema, named by ``root``."""
     root.mkdir()
-    command = [sys.executable, Path(__file__).with_name(script), root, str(stride), socket]
+    command = [sys.executable, Path(__file__).with_name(script), root, str(stride), socket, *more]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
     kills = [json.loads(line) for line in done.stdout.splitlines()]
     assert kills[-1]["finished"]
@@ -31,7 +31,7 @@ def sweep(script: str, root: Path, stride: int, socket: str) -> list[dict]:
 @pytest.mark.slow
 def test_kill_before_every_statement(tmp_path: Path, socket: str) -> None:
     """On a server before some: what breaks its connections at every commit is test_lost_connections.py."""
-    kills = sweep("crash_sweep.py", tmp_path / "crash", 97 if socket else 1, socket)
+    kills = sweep("crash_sweep.py", tmp_path / "crash", 97 if socket else 1, socket, "private_knn")
     assert len(kills) > (5 if socket else 200)
     for kill in kills:
         assert kill["problems"] == kill["audit_after"] == [], kill
@@ -40,6 +40,19 @@ def test_kill_before_every_statement(tmp_path: Path, socket: str) -> None:
         assert kill["double"] <= 3, kill  # at most the batch in flight is paid again
     assert kills[-1]["sent"]
     assert socket or any(kill["double"] for kill in kills)  # the sweep does hit the window between charge and record
+
+
+@pytest.mark.slow
+def test_kill_while_a_batch_is_answered(tmp_path: Path) -> None:
+    kills = sweep("crash_sweep.py", tmp_path / "batch", 7, "", "radius")
+    assert len(kills) > 12
+    for kill in kills:
+        assert kill["problems"] == kill["audit_after"] == [], kill
+        assert kill["paid"], kill
+        assert kill["kept"], kill
+        assert kill["double"] <= 1, kill  # the batch in flight, as a whole
+    assert kills[-1]["sent"]
+    assert any(kill["double"] for kill in kills)
 
 
 @pytest.mark.slow
