@@ -62,6 +62,7 @@ def test_a_table_of_every_kind_of_method_that_resumes(folder: Path, capsys: pyte
     assert by_name["LNMAX"]["labels"] == 12
     assert 4 < by_name["Linear NoisySGD"]["epsilon"] <= 8
     assert by_name["true labels"]["epsilon"] is None
+    # The least sure, LNMAX's student, had 0.72 with a deviation of 0.05 over 105 random keys and noises, and never below 0.57.
     assert all(0.3 < row["low"] <= row["accuracy"] <= row["high"] <= 1 for row in found["table"])
     assert {p.name for p in (folder / "out").glob("*.svg")} == {"accuracy_by_epsilon.svg", "labels_by_epsilon.svg", "cost.svg"}
     assert (folder / "out.custodian").stat().st_mode & 0o077 == 0

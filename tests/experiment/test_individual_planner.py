@@ -115,7 +115,7 @@ def test_the_command_writes_a_configuration_that_loads_and_fits(config_file: Pat
     arguments = ["plan", "--config", str(config_file), "--optimise", "--expected_records", str(PRIVATE)]
     started = time.process_time()
     assert pipeline.main([*arguments, "--out", str(out), "--plot", str(plot), "--json"]) == 0
-    assert time.process_time() - started < 60
+    assert time.process_time() - started < 180  # seconds on an idle machine
     shown = json.loads(capsys.readouterr().out)
     loaded = load_config(out)
     assert 0.99 < shown["epsilon"] <= loaded.budget.epsilon == 1.0

