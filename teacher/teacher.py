@@ -327,7 +327,10 @@ class Teacher:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Whatever goes wrong where private rows are at work is one constant outside."""
+        """Whatever goes wrong where private rows are at work is one constant outside.
+
+        Every Exception, none by name: which one it is may depend on a record. An interrupt is the operator's, and passes.
+        """
         try:
             yield
         except Exception as error:
