@@ -15,12 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def numbers(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import pate_numbers
-
-    yield pate_numbers
-    del sys.modules["pate_numbers"]
+def numbers(load):
+    return load("pate_numbers")[0]
 
 
 def test_theorem_13_is_the_gaussian_mechanism_at_the_sensitivity_of_a_change_of_two_vote_vectors(numbers):
