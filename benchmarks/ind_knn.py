@@ -13,6 +13,7 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,8 +50,8 @@ class Ours:
         for name in ("charge_prepaid", "record_prepaid"):
             setattr(self.ledger, name, self._timed(getattr(self.ledger, name)))
 
-    def _timed(self, work):  # type: ignore[no-untyped-def]
-        def timed(*args):  # type: ignore[no-untyped-def]
+    def _timed(self, work: Callable[..., object]) -> Callable[..., object]:
+        def timed(*args: object) -> object:
             started = time.perf_counter()
             try:
                 return work(*args)

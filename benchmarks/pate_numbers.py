@@ -87,7 +87,6 @@ def dependent(votes: np.ndarray) -> list[str]:
     noise = np.random.default_rng(0)  # which queries happen to pass the screening in this one public rehearsal
     passed = votes.max(axis=1) + noise.normal(scale=SCREEN, size=len(votes)) > THRESHOLD
     asked = int(np.flatnonzero(np.cumsum(passed) == ANSWERED)[0]) + 1
-    fields = {"delta": DELTA, "conversion": "classic"}
     confident = diagnose_confident_gnmax(
         votes[:asked],
         passed[:asked],
@@ -95,10 +94,11 @@ def dependent(votes: np.ndarray) -> list[str]:
         threshold=THRESHOLD,
         sigma_screen=SCREEN,
         sigma_vote=VOTE,
-        **fields,  # type: ignore[arg-type]
+        delta=DELTA,
+        conversion="classic",
     )
-    shown = [diagnose_lnmax(votes[:n], scale=SCALE, **fields).render() for n in (100, 1000)]  # type: ignore[arg-type]
-    shown.append(diagnose_gnmax(votes[:asked][passed[:asked]], sigma=VOTE, **fields).render())  # type: ignore[arg-type]
+    shown = [diagnose_lnmax(votes[:n], scale=SCALE, delta=DELTA, conversion="classic").render() for n in (100, 1000)]
+    shown.append(diagnose_gnmax(votes[:asked][passed[:asked]], sigma=VOTE, delta=DELTA, conversion="classic").render())
     return [*shown, confident.render(), sanitised(votes[:asked][passed[:asked]]).render()]
 
 

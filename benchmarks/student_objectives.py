@@ -14,6 +14,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from teacher.hog import hog_features
 PRIVATE, PUBLIC, ASKED = 3600, 900, 600
 NEIGHBOURS, VOTE_NOISE, SCREEN_NOISE, THRESHOLD = 300, 45.0, 60.0, 120.0  # as configs/quickstart_private_knn.yaml
 FIRST_SEED = 10  # seeds 0 to 4 helped to choose the defaults
-OBJECTIVES = ("supervised", "vat", "uda")
+OBJECTIVES: tuple[Literal["supervised", "vat", "uda"], ...] = ("supervised", "vat", "uda")
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -77,7 +78,7 @@ def table(steps: int, seeds: int) -> str:
         known = split[1] >= 0
         right = float((split[1] == split[2])[known].mean())
         base = StudentConfig(steps=steps, class_prior="uniform", entropy_weight=1.0)
-        row = [right, *(accuracy(replace(base, objective=o), split, seed) for o in OBJECTIVES)]  # type: ignore[arg-type]
+        row = [right, *(accuracy(replace(base, objective=o), split, seed) for o in OBJECTIVES)]
         for column, value in zip(columns, row, strict=True):
             column.append(value)
         lines.append(f"| {seed} | " + " | ".join(f"{100 * value:.1f}" for value in row) + " |")

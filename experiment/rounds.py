@@ -81,7 +81,7 @@ def run(config: Config, run_dir: Path, *, entropy: Entropy, console: Console, is
         return _summarise(experiment, rounds)
 
 
-def _round(experiment: Experiment, number: int) -> dict:  # type: ignore[type-arg]
+def _round(experiment: Experiment, number: int) -> dict:
     """One round's metrics: from its file when finished, else by doing it."""
     folder, console = experiment.folder, experiment.console
     metrics = folder.metrics(number)
@@ -162,7 +162,7 @@ def released_labels(folder: RunFolder, number: int, size: int) -> np.ndarray:
     return labels
 
 
-def _train(experiment: Experiment, number: int, answers: Answers, rows: np.ndarray, extractor: ExtractorSpec) -> dict:  # type: ignore[type-arg]
+def _train(experiment: Experiment, number: int, answers: Answers, rows: np.ndarray, extractor: ExtractorSpec) -> dict:
     started = time.perf_counter()
     config, public, task, folder = experiment.config, experiment.public, experiment.task, experiment.folder
     labels = released_labels(folder, number, len(public.inputs))
@@ -209,7 +209,7 @@ def _metrics(
     extractor: ExtractorSpec,
     trained: TrainedStudent,
     exported: ExtractorSpec,
-) -> dict:  # type: ignore[type-arg]
+) -> dict:
     public, state = experiment.public, experiment.folder.ledger_state()
     answered, classes = answers.labels != ABSTAINED, experiment.task.num_classes
     truth = None if public.labels is None else public.labels[rows]
@@ -245,7 +245,7 @@ def channel_statistics(inputs: np.ndarray) -> tuple[tuple[float, ...], tuple[flo
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
-def _summarise(experiment: Experiment, rounds: Sequence[dict]) -> dict[str, object]:  # type: ignore[type-arg]
+def _summarise(experiment: Experiment, rounds: Sequence[dict]) -> dict[str, object]:
     folder, plan = experiment.folder, experiment.config.plan()
     folder.write_bytes(folder.student, (folder.round(len(rounds)) / "student.safetensors").read_bytes())
     experiment.teacher.export(folder.ledger)

@@ -51,7 +51,7 @@ class RunFolder:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def metrics(self, number: int) -> dict | None:  # type: ignore[type-arg]
+    def metrics(self, number: int) -> dict | None:
         """A finished round's metrics, None while it is not finished."""
         path = self.round(number) / "metrics.json"
         return json.loads(path.read_text()) if path.exists() else None

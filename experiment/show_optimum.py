@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiment.config import Config
 from experiment.console import Console
@@ -19,6 +20,9 @@ from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.privacy.conversion import round_up
 from wall.errors import InvalidInput
 from wall.sources import describe, read_public
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 TABLE_WIDTH = 112  # columns of characters, also where the output is no terminal
 
@@ -125,7 +129,7 @@ def print_optimum(answer: Answer, out: Path | None) -> None:
         screen.print(line, markup=False, soft_wrap=True)
 
 
-def _table(frontier: Sequence[Choice[PrivateKnn]] | Sequence[Choice[IndKnn]]):  # type: ignore[no-untyped-def]
+def _table(frontier: Sequence[Choice[PrivateKnn]] | Sequence[Choice[IndKnn]]) -> Table:
     from rich.table import Table
 
     table = Table(title="most expected right labels, by budget")
@@ -182,7 +186,7 @@ def frontier_png(frontier: Sequence[Choice[PrivateKnn]] | Sequence[Choice[IndKnn
     from matplotlib.figure import Figure
 
     epsilons = [choice.epsilon for choice in frontier]
-    with matplotlib.rc_context(STYLE | {"axes.spines.right": True}):  # type: ignore[arg-type]
+    with matplotlib.rc_context(STYLE | {"axes.spines.right": True}):
         figure = Figure(figsize=(WIDTH, 3.6), layout="constrained", dpi=150)
         FigureCanvasAgg(figure)
         left = figure.subplots()

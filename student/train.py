@@ -146,7 +146,7 @@ def _network(
 class _quiet(warnings.catch_warnings):
     """Lightning's remarks on loaders without workers and the like are not the user's business while a training runs."""
 
-    def __enter__(self) -> None:  # type: ignore[override]
+    def __enter__(self) -> None:
         super().__enter__()
         warnings.simplefilter("ignore")
         for name in ("pytorch_lightning", "lightning.pytorch", "pytorch_lightning.utilities.rank_zero"):

@@ -117,7 +117,7 @@ def _descend(
                 F.cross_entropy(wrapped(inputs[rows]), labels[rows]).backward()
             else:
                 for parameter in wrapped.parameters():
-                    parameter.grad_sample = torch.zeros(0, *parameter.shape)  # type: ignore[attr-defined]
+                    parameter.grad_sample = torch.zeros(0, *parameter.shape)
             optimizer.step()
             optimizer.zero_grad()
         if progress is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal, Self, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
@@ -26,15 +26,16 @@ Classifier = Literal["linear", "cnn"]
 MOST_TEACHERS = 10_000
 
 
+@dataclass(frozen=True)
 class _Pate:
     """What the three aggregators share: one noisy argmax a query."""
 
-    stages: tuple[str, ...] = (AGGREGATE,)
+    stages: ClassVar[tuple[str, ...]] = (AGGREGATE,)
     once_a_round = False
 
     def fields(self) -> dict[str, object]:
         """The publishable fields, as a ledger records them."""
-        return asdict(self)  # type: ignore[call-overload]
+        return asdict(self)
 
     def planned(self, epsilon: float, delta: float, asked: int) -> Self:
         """Itself: every field is given."""

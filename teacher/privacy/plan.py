@@ -68,7 +68,7 @@ class Plan:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict) -> Plan:  # type: ignore[type-arg]
+    def from_json(cls, value: dict) -> Plan:
         """Inverse of to_json. A missing or unknown key is refused (KeyError, TypeError)."""
         slots = tuple(
             Slot(slot["mechanism"], tuple(Release(**release) for release in slot["releases"])) for slot in value["slots"]
