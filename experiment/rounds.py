@@ -16,6 +16,7 @@ from experiment.config import Config, first_extractor
 from experiment.console import Console
 from experiment.run_folder import RunFolder
 from experiment.teaching import Answering, teacher_of
+from student.data import Pool
 from student.export import export
 from student.prune import prune
 from student.train import TrainedStudent, check, predict, train
@@ -168,18 +169,12 @@ def _train(experiment: Experiment, number: int, answers: Answers, rows: np.ndarr
     labels = released_labels(folder, number, len(public.inputs))
     if not (labels != ABSTAINED).any():
         raise LabelwallError("no query was answered, so there is nothing to train on. Lower the threshold or ask more queries.")
-    mean, std = channel_statistics(public.inputs)
-    seed = config.seed * 1000 + number
-    kept = prune(
-        config.student, public_x=public.inputs, labels=labels, num_classes=task.num_classes, mean=mean, std=std, seed=seed
-    )
+    pool, seed = Pool(public.inputs, task.num_classes, *channel_statistics(public.inputs)), config.seed * 1000 + number
+    kept = prune(config.student, pool, labels, seed=seed)
     trained = train(
         config.student,
-        public_x=public.inputs,
-        labels=kept,
-        num_classes=task.num_classes,
-        mean=mean,
-        std=std,
+        pool,
+        kept,
         run_dir=folder.round(number),
         seed=seed,
         test_x=public.test_inputs,
@@ -187,15 +182,7 @@ def _train(experiment: Experiment, number: int, answers: Answers, rows: np.ndarr
         progress=experiment.console.interactive,
         initial=extractor.weights or None,
     )
-    spec = export(
-        config.student.backbone,
-        trained.weights,
-        public_x=public.inputs,
-        mean=mean,
-        std=std,
-        input_shape=task.input_shape,
-        num_classes=task.num_classes,
-    )
+    spec = export(pool, config.student.backbone, trained.weights)
     folder.save_extractor(number, spec)
     pruned = int((labels != ABSTAINED).sum() - (kept != ABSTAINED).sum())
     metrics = _metrics(experiment, answers, rows, extractor, trained, spec)
