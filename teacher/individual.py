@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.ind_knn import ANSWER, IndKnn
-from teacher.privacy.accounts import Payments
-from teacher.privacy.ledger import Ledger
+from teacher.privacy.accounts import Accounts, Payments
+from teacher.privacy.ledger import Charge
 from teacher.privacy.noise import Entropy
+from wall.messages import Value
+
+
+class Books(Protocol):
+    """What a batch needs of a ledger."""
+
+    @property
+    def accounts(self) -> Accounts: ...
+
+    def charge_prepaid(self, slot: int, release: str, identities: Sequence[str], reservation: Payments) -> Charge: ...
+
+    def record_prepaid(self, charge: Charge, results: dict[str, Value], payments: Payments) -> None: ...
 
 
 def answer_individually(
-    ledger: Ledger,
+    ledger: Books,
     slot: int,
     mechanism: IndKnn,
     voters: Electorate,

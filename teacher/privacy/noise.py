@@ -123,7 +123,7 @@ def check_keys(keys: Sequence[str], rows: int) -> None:
         raise InvalidInput("keys", f"one for each of {rows} queries", len(keys))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)  # Ind-KNN's labels have a scale for each noisy count
 def _gaussian(sigma: float) -> Measurement:
     import opendp.prelude as dp  # a second of import that plans and help texts do not need
 
