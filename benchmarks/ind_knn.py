@@ -4,9 +4,9 @@
     python benchmarks/ind_knn.py --cache FEATURES --hashes 30x8 30x12 30x14   # of benchmarks/image_features.py
 
 Without a cache rows are synthetic: unit vectors around class centres, so that about a hundredth of the records are neighbours
-of a query. With one, the records are the train split and the queries are test rows after the first 5,000, whose mean centres all. The
-methods take turns in one process; a line is the median over rounds. Every round asks other queries. The ledger is on disk, with
-full durability; "ledger" is the share of the exact path that reserving, paying and recording take.
+of a query. With one, the records are the train split, and the queries are test rows after the first 5,000, whose mean centres
+all. The methods take turns in one process; a line is the median over rounds. Every round asks other queries. The ledger is on
+disk, with full durability; "ledger" is the share of the exact path that reserving, paying and recording take.
 """
 
 from __future__ import annotations
