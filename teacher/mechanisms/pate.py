@@ -8,51 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
+from teacher.mechanisms.one_winner import AGGREGATE, OneWinner, argmax_release, noisy_winner
 from teacher.privacy.plan import Release
 from wall.errors import InvalidInput
-from wall.messages import ABSTAINED, Outcome, Value
+from wall.messages import Value
 
 if TYPE_CHECKING:
     from teacher.mechanisms.electorate import Electorate
     from teacher.privacy.noise import Entropy
 
-SCREEN, AGGREGATE = "screen", "aggregate"
+SCREEN = "screen"
 Classifier = Literal["linear", "cnn"]
 MOST_TEACHERS = 10_000
 
 
 @dataclass(frozen=True)
-class _Pate:
-    """What the three aggregators share: one noisy argmax a query."""
-
-    stages: ClassVar[tuple[str, ...]] = (AGGREGATE,)
-    once_a_round = False
-
-    def fields(self) -> dict[str, object]:
-        """The publishable fields, as a ledger records them."""
-        return asdict(self)
-
-    def planned(self, epsilon: float, delta: float, asked: int) -> Self:
-        """Itself: every field is given."""
-        return self
-
-    def next_stage(self, results: Mapping[str, Value]) -> str | None:
-        """The release a query still needs, given what it has; None when it is settled."""
-        return None if AGGREGATE in results else AGGREGATE
-
-    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
-        """(outcome, label) of a settled query."""
-        label = results.get(AGGREGATE)
-        return (Outcome.ANSWERED, label) if isinstance(label, int) else (Outcome.ABSTAINED, ABSTAINED)
-
-
-@dataclass(frozen=True)
-class Lnmax(_Pate):
+class Lnmax(OneWinner):
     """LNMAX (Papernot et al. 2017, section 2.1): argmax of the votes with Laplace noise on every count.
 
     Guarantee, for one query: releasing all noisy counts is (2 / scale)-DP by their L1 sensitivity 2, and the argmax
@@ -86,7 +62,7 @@ class Lnmax(_Pate):
 
 
 @dataclass(frozen=True)
-class Gnmax(_Pate):
+class Gnmax(OneWinner):
     """GNMAX (Papernot et al. 2018, Definition 6): argmax of the votes with Gaussian noise on every count.
 
     Guarantee, for one query: ``curves.argmax_rdp`` without sampling.
@@ -109,15 +85,15 @@ class Gnmax(_Pate):
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` labels are, for the accountant; every query asked is answered."""
-        return (_argmax(self.sigma_vote, asked),)
+        return (argmax_release(self.sigma_vote, asked),)
 
     def draw(self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """The noisy winner of each query of ``voters``: int64 [n_queries]; ``keys``: charged identities."""
-        return _noisy_winner(voters.teacher_votes(self.teachers, self.classifier), self.sigma_vote, stage, keys, entropy)
+        return noisy_winner(voters.teacher_votes(self.teachers, self.classifier), self.sigma_vote, stage, keys, entropy)
 
 
 @dataclass(frozen=True)
-class ConfidentGnmax(_Pate):
+class ConfidentGnmax(OneWinner):
     """Confident-GNMAX (Papernot et al. 2018, Algorithm 1): a noisy screening of the plurality, then GNMAX.
 
     Guarantee, for one query: the screening bit costs ``curves.screening_rdp``, the label ``curves.argmax_rdp``, both without
@@ -151,7 +127,7 @@ class ConfidentGnmax(_Pate):
         """What ``asked`` screenings and ``answered`` labels are, for the accountant."""
         screening = {"max_votes": self.teachers, "threshold": self.threshold, "sigma": self.sigma_screen}
         screen = Release(SCREEN, "screening", {**screening, "sampling_probability": 1.0}, asked)
-        return screen, _argmax(self.sigma_vote, answered)
+        return screen, argmax_release(self.sigma_vote, answered)
 
     def draw(self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """One noisy release per query of ``voters``: int64 [n_queries], the screening bit or the winning class."""
@@ -159,22 +135,13 @@ class ConfidentGnmax(_Pate):
         if stage == SCREEN:
             noise = entropy.discrete_gaussian(self.sigma_screen, keys, stage, 1)
             return (votes.max(axis=1) + noise[:, 0] > self.threshold).astype(np.int64)
-        return _noisy_winner(votes, self.sigma_vote, stage, keys, entropy)
+        return noisy_winner(votes, self.sigma_vote, stage, keys, entropy)
 
     def next_stage(self, results: Mapping[str, Value]) -> str | None:
         """The release a query still needs, given what it has; None when it is settled."""
         if SCREEN not in results:
             return SCREEN
         return AGGREGATE if results[SCREEN] == 1 and AGGREGATE not in results else None
-
-
-def _argmax(sigma: float, cap: int) -> Release:
-    return Release(AGGREGATE, "argmax", {"sigma": sigma, "sampling_probability": 1.0}, cap)
-
-
-def _noisy_winner(votes: np.ndarray, sigma: float, stage: str, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-    """argmax of int64 [n_queries, n_classes] plus noise, ties to the lowest class: int64 [n_queries]."""
-    return (votes + entropy.discrete_gaussian(sigma, keys, stage, votes.shape[1])).argmax(axis=1)
 
 
 def _check(mechanism: Lnmax | Gnmax | ConfidentGnmax, **scales: float) -> None:

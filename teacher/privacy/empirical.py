@@ -29,13 +29,14 @@ from scipy.special import betaincinv
 
 from teacher.ensemble import Ensemble, shards
 from teacher.mechanisms.electorate import Electorate
-from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
+from teacher.mechanisms.naive_knn import NaiveKnn
+from teacher.mechanisms.pate import ConfidentGnmax, Lnmax
 from teacher.mechanisms.private_knn import AGGREGATE, SCREEN, PrivateKnn
 from teacher.neighbors import ExactIndex
 from teacher.privacy.accountant import certified_epsilon
 from teacher.privacy.noise import Entropy, SystemEntropy
 from teacher.privacy.plan import Plan, Slot
-from teacher.privacy.worst_case import JOINT, Pair, Voting, candidates, empty, laws, parts, repeated
+from teacher.privacy.worst_case import JOINT, Pair, Pate, Voting, candidates, empty, laws, parts, repeated
 from wall.errors import InvalidInput
 
 PROBE_DELTA = 0.02
@@ -163,6 +164,8 @@ def probe(mechanism: Voting) -> Voting:
     """
     if isinstance(mechanism, PrivateKnn):
         return replace(mechanism, k=3, threshold=2, sigma_screen=1.0, sigma_vote=2.0, sampling_probability=0.5)
+    if isinstance(mechanism, NaiveKnn):
+        return replace(mechanism, k=2, sigma_vote=2.0)
     if isinstance(mechanism, ConfidentGnmax):
         return replace(mechanism, teachers=2, threshold=1, sigma_screen=1.0, sigma_vote=2.0)
     return (
@@ -217,7 +220,8 @@ def run(mechanism: Voting, part: str, pair: Pair, added: bool, n: int, entropy: 
     ids = np.arange(len(labels)) + (not added)  # the added record is id 0
     index = ExactIndex((ids > 0).astype(np.int8)[:, None], ids)  # and the only one at distance 0
     voters = Electorate(index, labels, pair.num_classes, np.zeros((n, 1), dtype=np.int8))
-    if isinstance(mechanism, Lnmax | Gnmax | ConfidentGnmax):
+    if isinstance(mechanism, Pate):
+        mechanism = replace(mechanism, classifier="linear")  # what is audited is what becomes of votes
         voters = replace(voters, ensembles={mechanism.teachers: _ensemble(mechanism.teachers, pair, added)})
     block = max(1, min(_TOGETHER, _BITS // max(1, len(labels))))
     starts = [0, *range(1, n, block), n]  # one query alone: its search serves the identical ones that follow

@@ -22,11 +22,13 @@ import numpy as np
 from scipy.special import gammaln, xlogy
 from scipy.stats import binom
 
+from teacher.mechanisms.naive_knn import NaiveKnn
 from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from teacher.mechanisms.private_knn import AGGREGATE, SCREEN, PrivateKnn
 from teacher.privacy.lattice import log_at_least, log_pmf
 
-Voting = PrivateKnn | Lnmax | Gnmax | ConfidentGnmax  # mechanisms whose worst-case pairs are known here
+Pate = Lnmax | Gnmax | ConfidentGnmax
+Voting = PrivateKnn | NaiveKnn | Pate  # mechanisms whose worst-case pairs are known here
 JOINT = f"{SCREEN}+{AGGREGATE}"  # a whole query: abstained, or a class
 PARTS = (SCREEN, AGGREGATE, JOINT)
 _CLASSES = (2, 10)  # the contest alone; a crowd, out of which few win before the record comes
@@ -52,8 +54,8 @@ class Pair:
 
 def empty(mechanism: Voting, part: str) -> Pair:
     """Nobody but the added record: all that is released without it is noise. Whole queries show more in a crowd."""
-    poll = as_poll(mechanism)
-    return Pair(0, 0 if poll is mechanism else poll.k, _CLASSES[-1] if part == JOINT else _CLASSES[0])
+    rivals = mechanism.teachers if isinstance(mechanism, Pate) else 0
+    return Pair(0, rivals, _CLASSES[-1] if part == JOINT else _CLASSES[0])
 
 
 def parts(mechanism: Voting) -> tuple[str, ...]:
@@ -65,6 +67,8 @@ def as_poll(mechanism: Voting) -> PrivateKnn:
     """The kNN vote with a mechanism's counts and noise, as the laws and pairs below see it; only scales where PATE has them."""
     if isinstance(mechanism, PrivateKnn):
         return mechanism
+    if isinstance(mechanism, NaiveKnn):
+        return PrivateKnn(k=mechanism.k, threshold=0, sigma_vote=mechanism.sigma_vote, sampling_probability=1.0)
     noise = mechanism.scale if isinstance(mechanism, Lnmax) else mechanism.sigma_vote
     poll = PrivateKnn(k=mechanism.teachers, threshold=0, sigma_vote=noise, sampling_probability=1.0)
     if isinstance(mechanism, ConfidentGnmax):
@@ -75,7 +79,7 @@ def as_poll(mechanism: Voting) -> PrivateKnn:
 def candidates(mechanism: Voting) -> Iterator[Pair]:
     """Pairs whose votes stand on a grid over 0..k each, and those whose sample is full almost surely; for PATE all are full."""
     poll = as_poll(mechanism)
-    if poll is mechanism:
+    if not isinstance(mechanism, Pate):
         yield from _samples(poll)
         return
     allies = sorted({round((poll.k - 1) * i / _PLACES) for i in range(_PLACES + 1)})

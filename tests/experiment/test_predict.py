@@ -46,6 +46,17 @@ def test_a_file_of_queries_is_answered_once(folder: Path, capsys: pytest.Capture
     assert json.loads(Path("a.receipt.json").read_text())["charged"] == {"individual_budgets": 0}
 
 
+def test_the_baseline_answers_until_its_cap(folder: Path) -> None:
+    config = Path("config.yaml")
+    naive = "mechanism: {kind: naive_knn, k: 15, sigma_vote: 1.0}\ncaps: {asked: 20}"
+    config.write_text(config.read_text().replace(IND_KNN.strip(), naive))
+    assert predict() == 0
+    outcomes = np.load("a.npz")["outcomes"]
+    assert (outcomes[:20] == 0).all()
+    assert (outcomes[20:] == 2).all()
+    assert json.loads(Path("a.receipt.json").read_text())["charged"] == {"aggregate": 20}
+
+
 MISTAKES = {
     "no file": (["--queries", "none.npz"], "none.npz"),
     "no array": (["--queries", "data.npz"], "array x"),

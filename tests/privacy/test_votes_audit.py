@@ -1,6 +1,6 @@
-"""The statistical audit of PATE's votes: silent on the real mechanisms, and it catches noise of half the scale.
+"""The statistical audit of PATE and of naive kNN: silent on the real mechanisms, and it catches noise of half the scale.
 
-These tests depend on chance. A false alarm needs one of nine audits at confidence 1 - 2.5e-8 to be wrong. Power: in simulations
+These tests depend on chance. A false alarm needs one of twelve audits at confidence 1 - 2.5e-8 to be wrong. Power: in simulations
 from the faults' exact laws at these settings, the mean bound lay more than 7 of its standard deviations above the claim.
 """
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from teacher.ensemble import Ensemble
+from teacher.mechanisms.naive_knn import NaiveKnn
 from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from teacher.privacy import empirical
 from teacher.privacy.attack import attack
@@ -22,7 +23,7 @@ from teacher.privacy.worst_case import AGGREGATE, PARTS, SCREEN, Pair, Voting, c
 from tests.privacy.faults import HalfScale
 
 SURE = 1 - 2.5e-8
-KINDS = (Lnmax, Gnmax, ConfidentGnmax)
+KINDS = (NaiveKnn, Lnmax, Gnmax, ConfidentGnmax)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -43,7 +44,9 @@ def halved(kind: type) -> Any:
     return Halved
 
 
-@pytest.mark.parametrize(("kind", "part"), [(Lnmax, AGGREGATE), (Gnmax, AGGREGATE), (ConfidentGnmax, SCREEN)])
+@pytest.mark.parametrize(
+    ("kind", "part"), [(NaiveKnn, AGGREGATE), (Lnmax, AGGREGATE), (Gnmax, AGGREGATE), (ConfidentGnmax, SCREEN)]
+)
 def test_half_the_noise_is_caught(kind: type, part: str) -> None:
     found = audit_mechanism(
         halved(kind)(**probe(kind()).fields()), delta=PROBE_DELTA, trials=30000, queries=1, releases=(part,), confidence=SURE
