@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from teacher.mechanisms.electorate import Electorate
-from teacher.mechanisms.ind_knn import ANSWER, IndKnn
+from teacher.mechanisms.ind_knn import ANSWER, IndKnn, Reused
 from teacher.privacy.accounts import Accounts, Payments
 from teacher.privacy.ledger import Charge
 from teacher.privacy.noise import Entropy
@@ -34,10 +34,12 @@ def answer_individually(
     serials: np.ndarray,
     keys: Sequence[str],
     entropy: Entropy,
+    reused: Reused | None = None,
 ) -> None:
     """Answer distinct queries, none of them answered before, and commit; what they cost each record is private.
 
     ``serials``: int64 [n_records], places of the voters' records among the enrolled. ``keys``: the queries' identities.
+    ``reused``: what earlier answers say on them.
 
     1. Committed: the most that this batch can cost each record is reserved, and the slot's rho is charged if it is not yet.
     2. Drawn in memory: the queries one after the other, each with the budgets that the last one left.
@@ -50,6 +52,6 @@ def answer_individually(
     similar = voters.similar(mechanism.select(voters.length), mechanism.hashing())
     reservation = Payments.of(serials, mechanism.reserve(similar, left))
     charge = ledger.charge_prepaid(slot, ANSWER, keys, reservation)
-    values, paid = mechanism.answer(similar, left, voters.labels, voters.num_classes, keys, entropy)
+    values, paid = mechanism.answer(similar, left, voters.labels, voters.num_classes, keys, entropy, reused)
     results = dict(zip(keys, values.tolist(), strict=True))
     ledger.record_prepaid(charge, results, Payments.of(serials, paid))

@@ -28,6 +28,7 @@ from teacher.neighbors import ExactIndex
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.noise import Entropy
 from teacher.records import Records
+from teacher.reuse import Released
 from wall.cells import CellCounts, Cells
 from wall.errors import InvalidInput, TeacherFailed
 from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt
@@ -78,6 +79,7 @@ class Teacher:
         self._mechanisms = [from_slot(slot) for slot in ledger.state.plan.slots]
         self._individual = any(isinstance(mechanism, IndKnn) for mechanism in self._mechanisms)
         self._serials = np.zeros(0, dtype=np.int64)
+        self._reused = 0  # queries of the present call on which earlier answers voted
         self._lock = threading.Lock()
         self._spec: ExtractorSpec | None = None
         self._records: Records | None = None
@@ -92,6 +94,8 @@ class Teacher:
             embedder = Embedder(spec, probe=probe, batch_size=self._batch_size, workers=self._workers)
             self._embed(self._opened(), spec, embedder)
             self._embedder, self._spec = embedder, spec
+            path = self._directory / f"answered-{spec.sha256()[:16]}.bin"
+            self._released = Released(path, self._index.features.shape[1])
             self._ledger.use_extractor(spec.sha256(), spec.public_fields())
 
     def open(self) -> None:
@@ -227,7 +231,8 @@ class Teacher:
         return spec, mechanism
 
     def _ready(self, name: str, slot: int) -> tuple[ExtractorSpec, Mechanism]:
-        """The extractor in use and the slot's mechanism."""
+        """The extractor in use and the slot's mechanism, for a call that begins."""
+        self._reused = 0
         if self._spec is None:
             raise InvalidInput("extractor", f"set by use_extractor before the first {name}", None)
         if slot >= len(self._mechanisms):
@@ -313,7 +318,7 @@ class Teacher:
         mechanism, row = self._mechanisms[slot], {identity: position for position, identity in enumerate(batch)}
         if isinstance(mechanism, IndKnn):
             with self._failures():
-                answer_individually(self._ledger, slot, mechanism, voters, self._serials, batch, self._entropy)
+                self._answer_individually(slot, mechanism, voters, batch)
             return
         for stage in mechanism.stages:
             waiting = [i for i in batch if not self._settled(slot, i)]
@@ -324,6 +329,16 @@ class Teacher:
             with self._failures():
                 drawn = mechanism.draw(stage, voters.select([row[i] for i in charge.granted]), charge.granted, self._entropy)
                 self._ledger.record(charge, dict(zip(charge.granted, drawn.tolist(), strict=True)))
+
+    def _answer_individually(self, slot: int, mechanism: IndKnn, voters: Electorate, batch: list[str]) -> None:
+        reused = None
+        if mechanism.reuse:
+            results, select = self._ledger.state.results, mechanism.select(voters.length)
+            reused = self._released.votes(results, select, voters.queries, voters.num_classes)
+        answer_individually(self._ledger, slot, mechanism, voters, self._serials, batch, self._entropy, reused)
+        if reused is not None:
+            self._released.add(batch, voters.queries)
+            self._reused += int((reused.counts > 0).sum())
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -374,4 +389,5 @@ class Teacher:
             left={stage: state.left(slot, stage) for stage in self._mechanisms[slot].stages},
             ledger_position=state.seq,
             ledger_head=state.head,
+            reused=self._reused,
         )

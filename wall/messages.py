@@ -71,6 +71,7 @@ class Receipt:
     left: dict[str, int]  # release -> how many the slot may still pay for
     ledger_position: int  # sequence number of the last entry
     ledger_head: str  # its hash (hex), which `audit --expect_head` accepts
+    reused: int = 0  # of the queries, those on which earlier answers voted, at no charge
     cliques: dict[str, int] = field(default_factory=dict)  # batches: largest clique bound, queries whose bound is a colouring's
 
 

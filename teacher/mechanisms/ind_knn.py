@@ -25,6 +25,14 @@ COUNT_NOISE, LABEL_NOISE = "count", "label"  # what a draw is for
 FEWEST = 30  # the noise of a label is never scaled for fewer neighbours
 
 
+@dataclass(frozen=True, eq=False)
+class Reused:
+    """What earlier answers say on a batch, public: ``sums`` int64 [q, n_classes] in units of 1/GRID, ``counts`` int64 [q]."""
+
+    sums: np.ndarray
+    counts: np.ndarray
+
+
 @dataclass(frozen=True)
 class IndKnn:
     """Weighted votes of the records at least ``threshold`` similar; each record may lose ``rho`` in all, and then is silent.
@@ -50,6 +58,8 @@ class IndKnn:
         bits: hyperplanes of a table, 1..16: 2^bits buckets.
         hash_seed: of the hyperplanes; public, and no secret is gained by changing it.
         rho: what one record may lose over all answers, zCDP; null: all that the budget's epsilon and delta buy.
+        reuse: whether queries that were answered before vote with their labels, as records do, and for nothing: for streams
+            that outlast the records' budgets.
     """
 
     kind: Literal["ind_knn"] = "ind_knn"
@@ -63,6 +73,7 @@ class IndKnn:
     bits: int = 8
     hash_seed: int = 0
     rho: float | None = None
+    reuse: bool = False
 
     stages = (ANSWER,)
     once_a_round = False
@@ -143,6 +154,7 @@ class IndKnn:
         num_classes: int,
         keys: Sequence[str],
         entropy: Entropy,
+        reused: Reused | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Queries one after the other: int64 [n_queries, 2] of (noisy number of neighbours, label), and int64 [n] units paid.
 
@@ -153,6 +165,7 @@ class IndKnn:
         and they pay 1/(2 sigma_count^2); 3. the scale s of the label's noise follows from the released number; 4. each takes
         the largest weight w <= kernel with w^2/(2 s^2) within what it has left, and pays that; 5. the class of the largest
         sum of weights plus N_Z(0, s^2) is released, ties to the lowest. An empty or exhausted neighbourhood takes the same way.
+        ``reused`` counts in 3 and 5, as neighbours who pay nothing; it is public, so that neither release says more by it.
         """
         left, price = left.copy(), self._count_units()
         before = left.copy()
@@ -164,13 +177,14 @@ class IndKnn:
             rows, weights = rows[able], neighbours.weights[able].astype(np.int64)
             left[rows] -= price
             values[j, 0] = len(rows) + count_noise[j]
-            scale = self._noise(int(values[j, 0]))
+            scale = self._noise(int(values[j, 0]) + (0 if reused is None else int(reused.counts[j])))
             prices = self._prices(scale)
             weights = np.minimum(weights, np.searchsorted(prices, left[rows], side="right") - 1)
             left[rows] -= prices[weights]
             sums = np.bincount(labels[rows], weights=weights, minlength=num_classes).astype(np.int64)  # exact below 2^53
             noise = entropy.discrete_gaussian(float(scale), [keys[j]], LABEL_NOISE, num_classes)[0]
-            values[j, 1] = (sums + noise).argmax()
+            public = 0 if reused is None else reused.sums[j]
+            values[j, 1] = (sums + public + noise).argmax()
         return values, before - left
 
     def _sigma_count(self) -> float:

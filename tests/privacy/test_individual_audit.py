@@ -61,36 +61,38 @@ class _Scaled(SystemEntropy):
 
 
 class HalfOnCounts(IndKnn):
-    def answer(self, similar: Any, left: Any, labels: Any, c: int, keys: Any, entropy: Any) -> Any:
+    def answer(self, similar: Any, left: Any, labels: Any, c: int, keys: Any, entropy: Any, reused: Any = None) -> Any:
         return super().answer(similar, left, labels, c, keys, _Scaled(entropy, "count", lambda sigma: sigma / 2))
 
 
 class HalfOnLabels(IndKnn):
-    def answer(self, similar: Any, left: Any, labels: Any, c: int, keys: Any, entropy: Any) -> Any:
+    def answer(self, similar: Any, left: Any, labels: Any, c: int, keys: Any, entropy: Any, reused: Any = None) -> Any:
         return super().answer(similar, left, labels, c, keys, _Scaled(entropy, LABEL_NOISE, lambda sigma: sigma / 2))
 
 
 class NotScaled(IndKnn):
-    def answer(self, similar: Any, left: Any, labels: Any, c: int, keys: Any, entropy: Any) -> Any:
+    def answer(self, similar: Any, left: Any, labels: Any, c: int, keys: Any, entropy: Any, reused: Any = None) -> Any:
         least = float(self._noise(FEWEST))
         return super().answer(similar, left, labels, c, keys, _Scaled(entropy, LABEL_NOISE, lambda _: least))
 
 
 class SilentWhenEmpty(IndKnn):
-    def answer(self, similar: Any, left: Any, labels: Any, c: int, keys: Any, entropy: Any) -> Any:
+    def answer(self, similar: Any, left: Any, labels: Any, c: int, keys: Any, entropy: Any, reused: Any = None) -> Any:
         values, paid = super().answer(similar, left, labels, c, keys, entropy)
         values[[len(found.rows) == 0 for found in similar]] = 0
         return values, paid
 
 
 class NobodyPays(IndKnn):
-    def answer(self, similar: Any, left: Any, labels: Any, c: int, keys: Any, entropy: Any) -> Any:
+    def answer(self, similar: Any, left: Any, labels: Any, c: int, keys: Any, entropy: Any, reused: Any = None) -> Any:
         pieces = [super(NobodyPays, self).answer([s], left, labels, c, [k], entropy) for s, k in zip(similar, keys, strict=True)]
         return np.concatenate([values for values, _ in pieces]), np.zeros_like(left)
 
 
 class ChargesAfterTheBatch(NobodyPays):
-    def answer(self, similar: Sequence[Similar], left: Any, labels: Any, c: int, keys: Any, entropy: Any) -> Any:
+    def answer(
+        self, similar: Sequence[Similar], left: Any, labels: Any, c: int, keys: Any, entropy: Any, reused: Any = None
+    ) -> Any:
         values, _ = super().answer(similar, left, labels, c, keys, entropy)
         return values, self.reserve(similar, left)
 
