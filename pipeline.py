@@ -6,6 +6,7 @@ compare  run several methods on the same split, students and budgets; one table 
 predict  private answers to a file of queries, with a receipt; no student
 audit    recompute the certificate from a ledger file alone
 report   write a run folder's report.html again
+records  PRIVATE: the custodian adds or removes records; nothing is trained again, nothing is charged
 data     PRIVATE: the custodian's check of a data set (counts, classes, bad rows)
 init     write a configuration for one's own image folders
 serve    the teacher as a service: answers over HTTP from one custodian's directory
@@ -21,6 +22,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wall.errors import InvalidInput, LabelwallError
+
+RECORDS = """labelwall records add | remove --config FILE --custodian_dir DIR ...
+Change the records behind a custodian's directory between any two queries: add --rows PATH; remove --ids 1,2, --ids_file or
+--images. Removed data is deleted from the directory; what a record spent stays, so that adding it again refills nothing."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -271,6 +276,37 @@ def _data(args: Sequence[str]) -> int:
     return 0
 
 
+def _records(args: Sequence[str]) -> int:
+    from experiment.console import Console
+    from experiment.settings import config_parser, parse
+
+    if args and args[0] in ("-h", "--help"):
+        print(RECORDS)
+        return 0
+    if not args or args[0] not in ("add", "remove"):
+        return _mistake("`records` must be followed by add or remove. `labelwall records --help` explains them.")
+    parser = config_parser(f"records {args[0]}", f"PRIVATE, for the custodian. {RECORDS}", args[1:])
+    if args[0] == "add":
+        rows = "folder with one folder of images a class, or npz file with private_x, private_y, private_id"
+        parser.add_argument("--rows", type=str, required=True, help=rows)
+    else:
+        parser.add_argument("--ids", type=str, help="ids of records, whole numbers separated by commas")
+        parser.add_argument("--ids_file", type=str, help="text file with one id a line")
+        parser.add_argument(
+            "--images", type=str, nargs="+", default=[], help="paths of images within data.private, as class/name.png"
+        )
+    parser.add_argument("--dry_run", action="store_true", help="say what would be done, and change nothing")
+    config, rest = parse(parser, args[1:])
+    from experiment.living import add_records, parse_ids, remove_records
+
+    if args[0] == "add":
+        print(add_records(config, Path(rest.rows), dry_run=rest.dry_run, console=Console()))
+        return 0
+    ids = parse_ids(rest.ids, Path(rest.ids_file) if rest.ids_file else None, rest.images)
+    print(remove_records(config, ids, dry_run=rest.dry_run, console=Console()))
+    return 0
+
+
 def _init(args: Sequence[str]) -> int:
     from experiment.init import write_config
 
@@ -345,6 +381,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "predict": _predict,
     "audit": _audit,
     "report": _report,
+    "records": _records,
     "data": _data,
     "init": _init,
     "serve": _serve,

@@ -81,6 +81,15 @@ def teacher_of(
         ):
             yield answering
         return
+    with local_teacher(config, task, directory, entropy, console, known_dataset) as teacher:
+        yield teacher
+
+
+@contextmanager
+def local_teacher(
+    config: Config, task: Task, directory: Path, entropy: Entropy, console: Console, known_dataset: str | None = None
+) -> Iterator[Teacher]:
+    """The teacher of this process over the custodian's ``directory``, which has opened no record yet. Raises as ``custody``."""
     custodian = custody(config, directory, entropy.unsafe, known_dataset)
     try:
         yield Teacher(

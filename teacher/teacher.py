@@ -135,6 +135,11 @@ class Teacher:
             kept = ~np.isin(held.ids, ids)
             self._hold(Records(held.inputs[kept], held.labels[kept], held.ids[kept]))
 
+    def present(self, ids: np.ndarray) -> np.ndarray:
+        """Which of ``ids`` (int64 [n]) are records now: bool [n]. Private, for the custodian alone."""
+        with self._lock:
+            return np.isin(ids, self._opened().ids)
+
     def _opened(self) -> Records:
         """The records as they are now; the data source is read once."""
         if self._records is None:
