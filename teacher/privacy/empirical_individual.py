@@ -148,7 +148,8 @@ class _Ahead:
     """Draws of the same source and law, many in a call: a call costs as much as ten draws. Each is handed out once."""
 
     def __init__(self, entropy: Entropy) -> None:
-        self.unsafe, self.inclusion, self.discrete_laplace = entropy.unsafe, entropy.inclusion, entropy.discrete_laplace
+        self.unsafe, self.inclusion, self.choose = entropy.unsafe, entropy.inclusion, entropy.choose
+        self.discrete_laplace = entropy.discrete_laplace
         self._entropy, self._kept = entropy, dict[float, np.ndarray]()
 
     def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
