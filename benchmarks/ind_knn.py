@@ -175,7 +175,11 @@ def measure(
     index, loop = ExactIndex(x, np.arange(len(x))), PapersLoop(x.astype(np.float32), labels, mechanisms["exact"])
     seconds: dict[str, list[np.ndarray]] = {name: [] for name in (*mechanisms, PAPER)}
     with tempfile.TemporaryDirectory() as folder:
-        ours = {name: Ours(m, index, labels, Path(folder) / name.replace(" ", "")) for name, m in mechanisms.items()}
+        # an index each: it keeps the hash tables of one setting
+        ours = {
+            name: Ours(m, ExactIndex(x, index.ids), labels, Path(folder) / name.replace(" ", ""))
+            for name, m in mechanisms.items()
+        }
         for number in range(-1, options.rounds):  # the first round builds tables and probes products
             queries = ask(number)
             for name, path in ours.items():
