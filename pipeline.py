@@ -23,10 +23,6 @@ from pathlib import Path
 
 from wall.errors import InvalidInput, LabelwallError
 
-RECORDS = """labelwall records add | remove --config FILE --custodian_dir DIR ...
-Change the records behind a custodian's directory between any two queries: add --rows PATH; remove --ids 1,2, --ids_file or
---images. Removed data is deleted from the directory; what a record spent stays, so that adding it again refills nothing."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `labelwall`. Exit code 0, 2 for a user's mistake (one line on stderr), 3 for an inconsistent ledger."""
@@ -280,26 +276,24 @@ def _records(args: Sequence[str]) -> int:
     from experiment.console import Console
     from experiment.settings import config_parser, parse
 
-    if args and args[0] in ("-h", "--help"):
-        print(RECORDS)
-        return 0
-    if not args or args[0] not in ("add", "remove"):
-        return _mistake("`records` must be followed by add or remove. `labelwall records --help` explains them.")
-    parser = config_parser(f"records {args[0]}", f"PRIVATE, for the custodian. {RECORDS}", args[1:])
-    if args[0] == "add":
-        rows = "folder with one folder of images a class, or npz file with private_x, private_y, private_id"
-        parser.add_argument("--rows", type=str, required=True, help=rows)
-    else:
-        parser.add_argument("--ids", type=str, help="ids of records, whole numbers separated by commas")
-        parser.add_argument("--ids_file", type=str, help="text file with one id a line")
-        parser.add_argument(
-            "--images", type=str, nargs="+", default=[], help="paths of images within data.private, as class/name.png"
-        )
+    does = (
+        "PRIVATE, for the custodian: change the records behind a custodian's directory between any two queries. Removed data is "
+        "deleted from the directory; what a record spent stays, so that adding it again refills nothing. Nothing is charged."
+    )
+    parser = config_parser("records", does, args)
+    parser.add_argument("change", choices=["add", "remove"], help="add the rows of --rows; remove what --ids or --images name")
+    rows = "with add: folder with one folder of images a class, or npz file with private_x, private_y, private_id"
+    parser.add_argument("--rows", type=str, help=rows)
+    parser.add_argument("--ids", type=str, help="with remove: ids of records, whole numbers separated by commas")
+    parser.add_argument("--ids_file", type=str, help="with remove: text file with one id a line")
+    parser.add_argument("--images", type=str, nargs="+", default=[], help="with remove: paths of images within data.private")
     parser.add_argument("--dry_run", action="store_true", help="say what would be done, and change nothing")
-    config, rest = parse(parser, args[1:])
+    config, rest = parse(parser, args)
     from experiment.living import add_records, parse_ids, remove_records
 
-    if args[0] == "add":
+    if (rest.change == "add") != (rest.rows is not None):
+        raise InvalidInput("rows", "given with add, and with nothing else", rest.rows)
+    if rest.change == "add":
         print(add_records(config, Path(rest.rows), dry_run=rest.dry_run, console=Console()))
         return 0
     ids = parse_ids(rest.ids, Path(rest.ids_file) if rest.ids_file else None, rest.images)

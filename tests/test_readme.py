@@ -25,7 +25,11 @@ OWN = {
     "json": "plan",
     "queries": "predict",
     "out": "predict",
+    "rows": "records",
+    "images": "records",
+    "dry_run": "records",
 }  # options of one command, next to the settings
+VALUED = {"run_dir", "queries", "out", "rows", "images"}
 HASH, EXAMPLE = "HASH", "own.yaml"  # words that stand for something of the reader's
 
 
@@ -72,7 +76,9 @@ def test_an_examples_settings_are_valid(line: str) -> None:
         parser.add_class_arguments(ServiceConfig, "service")
     for name, owner in OWN.items():
         if owner == command:
-            parser.add_argument(f"--{name}", action="store" if name in ("run_dir", "queries", "out") else "store_true")
+            parser.add_argument(f"--{name}", action="store" if name in VALUED else "store_true")
+    if command == "records":
+        parser.add_argument("change")
     config, _ = parse(parser, arguments)
     assert config.rounds
 

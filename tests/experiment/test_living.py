@@ -112,8 +112,10 @@ def test_a_dry_run_changes_nothing_and_says_what_would_be(folder: Path, capsys: 
 
 
 MISTAKES = {
-    "neither": (["records"], "add or remove"),
-    "another": (["records", "drop"], "add or remove"),
+    "neither": (["records", *WHERE], "change"),
+    "another": (["records", "drop", *WHERE], "change"),
+    "rows to remove": (["records", "remove", *WHERE, "--rows", "data2.npz"], "rows"),
+    "nothing to add": (["records", "add", *WHERE], "rows"),
     "no rows": (["records", "add", *WHERE, "--rows", "none.npz"], "none.npz"),
     "a folder for vectors": (["records", "add", *WHERE, "--rows", "custody"], "npz file"),
     "no ids in the file": (["records", "add", *WHERE, "--rows", "data2.npz"], "private_id"),
