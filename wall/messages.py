@@ -71,8 +71,8 @@ class Receipt:
     left: dict[str, int]  # release -> how many the slot may still pay for
     ledger_position: int  # sequence number of the last entry
     ledger_head: str  # its hash (hex), which `audit --expect_head` accepts
-    reused: int = 0  # of the queries, those on which earlier answers voted, at no charge
     cliques: dict[str, int] = field(default_factory=dict)  # batches: largest clique bound, queries whose bound is a colouring's
+    reused: int = 0  # of the queries, those on which earlier answers voted, at no charge
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,13 @@ def joined(parts: Sequence[Answers]) -> Answers:
     """Answers to one call's consecutive parts as the call's answers; what is left, and the ledger's place, are the last one's."""
     first, last = parts[0].receipt, parts[-1].receipt
     charged = {release: sum(part.receipt.charged[release] for part in parts) for release in first.charged}
-    asked, served = (sum(values) for values in zip(*((p.receipt.asked, p.receipt.served) for p in parts), strict=True))
+    counts = ((p.receipt.asked, p.receipt.served, p.receipt.reused) for p in parts)
+    asked, served, reused = (sum(values) for values in zip(*counts, strict=True))
     bounds = [part.receipt.cliques for part in parts if part.receipt.cliques]
     whole = (
         {"largest": max(b["largest"] for b in bounds), "by_colouring": sum(b["by_colouring"] for b in bounds)} if bounds else {}
     )
-    receipt = Receipt(asked, served, charged, last.left, last.ledger_position, last.ledger_head, whole)
+    receipt = Receipt(asked, served, charged, last.left, last.ledger_position, last.ledger_head, whole, reused)
     return Answers(np.concatenate([p.labels for p in parts]), np.concatenate([p.outcomes for p in parts]), receipt)
 
 

@@ -37,6 +37,7 @@ class Receipt(BaseModel):
     ledger_position: int
     ledger_head: str
     cliques: dict[str, int] = {}
+    reused: int = 0
 
 
 class Result(BaseModel):
