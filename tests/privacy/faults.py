@@ -23,12 +23,10 @@ class HalfTheNoise(PrivateKnn):
     """Draws noise of half the scale that is accounted."""
 
     def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        return super().draw(stage, voters, keys, HalfScale(entropy))
+        return super().draw(stage, voters, keys, _HalfScale(entropy))
 
 
-class HalfScale:
-    """Noise of half the scale that is asked for."""
-
+class _HalfScale:
     unsafe = False
 
     def __init__(self, entropy: Entropy) -> None:
@@ -36,9 +34,6 @@ class HalfScale:
 
     def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
         return self._entropy.discrete_gaussian(sigma / 2, keys, release, width)
-
-    def discrete_laplace(self, scale: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
-        return self._entropy.discrete_laplace(scale / 2, keys, release, width)
 
 
 class WithReplacement(PrivateKnn):
