@@ -12,7 +12,7 @@ import pipeline
 from teacher.privacy.audit import audit
 from tests.experiment import tiny
 
-IND_KNN = "mechanism: {kind: ind_knn, threshold: 0.3, sigma_label: 0.3}\n"
+IND_KNN = "mechanism: {kind: ind_knn, threshold: 0.3, sigma_label: 0.05}\n"
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def predict(*options: str) -> int:
 def test_a_file_of_queries_is_answered_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict() == 0
     first = np.load("a.npz")
-    assert (first["labels"] == tiny.rows(30, 9)[1]).mean() > 0.7
+    assert (first["labels"] == tiny.rows(30, 9)[1]).mean() > 0.7  # 22: fewer are right once in 10^37
     assert (first["outcomes"] == 0).all()
     receipt = json.loads(Path("a.receipt.json").read_text())
     assert (receipt["asked"], receipt["served"], receipt["charged"]) == (30, 0, {"individual_budgets": 1})

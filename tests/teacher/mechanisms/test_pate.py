@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from teacher.ensemble import Ensemble, shard_key
+from teacher.ensemble import KEY, Ensemble, shard_key
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.pate import AGGREGATE, SCREEN, ConfidentGnmax, Gnmax, Lnmax
 from teacher.mechanisms.registry import from_slot
@@ -67,6 +67,7 @@ def plan(mechanism: object, asked: int, answered: int, delta: float = 1e-5) -> P
 
 def teacher(folder: Path, mechanism: object, entropy: object) -> Teacher:
     path = folder / "ledger.sqlite"
+    (folder / KEY).write_bytes(bytes(range(32)))  # a random key now and then gives shards that agree on every query
     made = plan(mechanism, 60, 30)
     unsafe = entropy.unsafe  # type: ignore[attr-defined]
     ledger = Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=made, unsafe=unsafe)
@@ -182,4 +183,4 @@ def test_an_empty_data_set_is_answered_with_noise() -> None:
     queries = np.ones((400, D), dtype=np.int8)
     voters = Electorate(ExactIndex(nobody[0], nobody[2]), nobody[1], CLASSES, queries, ensembles={5: ensemble})
     winners = Gnmax(teachers=5, sigma_vote=20.0).draw(AGGREGATE, voters, [str(i) for i in range(400)], SystemEntropy())
-    assert set(winners.tolist()) == {0, 1, 2}
+    assert set(winners.tolist()) == {0, 1, 2}  # each wins with probability above 0.2: one is missed once in 10^38
