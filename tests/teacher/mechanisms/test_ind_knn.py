@@ -107,7 +107,7 @@ def test_selection_does_not_know_its_company() -> None:
 records = st.integers(0, 10**6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(records, st.floats(0.05, 1.0), st.floats(0.02, 3.0), st.floats(1.0, 30.0), st.floats(1e-3, 5.0), st.integers(0, FULL))
 def test_nobody_pays_more_than_it_has_or_than_was_reserved(
     seed: int, tau: float, sigma: float, count: float, rho: float, poor: int
@@ -262,7 +262,7 @@ class HalfNoise(SystemEntropy):
         return super().discrete_gaussian(sigma / 2, keys, release, width)
 
 
-AUDITED, DELTA, TRIALS, ERROR = IndKnn(threshold=0.5, sigma_label=0.15, sigma_count=0.55, rho=2.0), 0.3, 5000, 2.5e-8
+AUDITED, DELTA, TRIALS, ERROR = IndKnn(threshold=0.5, sigma_label=0.15, sigma_count=0.55, rho=2.0), 0.3, 20000, 2.5e-8
 
 
 def audited(entropy: SystemEntropy) -> float:
@@ -281,11 +281,12 @@ def audited(entropy: SystemEntropy) -> float:
 def test_statistical_audit_of_a_record_that_is_always_selected(entropy: SystemEntropy, refuted: bool) -> None:
     """One query that takes the whole budget. Fails by chance with probability below 2e-7.
 
-    A bound is wrong with probability ERROR. In 20,000 simulations from the exact law the fault's bound was never below 1.12
-    claims, nor the real one's below 0.204: an attempt misses less than once in 5,000 (at 98% confidence), and there are two.
+    A bound is wrong with probability ERROR. In 20,000 simulations of 5,000 trials from the exact law the fault's bound was never
+    below 1.12 claims, nor the real one's below 0.204; with the 20,000 trials here, runs gave 1.45 and more, 0.39 to 0.41. There
+    are two attempts.
     """
     claim = certified_epsilon(plan(AUDITED, DELTA))
-    floor, bound = claim if refuted else 0.2 * claim, audited(entropy)
+    floor, bound = claim if refuted else 0.3 * claim, audited(entropy)
     if bound <= floor:
         bound = max(bound, audited(entropy))
     assert (bound > claim) == refuted
