@@ -6,8 +6,11 @@ compare  run several methods on the same split, students and budgets; one table 
 predict  private answers to a file of queries, with a receipt; no student
 audit    recompute the certificate from a ledger file alone
 report   write a run folder's report.html again
+records  PRIVATE: the custodian adds or removes records; nothing is trained again, nothing is charged
 data     PRIVATE: the custodian's check of a data set (counts, classes, bad rows)
 init     write a configuration for one's own image folders
+serve    the teacher as a service: answers over HTTP from one custodian's directory
+keys     who may ask a service: add, list or revoke API keys
 """
 
 from __future__ import annotations
@@ -50,6 +53,9 @@ def _run(args: Sequence[str]) -> int:
     parser = config_parser("run", "Run or resume an experiment: ask, train, send features back. Prints the price first.", args)
     parser.add_argument("--run_dir", type=str, required=True, help="folder for the results; the same folder resumes a killed run")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
+    parser.add_argument(
+        "--isolate", action="store_true", help="the teacher in a process of its own; this one opens no private file"
+    )
     config, rest = parse(parser, args)
     console = Console(quiet=rest.quiet)
     console.say(_price(config.plan()))
@@ -62,7 +68,7 @@ def _run(args: Sequence[str]) -> int:
     from teacher.privacy.noise import SystemEntropy
 
     run_dir = Path(rest.run_dir)
-    summary = run(config, run_dir, entropy=SystemEntropy(), console=console)
+    summary = run(config, run_dir, entropy=SystemEntropy(), console=console, isolate=rest.isolate)
     write_report(run_dir)
     print(_result(summary, run_dir))
     return 0
@@ -266,6 +272,35 @@ def _data(args: Sequence[str]) -> int:
     return 0
 
 
+def _records(args: Sequence[str]) -> int:
+    from experiment.console import Console
+    from experiment.settings import config_parser, parse
+
+    does = (
+        "PRIVATE, for the custodian: change the records behind a custodian's directory between any two queries. Removed data is "
+        "deleted from the directory; what a record spent stays, so that adding it again refills nothing. Nothing is charged."
+    )
+    parser = config_parser("records", does, args)
+    parser.add_argument("change", choices=["add", "remove"], help="add the rows of --rows; remove what --ids or --images name")
+    rows = "with add: folder with one folder of images a class, or npz file with private_x, private_y, private_id"
+    parser.add_argument("--rows", type=str, help=rows)
+    parser.add_argument("--ids", type=str, help="with remove: ids of records, whole numbers separated by commas")
+    parser.add_argument("--ids_file", type=str, help="with remove: text file with one id a line")
+    parser.add_argument("--images", type=str, nargs="+", default=[], help="with remove: paths of images within data.private")
+    parser.add_argument("--dry_run", action="store_true", help="say what would be done, and change nothing")
+    config, rest = parse(parser, args)
+    from experiment.living import add_records, parse_ids, remove_records
+
+    if (rest.change == "add") != (rest.rows is not None):
+        raise InvalidInput("rows", "given with add, and with nothing else", rest.rows)
+    if rest.change == "add":
+        print(add_records(config, Path(rest.rows), dry_run=rest.dry_run, console=Console()))
+        return 0
+    ids = parse_ids(rest.ids, Path(rest.ids_file) if rest.ids_file else None, rest.images)
+    print(remove_records(config, ids, dry_run=rest.dry_run, console=Console()))
+    return 0
+
+
 def _init(args: Sequence[str]) -> int:
     from experiment.init import write_config
 
@@ -282,6 +317,57 @@ def _init(args: Sequence[str]) -> int:
     return 0
 
 
+def _serve(args: Sequence[str]) -> int:
+    from experiment.settings import config_parser, parse
+    from teacher.service.config import ServiceConfig
+
+    does = "Answer requests over HTTP from one custodian's directory, until SIGTERM or Ctrl-C. Prints the URL."
+    parser = config_parser("serve", does, args)
+    parser.add_class_arguments(ServiceConfig, "service")
+    parser.add_argument(
+        "--child", action="store_true", help="for `run --isolate`: one key from the standard input, until it closes"
+    )
+    config, rest = parse(parser, args)
+    print(_price(config.plan()), file=sys.stderr)
+    child_of = sys.stdin.readline().strip() if rest.child else None
+
+    import torch
+
+    torch.set_num_threads(config.threads)
+    from experiment.serving import serve
+    from teacher.privacy.noise import SystemEntropy
+
+    serve(config, rest.service, entropy=SystemEntropy(), child_of=child_of)
+    return 0
+
+
+def _keys(args: Sequence[str]) -> int:
+    from teacher.service.keys import Keys, render
+
+    parser = argparse.ArgumentParser("labelwall keys", description="API keys of a service. A key is shown once, when it is made.")
+    parser.add_argument("action", choices=["add", "list", "revoke"], help="what to do; a running service sees it at once")
+    parser.add_argument("--custodian_dir", type=Path, required=True, help="the custodian's directory, which keeps hashes of keys")
+    parser.add_argument("--name", help="whose key it is: letters, digits, dots, dashes")
+    parser.add_argument(
+        "--role", default="analyst", help="analyst (asks, sends extractors) or custodian (records, receipts, metrics)"
+    )
+    parser.add_argument(
+        "--queries", type=int, help="most new queries that calls under this name are charged for, a count; no cap if left out"
+    )
+    parser.add_argument("--expires", help="ISO date or time (UTC) from which the key is not valid; never if left out")
+    options = parser.parse_args(args)
+    keys = Keys(options.custodian_dir)
+    if options.action == "list":
+        print(render(keys.listed()))
+    elif options.name is None:
+        raise InvalidInput("name", "given", None)
+    elif options.action == "add":
+        print(keys.add(options.name, options.role, options.queries, options.expires))
+    else:
+        keys.revoke(options.name)
+    return 0
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "plan": _plan,
@@ -289,8 +375,11 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "predict": _predict,
     "audit": _audit,
     "report": _report,
+    "records": _records,
     "data": _data,
     "init": _init,
+    "serve": _serve,
+    "keys": _keys,
 }
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Public-weight features of a folder of labelled images, kept in chunks so that an interrupted run goes on where it stopped.
 
     python benchmarks/image_features.py --images CIFAR10 --cache features/       # CIFAR10/{test,train}/CLASS/*.jpg
+    python benchmarks/image_features.py --images CIFAR10 --cache features/ --arrays cifar10_features.npz
 
 Writes ``{split}_{number}.npz`` with ``features`` float32 [n, d] before quantisation and ``labels`` int64 [n]; rows are in the
-constant order of their names. ``read`` quantises them as the teacher does.
+constant order of their names. ``read`` quantises them as the teacher does. ``--arrays`` writes them as the npz file of the data
+source `arrays`: train rows private, the first half of the test rows public, the rest the test split.
 """
 
 from __future__ import annotations
@@ -83,10 +85,28 @@ def mean(cache: Path, split: str, rows: int) -> np.ndarray:
     return np.asarray(total) / rows
 
 
+def to_arrays(cache: Path, target: Path) -> None:
+    """All rows for the source `arrays`: less the mean of the PUBLIC rows, each of length sqrt(d), float32."""
+    chunks = {split: [np.load(path) for path in sorted(cache.glob(f"{split}_*.npz"))] for split in SPLITS}
+    rows = {split: np.concatenate([chunk["features"] for chunk in found]) for split, found in chunks.items()}
+    labels = {split: np.concatenate([chunk["labels"] for chunk in found]) for split, found in chunks.items()}
+    half = len(rows["test"]) // 2
+    center = rows["test"][:half].mean(axis=0)
+
+    def scaled(x: np.ndarray) -> np.ndarray:
+        moved = x - center
+        return (moved / np.linalg.norm(moved, axis=1, keepdims=True) * np.sqrt(x.shape[1])).astype(np.float32)
+
+    public, test = scaled(rows["test"][:half]), scaled(rows["test"][half:])
+    parts = {"private_x": scaled(rows["train"]), "private_y": labels["train"], "public_x": public}
+    np.savez(target, public_y=labels["test"][:half], test_x=test, test_y=labels["test"][half:], **parts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, required=True, help="folder with test/CLASS/*.jpg and train/CLASS/*.jpg")
     parser.add_argument("--cache", type=Path, required=True, help="folder that keeps the features")
+    parser.add_argument("--arrays", type=Path, help="npz file to write for the data source `arrays`")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -94,6 +114,8 @@ def main() -> None:
 
     torch.set_num_threads(options.threads)
     extract(options.images, options.cache, options.batch)
+    if options.arrays:
+        to_arrays(options.cache, options.arrays)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Time of an Ind-KNN query from embedded batch to committed answer: exact, hashed, and the paper's loop in numpy beside them.
 
-    python benchmarks/ind_knn.py                    # 50,000 x 1,280, batch 256, cosine
+    python benchmarks/ind_knn.py                                              # 50,000 x 1,280, batch 256, cosine
+    python benchmarks/ind_knn.py --cache FEATURES --hashes 30x8 30x12 30x14   # of benchmarks/image_features.py
 
-Rows are synthetic: unit vectors around class centres, so that about a hundredth of the records are neighbours of a query. The
-methods take turns in one process; a line is the median over rounds. Every round asks other queries. The ledger is on disk, with
-full durability; "ledger" is the share of the exact path that reserving, paying and recording take.
+Without a cache rows are synthetic: unit vectors around class centres, so that about a hundredth of the records are neighbours
+of a query. With one, the records are the train split, and the queries are test rows after the first 5,000, whose mean centres
+all. The methods take turns in one process; a line is the median over rounds. Every round asks other queries. The ledger is on
+disk, with full durability; "ledger" is the share of the exact path that reserving, paying and recording take.
 """
 
 from __future__ import annotations
@@ -13,22 +15,27 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
-from teacher.individual import answer_individually
-from teacher.mechanisms.electorate import Electorate
-from teacher.mechanisms.ind_knn import IndKnn
-from teacher.neighbors import ExactIndex
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.noise import SystemEntropy
-from teacher.privacy.plan import Plan, Slot
+import image_features  # noqa: E402
 
-CLASSES, LOOP_QUERIES = 10, 8
+from teacher.individual import answer_individually  # noqa: E402
+from teacher.kernels import Similar  # noqa: E402
+from teacher.mechanisms.electorate import Electorate  # noqa: E402
+from teacher.mechanisms.ind_knn import IndKnn  # noqa: E402
+from teacher.neighbors import ExactIndex  # noqa: E402
+from teacher.privacy.ledger import Ledger  # noqa: E402
+from teacher.privacy.noise import SystemEntropy  # noqa: E402
+from teacher.privacy.plan import Plan, Slot  # noqa: E402
+
+CLASSES, LOOP_QUERIES, PUBLIC = 10, 8, 5000
+PAPER = "the paper's loop in numpy, no ledger"
 
 
 @dataclass
@@ -49,8 +56,8 @@ class Ours:
         for name in ("charge_prepaid", "record_prepaid"):
             setattr(self.ledger, name, self._timed(getattr(self.ledger, name)))
 
-    def _timed(self, work):  # type: ignore[no-untyped-def]
-        def timed(*args):  # type: ignore[no-untyped-def]
+    def _timed(self, work: Callable[..., object]) -> Callable[..., object]:
+        def timed(*args: object) -> object:
             started = time.perf_counter()
             try:
                 return work(*args)
@@ -102,12 +109,23 @@ def rows(n: int, dimensions: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(np.rint(x), -63, 63).astype(np.int8), which % CLASSES
 
 
-def recall(index: ExactIndex, mechanism: IndKnn, queries: np.ndarray) -> tuple[float, float]:
-    """(share of neighbours above the threshold that hashing finds, neighbours a query)."""
-    exact = index.similar(queries, mechanism.select(1.0))
-    hashed = index.similar(queries, mechanism.select(1.0), mechanism.hashing())
-    all_of_them = sum(len(found.rows) for found in exact)
-    return sum(len(found.rows) for found in hashed) / max(1, all_of_them), all_of_them / len(queries)
+def split(cache: Path, records: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(int8 [records, d], labels int64 [records], queries int8 [m, d]) of an image data set's public-weight features."""
+    from wall.pretrained import efficientnet_lite0
+
+    mean = image_features.mean(cache, "test", PUBLIC)
+    spec = replace(efficientnet_lite0((32, 32, 3), CLASSES), center=tuple(mean.tolist()))
+    x, labels = image_features.read(cache, "train", spec, records)
+    return x, labels, image_features.read(cache, "test", spec)[0][PUBLIC:]
+
+
+def looked_at(index: ExactIndex, mechanism: IndKnn, queries: np.ndarray) -> tuple[float, float]:
+    """(share of the records that hashing looks at, share of the neighbours above the threshold that it finds)."""
+    hashing = mechanism.hashing()
+    candidates = index.similar(queries, lambda cross, _, __: Similar(np.arange(len(cross)), np.ones(len(cross))), hashing)
+    exact, hashed = (index.similar(queries, mechanism.select(1.0), among) for among in (None, hashing))
+    share = sum(len(found.rows) for found in candidates) / (len(queries) * len(index))
+    return share, sum(len(found.rows) for found in hashed) / max(1, sum(len(found.rows) for found in exact))
 
 
 def clocks() -> np.ndarray:
@@ -122,48 +140,68 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--tables", type=int, default=30)
-    parser.add_argument("--bits", type=int, default=8)
+    parser.add_argument("--hashes", nargs="*", default=["30x8"], help="hash tables x hyperplanes of a table")
+    parser.add_argument("--cache", type=Path, help="features of benchmarks/image_features.py; synthetic ones if left out")
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(options.threads)
-    x, labels = rows(options.records, options.dimensions, 1)
-    mechanism = IndKnn(threshold=0.5, sigma_label=0.5, sigma_count=80.0, rho=0.03)
-    hashed = replace(mechanism, tables=options.tables, bits=options.bits)
-    index = ExactIndex(x, np.arange(len(x)))
+    if options.cache is None:
+        (x, labels), threshold = rows(options.records, options.dimensions, 1), 0.5
+    else:
+        (x, labels, pool), threshold = split(options.cache, options.records), 0.3
+
+    def ask(number: int) -> np.ndarray:
+        if options.cache is None:
+            return rows(options.batch, options.dimensions, 100 + number)[0]
+        return np.roll(pool, -number * options.batch, axis=0)[: options.batch]
+
+    exact = IndKnn(threshold=threshold, sigma_label=0.5, sigma_count=80.0, rho=0.03)
+    mechanisms = {"exact": exact}
+    for name in options.hashes:
+        tables, bits = (int(part) for part in name.split("x"))
+        mechanisms[f"hashed {tables} x {bits}"] = replace(exact, tables=tables, bits=bits)
+    measure(mechanisms, x, labels, ask, options)
+
+
+def measure(
+    mechanisms: dict[str, IndKnn],
+    x: np.ndarray,
+    labels: np.ndarray,
+    ask: Callable[[int], np.ndarray],
+    options: argparse.Namespace,
+) -> None:
+    """Take turns, then print the table."""
+    index, loop = ExactIndex(x, np.arange(len(x))), PapersLoop(x.astype(np.float32), labels, mechanisms["exact"])
+    seconds: dict[str, list[np.ndarray]] = {name: [] for name in (*mechanisms, PAPER)}
     with tempfile.TemporaryDirectory() as folder:
-        ours = {name: Ours(m, index, labels, Path(folder) / name) for name, m in (("exact", mechanism), ("hashed", hashed))}
-        loop, seconds = (
-            PapersLoop(x.astype(np.float32), labels, mechanism),
-            dict[str, list[np.ndarray]](exact=[], hashed=[], paper=[]),
-        )
+        # an index each: it keeps the hash tables of one setting
+        ours = {
+            name: Ours(m, ExactIndex(x, index.ids), labels, Path(folder) / name.replace(" ", ""))
+            for name, m in mechanisms.items()
+        }
         for number in range(-1, options.rounds):  # the first round builds tables and probes products
-            queries, _ = rows(options.batch, options.dimensions, 100 + number)
+            queries = ask(number)
             for name, path in ours.items():
                 before = clocks()
                 path.run(queries, str(number))
                 seconds[name].append((clocks() - before) / len(queries))
-            before = clocks()
-            loop.run(queries[:LOOP_QUERIES].astype(np.float32))
-            seconds["paper"].append((clocks() - before) / LOOP_QUERIES)
+            before, few = clocks(), queries[:LOOP_QUERIES].astype(np.float32)
+            loop.run(few)
+            seconds[PAPER].append((clocks() - before) / len(few))
             if number < 0:
                 seconds = {name: [] for name in seconds}
                 ours["exact"].ledger_seconds = 0.0
         share = ours["exact"].ledger_seconds / (sum(wall for wall, _ in seconds["exact"]) * options.batch)
-        found, neighbours = recall(index, hashed, queries)
-    setting = f"{options.records:,} x {options.dimensions:,}, batch {options.batch}, {options.threads} threads"
+    neighbours = np.mean([len(found.rows) for found in index.similar(queries, mechanisms["exact"].select(1.0))])
+    setting = f"{len(x):,} x {x.shape[1]:,}, batch {options.batch}, {options.threads} threads"
     print(f"{setting}, {neighbours:.0f} neighbours a query")
-    print("| method | ms a query | CPU ms a query |\n|---|---|---|")
-    titles = {
-        "exact": "exact",
-        "hashed": f"hashed {options.tables} x {options.bits}",
-        "paper": "the paper's loop in numpy, no ledger",
-    }
-    for name, title in titles.items():
-        wall, cpu = 1000 * np.median(seconds[name], axis=0)
-        print(f"| {title} | {wall:.2f} | {cpu:.2f} |")
-    print(f"ledger: {100 * share:.0f}% of the exact path; hashing finds {100 * found:.0f}% of the neighbours above the threshold")
+    print("| method | ms a query | CPU ms a query | records looked at | neighbours found |\n|---|---|---|---|---|")
+    for name, taken in seconds.items():
+        wall, cpu = 1000 * np.median(taken, axis=0)
+        seen, found = looked_at(index, mechanisms[name], queries) if name.startswith("hashed") else (1.0, 1.0)
+        print(f"| {name} | {wall:.2f} | {cpu:.2f} | {seen:.1%} | {found:.0%} |", flush=True)
+    print(f"ledger: {100 * share:.0f}% of the exact path")
 
 
 if __name__ == "__main__":

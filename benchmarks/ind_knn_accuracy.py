@@ -4,9 +4,10 @@
     python benchmarks/ind_knn_accuracy.py --cache features/
 
 The train split is private. Of the test split, the first rows are a labelled PUBLIC validation set: its mean centres the features
-and all parameters are chosen on it (stand_ins.py), first the threshold without noise, then threshold and noise for each epsilon.
-The rows after it are the query sets, which nothing was chosen on. Ind-KNN answers through a ledger of its own for each set, in
-batches of 250. Private-kNN's noise is the least whose best certificate fits; its screening is left out, and costs it nothing.
+and all parameters are chosen on it (experiment/rehearsal.py), for each kernel first the threshold without noise, then threshold
+and noise for each epsilon; then the kernel. The rows after it are the query sets, which nothing was chosen on. Ind-KNN answers
+through a ledger of its own for each set, in batches of 250. Private-kNN's noise is the least whose best certificate fits; its
+screening is left out, and costs it nothing. `--results FOLDER` keeps what was measured, and an interrupted run goes on there.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import product
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +25,10 @@ import numpy as np
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import image_features  # noqa: E402
-from stand_ins import StandIns  # noqa: E402
+from kept import kept  # noqa: E402
 
+from experiment.individual_planner import COUNT_NOISE, LABEL_NOISE, LEVELS, Trial, best_level, rehearse  # noqa: E402
+from experiment.rehearsal import StandIns, threshold_at  # noqa: E402
 from teacher.individual import answer_individually  # noqa: E402
 from teacher.mechanisms.electorate import Electorate  # noqa: E402
 from teacher.mechanisms.ind_knn import IndKnn  # noqa: E402
@@ -41,10 +43,9 @@ from wall.messages import ExtractorSpec  # noqa: E402
 from wall.pretrained import efficientnet_lite0  # noqa: E402
 
 DELTA, CLASSES, BATCH = 1e-5, 10, 250
-THRESHOLDS = tuple(step / 20 for step in range(1, 20))  # UAI23, supplement, section 3
-AROUND = (-0.1, -0.05, -0.025, 0.0, 0.025, 0.05)  # of the first round's threshold
-LABEL_NOISE = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0, 1.3)
-COUNT_NOISE = (0.5, 1.0)  # of the default, sqrt(T / (6 rho))
+NARROW = IndKnn(kernel="rbf", bandwidth=0.5, near=1.0)  # a record at cosine 0.5 counts in full, at 0.3 a fifth of that
+KERNELS = (IndKnn(), NARROW, replace(NARROW, bandwidth=0.4))  # rehearsed with noise; CIFAR-10's public rows chose the last
+SHARPER = tuple(replace(NARROW, bandwidth=width, near=0.9) for width in (0.3, 0.35, 0.4))  # tried without noise as well
 NEIGHBOURS = (5, 10, 20, 30, 50, 100, 200)  # plain kNN
 SAMPLED, REACH = (0.05, 0.1, 0.2), (500, 1000, 2000, 3000, 4500, 6000)  # Private-kNN: gamma, and k / gamma
 
@@ -61,37 +62,61 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What public rows chose for one epsilon, and how often they were right with it, 0..1."""
+class Chosen:
+    """What public rows chose for each epsilon, and how often they were right with it, 0..1."""
 
-    ind_knn: IndKnn
-    ind_right: float
-    private_knn: PrivateKnn
-    private_right: float
+    ind_knn: list[tuple[IndKnn, float]]
+    private_knn: list[tuple[PrivateKnn, float]]
 
 
-def choose_threshold(stand_ins: StandIns) -> tuple[float, float]:
-    """First round: (threshold, share right) of the best threshold without noise."""
-    return max(((t, stand_ins.without_noise(t)) for t in THRESHOLDS), key=lambda found: found[1])
+def choose(validation: Split, records: int, length: float, options: argparse.Namespace) -> Chosen:
+    """Everything that is chosen; every candidate with the same noise."""
+    shared = {"seed": options.seed, "repeats": options.repeats}
+    trials = choose_ind_knn(KERNELS, validation, records, length, options.epsilons, options.queries, **shared)
+    stand_ins = StandIns.of(validation.features, validation.labels, records, CLASSES, KERNELS[-1], length)
+    polls = [choose_poll(stand_ins, epsilon, options.queries, options.seed) for epsilon in options.epsilons]
+    return Chosen([(trial.mechanism, trial.right) for trial in trials], polls)
 
 
-def choose(stand_ins: StandIns, threshold: float, epsilon: float, asked: int, repeats: int, seed: int) -> Choice:
-    """Second round: threshold and noise of both mechanisms at ``epsilon``, every candidate with the same noise."""
-    default, best = IndKnn().planned(epsilon, DELTA, asked), []
-    assert default.sigma_count is not None
-    for around, label, count in product(AROUND, LABEL_NOISE, COUNT_NOISE):
-        tau, sigma = round(threshold + around, 3), round(default.sigma_count * count, 2)
-        if tau > 0:
-            mechanism = replace(default, threshold=tau, sigma_label=label, sigma_count=sigma)
-            best.append((stand_ins.ind_knn(mechanism, asked, repeats, np.random.default_rng(seed)), mechanism))
-    others = []
+def choose_ind_knn(
+    kernels: Sequence[IndKnn],
+    validation: Split,
+    records: int,
+    length: float,
+    epsilons: Sequence[float],
+    asked: int,
+    *,
+    seed: int,
+    repeats: int = 1,
+) -> list[Trial]:
+    """The best kernel, threshold and noise for each epsilon."""
+    trials = []
+    for kernel in kernels:
+        stand_ins = StandIns.of(validation.features, validation.labels, records, CLASSES, kernel, length)
+        level, _ = best_level(stand_ins, kernel)
+        trials.append(rehearse(stand_ins, kernel, epsilons, DELTA, asked, level=level, seed=seed, repeats=repeats))
+    return [max(of_epsilon, key=lambda trial: trial.right) for of_epsilon in zip(*trials, strict=True)]
+
+
+def choose_own(validation: Split, records: int, length: float) -> tuple[IndKnn, float]:
+    """(the best kernel and threshold without noise and budgets, the share of public rows that it is right about)."""
+    own = []
+    for kernel in (*KERNELS, *SHARPER):
+        stand_ins = StandIns.of(validation.features, validation.labels, records, CLASSES, kernel, length)
+        level, share = best_level(stand_ins, kernel)
+        own.append((replace(kernel, threshold=threshold_at(kernel, level)), share))
+    return max(own, key=lambda found: found[1])
+
+
+def choose_poll(stand_ins: StandIns, epsilon: float, asked: int, seed: int) -> tuple[PrivateKnn, float]:
+    """Private-kNN's sampling probability and k at ``epsilon``."""
+    found = []
     for gamma in SAMPLED:
         sigma = least_noise(gamma, epsilon, asked)
         for k in (round(gamma * reach) for reach in REACH):
             other = PrivateKnn(k=k, threshold=0, sigma_vote=sigma, sampling_probability=gamma)
-            others.append((stand_ins.private_knn(other, 2 * asked, np.random.default_rng(seed)), other))
-    (ind_right, ind_knn), (private_right, private_knn) = (max(found, key=lambda f: f[0]) for found in (best, others))
-    return Choice(ind_knn, ind_right, private_knn, private_right)
+            found.append((other, stand_ins.private_knn(other, 2 * asked, np.random.default_rng(seed))))
+    return max(found, key=lambda tried: tried[1])
 
 
 def least_noise(gamma: float, epsilon: float, asked: int) -> float:
@@ -166,6 +191,7 @@ def centred(cache: Path, rows: int) -> ExtractorSpec:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, required=True, help="folder with the features")
+    parser.add_argument("--results", type=Path, help="folder that keeps what was measured with these options")
     parser.add_argument("--private", type=int, default=50_000)
     parser.add_argument("--validation", type=int, default=5000)
     parser.add_argument("--queries", type=int, default=1000)
@@ -206,47 +232,78 @@ def report(options: argparse.Namespace, spec: ExtractorSpec) -> None:
     sets = [public.part(options.validation + i * options.queries, options.queries) for i in range(options.sets)]
     exam = Exam.of(private, sets, spec.scale)
     print(f"{len(private.labels):,} private, {len(sets)} x {options.queries:,} queries, delta {DELTA}; % right, median (range)")
-    plain_table(exam)
-    stand_ins = StandIns.of(validation.features, validation.labels, len(private.labels), CLASSES)
-    threshold, share = choose_threshold(stand_ins)
-    print(f"public: {len(validation.labels):,} rows x {stand_ins.copies} copies, seed {options.seed}")
-    print(f"threshold: the best of {THRESHOLDS} without noise is {threshold}, {100 * share:.1f} right;")
-    print(f"then it {AROUND}, sigma_label {LABEL_NOISE}, sigma_count {COUNT_NOISE} of the default")
-    print(f"Private-kNN: gamma {SAMPLED}, k / gamma {REACH}")
-    own = exam.right(lambda voters: without_noise(IndKnn(threshold=threshold), voters))
-    print(f"Ind-KNN without noise and budgets at threshold {threshold}: {spread(own)}", flush=True)
-    private_table(exam, stand_ins, threshold, options)
+    best = plain_table(exam, options)
+    chosen = kept_choice(options, validation, len(private.labels), spec.scale)
+    print(
+        f"public: {len(validation.labels):,} rows x {len(private.labels) / len(validation.labels):g} copies, seed {options.seed}"
+    )
+    print(f"cosine levels {LEVELS} without noise; then around the best, label noise {LABEL_NOISE} typical weights,")
+    print(f"count noise {COUNT_NOISE} of the default; Private-kNN: gamma {SAMPLED}, k / gamma {REACH}")
+    fields, share = kept(options.results, "own choice", lambda: chosen_own(validation, len(private.labels), spec.scale))
+    own = kept(options.results, "own right", lambda: exam.right(lambda voters: without_noise(IndKnn(**fields), voters)))
+    print(f"Ind-KNN without noise and budgets, {described(IndKnn(**fields))}, public {100 * share:.1f}: {spread(own)}, ", end="")
+    print(f"{100 * (best - np.median(own)):.1f} less than kNN", flush=True)
+    private_table(exam, chosen, options, own)
 
 
-def plain_table(exam: Exam) -> None:
-    """Plain kNN; the best k is chosen by the query sets themselves, in its favour."""
-    found = [plain_knn(voters) for voters in exam.voters]
-    by_k = {k: [float((each[k] == part.labels).mean()) for each, part in zip(found, exam.sets, strict=True)] for k in NEIGHBOURS}
+def kept_choice(options: argparse.Namespace, validation: Split, records: int, length: float) -> Chosen:
+    """``choose``, or what it chose before."""
+    found = kept(options.results, "choice", lambda: asdict(choose(validation, records, length, options)))
+    ind_knn = [(IndKnn(**fields), right) for fields, right in found["ind_knn"]]
+    return Chosen(ind_knn, [(PrivateKnn(**fields), right) for fields, right in found["private_knn"]])
+
+
+def chosen_own(validation: Split, records: int, length: float) -> tuple[dict[str, object], float]:
+    """``choose_own`` as JSON holds it."""
+    mechanism, share = choose_own(validation, records, length)
+    return mechanism.fields(), share
+
+
+def described(m: IndKnn) -> str:
+    """Kernel and threshold."""
+    kernel = "cosine" if m.kernel == "cosine" else f"rbf {m.bandwidth:g}, near {m.near:g}"
+    return f"{kernel}, threshold {m.threshold:.4g}"
+
+
+def plain_table(exam: Exam, options: argparse.Namespace) -> float:
+    """Plain kNN; the best k is chosen by the query sets themselves, in its favour. Its median, 0..1."""
+
+    def measure() -> list[list[float]]:
+        found = [plain_knn(voters) for voters in exam.voters]
+        return [[float((each[k] == part.labels).mean()) for each, part in zip(found, exam.sets, strict=True)] for k in NEIGHBOURS]
+
+    by_k = dict(zip(NEIGHBOURS, kept(options.results, "plain", measure), strict=True))
     best = max(by_k, key=lambda k: float(np.median(by_k[k])))
     print(f"plain kNN, not private, by k: {', '.join(f'{k}: {100 * np.median(shares):.1f}' for k, shares in by_k.items())}")
     print(f"plain kNN at the best k, {best}: {spread(by_k[best])}", flush=True)
+    return float(np.median(by_k[best]))
 
 
-def private_table(exam: Exam, stand_ins: StandIns, threshold: float, options: argparse.Namespace) -> None:
+def private_table(exam: Exam, chosen: Chosen, options: argparse.Namespace, own: list[float]) -> None:
     """Both mechanisms at each epsilon, and then what public rows chose for them."""
-    print("| epsilon | Ind-KNN | no noise, no budgets | certified | Private-kNN | certified |\n|---|---|---|---|---|---|")
-    chosen = []
-    for epsilon in options.epsilons:
-        choice = choose(stand_ins, threshold, epsilon, options.queries, options.repeats, options.seed)
-        ind, other = choice.ind_knn, choice.private_knn
-        noisy = exam.right(lambda voters, ind=ind, epsilon=epsilon: ask_ind_knn(ind, epsilon, voters))  # type: ignore[misc]
-        own = exam.right(lambda voters, ind=ind: without_noise(ind, voters))  # type: ignore[misc]
-        polled = exam.right(lambda voters, other=other: ask_private_knn(other, voters))  # type: ignore[misc]
+    print("| epsilon | Ind-KNN | less than without noise | same, no noise, no budgets | certified | Private-kNN | certified |")
+    print("|---|---|---|---|---|---|---|")
+    for place, epsilon in enumerate(options.epsilons):
+        ind, other = chosen.ind_knn[place][0], chosen.private_knn[place][0]
+
+        def measure(ind: IndKnn = ind, other: PrivateKnn = other, epsilon: float = epsilon) -> dict[str, list[float]]:
+            return {
+                "ind": exam.right(lambda voters: ask_ind_knn(ind, epsilon, voters)),
+                "clear": exam.right(lambda voters: without_noise(ind, voters)),
+                "polled": exam.right(lambda voters: ask_private_knn(other, voters)),
+            }
+
+        found = kept(options.results, f"epsilon {epsilon:g}", measure)
         poll = poll_plan(other.sampling_probability, other.sigma_vote, epsilon, options.queries)
         costs = [round_up(certified_epsilon(plan)) for plan in (ind_plan(ind, epsilon), poll)]
-        print(f"| {epsilon:g} | {spread(noisy)} | {spread(own)} | {costs[0]} | {spread(polled)} | {costs[1]} |", flush=True)
-        chosen.append((epsilon, choice))
-    print("| epsilon | threshold, sigma_label, sigma_count, rho | public | k, sigma_vote, gamma | public |")
+        loss = f"{100 * (np.median(own) - np.median(found['ind'])):.1f}"
+        cells = [spread(found["ind"]), loss, spread(found["clear"]), costs[0], spread(found["polled"]), costs[1]]
+        print(f"| {epsilon:g} | {' | '.join(map(str, cells))} |", flush=True)
+    print("| epsilon | kernel, threshold, sigma_label, sigma_count, rho | public | k, sigma_vote, gamma | public |")
     print("|---|---|---|---|---|")
-    for epsilon, choice in chosen:
-        ind, other = choice.ind_knn, choice.private_knn
-        one = f"{ind.threshold}, {ind.sigma_label}, {ind.sigma_count}, {ind.rho} | {100 * choice.ind_right:.1f}"
-        two = f"{other.k}, {other.sigma_vote}, {other.sampling_probability} | {100 * choice.private_right:.1f}"
+    for epsilon, (ind, ind_right), (other, right) in zip(options.epsilons, chosen.ind_knn, chosen.private_knn, strict=True):
+        one = f"{described(ind)}, {ind.sigma_label}, {ind.sigma_count}, {ind.rho} | {100 * ind_right:.1f}"
+        two = f"{other.k}, {other.sigma_vote}, {other.sampling_probability} | {100 * right:.1f}"
         print(f"| {epsilon:g} | {one} | {two} |")
 
 

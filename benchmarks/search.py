@@ -163,7 +163,8 @@ def compare(
     task: Task, runners: dict[str, Callable[[np.ndarray], int]], size: int, rounds: int
 ) -> dict[str, tuple[float, float]]:
     """Method -> (median queries/s, median ratio to FAISS) at one batch size. The first round warms up and is not counted."""
-    source, times = batches(task.queries, size), {name: [] for name in runners}  # type: ignore[var-annotated]
+    source = batches(task.queries, size)
+    times: dict[str, list[float]] = {name: [] for name in runners}
     for number in range(rounds + 1):
         batch = next(source)
         for name, work in runners.items():
@@ -209,7 +210,8 @@ def shares(task: Task, threads: int, workplace: Path, rounds: int) -> dict[str, 
         "noise": noise,
         "path": whole,
     }
-    source, taken = batches(task.queries, 256), {name: [] for name in steps}  # type: ignore[var-annotated]
+    source = batches(task.queries, 256)
+    taken: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(rounds + 1):
         batch = next(source)
         for name, step in steps.items():

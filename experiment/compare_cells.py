@@ -12,6 +12,7 @@ from experiment.compare_config import CompareConfig
 from experiment.config import BudgetConfig, Config, RoundConfig, first_extractor
 from experiment.console import Console
 from experiment.rounds import channel_statistics
+from student.data import Pool
 from student.train import predict, train
 from teacher.baselines.config import LinearNoisySgd, NoisySgd
 from teacher.baselines.noisy_sgd import train_privately
@@ -21,7 +22,6 @@ from teacher.privacy.conversion import round_up
 from teacher.records import open_records
 from wall.backbones import preprocess
 from wall.errors import InvalidInput
-from wall.messages import ExtractorSpec
 from wall.sources import PublicData, Task, describe, read_public
 
 UNIT = 63.0  # quantised features are integers in -63..63
@@ -59,7 +59,6 @@ def baseline_result(
 def reference_result(config: CompareConfig, private: bool, seed: int, folder: Path) -> dict[str, Any]:
     """The student without privacy: on all private labels (``private``), or on the public rows' true labels."""
     task, public = describe(config.data), read_public(config.data)
-    mean, std = channel_statistics(public.inputs)
     if private:
         records = open_records(config.data, task)
         inputs, labels = records.inputs, records.labels
@@ -67,17 +66,9 @@ def reference_result(config: CompareConfig, private: bool, seed: int, folder: Pa
         raise InvalidInput("methods.reference", "non_private where the public rows have no labels", "true_labels")
     else:
         inputs, labels = public.inputs, public.labels
-    trained = train(
-        config.student,
-        public_x=inputs,
-        labels=labels,
-        num_classes=task.num_classes,
-        mean=mean,
-        std=std,
-        run_dir=folder,
-        seed=seed,
-    )
-    spec = ExtractorSpec(config.student.backbone, task.input_shape, task.num_classes, trained.weights, mean, std)
+    pool = Pool(inputs, task.num_classes, *channel_statistics(public.inputs))
+    trained = train(config.student, pool, labels, run_dir=folder, seed=seed)
+    spec = pool.spec(config.student.backbone, trained.weights)
     accuracy = float((predict(spec, public.test_inputs) == public.test_labels).mean())
     return {"epsilon": None, "labels": None if private else len(labels), "label_accuracy": 1.0, "accuracy": accuracy}
 
@@ -96,7 +87,7 @@ def _features(
     config: CompareConfig, task: Task, public: PublicData, directory: Path, console: Console
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The same under the first round's features; the records' come from the cache that all cells share."""
-    settings = Config(config.data, [RoundConfig(1)], BudgetConfig(1e6, config.delta), features=config.features)
+    settings = Config(config.data, [RoundConfig(1)], BudgetConfig(1e6, config.delta), features=config.features, box=config.box)
     spec = first_extractor(settings, task)
     embedder = Embedder(spec, probe=public.inputs[:64], batch_size=config.batch_size, workers=config.workers)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)

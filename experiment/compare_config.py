@@ -81,6 +81,7 @@ class CompareConfig:
         seeds: public randomness of the repetitions; tables show medians and ranges over them.
         student: the public-side network and its training, for all methods that have a student.
         features: features of the first round, as in a run.
+        box: domain of feature vectors, as in a run.
         threads: CPU threads of torch, a count.
         workers: processes that compute HOG features, a count.
         batch_size: queries charged, answered and recorded together, a count.
@@ -91,7 +92,8 @@ class CompareConfig:
     delta: float = 1e-5
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     student: StudentConfig = field(default_factory=StudentConfig)
-    features: Literal["auto", "hog", "raw"] = "auto"
+    features: Literal["auto", "hog", "raw", "box"] = "auto"
+    box: list[list[float]] = field(default_factory=list)
     threads: int = 2
     workers: int = 2
     batch_size: int = 256
@@ -115,6 +117,7 @@ class CompareConfig:
             mechanism=point.mechanism,
             caps=point.caps,
             features=self.features,
+            box=self.box,
             student=self.student,
             seed=seed,
             custodian_dir=custodian_dir,

@@ -20,29 +20,26 @@ def plots(rows: list[dict[str, Any]]) -> dict[str, bytes]:
     def accuracy(axes: Axes) -> None:
         for marker, (name, points) in zip(MARKERS * len(methods), grouped.items(), strict=False):
             if points[0]["epsilon"] is None:
-                axes.axhline(100 * points[0]["accuracy"], color="#5a6875", linestyle=":")
-                axes.annotate(
-                    name, (0.99, 100 * points[0]["accuracy"]), xycoords=("axes fraction", "data"), ha="right", va="bottom"
-                )
                 continue
             points = sorted(points, key=lambda row: row["epsilon"])
             middle = [100 * row["accuracy"] for row in points]
             spread = [[m - 100 * row["low"] for m, row in zip(middle, points, strict=True)]]
             spread += [[100 * row["high"] - m for m, row in zip(middle, points, strict=True)]]
             axes.errorbar([row["epsilon"] for row in points], middle, yerr=spread, marker=marker, capsize=3, label=name)
-        _epsilon_axis(axes, "test accuracy, percent (median and range)", grouped)
+        _references(axes, [row for row in rows if row["epsilon"] is None])
+        _epsilon_axis(axes, "test accuracy, percent (median and range)")
 
     def labels(axes: Axes) -> None:
         for marker, (name, points) in zip(MARKERS * len(methods), grouped.items(), strict=False):
             known = sorted((row["epsilon"], row["labels"]) for row in points if row["epsilon"] is not None and row["labels"])
             if known:
                 axes.plot(*zip(*known, strict=True), marker=marker, label=name)
-        _epsilon_axis(axes, "labels released (median)", grouped)
+        _epsilon_axis(axes, "labels released (median)")
 
     def cost(axes: Axes) -> None:
-        axes.barh(methods, [max(row["seconds"] for row in grouped[name]) for name in methods], color="#1f6feb")
+        axes.barh(methods, [max(row["cpu_seconds"] for row in grouped[name]) for name in methods], color="#1f6feb")
         axes.invert_yaxis()
-        axes.set_xlabel("seconds a cell (the slowest budget's median)")
+        axes.set_xlabel("CPU seconds a cell (median)")
 
     return {
         "accuracy_by_epsilon": svg(accuracy, height=4.2),
@@ -51,9 +48,22 @@ def plots(rows: list[dict[str, Any]]) -> dict[str, bytes]:
     }
 
 
-def _epsilon_axis(axes: Axes, y: str, grouped: dict[str, list[dict[str, Any]]]) -> None:
+def _references(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    """Lines of methods without privacy; the highest has its name above, the others below."""
+    for place, row in enumerate(sorted(rows, key=lambda row: -row["accuracy"])):
+        height, above = 100 * row["accuracy"], "top" if place else "bottom"
+        axes.axhline(height, color="#5a6875", linestyle=":")
+        axes.annotate(row["method"], (0.99, height), xycoords=("axes fraction", "data"), ha="right", va=above, fontsize=9)
+
+
+def _epsilon_axis(axes: Axes, y: str) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     axes.set_xscale("log")
-    axes.set_xlabel("certified epsilon")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")  # matplotlib's own writes formulas, which are off
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("epsilon")
     axes.set_ylabel(y)
     axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from student.config import StudentConfig
+from teacher.mechanisms.batch import BatchMechanism
 from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.registry import AnyMechanism
+from teacher.privacy.ledger_url import LedgerUrl
 from teacher.privacy.plan import Plan, Slot
 from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec
@@ -34,7 +37,7 @@ class CapsConfig:
 
     Args:
         asked: queries screened; the rounds' total when null. For ind_knn: queries that its noise is planned for, no cap. For
-            reverse_knn a query is a round's histogram.
+            reverse_knn a query is a round's histogram, for radius and batch_knn a round's batch.
         answered: queries answered with a label after screening; the same as asked when null.
     """
 
@@ -81,11 +84,16 @@ class Config:
         caps: caps of that mechanism, over all those rounds.
         rounds: what happens, in order.
         features: features of the first round: "hog" for images, "raw" for feature vectors, "auto" by the data,
-            "efficientnet_lite0" for images by ImageNet weights (extra "pretrained").
+            "efficientnet_lite0" for images by ImageNet weights (extra "pretrained"), "box" for feature vectors in a declared box.
+        box: that domain, public (the vectors' units): [low, high] for each dimension, or one for all of them; needed by "box".
         choice: which public rows are asked: typical ones (dense rows of every cluster of the round's features), or random.
         student: the public-side network and its training.
         seed: public randomness alone (which queries, network initialisation, batches); never the noise.
+        teacher: URL of the service that answers (`labelwall serve`); in this process when null. The API key is taken from the
+            environment variable LABELWALL_KEY.
         custodian_dir: the private side's directory; RUN_DIR.custodian when null. One budget per directory.
+        ledger: where the data set's ledger lies: a file in custodian_dir when null, or a PostgreSQL server,
+            postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME, without a password (PGPASSWORD or ~/.pgpass).
         anchor: a file away from the custodian's directory that remembers the ledger's newest entry; none when null.
         threads: CPU threads of torch, a count.
         workers: processes that compute HOG features, a count.
@@ -97,11 +105,14 @@ class Config:
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     mechanism: AnyMechanism = field(default_factory=PrivateKnn)
     caps: CapsConfig = field(default_factory=CapsConfig)
-    features: Literal["auto", "hog", "raw", "efficientnet_lite0"] = "auto"
+    features: Literal["auto", "hog", "raw", "efficientnet_lite0", "box"] = "auto"
+    box: list[list[float]] = field(default_factory=list)
     choice: Literal["typical", "random"] = "typical"
     student: StudentConfig = field(default_factory=StudentConfig)
     seed: int = 0
+    teacher: str | None = None
     custodian_dir: str | None = None
+    ledger: str | None = None
     anchor: str | None = None
     threads: int = 2
     workers: int = 2
@@ -113,10 +124,16 @@ class Config:
         for name in ("threads", "workers", "batch_size"):
             if getattr(self, name) < 1:
                 raise InvalidInput(name, "at least 1", getattr(self, name))
+        check_box(self.features, self.box)
         for number in range(1, len(self.rounds) + 1):
             if self.rounds[number - 1].queries is None and not self.mechanism_of(number).once_a_round:
                 raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
+        self.ledger_url()
         self.plan()  # the budget's own rules
+
+    def ledger_url(self) -> LedgerUrl | None:
+        """The address of a ledger that is no file."""
+        return None if self.ledger is None else LedgerUrl.parse(self.ledger)
 
     def mechanism_of(self, number: int) -> AnyMechanism:
         """The mechanism of round ``number``, counted from 1."""
@@ -138,16 +155,18 @@ class Config:
 
 
 def _slot(mechanism: AnyMechanism, caps: CapsConfig, rounds: list[RoundConfig], budget: BudgetConfig, alone: bool) -> Slot:
-    total = len(rounds) if mechanism.once_a_round else sum(r.queries or 0 for r in rounds)
+    by_the_round = mechanism.once_a_round or isinstance(mechanism, BatchMechanism)
+    total = len(rounds) if by_the_round else sum(r.queries or 0 for r in rounds)
     asked = total if caps.asked is None else caps.asked
     answered = asked if caps.answered is None else caps.answered
-    if isinstance(mechanism, IndKnn):
-        if caps.answered is not None:
-            raise InvalidInput("caps.answered", "left out with ind_knn, which answers every query", caps.answered)
-        if mechanism.rho is None and not alone:
-            raise InvalidInput(
-                "mechanism.rho", "given where a plan has several mechanisms: each spends a part of the budget", None
-            )
+    if isinstance(mechanism, IndKnn) and caps.answered is not None:
+        raise InvalidInput("caps.answered", "left out with ind_knn, which answers every query", caps.answered)
+    own = {"rho": mechanism.rho} if isinstance(mechanism, IndKnn) else {}
+    if isinstance(mechanism, BatchMechanism):
+        own = {"epsilon": mechanism.epsilon}
+    if None in own.values() and not alone:
+        rule = "given where a plan has several mechanisms: each spends a part of the budget"
+        raise InvalidInput(f"mechanism.{next(iter(own))}", rule, None)
     planned = mechanism.planned(budget.epsilon, budget.delta, asked)
     return Slot(planned.fields(), planned.releases(asked, min(asked, answered)))
 
@@ -156,10 +175,31 @@ def first_extractor(config: Config, task: Task) -> ExtractorSpec:
     """The features of the first round. Raises InvalidInput where they do not fit the inputs, MissingData without weights."""
     images = len(task.input_shape) == 3
     features = config.features if config.features != "auto" else "hog" if images else "raw"
-    if (features == "raw") == images:
-        raise InvalidInput("features", "hog or efficientnet_lite0 for images, raw for feature vectors", features)
+    if (features in ("raw", "box")) == images:
+        raise InvalidInput("features", "hog or efficientnet_lite0 for images, raw or box for feature vectors", features)
+    if features == "box":
+        return box_extractor(config.box, task)
     if features == "efficientnet_lite0":
         from wall.pretrained import efficientnet_lite0  # torch
 
         return efficientnet_lite0(task.input_shape, task.num_classes)
     return ExtractorSpec(features, task.input_shape, task.num_classes)
+
+
+def check_box(features: str, box: list[list[float]]) -> None:
+    """Raises InvalidInput unless a box is given for "box" alone, with finite sides of positive length."""
+    if (features == "box") != bool(box):
+        raise InvalidInput("box", "given with features: box, and with nothing else", box)
+    for side in box:
+        if len(side) != 2 or not (math.isfinite(side[0]) and math.isfinite(side[1]) and side[0] < side[1]):
+            raise InvalidInput("box", "a list of [low, high] with low < high, finite", side)
+
+
+def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:
+    """Vectors of a declared domain, each side on its own scale. Raises InvalidInput where the sides are not the vectors'."""
+    (dimensions,) = task.input_shape
+    sides = box * dimensions if len(box) == 1 else box
+    if len(sides) != dimensions:
+        raise InvalidInput("box", f"one side, or {dimensions}", len(sides))
+    middle, half = tuple((low + high) / 2 for low, high in sides), tuple((high - low) / 2 for low, high in sides)
+    return ExtractorSpec("box", task.input_shape, task.num_classes, mean=middle, std=half)

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from experiment.config import CapsConfig, Config, RoundConfig
 from experiment.proxy import Proxy, rates, simulate
+from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.privacy.accountant import certified_epsilon, reading, require_affordable
 from teacher.privacy.curves import ORDERS, screening_rdp
@@ -55,12 +57,15 @@ class Forecast:
         return self.answered * self.accuracy
 
 
+M = TypeVar("M", PrivateKnn, IndKnn)  # what is searched for
+
+
 @dataclass(frozen=True)
-class Choice:
+class Choice(Generic[M]):
     """A mechanism for a budget. ``epsilon``: the budget it was searched for; certified for Optimum.chosen alone."""
 
     epsilon: float
-    mechanism: PrivateKnn
+    mechanism: M
     forecast: Forecast
 
 
@@ -76,17 +81,17 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Optimum:
+class Optimum(Generic[M]):
     """``config``: complete, with the chosen mechanism, caps and rounds. ``frontier``: the best by budget, ascending."""
 
     config: Config
-    chosen: Choice
-    frontier: tuple[Choice, ...]
+    chosen: Choice[M]
+    frontier: tuple[Choice[M], ...]
 
 
 def optimise(
     config: Config, proxy: Proxy, goal: Goal, progress: Callable[[str, int, int], None] = lambda what, done, total: None
-) -> Optimum:
+) -> Optimum[PrivateKnn]:
     """The configuration of most expected right labels whose certificate is within ``config.budget``.
 
     Raises InvalidInput for a goal out of range or another mechanism than private_knn, BudgetRefused where no grid point is
@@ -95,19 +100,29 @@ def optimise(
     for mechanism in (config.mechanism, *(r.mechanism for r in config.rounds if r.mechanism is not None)):
         if not isinstance(mechanism, PrivateKnn):
             raise InvalidInput("mechanism.kind", "private_knn (the search knows no other)", mechanism.kind)
-    for name, value in (("expected_records", goal.expected_records), ("queries", goal.queries)):
-        if value < goal.fewest:
-            raise InvalidInput(name, f"at least {goal.fewest}", value)
+    check_goal(goal)
     budgets = [share * config.budget.epsilon for share in FRONTIER]
     best = search(proxy, goal, budgets, coarse_grid(proxy, goal.expected_records), progress)
     frontier = [_zoom(choice, proxy, goal) for choice in best if choice is not None]
     if best[-1] is None:
-        raise BudgetRefused(
-            f"`budget.epsilon` must be large enough for {goal.fewest} useful queries. Found {config.budget.epsilon}. "
-            "Raise it, lower min_accuracy, or check expected_records."
-        )
+        raise nothing_affordable(config, goal)
     chosen, planned = fit(config, frontier[-1], proxy, goal)
     return Optimum(planned, chosen, (*frontier[:-1], chosen))
+
+
+def check_goal(goal: Goal) -> None:
+    """Raise InvalidInput unless there are as many records and queries as the rounds need."""
+    for name, value in (("expected_records", goal.expected_records), ("queries", goal.queries)):
+        if value < goal.fewest:
+            raise InvalidInput(name, f"at least {goal.fewest}", value)
+
+
+def nothing_affordable(config: Config, goal: Goal) -> BudgetRefused:
+    """What is raised where no candidate is affordable and accurate enough."""
+    return BudgetRefused(
+        f"`budget.epsilon` must be large enough for {goal.fewest} useful queries. Found {config.budget.epsilon}. "
+        "Raise it, lower min_accuracy, or check expected_records."
+    )
 
 
 @dataclass(frozen=True)
@@ -138,9 +153,9 @@ def search(
     budgets: Sequence[float],
     grid: Sequence[Point],
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> list[Choice | None]:
+) -> list[Choice[PrivateKnn] | None]:
     """The best of the grid for each epsilon of ``budgets``; None where nothing is affordable."""
-    best: list[Choice | None] = [None] * len(budgets)
+    best: list[Choice[PrivateKnn] | None] = [None] * len(budgets)
     for number, point in enumerate(grid):
         progress("searching", number, len(grid))
         votes = simulate(proxy, point.k, point.sampling_probability, goal.expected_records)
@@ -155,7 +170,9 @@ def search(
     return best
 
 
-def _best_of(point: Point, passed: np.ndarray, right: np.ndarray, epsilon: float, rows: float, goal: Goal) -> Choice | None:
+def _best_of(
+    point: Point, passed: np.ndarray, right: np.ndarray, epsilon: float, rows: float, goal: Goal
+) -> Choice[PrivateKnn] | None:
     """The best of one point's noises and thresholds; ``passed``, ``right``: rates, float64 [t, s, v]."""
     asked = _affordable(point, passed, epsilon, rows, goal)
     _, answered = answers(asked, passed, rows)
@@ -218,7 +235,7 @@ def forecast(asked: int, rate: tuple[float, float], rows: float) -> Forecast:
     return Forecast(asked, int(cap), rate[0], answered, rate[1] / rate[0])
 
 
-def _zoom(choice: Choice, proxy: Proxy, goal: Goal) -> Choice:
+def _zoom(choice: Choice[PrivateKnn], proxy: Proxy, goal: Goal) -> Choice[PrivateKnn]:
     """Finer grids around a choice; never a worse one."""
     for step in ZOOMS:
         found = search(proxy, goal, [choice.epsilon], list(_around(choice.mechanism, step, goal.expected_records)))[0]
@@ -238,22 +255,23 @@ def _around(centre: PrivateKnn, step: float, expected_records: int) -> Iterable[
         yield Point(k, gamma, thresholds, screen, vote)
 
 
-def planned_config(config: Config, choice: Choice) -> Config:
+def planned_config(config: Config, choice: Choice[M]) -> Config:
     """``config`` with the choice's mechanism and caps, its queries split evenly over as many rounds."""
     count, asked = len(config.rounds), choice.forecast.asked
+    cap = choice.forecast.cap if isinstance(choice.mechanism, PrivateKnn) else None  # others answer whatever is asked
     rounds = [RoundConfig(queries=asked // count + (number < asked % count)) for number in range(count)]
-    return replace(config, mechanism=choice.mechanism, caps=CapsConfig(asked, choice.forecast.cap), rounds=rounds)
+    return replace(config, mechanism=choice.mechanism, caps=CapsConfig(asked, cap), rounds=rounds)
 
 
-def fit(config: Config, choice: Choice, proxy: Proxy, goal: Goal) -> tuple[Choice, Config]:
+def fit(config: Config, choice: Choice[PrivateKnn], proxy: Proxy, goal: Goal) -> tuple[Choice[PrivateKnn], Config]:
     """The choice with handsome numbers, as many queries and as little screening noise as the true certificate allows."""
     sigma_vote, limit = _handsome(choice.mechanism.sigma_vote), config.budget.epsilon
 
-    def candidate(asked: int, sigma_screen: float) -> Choice:
+    def candidate(asked: int, sigma_screen: float) -> Choice[PrivateKnn]:
         mechanism = replace(choice.mechanism, sigma_screen=sigma_screen, sigma_vote=sigma_vote)
         return Choice(limit, mechanism, forecast(asked, rates(proxy, mechanism, goal.expected_records), proxy.rows))
 
-    def fits(trial: Choice) -> bool:
+    def fits(trial: Choice[PrivateKnn]) -> bool:
         plan = planned_config(config, trial).plan()
         return reading(plan, [release.cap for release in plan.releases()]) <= limit
 

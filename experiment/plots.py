@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ WIDTH = 6.4  # inches; the page scales a picture to its column
 MOST_COUNTED = 20  # classes up to which a confusion matrix spells its counts out
 EPSILON_DIGITS = 3
 
-STYLE: dict[str, object] = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "labelwall",  # element ids are random otherwise
     "svg.fonttype": "none",  # text stays text: small, searchable, drawn with the reader's font
     "text.parse_math": False,  # class names are the user's, dollars included
@@ -141,7 +141,7 @@ def svg(draw: Callable[[Axes], None], *, height: float) -> bytes:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():  # type: ignore[arg-type]
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # the reader's browser has fonts that this machine lacks
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         FigureCanvasSVG(figure)

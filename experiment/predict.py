@@ -10,12 +10,10 @@ import numpy as np
 
 from experiment.config import Config, first_extractor
 from experiment.console import Console
-from teacher.custodian import open_custodian
+from experiment.teaching import teacher_of
 from teacher.privacy.accountant import certified_epsilon, require_affordable
 from teacher.privacy.conversion import round_up
 from teacher.privacy.noise import Entropy
-from teacher.records import open_records
-from teacher.teacher import Teacher
 from wall import readers
 from wall.errors import InvalidInput, MissingData
 from wall.messages import Answers, Queries
@@ -31,36 +29,17 @@ def predict(config: Config, queries: Path, out: Path, *, slot: int, entropy: Ent
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData; nothing is read before the plan is affordable.
     """
-    if config.custodian_dir is None:
-        raise InvalidInput("custodian_dir", "given: predictions are paid from its ledger", None)
+    if config.custodian_dir is None and config.teacher is None:
+        raise InvalidInput("custodian_dir", "given, or a teacher's URL: predictions are paid from its ledger", None)
     plan = config.plan()
     require_affordable(plan)
     task = describe(config.data)
     asked = Queries(_rows(queries, task), slot)
-    custodian = open_custodian(
-        Path(config.custodian_dir),
-        data={key: value for key, value in asdict(config.data).items() if key != "download"},
-        plan=plan,
-        unsafe=entropy.unsafe,
-        anchor=Path(config.anchor) if config.anchor else None,
-    )
-    try:
-        teacher = Teacher(
-            lambda: open_records(config.data, task),
-            custodian.ledger,
-            custodian.directory,
-            task.num_classes,
-            entropy,
-            batch_size=config.batch_size,
-            workers=config.workers,
-            progress=console.progress,
-        )
+    with teacher_of(config, task, Path(config.custodian_dir or ""), entropy, console) as teacher:
         teacher.use_extractor(first_extractor(config, task), probe=asked.inputs[:64])
         answers = teacher.answer(asked)
-        custodian.ledger.export(out.with_suffix(".ledger.sqlite"))
-        epsilon = None if custodian.ledger.state.unsafe else round_up(certified_epsilon(plan))
-    finally:
-        custodian.close()
+        teacher.export(out.with_suffix(".ledger.sqlite"))
+    epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
     _write(out, answers, {"epsilon": epsilon, "delta": plan.delta})
     return answers
 

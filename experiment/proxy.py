@@ -15,6 +15,8 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from experiment.config import Config, first_extractor
+from experiment.rehearsal import StandIns
+from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.neighbors import ExactIndex
 from wall.errors import InvalidInput
@@ -59,16 +61,43 @@ def choose_proxy(
     progress: Callable[[str, int, int], None],
 ) -> Proxy:
     """Votes among the labelled test rows; the margin model where ``mean_accuracy`` is given or the rows are too few."""
-    rows = np.random.default_rng(config.seed).permutation(len(public.test_labels))[:MOST_ROWS]
-    if mean_accuracy is not None or len(rows) < FEWEST_ROWS:
+    if mean_accuracy is not None or len(public.test_labels) < FEWEST_ROWS:
         return margin_model(DEFAULT_ACCURACY if mean_accuracy is None else mean_accuracy, task.num_classes)
+    features, labels, _ = _test_rows(config, task, public, progress)
+    return neighbour_proxy(features, labels, task.num_classes)
+
+
+def choose_stand_ins(
+    config: Config,
+    task: Task,
+    public: PublicData,
+    kernel: IndKnn,
+    expected_records: int,
+    progress: Callable[[str, int, int], None],
+) -> StandIns:
+    """The labelled test rows as so many private records, similar by the mechanism's ``kernel``. No model can replace them.
+
+    Raises InvalidInput where they are too few.
+    """
+    if len(public.test_labels) < FEWEST_ROWS:
+        rule = f"at least {FEWEST_ROWS} labelled rows, to rehearse ind_knn with"
+        raise InvalidInput("data.test", rule, len(public.test_labels))
+    features, labels, length = _test_rows(config, task, public, progress)
+    return StandIns.of(features, labels, expected_records, task.num_classes, kernel, length)
+
+
+def _test_rows(
+    config: Config, task: Task, public: PublicData, progress: Callable[[str, int, int], None]
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """(int8 [m, d], int64 [m], length of a unit vector): random labelled test rows under the first round's features."""
     from teacher.features import Embedder
 
+    rows = np.random.default_rng(config.seed).permutation(len(public.test_labels))[:MOST_ROWS]
     embedder = Embedder(first_extractor(config, task), probe=None, workers=config.workers)
     features, finite = embedder.embed(
         public.test_inputs[rows], lambda done, total: progress("features of test rows", done, total)
     )
-    return neighbour_proxy(features[finite], public.test_labels[rows][finite], task.num_classes)
+    return features[finite], public.test_labels[rows][finite], embedder.length(features.shape[1])
 
 
 def neighbour_proxy(features: np.ndarray, labels: np.ndarray, num_classes: int) -> Proxy:

@@ -179,7 +179,7 @@ def shown_config(config: Config) -> dict[str, Any]:
     """The resolved configuration without the custodian's paths."""
     shown = asdict(config)
     data = shown["data"]
-    for section, name in ((data, "private"), (data, "path"), (shown, "custodian_dir"), (shown, "anchor")):
+    for section, name in ((data, "private"), (data, "path"), (shown, "custodian_dir"), (shown, "anchor"), (shown, "ledger")):
         if section[name] is not None:
             section[name] = CUSTODIANS
     return shown

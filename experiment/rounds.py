@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +15,16 @@ from experiment.choice import choose_queries
 from experiment.config import Config, first_extractor
 from experiment.console import Console
 from experiment.run_folder import RunFolder
+from experiment.teaching import Answering, teacher_of
+from student.data import Pool
 from student.export import export
 from student.prune import prune
 from student.train import TrainedStudent, check, predict, train
-from teacher.custodian import Custodian, open_custodian
 from teacher.features import Embedder
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.accountant import certificates, certified_epsilon, reading, require_affordable
 from teacher.privacy.conversion import round_up
 from teacher.privacy.noise import Entropy
-from teacher.records import open_records
-from teacher.teacher import Teacher
 from wall.errors import LabelwallError
 from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries
 from wall.sources import PublicData, Task, describe, read_public
@@ -54,16 +53,16 @@ class Experiment:
     folder: RunFolder
     task: Task
     public: PublicData
-    teacher: Teacher
-    custodian: Custodian
+    teacher: Answering
     console: Console
 
 
-def run(config: Config, run_dir: Path, *, entropy: Entropy, console: Console) -> dict[str, object]:
+def run(config: Config, run_dir: Path, *, entropy: Entropy, console: Console, isolate: bool = False) -> dict[str, object]:
     """Run, or resume, an experiment; returns what summary.json holds.
 
     Nothing is read before the plan is affordable. A killed run continues with the same command: known queries are served
     from the ledger, finished rounds are not repeated, an interrupted training continues from its checkpoint.
+    ``isolate``: the teacher runs in a process of its own, and this one opens no private file.
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
     plan = config.plan()
@@ -75,34 +74,15 @@ def run(config: Config, run_dir: Path, *, entropy: Entropy, console: Console) ->
     public = read_public(config.data, lambda done, total: console.progress("reading public rows", done, total))
     first_extractor(config, task)
     check(config.student, task.input_shape, task.num_classes)
-    custodian = open_custodian(
-        Path(config.custodian_dir or f"{run_dir}.custodian"),
-        data={key: value for key, value in asdict(config.data).items() if key != "download"},
-        plan=plan,
-        unsafe=entropy.unsafe,
-        anchor=Path(config.anchor) if config.anchor else None,
-        known_dataset=known,
-    )
-    try:
-        teacher = Teacher(
-            lambda: open_records(config.data, task),
-            custodian.ledger,
-            custodian.directory,
-            task.num_classes,
-            entropy,
-            batch_size=config.batch_size,
-            workers=config.workers,
-            progress=console.progress,
-        )
-        custodian.ledger.export(folder.ledger)
-        experiment = Experiment(config, folder, task, public, teacher, custodian, console)
+    directory = Path(config.custodian_dir or f"{run_dir}.custodian")
+    with teacher_of(config, task, directory, entropy, console, known_dataset=known, isolate=isolate) as teacher:
+        teacher.export(folder.ledger)
+        experiment = Experiment(config, folder, task, public, teacher, console)
         rounds = [_round(experiment, number) for number in range(1, len(config.rounds) + 1)]
         return _summarise(experiment, rounds)
-    finally:
-        custodian.close()
 
 
-def _round(experiment: Experiment, number: int) -> dict:  # type: ignore[type-arg]
+def _round(experiment: Experiment, number: int) -> dict:
     """One round's metrics: from its file when finished, else by doing it."""
     folder, console = experiment.folder, experiment.console
     metrics = folder.metrics(number)
@@ -152,7 +132,7 @@ def _ask(experiment: Experiment, number: int, extractor: ExtractorSpec) -> tuple
     else:
         answers = experiment.teacher.answer(Queries(public.inputs[rows], slot=slot))
     experiment.folder.save_answers(number, rows, answers.labels, answers.outcomes)
-    experiment.custodian.ledger.export(experiment.folder.ledger)
+    experiment.teacher.export(experiment.folder.ledger)
     return answers, rows
 
 
@@ -183,24 +163,18 @@ def released_labels(folder: RunFolder, number: int, size: int) -> np.ndarray:
     return labels
 
 
-def _train(experiment: Experiment, number: int, answers: Answers, rows: np.ndarray, extractor: ExtractorSpec) -> dict:  # type: ignore[type-arg]
+def _train(experiment: Experiment, number: int, answers: Answers, rows: np.ndarray, extractor: ExtractorSpec) -> dict:
     started = time.perf_counter()
     config, public, task, folder = experiment.config, experiment.public, experiment.task, experiment.folder
     labels = released_labels(folder, number, len(public.inputs))
     if not (labels != ABSTAINED).any():
         raise LabelwallError("no query was answered, so there is nothing to train on. Lower the threshold or ask more queries.")
-    mean, std = channel_statistics(public.inputs)
-    seed = config.seed * 1000 + number
-    kept = prune(
-        config.student, public_x=public.inputs, labels=labels, num_classes=task.num_classes, mean=mean, std=std, seed=seed
-    )
+    pool, seed = Pool(public.inputs, task.num_classes, *channel_statistics(public.inputs)), config.seed * 1000 + number
+    kept = prune(config.student, pool, labels, seed=seed)
     trained = train(
         config.student,
-        public_x=public.inputs,
-        labels=kept,
-        num_classes=task.num_classes,
-        mean=mean,
-        std=std,
+        pool,
+        kept,
         run_dir=folder.round(number),
         seed=seed,
         test_x=public.test_inputs,
@@ -208,15 +182,7 @@ def _train(experiment: Experiment, number: int, answers: Answers, rows: np.ndarr
         progress=experiment.console.interactive,
         initial=extractor.weights or None,
     )
-    spec = export(
-        config.student.backbone,
-        trained.weights,
-        public_x=public.inputs,
-        mean=mean,
-        std=std,
-        input_shape=task.input_shape,
-        num_classes=task.num_classes,
-    )
+    spec = export(pool, config.student.backbone, trained.weights)
     folder.save_extractor(number, spec)
     pruned = int((labels != ABSTAINED).sum() - (kept != ABSTAINED).sum())
     metrics = _metrics(experiment, answers, rows, extractor, trained, spec)
@@ -230,8 +196,8 @@ def _metrics(
     extractor: ExtractorSpec,
     trained: TrainedStudent,
     exported: ExtractorSpec,
-) -> dict:  # type: ignore[type-arg]
-    public, state = experiment.public, experiment.custodian.ledger.state
+) -> dict:
+    public, state = experiment.public, experiment.folder.ledger_state()
     answered, classes = answers.labels != ABSTAINED, experiment.task.num_classes
     truth = None if public.labels is None else public.labels[rows]
     right = None if truth is None or not answered.any() else float((answers.labels == truth)[answered].mean())
@@ -266,10 +232,11 @@ def channel_statistics(inputs: np.ndarray) -> tuple[tuple[float, ...], tuple[flo
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
-def _summarise(experiment: Experiment, rounds: Sequence[dict]) -> dict[str, object]:  # type: ignore[type-arg]
-    folder, plan, state = experiment.folder, experiment.config.plan(), experiment.custodian.ledger.state
+def _summarise(experiment: Experiment, rounds: Sequence[dict]) -> dict[str, object]:
+    folder, plan = experiment.folder, experiment.config.plan()
     folder.write_bytes(folder.student, (folder.round(len(rounds)) / "student.safetensors").read_bytes())
-    experiment.custodian.ledger.export(folder.ledger)
+    experiment.teacher.export(folder.ledger)
+    state = folder.ledger_state()
     summary: dict[str, object] = {
         "epsilon": None if state.unsafe else round_up(certified_epsilon(plan)),
         "delta": plan.delta,

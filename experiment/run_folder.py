@@ -12,10 +12,13 @@ import numpy as np
 import yaml
 
 from experiment.config import Config
+from teacher.privacy.ledger import Ledger
+from teacher.privacy.ledger_state import LedgerState
 from wall.errors import LabelwallError, LedgerMismatch
 from wall.messages import ExtractorSpec
+from wall.wire import spec_of
 
-NOT_IDENTITY = ("threads", "workers", "batch_size")  # may change between a run and its resumption
+NOT_IDENTITY = ("threads", "workers", "batch_size", "teacher")  # may change between a run and its resumption
 
 
 class RunFolder:
@@ -48,7 +51,7 @@ class RunFolder:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def metrics(self, number: int) -> dict | None:  # type: ignore[type-arg]
+    def metrics(self, number: int) -> dict | None:
         """A finished round's metrics, None while it is not finished."""
         path = self.round(number) / "metrics.json"
         return json.loads(path.read_text()) if path.exists() else None
@@ -67,6 +70,10 @@ class RunFolder:
             return str(json.loads(body)["dataset"])
         except (sqlite3.DatabaseError, TypeError, KeyError, ValueError) as error:
             raise LedgerMismatch(f"{self.ledger} is not a readable ledger.") from error
+
+    def ledger_state(self) -> LedgerState:
+        """What the exported ledger's entries add up to."""
+        return Ledger(self.ledger).state
 
     def save_answers(self, number: int, rows: np.ndarray, labels: np.ndarray, outcomes: np.ndarray) -> None:
         """Released answers. ``rows``: int64 [n], positions in the public pool; ``labels``: int64 [n]; ``outcomes``: uint8 [n]."""
@@ -89,9 +96,7 @@ class RunFolder:
         """The extractor that round ``number`` exported."""
         fields = json.loads((self.round(number) / "extractor.json").read_text())
         del fields["weights_sha256"]
-        for name in ("input_shape", "mean", "std", "center"):
-            fields[name] = tuple(fields[name])
-        return ExtractorSpec(**fields, weights=(self.round(number) / "student.safetensors").read_bytes())
+        return spec_of(fields, (self.round(number) / "student.safetensors").read_bytes())
 
     def write_text(self, path: Path, text: str) -> None:
         """Write a file whole or not at all."""

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiment.config import Config
 from experiment.console import Console
+from experiment.individual_planner import optimise_individual
 from experiment.planner import Choice, Goal, Optimum, optimise, theorem10
 from experiment.plots import INK, LABELS, STUDENT, STYLE, WIDTH
-from experiment.proxy import Proxy, choose_proxy, default_records
+from experiment.proxy import choose_proxy, choose_stand_ins, default_records
 from experiment.settings import to_yaml
 from experiment.show_plan import describe_plan
+from teacher.mechanisms.ind_knn import IndKnn
+from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.privacy.conversion import round_up
 from wall.errors import InvalidInput
 from wall.sources import describe, read_public
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 TABLE_WIDTH = 112  # columns of characters, also where the output is no terminal
 
@@ -41,11 +48,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found, and from what."""
+    """What was found, and from what: ``votes`` says it to a reader."""
 
-    optimum: Optimum
+    optimum: Optimum[PrivateKnn] | Optimum[IndKnn]
     goal: Goal
-    proxy: Proxy
+    votes: str
 
 
 def best_plan(config: Config, request: Request, console: Console) -> Answer:
@@ -55,11 +62,17 @@ def best_plan(config: Config, request: Request, console: Console) -> Answer:
     """
     task = describe(config.data)
     public = read_public(config.data, lambda done, total: console.progress("reading public rows", done, total))
-    proxy = choose_proxy(config, task, public, request.mean_accuracy, console.progress)
     queries = len(public.inputs)
     records = request.expected_records or default_records(config, queries)
     goal = Goal(config.budget.delta, records, queries, len(config.rounds), request.min_accuracy)
-    answer = Answer(optimise(config, proxy, goal, console.progress), goal, proxy)
+    if isinstance(config.mechanism, IndKnn):
+        if request.mean_accuracy is not None:
+            raise InvalidInput("mean_accuracy", "left out with ind_knn, whose neighbours no model knows", request.mean_accuracy)
+        stand_ins = choose_stand_ins(config, task, public, config.mechanism, records, console.progress)
+        answer = Answer(optimise_individual(config, stand_ins, goal, console.progress), goal, stand_ins.description)
+    else:
+        proxy = choose_proxy(config, task, public, request.mean_accuracy, console.progress)
+        answer = Answer(optimise(config, proxy, goal, console.progress), goal, proxy.description)
     if request.plot is not None:
         request.plot.parent.mkdir(parents=True, exist_ok=True)
         request.plot.write_bytes(frontier_png(answer.optimum.frontier))
@@ -73,29 +86,34 @@ def _origin(answer: Answer) -> str:
     chosen, goal = answer.optimum.chosen, answer.goal
     return (
         f"# Written by `labelwall plan --optimise` for epsilon {answer.optimum.config.budget.epsilon:g}, {goal.expected_records} "
-        f"expected records, from {answer.proxy.description}.\n"
+        f"expected records, from {answer.votes}.\n"
         f"# Expected: {_numbers(chosen)}; certified epsilon {round_up(chosen.epsilon)}.\n"
     )
 
 
-def _numbers(choice: Choice) -> str:
+def _numbers(choice: Choice[PrivateKnn] | Choice[IndKnn]) -> str:
     found = choice.forecast
     return f"{found.answered:.0f} of {found.asked} answered, {100 * found.accuracy:.1f}% of the labels right"
 
 
 def describe_optimum(answer: Answer) -> dict[str, object]:
-    """What `plan --optimise --json` prints: `plan --json` of the choice, and optimised, frontier, proxy, theorem10."""
+    """What `plan --optimise --json` prints: `plan --json` of the choice, and optimised, frontier, proxy.
+
+    For private_knn theorem10, too.
+    """
     chosen = answer.optimum.chosen
-    asymptotic, broken = theorem10(chosen.mechanism, chosen.forecast.asked, chosen.forecast.cap, answer.goal.delta)
-    return describe_plan(answer.optimum.config) | {
+    shown = describe_plan(answer.optimum.config) | {
         "optimised": _entry(chosen),
         "frontier": [_entry(choice) for choice in answer.optimum.frontier],
-        "proxy": {"votes": answer.proxy.description, "expected_records": answer.goal.expected_records},
-        "theorem10": {"epsilon": asymptotic, "assumptions_broken": broken},
+        "proxy": {"votes": answer.votes, "expected_records": answer.goal.expected_records},
     }
+    if isinstance(chosen.mechanism, PrivateKnn):
+        asymptotic, broken = theorem10(chosen.mechanism, chosen.forecast.asked, chosen.forecast.cap, answer.goal.delta)
+        shown["theorem10"] = {"epsilon": asymptotic, "assumptions_broken": broken}
+    return shown
 
 
-def _entry(choice: Choice) -> dict[str, object]:
+def _entry(choice: Choice[PrivateKnn] | Choice[IndKnn]) -> dict[str, object]:
     found = choice.forecast
     expected = {"asked": found.asked, "answered": found.answered, "label_accuracy": found.accuracy, "right": found.right}
     return {"epsilon": round_up(choice.epsilon), "mechanism": choice.mechanism.fields(), "cap": found.cap, "expected": expected}
@@ -111,42 +129,55 @@ def print_optimum(answer: Answer, out: Path | None) -> None:
         screen.print(line, markup=False, soft_wrap=True)
 
 
-def _table(frontier: Sequence[Choice]):  # type: ignore[no-untyped-def]
+def _table(frontier: Sequence[Choice[PrivateKnn]] | Sequence[Choice[IndKnn]]) -> Table:
     from rich.table import Table
 
-    names = ("epsilon", "asked", "answered", "right", "accuracy", "k", "threshold", "sigma_screen", "sigma_vote", "sampling")
     table = Table(title="most expected right labels, by budget")
-    for name in names:
-        table.add_column(name, justify="right")
+    for name in ("epsilon", "asked", "answered", "right", "accuracy", *_settings(frontier[-1].mechanism)):
+        table.add_column(name.removesuffix("_probability"), justify="right")
     for choice in frontier:
-        found, m = choice.forecast, choice.mechanism
+        found = choice.forecast
         counts = f"{found.asked}", f"{found.answered:.0f}", f"{found.right:.0f}", f"{100 * found.accuracy:.1f}%"
-        noise = f"{m.sigma_screen:.1f}", f"{m.sigma_vote:.1f}", f"{m.sampling_probability:g}"
-        table.add_row(f"{round_up(choice.epsilon):.3f}", *counts, str(m.k), str(m.threshold), *noise)
+        table.add_row(f"{round_up(choice.epsilon):.3f}", *counts, *_settings(choice.mechanism).values())
     return table
 
 
+def _settings(m: PrivateKnn | IndKnn) -> dict[str, str]:
+    """What the search has chosen, by field."""
+    if isinstance(m, IndKnn):
+        return {name: f"{getattr(m, name):.5g}" for name in ("threshold", "sigma_label", "sigma_count", "rho")}
+    noise = {"sigma_screen": f"{m.sigma_screen:.1f}", "sigma_vote": f"{m.sigma_vote:.1f}"}
+    return {"k": str(m.k), "threshold": str(m.threshold), **noise, "sampling_probability": f"{m.sampling_probability:g}"}
+
+
 def _explanation(answer: Answer, out: Path | None) -> list[str]:
-    shown, goal, chosen = describe_optimum(answer), answer.goal, answer.optimum.chosen
-    asymptotic, broken = theorem10(chosen.mechanism, chosen.forecast.asked, chosen.forecast.cap, goal.delta)
-    m = chosen.mechanism
-    note = "its assumptions hold" if not broken else f"not a statement here, it needs {'; '.join(broken)}"
+    goal, chosen = answer.goal, answer.optimum.chosen
+    asked, answered = chosen.forecast.asked, chosen.forecast.cap
+    within = f"epsilon {round_up(chosen.epsilon)} of {answer.optimum.config.budget.epsilon:g} at delta {goal.delta:g}"
+    if isinstance(chosen.mechanism, PrivateKnn):
+        asymptotic, broken = theorem10(chosen.mechanism, asked, answered, goal.delta)
+        note = "its assumptions hold" if not broken else f"not a statement here, it needs {'; '.join(broken)}"
+        price = [
+            f"The last row is certified: {within}. The others are searched with a fast price, within about 1%.",
+            f"CVPR20 Theorem 10 (asymptotic): epsilon {asymptotic:.2f}; {note}.",
+        ]
+    else:
+        price = [
+            f"The last row is certified: {within}, however many queries are asked. Kernel and hashing are the configuration's."
+        ]
     return [
-        f"The last row is certified: epsilon {round_up(chosen.epsilon)} of {shown['budget']:g} at delta {goal.delta:g}. "
-        "The others are searched with a fast price, within about 1%.",
-        f"CVPR20 Theorem 10 (asymptotic): epsilon {asymptotic:.2f}; {note}.",
-        f"From {answer.proxy.description}; {goal.expected_records} private records expected (--expected_records), none of them "
+        *price,
+        f"From {answer.votes}; {goal.expected_records} private records expected (--expected_records), none of them "
         "read. Every round is counted with the first round's features; later rounds' are usually better.",
         "",
-        f"mechanism: k {m.k}, threshold {m.threshold}, sigma_screen {m.sigma_screen:g}, sigma_vote {m.sigma_vote:g}, "
-        f"sampling_probability {m.sampling_probability:g}",
-        f"caps: {chosen.forecast.asked} asked, {chosen.forecast.cap} answered, in {len(answer.optimum.config.rounds)} rounds",
+        f"mechanism: {', '.join(f'{name} {value}' for name, value in _settings(chosen.mechanism).items())}",
+        f"caps: {asked} asked, {answered} answered, in {len(answer.optimum.config.rounds)} rounds",
         f"expected: {_numbers(chosen)}",
         f"wrote {out}. Next: labelwall run --config {out} --run_dir DIR" if out else "--out FILE.yaml writes this configuration.",
     ]
 
 
-def frontier_png(frontier: Sequence[Choice]) -> bytes:
+def frontier_png(frontier: Sequence[Choice[PrivateKnn]] | Sequence[Choice[IndKnn]]) -> bytes:
     """PNG: expected right labels (left axis) and label accuracy in percent (right axis) against epsilon."""
     import io
 
@@ -155,7 +186,7 @@ def frontier_png(frontier: Sequence[Choice]) -> bytes:
     from matplotlib.figure import Figure
 
     epsilons = [choice.epsilon for choice in frontier]
-    with matplotlib.rc_context(STYLE | {"axes.spines.right": True}):  # type: ignore[arg-type]
+    with matplotlib.rc_context(STYLE | {"axes.spines.right": True}):
         figure = Figure(figsize=(WIDTH, 3.6), layout="constrained", dpi=150)
         FigureCanvasAgg(figure)
         left = figure.subplots()

@@ -30,7 +30,7 @@ def describe_plan(config: Config) -> dict[str, object]:
     }
 
 
-def render_plan(shown: dict) -> str:  # type: ignore[type-arg]
+def render_plan(shown: dict) -> str:
     """The same for a reader."""
     lines = [f"epsilon {shown['epsilon']:.3f} of {shown['budget']:g} at delta {shown['delta']:g} (add or remove one record)", ""]
     for name, epsilon in sorted(shown["certificates"].items(), key=lambda item: item[1]):

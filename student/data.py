@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytorch_lightning as pl
 import torch
@@ -9,9 +11,28 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from student.config import StudentConfig
 from wall.backbones import preprocess
+from wall.messages import ExtractorSpec
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # labelled x, labels, unlabelled x
 STEPS_A_CHAPTER = 100  # Lightning calls it an epoch: a checkpoint and a reading of the metrics follow each
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The rows that a student is trained on, labelled or not, and what is known of them.
+
+    ``inputs``: uint8 [n, h, w, c] or float32 [n, d]; ``mean``, ``std``: per-channel statistics of images on the 0..1 scale, empty
+    for vectors.
+    """
+
+    inputs: np.ndarray = field(repr=False)
+    num_classes: int
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def spec(self, backbone: str, weights: bytes) -> ExtractorSpec:
+        """A trained network for such rows, as it crosses the wall."""
+        return ExtractorSpec(backbone, self.inputs.shape[1:], self.num_classes, weights, self.mean, self.std)
 
 
 class Steps(Dataset[Batch]):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from student.data import Pool
 from wall.backbones import load, preprocess
 from wall.messages import ExtractorSpec
 
@@ -14,25 +15,16 @@ BATCH = 500
 CLIPPED = 1e-4  # share of public feature entries that may reach the clipping bound
 
 
-def export(
-    backbone: str,
-    weights: bytes,
-    *,
-    public_x: np.ndarray,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    input_shape: tuple[int, ...],
-    num_classes: int,
-) -> ExtractorSpec:
-    """The extractor of a trained student; its centre and scale are statistics of PUBLIC rows.
+def export(pool: Pool, backbone: str, weights: bytes) -> ExtractorSpec:
+    """The extractor of a trained student; its centre and scale are statistics of ``pool``, PUBLIC rows.
 
     Features are centred by the public mean feature and L2-normalised; the scale puts all but CLIPPED of the public entries
     inside -63..63.
     """
-    spec = ExtractorSpec(backbone, input_shape, num_classes, weights, mean, std)
+    spec, rows = pool.spec(backbone, weights), pool.inputs
     network = load(spec)
     with torch.inference_mode():
-        parts = [network.features(preprocess(public_x[i : i + BATCH], mean, std)) for i in range(0, len(public_x), BATCH)]
+        parts = [network.features(preprocess(rows[i : i + BATCH], pool.mean, pool.std)) for i in range(0, len(rows), BATCH)]
     features = torch.cat(parts).double().numpy()
     center = features.mean(axis=0)
     centred = features - center

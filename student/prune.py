@@ -10,21 +10,13 @@ import numpy as np
 import torch
 
 from student.config import StudentConfig
+from student.data import Pool
 from student.train import LABEL_BATCH, train
 from wall.backbones import load, preprocess
 from wall.messages import ExtractorSpec
 
 
-def prune(
-    config: StudentConfig,
-    *,
-    public_x: np.ndarray,
-    labels: np.ndarray,
-    num_classes: int,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    seed: int,
-) -> np.ndarray:
+def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -> np.ndarray:
     """``labels`` (int64 [n], -1 where none was released) without the doubtful ones: int64 [n].
 
     Cross-validation as in confident learning (Northcutt et al. 2021, section 3.1): short supervised trainings on all folds
@@ -40,19 +32,10 @@ def prune(
     for number in range(folds):
         with tempfile.TemporaryDirectory() as scratch:
             seen = np.where(fold == number, -1, labels)
-            judge = train(
-                brief,
-                public_x=public_x,
-                labels=seen,
-                num_classes=num_classes,
-                mean=mean,
-                std=std,
-                run_dir=Path(scratch),
-                seed=seed + number,
-            )
-        spec = ExtractorSpec(config.backbone, public_x.shape[1:], num_classes, judge.weights, mean, std)
+            judge = train(brief, pool, seen, run_dir=Path(scratch), seed=seed + number)
+        spec = pool.spec(config.backbone, judge.weights)
         rows = np.flatnonzero(fold == number)
-        doubtful = _probability(spec, public_x[rows], labels[rows]) < config.prune_below
+        doubtful = _probability(spec, pool.inputs[rows], labels[rows]) < config.prune_below
         pruned[rows[doubtful]] = -1
     return pruned
 

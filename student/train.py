@@ -14,7 +14,7 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressB
 from pytorch_lightning.loggers import TensorBoardLogger
 
 from student.config import StudentConfig
-from student.data import STEPS_A_CHAPTER, StudentData, unit_scale
+from student.data import STEPS_A_CHAPTER, Pool, StudentData, unit_scale
 from student.module import Student
 from wall.backbones import Backbone, build, load, preprocess, to_safetensors
 from wall.errors import InvalidInput
@@ -34,12 +34,9 @@ class TrainedStudent:
 
 def train(
     config: StudentConfig,
-    *,
-    public_x: np.ndarray,
+    pool: Pool,
     labels: np.ndarray,
-    num_classes: int,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
+    *,
     run_dir: Path,
     seed: int,
     test_x: np.ndarray | None = None,
@@ -47,16 +44,15 @@ def train(
     progress: bool = False,
     initial: bytes | None = None,
 ) -> TrainedStudent:
-    """Train on ``labels`` (int64 [n], -1 where none was released) and all of ``public_x`` (uint8 [n, h, w, c] or float32 [n, d]).
+    """Train on ``labels`` (int64 [n], -1 where none was released) and all rows of ``pool``.
 
     ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin with, used when config.warm_start.
     Writes checkpoints and TensorBoard events under ``run_dir``.
     """
-    shape = public_x.shape[1:]
-    network = _network(config, shape, num_classes, mean, std, seed, initial if config.warm_start else None)
-    student = Student(config, network, num_classes, mean, std, seed)
+    network = _network(config, pool, seed, initial if config.warm_start else None)
+    student = Student(config, network, pool.num_classes, pool.mean, pool.std, seed)
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
-    data = StudentData(config, public_x, labels, test, seed)
+    data = StudentData(config, pool.inputs, labels, test, seed)
     history = History()
     checkpoints = ModelCheckpoint(
         run_dir / "checkpoints", filename="last", every_n_epochs=1, save_on_train_epoch_end=True, enable_version_counter=False
@@ -127,26 +123,18 @@ class History(Callback):
         self.rows = list(state_dict["rows"])  # type: ignore[call-overload]
 
 
-def _network(
-    config: StudentConfig,
-    shape: tuple[int, ...],
-    num_classes: int,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    seed: int,
-    initial: bytes | None,
-) -> Backbone:
+def _network(config: StudentConfig, pool: Pool, seed: int, initial: bytes | None) -> Backbone:
     if initial is not None:
-        return load(ExtractorSpec(config.backbone, shape, num_classes, initial, mean, std)).requires_grad_(True).train()
+        return load(pool.spec(config.backbone, initial)).requires_grad_(True).train()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build(config.backbone, input_shape=shape, num_classes=num_classes)
+        return build(config.backbone, input_shape=pool.inputs.shape[1:], num_classes=pool.num_classes)
 
 
 class _quiet(warnings.catch_warnings):
     """Lightning's remarks on loaders without workers and the like are not the user's business while a training runs."""
 
-    def __enter__(self) -> None:  # type: ignore[override]
+    def __enter__(self) -> None:
         super().__enter__()
         warnings.simplefilter("ignore")
         for name in ("pytorch_lightning", "lightning.pytorch", "pytorch_lightning.utilities.rank_zero"):

@@ -1,4 +1,5 @@
-"""The custodian's directory: the data set's identity, its ledger, private caches. Mode 0700, one process at a time."""
+"""The custodian's directory: the data set's identity, its ledger or the place of it, private caches. Mode 0700, one process at a
+time."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from teacher.privacy.database import Place, open_database
 from teacher.privacy.ledger import Ledger
+from teacher.privacy.ledger_url import LedgerUrl
 from teacher.privacy.plan import Plan
 from wall.errors import InvalidInput, LedgerMismatch
 
@@ -39,12 +42,14 @@ def open_custodian(
     plan: Plan,
     unsafe: bool,
     anchor: Path | None = None,
+    ledger_url: LedgerUrl | None = None,
     known_dataset: str | None = None,
     new_dataset: Callable[[], str] = lambda: str(uuid.uuid4()),
 ) -> Custodian:
     """Open, or set up, the directory that answers for one data set.
 
     ``data``: how its rows are found (publishable settings); ``plan``: the budget and what spends it, fixed by the first call.
+    ``ledger_url``: where the ledger lies; a file in the directory when None.
     ``known_dataset``: the data set a caller already holds a ledger of.
 
     Raises LedgerMismatch where the directory serves another data set, plan or entropy, or its ledger was lost.
@@ -53,15 +58,16 @@ def open_custodian(
     directory.chmod(0o700)
     lock = _lock(directory)
     try:
-        fresh = not (directory / LEDGER).exists()
+        place: Place = ledger_url or directory / LEDGER
+        fresh = not open_database(place).exists()
         if fresh and (known_dataset or (directory / IDENTITY).exists() or (anchor and anchor.exists())):
             raise LedgerMismatch(
                 "the custodian's ledger is gone, but it was in use. Restore it; a new one would forget its releases."
             )
         if fresh:
-            ledger = Ledger.create(directory / LEDGER, dataset=new_dataset(), plan=plan, unsafe=unsafe, anchor=anchor)
+            ledger = Ledger.create(place, dataset=new_dataset(), plan=plan, unsafe=unsafe, anchor=anchor)
         else:
-            ledger = Ledger(directory / LEDGER, anchor)
+            ledger = Ledger(place, anchor)
         _check_identity(directory / IDENTITY, data, ledger)
         _check_plan(ledger, plan, unsafe, known_dataset)
     except BaseException:

@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from teacher.mechanisms.electorate import Electorate
-from teacher.mechanisms.ind_knn import ANSWER, IndKnn
-from teacher.privacy.accounts import Payments
-from teacher.privacy.ledger import Ledger
+from teacher.mechanisms.ind_knn import ANSWER, IndKnn, Reused
+from teacher.privacy.accounts import Accounts, Payments
+from teacher.privacy.ledger import Charge
 from teacher.privacy.noise import Entropy
+from wall.messages import Value
+
+
+class Books(Protocol):
+    """What a batch needs of a ledger."""
+
+    @property
+    def accounts(self) -> Accounts: ...
+
+    def charge_prepaid(self, slot: int, release: str, identities: Sequence[str], reservation: Payments) -> Charge: ...
+
+    def record_prepaid(self, charge: Charge, results: dict[str, Value], payments: Payments) -> None: ...
 
 
 def answer_individually(
-    ledger: Ledger,
+    ledger: Books,
     slot: int,
     mechanism: IndKnn,
     voters: Electorate,
     serials: np.ndarray,
     keys: Sequence[str],
     entropy: Entropy,
+    reused: Reused | None = None,
 ) -> None:
     """Answer distinct queries, none of them answered before, and commit; what they cost each record is private.
 
     ``serials``: int64 [n_records], places of the voters' records among the enrolled. ``keys``: the queries' identities.
+    ``reused``: what earlier answers say on them.
 
     1. Committed: the most that this batch can cost each record is reserved, and the slot's rho is charged if it is not yet.
     2. Drawn in memory: the queries one after the other, each with the budgets that the last one left.
@@ -37,6 +52,6 @@ def answer_individually(
     similar = voters.similar(mechanism.select(voters.length), mechanism.hashing())
     reservation = Payments.of(serials, mechanism.reserve(similar, left))
     charge = ledger.charge_prepaid(slot, ANSWER, keys, reservation)
-    values, paid = mechanism.answer(similar, left, voters.labels, voters.num_classes, keys, entropy)
+    values, paid = mechanism.answer(similar, left, voters.labels, voters.num_classes, keys, entropy, reused)
     results = dict(zip(keys, values.tolist(), strict=True))
     ledger.record_prepaid(charge, results, Payments.of(serials, paid))

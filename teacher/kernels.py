@@ -65,17 +65,20 @@ def cosine(threshold: float) -> Select:
     return select
 
 
-def rbf(threshold: float, bandwidth: float, length: float) -> Select:
-    """exp(-|x - q|^2 / nu^2) >= threshold by the integer squared distance D: a table of the largest D for each weight.
+def rbf(threshold: float, bandwidth: float, length: float, near: float = 0.0) -> Select:
+    """exp(-max(0, |x - q|^2 - r^2) / nu^2) >= threshold by the integer squared distance D: a table of the largest D a weight.
 
-    nu = ``bandwidth`` * ``length``, in quantised units; ``length`` (public) is that of a unit vector after quantisation.
+    nu = ``bandwidth`` * ``length`` and r = ``near`` * ``length``, in quantised units; ``length`` (public) is that of a unit
+    vector after quantisation. Records within r weigh 1: the grid of weights is then spent on distances that occur.
     """
     if not (math.isfinite(bandwidth) and 0 < bandwidth <= 1e6):
         raise InvalidInput("mechanism.bandwidth", "positive and at most 1e6", bandwidth)
-    scale = (bandwidth * length) ** 2
-    farthest = math.floor(min(scale * math.log(STEPS / threshold_steps(threshold)), 2**30))
+    if not 0 <= near <= 1e6:
+        raise InvalidInput("mechanism.near", "between 0 and 1e6", near)
+    scale, plateau = (bandwidth * length) ** 2, (near * length) ** 2
+    farthest = math.floor(min(plateau + scale * math.log(STEPS / threshold_steps(threshold)), 2**30))
     # [i]: the largest distance whose weight is GRID - i or more, ascending
-    reach = np.array([math.floor(min(scale * math.log(GRID / a), 2**30)) for a in range(GRID, 0, -1)], dtype=np.int64)
+    reach = np.array([math.floor(min(plateau + scale * math.log(GRID / a), 2**30)) for a in range(GRID, 0, -1)], dtype=np.int64)
 
     def select(cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
         distances = cross + norms + np.int32(norm)  # below 2^26

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
 from teacher.gemm import LARGEST, MAX_DIMENSIONS, choose_product, minus_twice
-from teacher.hashing import HashTables, codes
+from teacher.hashing import HashTables, codes, products_of
 from teacher.kernels import Select, Similar
 from teacher.privacy.noise import BITS, Entropy, inclusion_bound
 from teacher.selection import nearest_rows
@@ -17,6 +19,7 @@ from wall.errors import InvalidInput
 
 SCORE_BYTES = 256 << 20  # one block of int32 scores
 TOGETHER = 16  # queries selected together, so that a thread's numpy calls are few and long
+ALONE, STREAM = 40, 17  # in steps of a batch's product with one record: a candidate gathered for one query; reading a record
 PREFIX_ENTRIES = 1 << 23  # entries of the ordered lists, or of their scores, that one thread handles at once
 
 
@@ -88,24 +91,49 @@ class ExactIndex:
     def similar(self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
         """What ``select`` makes of all records for each of ``queries`` (int8 [q, d]), as row positions, ascending by id.
 
-        ``hashing``: (tables, bits, public seed): only records that share a bucket with the query are looked at.
+        ``hashing``: (tables, bits, public seed): only records that share a bucket with the query are looked at. Their products
+        are computed one query at a time where that is less work than one product of the whole batch with all records.
         """
         _check_features("queries", queries, self._features.shape[1])
-        norms, found = _squared_norms(queries), []
-        tables = None if hashing is None else self._hashed(hashing)
-        buckets = None if tables is None else codes(queries, tables.planes, tables.bits, self._product)
+        norms = _squared_norms(queries).tolist()
+        if hashing is not None:
+            return self._similar_hashed(queries, norms, select, self._hashed(hashing))
+        found: list[Similar] = []
+        with self._mapping() as mapped:
+            for start, cross in self._blocks(queries):
+                found += mapped(lambda row, norm: self._outward(select(row, self._norms, norm)), cross, norms[start:])
+        return found
 
-        def one(cross: np.ndarray, query: int) -> Similar:
-            if tables is None or buckets is None:
-                return self._outward(select(cross, self._norms, int(norms[query])))
-            rows = tables.candidates(buckets[query])
-            near = select(cross[rows], self._norms[rows], int(norms[query]))
+    def _similar_hashed(self, queries: np.ndarray, norms: list[int], select: Select, tables: HashTables) -> list[Similar]:
+        def among(rows: np.ndarray, cross: np.ndarray, norm: int) -> Similar:
+            near = select(cross, self._norms[rows], norm)
             return self._outward(Similar(rows[near.rows].astype(np.int32), near.weights))
 
-        with ThreadPoolExecutor(self._threads or _default_threads()) as pool:
+        def alone(rows: np.ndarray, query: np.ndarray, norm: int) -> Similar:
+            return among(rows, products_of(self._features, rows, query, self._product), norm)
+
+        found: list[Similar] = []
+        with self._mapping() as mapped:
+            looked = list(mapped(tables.candidates, codes(queries, tables.planes, tables.bits, self._product)))
+            if ALONE * sum(len(rows) for rows in looked) <= len(self) * (len(queries) + STREAM):
+                return list(mapped(alone, looked, queries, norms))
             for start, cross in self._blocks(queries):
-                found += list(pool.map(one, cross, range(start, start + len(cross))))
+                found += mapped(lambda rows, row, norm: among(rows, row[rows], norm), looked[start:], cross, norms[start:])
         return found
+
+    def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
+        """Squared distances of each of ``queries`` (int8 [q, d]) to all records, in the order they were given: int32 [n] each."""
+        _check_features("queries", queries, self._features.shape[1])
+        norms = _squared_norms(queries)
+        for start, cross in self._blocks(queries):
+            for row, norm in zip(cross, norms[start:], strict=False):
+                squared = row + self._norms + norm  # below 2^26
+                if self._order is None:
+                    yield squared
+                else:
+                    given = np.empty_like(squared)
+                    given[self._order] = squared
+                    yield given
 
     def _hashed(self, hashing: tuple[int, int, int]) -> HashTables:
         """The tables of these settings, built once."""
@@ -129,11 +157,21 @@ class ExactIndex:
 
     def _search(self, queries: np.ndarray, found: np.ndarray) -> None:
         """Fill ``found``."""
-        with ThreadPoolExecutor(self._threads or _default_threads()) as pool:
+        with self._mapping() as mapped:
             for start, cross in self._blocks(queries):
                 step = max(1, min(TOGETHER, PREFIX_ENTRIES // (8 * max(1, len(self)))))
                 parts = [slice(i, i + step) for i in range(0, len(cross), step)]
-                list(pool.map(self._select, [cross[p] for p in parts], [found[start:][p] for p in parts]))
+                list(mapped(self._select, [cross[p] for p in parts], [found[start:][p] for p in parts]))
+
+    @contextmanager
+    def _mapping(self) -> Iterator[Callable[..., Iterable[Any]]]:
+        """``map`` over the threads; the caller's own where it is the only one."""
+        threads = self._threads or _default_threads()
+        if threads == 1:
+            yield map
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            yield pool.map
 
     def _select(self, cross: np.ndarray, found: np.ndarray) -> None:
         """``cross``: int32 [b, n] of -2 q.x, used up; ``found``: int64 [b, m], filled in."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from teacher import updates
+from teacher.cnn_ensemble import CnnEnsemble, forget_classifiers
 from teacher.embeddings import Embedded, embed_records, forget
 from teacher.ensemble import Ensemble, shard_key
 from teacher.features import Embedder
 from teacher.individual import answer_individually
+from teacher.mechanisms.batch import BatchMechanism
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.mechanism import Mechanism
@@ -25,6 +28,7 @@ from teacher.neighbors import ExactIndex
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.noise import Entropy
 from teacher.records import Records
+from teacher.reuse import Released
 from wall.cells import CellCounts, Cells
 from wall.errors import InvalidInput, TeacherFailed
 from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt
@@ -49,7 +53,8 @@ class Teacher:
         directory: the custodian's own (mode 0700), for private embeddings.
         num_classes: size of the public label set.
         entropy: the source of sampling bits and noise; there is no default.
-        batch_size: queries charged, searched and recorded together; a crash costs at most one batch of charges.
+        batch_size: queries charged, searched and recorded together; a crash costs at most one batch of charges. A batch mechanism
+            takes all new queries of a call together.
         workers: processes that compute features.
     """
 
@@ -74,6 +79,7 @@ class Teacher:
         self._mechanisms = [from_slot(slot) for slot in ledger.state.plan.slots]
         self._individual = any(isinstance(mechanism, IndKnn) for mechanism in self._mechanisms)
         self._serials = np.zeros(0, dtype=np.int64)
+        self._reused = 0  # queries of the present call on which earlier answers voted
         self._lock = threading.Lock()
         self._spec: ExtractorSpec | None = None
         self._records: Records | None = None
@@ -88,16 +94,29 @@ class Teacher:
             embedder = Embedder(spec, probe=probe, batch_size=self._batch_size, workers=self._workers)
             self._embed(self._opened(), spec, embedder)
             self._embedder, self._spec = embedder, spec
+            path = self._directory / f"answered-{spec.sha256()[:16]}.bin"
+            self._released = Released(path, self._index.features.shape[1])
             self._ledger.use_extractor(spec.sha256(), spec.public_fields())
+
+    def open(self) -> None:
+        """Read the private rows now, so that the custodian meets a missing file, and no caller does."""
+        with self._lock:
+            self._opened()
+
+    def export(self, path: Path) -> None:
+        """Write the auditors' copy of the ledger: every entry, nothing private."""
+        self._ledger.export(path)
 
     def add(self, records: Records) -> None:
         """Records that vote from the next query on. For the custodian: nothing is released, and nothing private is said.
 
         What a record of the same id spent before it was removed, it has spent. Durable when this returns; the time it takes does
-        not depend on how many queries were answered. Raises InvalidInput for rows that do not fit or an id that is present.
+        not depend on how many queries were answered. A row that is there already, with the same content, is left alone, so that
+        a call can be repeated. Raises InvalidInput for rows that do not fit or an id that is present with other content.
         """
         with self._lock:
             held = self._opened()
+            records = updates.without_repeated(records, held)
             updates.check(records, held, self._num_classes)
             self._ledger.in_custody(lambda connection: updates.add(connection, records))
             self._hold(held.joined(records))
@@ -112,9 +131,14 @@ class Teacher:
             raise InvalidInput("ids", "int64 [n]", f"{ids.dtype} {list(ids.shape)}")
         with self._lock:
             held = self._opened()
-            self._ledger.in_custody(lambda connection: updates.remove(connection, ids))
+            self._ledger.in_custody(lambda connection: updates.remove(connection, ids), purged=updates.TABLE)
             kept = ~np.isin(held.ids, ids)
             self._hold(Records(held.inputs[kept], held.labels[kept], held.ids[kept]))
+
+    def present(self, ids: np.ndarray) -> np.ndarray:
+        """Which of ``ids`` (int64 [n]) are records now: bool [n]. Private, for the custodian alone."""
+        with self._lock:
+            return np.isin(ids, self._opened().ids)
 
     def _opened(self) -> Records:
         """The records as they are now; the data source is read once."""
@@ -129,29 +153,66 @@ class Teacher:
             self._embed(records, self._spec, self._embedder)  # which forgets the rest, too
         else:
             forget(self._directory, records)
+            forget_classifiers(self._directory)
 
     def _embed(self, records: Records, spec: ExtractorSpec, embedder: Embedder) -> None:
         embedded = embed_records(self._directory, records, spec, embedder, self._embedding)
         self._index, self._labels = ExactIndex(embedded.features, embedded.ids), embedded.labels
-        self._ensembles = {size: self._ensemble(embedded, size) for size in self._ensemble_sizes()}
+        self._ensembles = {size: self._ensemble(embedded, size) for size in self._ensemble_sizes("linear")}
+        self._networks = {size: self._cnns(records, size) for size in self._ensemble_sizes("cnn")}
         if self._individual:
             self._serials = self._ledger.enrol(embedded.ids)
 
     def answer(self, queries: Queries) -> Answers:
         """Noisy labels for public inputs: int64 [n] with -1 where none was released, outcomes, and the receipt.
 
-        A query whose identity is known is served from the ledger at no charge; duplicates inside a batch are one query.
+        A query whose identity is known is served from the ledger at no charge; duplicates inside a batch are one query. For a
+        batch mechanism the queries that are not known are one batch and one charge.
         Raises InvalidInput before anything is charged, LedgerMismatch where the ledger refuses, TeacherFailed (a constant)
         for any failure after a charge.
         """
+        return self.answer_together([queries])[0]
+
+    def answer_together(self, calls: Sequence[Queries]) -> list[Answers]:
+        """Several calls' queries of one slot, as one batch: the answers of each call, all at once.
+
+        What several calls ask is charged once, to the first of them. Raises as ``answer`` does, for all calls alike.
+        """
         with self._lock:
-            spec, mechanism = self._ready("queries", queries.slot)
-            if isinstance(mechanism, ReverseKnn):
-                raise InvalidInput("queries.slot", "of a mechanism that answers queries, not one for cells", queries.slot)
+            spec, mechanism = self._answering(calls)
+            self._ledger.use_extractor(spec.sha256(), spec.public_fields())
+            identities = [queries.identities(spec.sha256(), mechanism.fields()) for queries in calls]
+            return self._answer(calls, identities)
+
+    def chargeable(self, call: Queries | Cells) -> int:
+        """How many distinct queries of a call would be charged for now: those not settled, as far as the cap goes. Public."""
+        with self._lock:
+            spec, mechanism = self._counting(call) if isinstance(call, Cells) else self._answering([call])
+            self._ledger.use_extractor(spec.sha256(), spec.public_fields())
+            named = spec.sha256(), mechanism.fields()
+            identities = [call.identity(*named)] if isinstance(call, Cells) else call.identities(*named)
+            new = sum(not self._settled(call.slot, identity) for identity in set(identities))
+            by_query = not isinstance(mechanism, IndKnn | BatchMechanism)
+            return min(new, self._ledger.state.left(call.slot, mechanism.stages[0])) if by_query else new
+
+    def whole(self, slot: int) -> bool:
+        """Whether a call of this slot is one batch by itself: priced as a whole, so neither split nor joined. Public."""
+        return slot < len(self._mechanisms) and isinstance(self._mechanisms[slot], BatchMechanism)
+
+    def _answering(self, calls: Sequence[Queries]) -> tuple[ExtractorSpec, Mechanism]:
+        """The extractor and the mechanism that answer these calls. Raises InvalidInput where one does not fit."""
+        slot = calls[0].slot
+        spec, mechanism = self._ready("queries", slot)
+        if isinstance(mechanism, ReverseKnn):
+            raise InvalidInput("queries.slot", "of a mechanism that answers queries, not one for cells", slot)
+        if len(calls) > 1 and self.whole(slot):
+            raise InvalidInput("calls", "one at a time for a mechanism that is charged by the batch", len(calls))
+        for queries in calls:
+            if queries.slot != slot:
+                raise InvalidInput("queries.slot", f"{slot}, as of the other calls of the batch", queries.slot)
             if queries.inputs.shape[1:] != spec.input_shape:
                 raise InvalidInput("queries.inputs", f"rows of shape {spec.input_shape}", queries.inputs.shape[1:])
-            self._ledger.use_extractor(spec.sha256(), spec.public_fields())
-            return self._answer(queries, queries.identities(spec.sha256(), mechanism.fields()))
+        return spec, mechanism
 
     def count(self, cells: Cells) -> CellCounts:
         """Noisy votes of all records in public cells: one release for the whole set, or the stored refusal.
@@ -160,17 +221,23 @@ class Teacher:
         Raises InvalidInput before anything is charged, LedgerMismatch and TeacherFailed as ``answer`` does.
         """
         with self._lock:
-            spec, mechanism = self._ready("cells", cells.slot)
-            if not isinstance(mechanism, ReverseKnn):
-                raise InvalidInput("cells.slot", "of the mechanism reverse_knn", cells.slot)
-            expected = (mechanism.cells, self._index.features.shape[1])
-            if cells.centers.shape != expected:
-                raise InvalidInput("cells.centers", f"int8 {list(expected)}, as mechanism and extractor say", cells.centers.shape)
+            spec, mechanism = self._counting(cells)
             self._ledger.use_extractor(spec.sha256(), spec.public_fields())
             return self._count(cells, cells.identity(spec.sha256(), mechanism.fields()))
 
+    def _counting(self, cells: Cells) -> tuple[ExtractorSpec, Mechanism]:
+        """The extractor and the mechanism that count in these cells. Raises InvalidInput where one does not fit."""
+        spec, mechanism = self._ready("cells", cells.slot)
+        if not isinstance(mechanism, ReverseKnn):
+            raise InvalidInput("cells.slot", "of the mechanism reverse_knn", cells.slot)
+        expected = (mechanism.cells, self._index.features.shape[1])
+        if cells.centers.shape != expected:
+            raise InvalidInput("cells.centers", f"int8 {list(expected)}, as mechanism and extractor say", cells.centers.shape)
+        return spec, mechanism
+
     def _ready(self, name: str, slot: int) -> tuple[ExtractorSpec, Mechanism]:
-        """The extractor in use and the slot's mechanism."""
+        """The extractor in use and the slot's mechanism, for a call that begins."""
+        self._reused = 0
         if self._spec is None:
             raise InvalidInput("extractor", f"set by use_extractor before the first {name}", None)
         if slot >= len(self._mechanisms):
@@ -182,29 +249,35 @@ class Teacher:
         served = self._settled(cells.slot, identity)
         if not served:
             self._settle(cells.slot, [identity], self._voters(cells.centers[np.newaxis]))  # [m, d] -> [1, m, d]
-        receipt, state = self._receipt(cells.slot, 1, int(served), before), self._ledger.state
+        receipt, state = self._receipt(cells.slot, 1, int(served), self._spent_since(cells.slot, before)), self._ledger.state
         if identity in state.refused:
             return CellCounts(None, receipt)
         counts = np.array(state.results[identity][HISTOGRAM], dtype=np.int64)
         return CellCounts(counts.reshape(-1, self._num_classes), receipt)
 
-    def _answer(self, queries: Queries, identities: list[str]) -> Answers:
-        first_row = {identity: row for row, identity in reversed(list(enumerate(identities)))}
-        todo = [i for i in first_row if not self._settled(queries.slot, i)]
-        todo.sort(key=first_row.__getitem__)  # charged in request order
-        before = dict(self._ledger.state.spent)
-        for start in range(0, len(todo), self._batch_size):
+    def _answer(self, calls: Sequence[Queries], identities: list[list[str]]) -> list[Answers]:
+        """``identities``: of each call's rows. Distinct new queries are charged in request order, call after call."""
+        slot = calls[0].slot
+        row = {i: x for queries, own in zip(calls, identities, strict=True) for i, x in zip(own, queries.inputs, strict=True)}
+        todo = [i for i in dict.fromkeys(i for own in identities for i in own) if not self._settled(slot, i)]
+        known, before = {i: set(self._ledger.state.results.get(i, {})) for i in todo}, dict(self._ledger.state.spent)
+        mechanism, size = self._mechanisms[slot], self._batch_size
+        if isinstance(mechanism, BatchMechanism):
+            mechanism.require(len(todo), self._index.features.shape[1])
+            size = max(1, len(todo))
+        for start in range(0, len(todo), size):
             self._progress("answering queries", start, len(todo))
-            batch = todo[start : start + self._batch_size]
-            # public inputs: a query with features that are not finite becomes zeros
-            embedded, _ = self._embedder.embed(queries.inputs[[first_row[i] for i in batch]])
-            self._settle(queries.slot, batch, self._voters(embedded))
+            batch = todo[start : start + size]
+            inputs = np.stack([row[i] for i in batch])
+            embedded, _ = self._embedder.embed(inputs)  # public: a query with features that are not finite becomes zeros
+            self._settle(slot, batch, self._voters(embedded, inputs))
         if todo:
             self._progress("answering queries", len(todo), len(todo))
-        return self._reply(queries.slot, identities, len(first_row) - len(todo), before)
+        return self._replies(slot, identities, known, before)
 
-    def _ensemble_sizes(self) -> set[int]:
-        return {mechanism.teachers for mechanism in self._mechanisms if isinstance(mechanism, Lnmax | Gnmax | ConfidentGnmax)}
+    def _ensemble_sizes(self, classifier: str) -> set[int]:
+        pates = [mechanism for mechanism in self._mechanisms if isinstance(mechanism, Lnmax | Gnmax | ConfidentGnmax)]
+        return {mechanism.teachers for mechanism in pates if mechanism.classifier == classifier}
 
     def _ensemble(self, embedded: Embedded, teachers: int) -> Ensemble:
         """PATE's classifiers on the private embeddings. They are trained in seconds and kept nowhere: nothing to purge."""
@@ -215,13 +288,28 @@ class Teacher:
             num_classes=self._num_classes,
             teachers=teachers,
             key=shard_key(self._directory),
-            progress=lambda done, total: self._progress("training the ensemble", done, total),
+            progress=self._training,
         )
 
-    def _voters(self, queries: np.ndarray) -> Electorate:
-        """The records as they are now before embedded queries, int8 [n_queries, d] or [n_queries, m, d]."""
+    def _cnns(self, records: Records, teachers: int) -> CnnEnsemble:
+        """PATE's networks on the private images, whatever the extractor; from the custodian's directory where they are known."""
+        return CnnEnsemble(
+            records,
+            num_classes=self._num_classes,
+            teachers=teachers,
+            key=shard_key(self._directory),
+            directory=self._directory,
+            workers=self._workers,
+            progress=self._training,
+        )
+
+    def _training(self, done: int, total: int) -> None:
+        self._progress("training the ensemble", done, total)
+
+    def _voters(self, queries: np.ndarray, inputs: np.ndarray | None = None) -> Electorate:
+        """The records as they are now before embedded queries, int8 [n_queries, d] or [n_queries, m, d]; ``inputs``: raw."""
         length = self._embedder.length(queries.shape[-1])
-        return Electorate(self._index, self._labels, self._num_classes, queries, length, self._ensembles)
+        return Electorate(self._index, self._labels, self._num_classes, queries, length, self._ensembles, self._networks, inputs)
 
     def _embedding(self, done: int, total: int) -> None:
         self._progress("embedding private records (percent)", 100 * done // max(1, total), 100)  # their number is private
@@ -235,7 +323,7 @@ class Teacher:
         mechanism, row = self._mechanisms[slot], {identity: position for position, identity in enumerate(batch)}
         if isinstance(mechanism, IndKnn):
             with self._failures():
-                answer_individually(self._ledger, slot, mechanism, voters, self._serials, batch, self._entropy)
+                self._answer_individually(slot, mechanism, voters, batch)
             return
         for stage in mechanism.stages:
             waiting = [i for i in batch if not self._settled(slot, i)]
@@ -247,32 +335,64 @@ class Teacher:
                 drawn = mechanism.draw(stage, voters.select([row[i] for i in charge.granted]), charge.granted, self._entropy)
                 self._ledger.record(charge, dict(zip(charge.granted, drawn.tolist(), strict=True)))
 
+    def _answer_individually(self, slot: int, mechanism: IndKnn, voters: Electorate, batch: list[str]) -> None:
+        reused = None
+        if mechanism.reuse:
+            results, select = self._ledger.state.results, mechanism.select(voters.length)
+            reused = self._released.votes(results, select, voters.queries, voters.num_classes)
+        answer_individually(self._ledger, slot, mechanism, voters, self._serials, batch, self._entropy, reused)
+        if reused is not None:
+            self._released.add(batch, voters.queries)
+            self._reused += int((reused.counts > 0).sum())
+
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Whatever goes wrong where private rows are at work is one constant outside."""
+        """Whatever goes wrong where private rows are at work is one constant outside.
+
+        Every Exception, none by name: which one it is may depend on a record. An interrupt is the operator's, and passes.
+        """
         try:
             yield
         except Exception as error:
             (self._directory / "errors.log").open("a").write(traceback.format_exc())
             raise TeacherFailed from error
 
-    def _reply(self, slot: int, identities: list[str], served: int, before: dict[tuple[int, str], int]) -> Answers:
-        state, mechanism = self._ledger.state, self._mechanisms[slot]
-        settled = {
-            i: (Outcome.CAP_REACHED, ABSTAINED) if i in state.refused else mechanism.outcome(state.results[i])
-            for i in dict.fromkeys(identities)
-        }
-        receipt = self._receipt(slot, len(identities), served, before)
-        outcomes = np.array([settled[i][0] for i in identities], dtype=np.uint8)
-        return Answers(np.array([settled[i][1] for i in identities], dtype=np.int64), outcomes, receipt)
+    def _replies(
+        self, slot: int, identities: list[list[str]], known: dict[str, set[str]], before: dict[tuple[int, str], int]
+    ) -> list[Answers]:
+        """Each call's answers. ``known``: the releases that a query had which was not settled; it is new to the first call that
+        asks it and served to the others. A charge for a batch or for all is that of the first call with a new query."""
+        state, mechanism, unclaimed = self._ledger.state, self._mechanisms[slot], dict(known)
+        once = self._spent_since(slot, before) if isinstance(mechanism, IndKnn | BatchMechanism) else None
+        replies = []
+        for own in identities:
+            new = {i: unclaimed.pop(i) for i in dict.fromkeys(own) if i in unclaimed}
+            charged = {s: sum(s in state.results.get(i, {}) and s not in had for i, had in new.items()) for s in mechanism.stages}
+            if once is not None:
+                charged, once = (once, dict.fromkeys(once, 0)) if new else (dict.fromkeys(once, 0), once)
+            settled = {
+                i: (Outcome.CAP_REACHED, ABSTAINED) if i in state.refused else mechanism.outcome(state.results[i])
+                for i in set(own)
+            }
+            outcomes = np.array([settled[i][0] for i in own], dtype=np.uint8)
+            receipt = self._receipt(slot, len(own), len(settled) - len(new), charged)
+            if isinstance(mechanism, BatchMechanism):
+                receipt = replace(receipt, cliques=mechanism.cliques([state.results.get(i, {}) for i in settled]))
+            replies.append(Answers(np.array([settled[i][1] for i in own], dtype=np.int64), outcomes, receipt))
+        return replies
 
-    def _receipt(self, slot: int, asked: int, served: int, before: dict[tuple[int, str], int]) -> Receipt:
-        state, stages = self._ledger.state, self._mechanisms[slot].stages
+    def _spent_since(self, slot: int, before: dict[tuple[int, str], int]) -> dict[str, int]:
+        spent, stages = self._ledger.state.spent, self._mechanisms[slot].stages
+        return {stage: spent.get((slot, stage), 0) - before.get((slot, stage), 0) for stage in stages}
+
+    def _receipt(self, slot: int, asked: int, served: int, charged: dict[str, int]) -> Receipt:
+        state = self._ledger.state
         return Receipt(
             asked=asked,
             served=served,
-            charged={s: state.spent.get((slot, s), 0) - before.get((slot, s), 0) for s in stages},
-            left={s: state.left(slot, s) for s in stages},
+            charged=charged,
+            left={stage: state.left(slot, stage) for stage in self._mechanisms[slot].stages},
             ledger_position=state.seq,
             ledger_head=state.head,
+            reused=self._reused,
         )

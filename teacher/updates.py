@@ -1,7 +1,7 @@
-"""Records that came or went after the data set was opened: private rows in the ledger's file, next to the payments.
+"""Records that came or went after the data set was opened: private rows in the ledger's database, next to the payments.
 
-A removed record leaves its id and nothing else: secure_delete overwrites what SQLite frees, and no digest is kept. The data
-source may still hold it; it is the custodian's to delete there.
+A removed record leaves its id and nothing else: SQLite overwrites what it frees, on PostgreSQL the table is written anew, and no
+digest is kept. The data source may still hold it, as may a server's WAL and backups; they are the custodian's to clean.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import sqlalchemy as sa
 from teacher.records import Records
 from wall.errors import InvalidInput
 
+TABLE = "updates"
 updates_metadata = sa.MetaData()
 updates = sa.Table(
-    "updates",
+    TABLE,
     updates_metadata,
     sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("label", sa.Integer),  # null: removed
@@ -24,7 +25,7 @@ updates = sa.Table(
 
 def present(connection: sa.Connection, base: Records) -> Records:
     """The records of the data source less those removed, plus those added, which come last, ascending by id."""
-    if not sa.inspect(connection).has_table(updates.name):
+    if not sa.inspect(connection).has_table(TABLE):
         return base
     rows = connection.execute(sa.select(updates).order_by(updates.c.id)).all()
     kept = ~np.isin(base.ids, np.array([row.id for row in rows], dtype=np.int64))
@@ -54,6 +55,23 @@ def remove(connection: sa.Connection, ids: np.ndarray) -> None:
     for identity in ids.tolist():
         connection.execute(updates.delete().where(updates.c.id == identity))
         connection.execute(updates.insert(), {"id": identity, "label": None, "input": None})
+
+
+def without_repeated(records: Records, held: Records) -> Records:
+    """The rows that are not among those held with the same id, label and input. Rows of another form are left for ``check``."""
+    alike = records.inputs.dtype == held.inputs.dtype and records.inputs.shape[1:] == held.inputs.shape[1:]
+    if not alike or not records.labels.shape == records.ids.shape == records.inputs.shape[:1]:
+        return records
+    place = {identity: row for row, identity in enumerate(held.ids.tolist())}
+    rows = zip(records.ids.tolist(), records.labels.tolist(), records.inputs, strict=True)
+    new = np.array(
+        [
+            (row := place.get(identity)) is None or label != held.labels[row] or x.tobytes() != held.inputs[row].tobytes()
+            for identity, label, x in rows
+        ],
+        dtype=bool,
+    )
+    return Records(records.inputs[new], records.labels[new], records.ids[new])
 
 
 def check(records: Records, like: Records, num_classes: int) -> None:

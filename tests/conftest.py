@@ -1,4 +1,4 @@
-"""Fixtures that several folders of tests share: tiny image folders, a record of opened files, the real data sets."""
+"""Fixtures that several folders of tests share: tiny image folders, opened files, real data sets, a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 from PIL import Image
+
+from teacher.privacy.database import Place
+from tests import postgres as postgres_server
 
 REPOSITORY = Path(__file__).parents[1]
 COLOURS = {"cat": (200, 30, 30), "dog": (30, 30, 200)}  # one colour a class: a decoded image tells where it came from
 _recorder: list[str] | None = None
+
+# The same examples in every run, however slow the machine is.
+settings.register_profile("labelwall", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("labelwall")
 
 
 def _hook(event: str, args: tuple[object, ...]) -> None:
@@ -62,3 +70,24 @@ def realdata_root() -> Path:
     if not root.is_dir():
         pytest.skip(f"no real data sets: {root} is not a folder. Name one in LABELWALL_DATA.")
     return root
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say once, and without being asked, that a server's tests did not run."""
+    skipped = [found for found in terminalreporter.stats.get("skipped", []) if postgres_server.MISSING in str(found.longrepr)]
+    if skipped:
+        terminalreporter.write_line(f"skipped {len(skipped)} tests of a ledger on a server: {postgres_server.MISSING}")
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgres_server.Server]:
+    """A throw-away PostgreSQL server, one for all workers; skips where its programs are not installed."""
+    base = tmp_path_factory.getbasetemp()
+    with postgres_server.shared_server((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "postgres") as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Where a ledger can be created: a file, and a schema of a server. A test that takes it runs on both."""
+    return tmp_path / "ledger.sqlite" if request.param == "sqlite" else request.getfixturevalue("postgres").schema()

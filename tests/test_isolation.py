@@ -80,7 +80,7 @@ def probe(package: str, root: Path, home: Path) -> dict:  # type: ignore[type-ar
     places = dict.fromkeys(caches, str(home))
     environment = os.environ | places | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", PROBE, package, str(home)]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

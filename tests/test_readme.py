@@ -13,6 +13,7 @@ import pipeline
 from experiment.compare_config import parse_comparison
 from experiment.settings import config_parser, parse
 from teacher.mechanisms.registry import MECHANISMS
+from teacher.service.config import ServiceConfig
 
 REPOSITORY = Path(__file__).parents[1]
 README, GUIDE = REPOSITORY / "README.md", REPOSITORY / "docs" / "guide.md"
@@ -24,7 +25,11 @@ OWN = {
     "json": "plan",
     "queries": "predict",
     "out": "predict",
+    "rows": "records",
+    "images": "records",
+    "dry_run": "records",
 }  # options of one command, next to the settings
+VALUED = {"run_dir", "queries", "out", "rows", "images"}
 HASH, EXAMPLE = "HASH", "own.yaml"  # words that stand for something of the reader's
 
 
@@ -67,9 +72,13 @@ def test_an_examples_settings_are_valid(line: str) -> None:
     own_folder = str(REPOSITORY / "configs" / "own_folder.yaml")
     arguments = [own_folder if a == EXAMPLE else str(REPOSITORY / a) if a.startswith("configs/") else a for a in arguments]
     parser = config_parser(command, "", arguments)
+    if command == "serve":
+        parser.add_class_arguments(ServiceConfig, "service")
     for name, owner in OWN.items():
         if owner == command:
-            parser.add_argument(f"--{name}", action="store" if name in ("run_dir", "queries", "out") else "store_true")
+            parser.add_argument(f"--{name}", action="store" if name in VALUED else "store_true")
+    if command == "records":
+        parser.add_argument("change")
     config, _ = parse(parser, arguments)
     assert config.rounds
 

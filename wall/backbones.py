@@ -48,7 +48,7 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
     if (name == "mlp") != (len(input_shape) == 1):
         raise InvalidInput("backbone", "mlp for feature vectors and a convolutional network for images", name)
     network = NETWORKS[name](input_shape, num_classes)
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network.to(memory_format=torch.channels_last)
 
 
 def preprocess(inputs: np.ndarray, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:

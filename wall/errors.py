@@ -32,3 +32,11 @@ class TeacherFailed(LabelwallError):
 
     def __init__(self) -> None:
         super().__init__("the teacher could not complete the request; what was charged stays charged. Ask again.")
+
+
+class Refused(LabelwallError):
+    """The service refused a request, or could not be reached. ``code``: why, one of a fixed list (docs/guide.md)."""
+
+    def __init__(self, code: str, text: str) -> None:
+        self.code = code
+        super().__init__(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -70,6 +71,8 @@ class Receipt:
     left: dict[str, int]  # release -> how many the slot may still pay for
     ledger_position: int  # sequence number of the last entry
     ledger_head: str  # its hash (hex), which `audit --expect_head` accepts
+    cliques: dict[str, int] = field(default_factory=dict)  # batches: largest clique bound, queries whose bound is a colouring's
+    reused: int = 0  # of the queries, those on which earlier answers voted, at no charge
 
 
 @dataclass(frozen=True)
@@ -81,15 +84,30 @@ class Answers:
     receipt: Receipt
 
 
+def joined(parts: Sequence[Answers]) -> Answers:
+    """Answers to one call's consecutive parts as the call's answers; what is left, and the ledger's place, are the last one's."""
+    first, last = parts[0].receipt, parts[-1].receipt
+    charged = {release: sum(part.receipt.charged[release] for part in parts) for release in first.charged}
+    counts = ((p.receipt.asked, p.receipt.served, p.receipt.reused) for p in parts)
+    asked, served, reused = (sum(values) for values in zip(*counts, strict=True))
+    bounds = [part.receipt.cliques for part in parts if part.receipt.cliques]
+    whole = (
+        {"largest": max(b["largest"] for b in bounds), "by_colouring": sum(b["by_colouring"] for b in bounds)} if bounds else {}
+    )
+    receipt = Receipt(asked, served, charged, last.left, last.ledger_position, last.ledger_head, whole, reused)
+    return Answers(np.concatenate([p.labels for p in parts]), np.concatenate([p.outcomes for p in parts]), receipt)
+
+
 @dataclass(frozen=True)
 class ExtractorSpec:
     """A feature map by name: data, never code.
 
-    ``backbone``: "hog", "raw" (feature vectors as they are), or a name known to wall.backbones.
+    ``backbone``: "hog", "raw" (feature vectors as they are), "box" (vectors in a declared domain), or a name of wall.backbones.
     ``num_classes``, ``input_shape``: constructor arguments of a network backbone; input_shape is (height, width,
     channels) of the raw images, or (dimensions,).
     ``weights``: the network's state dict as safetensors bytes; empty for "hog" and "raw".
-    ``mean``, ``std``: per-channel pixel statistics of PUBLIC rows, on the 0..1 scale, applied before the network.
+    ``mean``, ``std``: per-channel pixel statistics of PUBLIC rows, on the 0..1 scale, applied before the network; for "box" the
+    middle and half the length of each side of the domain, whose sides become -63..63.
     ``center``, ``scale``: features are L2-normalised after subtracting ``center`` (zeros where empty), then multiplied
     by ``scale`` and rounded to integers in -63..63. Both come from PUBLIC rows or are constants.
     """

@@ -58,9 +58,9 @@ def train_privately(
     """
     rate = config.batch_size / config.expected_records
     steps = round(config.epochs / rate)
-    multiplier, by_prv, by_rdp = calibrate(epsilon, delta, rate, steps)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Opacus on hooks, and on noise that is not cryptographic: this module says so too
+        warnings.simplefilter("ignore")  # Opacus on hooks, orders, and its noise: this module says so too
+        multiplier, by_prv, by_rdp = calibrate(epsilon, delta, rate, steps)
         torch.manual_seed(seed)
         linear = isinstance(config, LinearNoisySgd)
         network = nn.Linear(inputs.shape[1], num_classes) if linear else tanh_cnn(inputs.shape[1:], num_classes)
@@ -117,7 +117,7 @@ def _descend(
                 F.cross_entropy(wrapped(inputs[rows]), labels[rows]).backward()
             else:
                 for parameter in wrapped.parameters():
-                    parameter.grad_sample = torch.zeros(0, *parameter.shape)  # type: ignore[attr-defined]
+                    parameter.grad_sample = torch.zeros(0, *parameter.shape)
             optimizer.step()
             optimizer.zero_grad()
         if progress is not None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from teacher.ensemble import Ensemble
 from teacher.kernels import Select, Similar
+from teacher.mechanisms.radii import cell_numbers
 from teacher.neighbors import ExactIndex, sampled_votes
 from teacher.privacy.noise import Entropy
 from wall.cells import nearest_cells
+
+if TYPE_CHECKING:
+    from teacher.cnn_ensemble import CnnEnsemble
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,8 @@ class Electorate:
 
     ``index``: of the records whose features are finite; ``labels``: int64 [n_records]; ``queries``: int8 [n_queries, d], or
     [n_queries, m, d] where a query is a set of m cells. ``length``: that of a unit vector after quantisation, public.
-    ``ensembles``: by their number of classifiers.
+    ``ensembles``: linear ones, by their number of classifiers; ``networks``: those that vote on ``inputs``, the batch's images,
+    uint8 [n_queries, h, w, c].
     """
 
     index: ExactIndex = field(repr=False)
@@ -29,10 +35,13 @@ class Electorate:
     queries: np.ndarray = field(repr=False)
     length: float = 1.0
     ensembles: Mapping[int, Ensemble] = field(default_factory=dict, repr=False)
+    networks: Mapping[int, CnnEnsemble] = field(default_factory=dict, repr=False)
+    inputs: np.ndarray | None = field(default=None, repr=False)
 
     def select(self, rows: Sequence[int]) -> Electorate:
         """The same voters before a part of the queries, in the order of ``rows``."""
-        return replace(self, queries=self.queries[list(rows)])
+        inputs = None if self.inputs is None else self.inputs[list(rows)]
+        return replace(self, queries=self.queries[list(rows)], inputs=inputs)
 
     def similar(self, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
         """For each query, the records that a kernel selects, as rows of ``labels``; among the candidates of ``hashing``."""
@@ -60,6 +69,29 @@ class Electorate:
             np.add.at(counts, (nearest_cells(features, centers, neighbours), self.labels[:, None]), 1)
         return votes.reshape(len(votes), -1)  # [n_queries, m, n_classes] -> [n_queries, m * n_classes]
 
-    def teacher_votes(self, teachers: int) -> np.ndarray:
+    def ball_votes(self, squared_radii: np.ndarray) -> np.ndarray:
+        """Records of each class at most so far from each query (int64 [n_queries]): int64 [n_queries, n_classes]."""
+        votes = np.zeros((len(self.queries), self.num_classes), dtype=np.int64)
+        for counts, squared, reach in zip(votes, self.index.distances(self.queries), squared_radii.tolist(), strict=True):
+            counts += np.bincount(self.labels[squared <= reach], minlength=self.num_classes)
+        return votes
+
+    def ball_counts(self, squared_radii: np.ndarray) -> np.ndarray:
+        """Records within each of some radii (int64 [m], ascending) of each query: int64 [n_queries, m]."""
+        counts = np.zeros((len(self.queries), len(squared_radii)), dtype=np.int64)
+        for row, squared in zip(counts, self.index.distances(self.queries), strict=True):
+            nearest = np.searchsorted(squared_radii, squared)  # the first radius that reaches the record
+            row += np.bincount(nearest, minlength=len(row) + 1)[: len(row)].cumsum()
+        return counts
+
+    def grid_counts(self, cells: int) -> np.ndarray:
+        """Records in each cell of a uniform grid over the domain box, ``cells`` a side: int64 [cells^d]."""
+        features = self.index.features
+        return np.bincount(cell_numbers(features, cells), minlength=cells ** features.shape[1])
+
+    def teacher_votes(self, teachers: int, classifier: str) -> np.ndarray:
         """How many of so many classifiers, each trained on a shard of its own, choose each class: int64 [n_queries, c]."""
-        return self.ensembles[teachers].votes(self.queries)
+        if classifier == "linear":
+            return self.ensembles[teachers].votes(self.queries)
+        assert self.inputs is not None
+        return self.networks[teachers].votes(self.inputs)

@@ -25,6 +25,14 @@ COUNT_NOISE, LABEL_NOISE = "count", "label"  # what a draw is for
 FEWEST = 30  # the noise of a label is never scaled for fewer neighbours
 
 
+@dataclass(frozen=True, eq=False)
+class Reused:
+    """What earlier answers say on a batch, public: ``sums`` int64 [q, n_classes] in units of 1/GRID, ``counts`` int64 [q]."""
+
+    sums: np.ndarray
+    counts: np.ndarray
+
+
 @dataclass(frozen=True)
 class IndKnn:
     """Weighted votes of the records at least ``threshold`` similar; each record may lose ``rho`` in all, and then is silent.
@@ -37,9 +45,12 @@ class IndKnn:
 
     Args:
         kind: the mechanism's name.
-        kernel: similarity of two feature vectors: "cosine" (negative ones count as 0) or "rbf", exp(-|x - q|^2 / bandwidth^2).
+        kernel: similarity of two feature vectors: "cosine" (negative ones count as 0) or "rbf",
+            exp(-max(0, |x - q|^2 - near^2) / bandwidth^2).
         threshold: records at least this similar to a query are its neighbours, in (0, 1]; rounded to multiples of 1/4096.
         bandwidth: of the rbf kernel, in lengths of a normalised feature vector; unused by cosine.
+        near: distance within which a record's similarity is 1, in the same unit; unused by cosine. A narrow bandwidth needs it
+            where no record is close: weights are multiples of 1/128.
         sigma_label: noise on a class's weighted votes is sigma_label * sqrt(max(noisy number of neighbours, 30)), in votes.
         sigma_count: scale of the discrete Gaussian noise on the number of neighbours, in records; null: sqrt(T / (6 rho)) for
             T planned queries.
@@ -47,18 +58,22 @@ class IndKnn:
         bits: hyperplanes of a table, 1..16: 2^bits buckets.
         hash_seed: of the hyperplanes; public, and no secret is gained by changing it.
         rho: what one record may lose over all answers, zCDP; null: all that the budget's epsilon and delta buy.
+        reuse: whether queries that were answered before vote with their labels, as records do, and for nothing: for streams
+            that outlast the records' budgets.
     """
 
     kind: Literal["ind_knn"] = "ind_knn"
     kernel: Literal["cosine", "rbf"] = "cosine"
     threshold: float = 0.5
     bandwidth: float = 1.0
+    near: float = 0.0
     sigma_label: float = 0.5
     sigma_count: float | None = None
     tables: int = 0
     bits: int = 8
     hash_seed: int = 0
     rho: float | None = None
+    reuse: bool = False
 
     stages = (ANSWER,)
     once_a_round = False
@@ -72,7 +87,7 @@ class IndKnn:
             value, least = getattr(self, name), 1e-9 if name == "rho" else 1e-3
             if value is not None and not least <= value <= 1e6:
                 raise InvalidInput(f"mechanism.{name}", f"between {least:g} and 1e6", value)
-        for name, low, high in (("tables", 0, 1000), ("bits", 1, 16), ("hash_seed", 0, 2**31)):
+        for name, low, high in (("near", 0, 1e6), ("tables", 0, 1000), ("bits", 1, 16), ("hash_seed", 0, 2**31)):
             if not low <= getattr(self, name) <= high:
                 raise InvalidInput(f"mechanism.{name}", f"between {low} and {high}", getattr(self, name))
         if self.sigma_count is not None and self.rho is not None and self._count_units() > FULL:
@@ -113,7 +128,7 @@ class IndKnn:
 
     def select(self, length: float) -> Select:
         """The kernel with its threshold, for features that give a unit vector this public ``length``."""
-        return cosine(self.threshold) if self.kernel == "cosine" else rbf(self.threshold, self.bandwidth, length)
+        return cosine(self.threshold) if self.kernel == "cosine" else rbf(self.threshold, self.bandwidth, length, self.near)
 
     def hashing(self) -> tuple[int, int, int] | None:
         """(tables, bits, seed) of the hyperplanes, None where all records are looked at."""
@@ -139,6 +154,7 @@ class IndKnn:
         num_classes: int,
         keys: Sequence[str],
         entropy: Entropy,
+        reused: Reused | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Queries one after the other: int64 [n_queries, 2] of (noisy number of neighbours, label), and int64 [n] units paid.
 
@@ -149,6 +165,7 @@ class IndKnn:
         and they pay 1/(2 sigma_count^2); 3. the scale s of the label's noise follows from the released number; 4. each takes
         the largest weight w <= kernel with w^2/(2 s^2) within what it has left, and pays that; 5. the class of the largest
         sum of weights plus N_Z(0, s^2) is released, ties to the lowest. An empty or exhausted neighbourhood takes the same way.
+        ``reused`` counts in 3 and 5, as neighbours who pay nothing; it is public, so that neither release says more by it.
         """
         left, price = left.copy(), self._count_units()
         before = left.copy()
@@ -160,13 +177,14 @@ class IndKnn:
             rows, weights = rows[able], neighbours.weights[able].astype(np.int64)
             left[rows] -= price
             values[j, 0] = len(rows) + count_noise[j]
-            scale = self._noise(int(values[j, 0]))
+            scale = self._noise(int(values[j, 0]) + (0 if reused is None else int(reused.counts[j])))
             prices = self._prices(scale)
             weights = np.minimum(weights, np.searchsorted(prices, left[rows], side="right") - 1)
             left[rows] -= prices[weights]
             sums = np.bincount(labels[rows], weights=weights, minlength=num_classes).astype(np.int64)  # exact below 2^53
             noise = entropy.discrete_gaussian(float(scale), [keys[j]], LABEL_NOISE, num_classes)[0]
-            values[j, 1] = (sums + noise).argmax()
+            public = 0 if reused is None else reused.sums[j]
+            values[j, 1] = (sums + public + noise).argmax()
         return values, before - left
 
     def _sigma_count(self) -> float:

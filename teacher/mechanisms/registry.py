@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import TypeAlias, get_args
 
+from teacher.mechanisms.batch_knn import BatchKnn
 from teacher.mechanisms.ind_knn import IndKnn
+from teacher.mechanisms.naive_knn import NaiveKnn
 from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.mechanisms.radius import RadiusNeighbours
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.plan import Slot
 from wall.errors import InvalidInput, LedgerMismatch
 
-AnyMechanism: TypeAlias = PrivateKnn | IndKnn | ReverseKnn | Lnmax | Gnmax | ConfidentGnmax  # a union, told apart by `kind`
+AnyMechanism: TypeAlias = (  # a union, told apart by `kind`
+    PrivateKnn | IndKnn | ReverseKnn | NaiveKnn | Lnmax | Gnmax | ConfidentGnmax | RadiusNeighbours | BatchKnn
+)
 
 MECHANISMS: dict[str, type[AnyMechanism]] = {m.kind: m for m in get_args(AnyMechanism)}
 DEFAULT_KIND = PrivateKnn.kind

@@ -11,14 +11,15 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 
-from teacher.privacy.conversion import epsilon_from_rdp, round_up
-from teacher.privacy.curves import ORDERS, check_release, gaussian_rdp, release_rdp
+from teacher.privacy.conversion import epsilon_from_rdp, float_above, round_up
+from teacher.privacy.curves import ORDERS, check_release, gaussian_rdp, pure_epsilon, release_rdp
 from teacher.privacy.discrete_pld import discrete_pld_epsilon
 from teacher.privacy.plan import Plan, Release
 from wall.errors import BudgetRefused, InvalidInput
@@ -47,6 +48,7 @@ def certificates(plan: Plan) -> dict[str, Certificate]:
     - ``tight``: exact curves (screening, contest with three outcomes), RDP. Certified.
     - ``screening_exact_argmax_gaussian``: exact screening, Gaussian bound for the argmax, RDP. Certified.
     - ``gaussian_rdp``: the Gaussian bound for both, RDP. Certified.
+    - ``pure_added``: pure releases add up, the rest by ``tight``. Certified; absent where no release is pure.
     - ``pld_discrete``: privacy loss distribution of the discrete laws. Certified; absent where a release of the list has
       no dominating pair.
     - ``pld_continuous``: the same by dp-accounting for continuous noise, which is not what is drawn. Not certified; absent
@@ -66,6 +68,8 @@ def _certificates(releases: bytes, delta: float) -> tuple[tuple[str, Certificate
     """``releases``: canonical JSON, because a Release holds a dictionary and can not be a key itself."""
     bought = [Release(**fields) for fields in json.loads(releases)]
     found = [(name, _renyi(bought, delta, bound, note)) for name, (bound, note) in _RENYI.items()]
+    if any(pure_epsilon(release) is not None for release in bought if release.cap):
+        found.append(("pure_added", _pure_added(bought, delta)))
     epsilon = discrete_pld_epsilon(bought, delta)
     if epsilon is not None:
         found.append(("pld_discrete", Certificate(epsilon, True, None, "privacy loss distribution of the discrete laws")))
@@ -155,6 +159,20 @@ def _sensitivity(release: Release) -> float:
 def _renyi(bought: Sequence[Release], delta: float, bound: Bound, note: str) -> Certificate:
     epsilon, order = epsilon_from_rdp(ORDERS, _total(bought, [r.cap for r in bought], bound), delta)
     return Certificate(epsilon, True, order, note)
+
+
+def _pure_added(bought: Sequence[Release], delta: float) -> Certificate:
+    """Basic composition of the pure releases with the others' certificate, however they interleave: docs/privacy.md, section 15.
+
+    With L = L_pure L_rest the likelihood ratio of the transcript, L_pure <= e^s almost surely for s the sum of caps times
+    epsilons. So E_P[(1 - e^(s + t) / L)_+] <= E_P[(1 - e^t / L_rest)_+], and the conversion of the rest's moments bounds that.
+    """
+    prices = [pure_epsilon(release) for release in bought]
+    rest = [release for release, price in zip(bought, prices, strict=True) if price is None]
+    total = sum((release.cap * price for release, price in zip(bought, prices, strict=True) if price is not None), Fraction(0))
+    others = _renyi(rest, delta, release_rdp, "") if rest else Certificate(0.0, True, None, "")
+    epsilon = float_above(total + Fraction(others.epsilon))
+    return Certificate(epsilon, True, others.order, "pure releases add up, the rest by exact curves and RDP")
 
 
 def _total(bought: Sequence[Release], counts: Sequence[int], bound: Bound) -> np.ndarray:

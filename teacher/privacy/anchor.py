@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -26,10 +27,14 @@ class Anchor:
         return None
 
     def advance(self, seq: int, digest: str) -> None:
-        """Durably replace the anchored entry."""
-        scratch = self._path.with_name(self._path.name + ".part")
-        with open(scratch, "w") as file:
-            json.dump({"seq": seq, "hash": digest}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(self._path)
+        """Durably replace the anchored entry, never by an earlier one: of two processes, the slower may come second."""
+        with open(self._path.with_name(self._path.name + ".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self._path.exists() and json.loads(self._path.read_text())["seq"] >= seq:
+                return
+            scratch = self._path.with_name(self._path.name + ".part")
+            with open(scratch, "w") as file:
+                json.dump({"seq": seq, "hash": digest}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(self._path)

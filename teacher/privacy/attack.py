@@ -1,14 +1,30 @@
-"""Which statistical audit belongs to which mechanism, and the two settings it is run at: as configured, and with little noise."""
+"""Which statistical audit belongs to which mechanism, and the settings it is run at: as configured, and with little noise."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.mechanism import Mechanism
-from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.reverse_knn import ReverseKnn
-from teacher.privacy.empirical import PROBE_DELTA, EmpiricalFinding, audit_mechanism, probe, require_known
+from teacher.privacy.empirical import PROBE_DELTA, EmpiricalFinding, audit_mechanism, probe
+from teacher.privacy.empirical_batch import Batch, audit_batch, probe_batch
 from teacher.privacy.empirical_cells import audit_cells, probe_cells
+from teacher.privacy.empirical_individual import PARTS, audit_individual, probes_individual
+from teacher.privacy.worst_case import Voting
+from wall.errors import InvalidInput
+
+Known = Voting | IndKnn | ReverseKnn | Batch
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What is audited: ``parts`` of individual budgets alone; a mechanism of another kind as a whole."""
+
+    mechanism: Known
+    delta: float
+    parts: tuple[str, ...] = PARTS
 
 
 def attack(mechanisms: Sequence[Mechanism], *, delta: float, trials: int, confidence: float) -> list[EmpiricalFinding]:
@@ -16,13 +32,31 @@ def attack(mechanisms: Sequence[Mechanism], *, delta: float, trials: int, confid
 
     Raises InvalidInput, before anything is drawn, for a mechanism whose worst-case pairs are not known.
     """
-    known: list[PrivateKnn | ReverseKnn] = [m if isinstance(m, ReverseKnn) else require_known(m) for m in mechanisms]
-    weak = [probe_cells(m) if isinstance(m, ReverseKnn) else probe(m) for m in known]
-    asked = dict.fromkeys([(m, delta) for m in known] + [(m, PROBE_DELTA) for m in weak])
-    return [_audit(m, at, trials, confidence) for m, at in asked]
+    known = [_require_known(mechanism) for mechanism in mechanisms]
+    asked = dict.fromkeys([*(_Setting(m, delta) for m in known), *(weak for m in known for weak in _probes(m))])
+    return [_audit(setting, trials, confidence) for setting in asked]
 
 
-def _audit(mechanism: PrivateKnn | ReverseKnn, delta: float, trials: int, confidence: float) -> EmpiricalFinding:
+def _require_known(mechanism: Mechanism) -> Known:
+    if not isinstance(mechanism, Known):
+        raise InvalidInput("mechanism", "one with known worst-case pairs", type(mechanism).__name__)
+    return mechanism
+
+
+def _probes(mechanism: Known) -> list[_Setting]:
+    if isinstance(mechanism, IndKnn):
+        return [_Setting(weak, PROBE_DELTA, parts) for weak, parts in probes_individual(mechanism)]
+    if isinstance(mechanism, Batch):
+        return [_Setting(probe_batch(mechanism), PROBE_DELTA)]
+    return [_Setting(probe_cells(mechanism) if isinstance(mechanism, ReverseKnn) else probe(mechanism), PROBE_DELTA)]
+
+
+def _audit(setting: _Setting, trials: int, confidence: float) -> EmpiricalFinding:
+    mechanism = setting.mechanism
+    if isinstance(mechanism, IndKnn):
+        return audit_individual(mechanism, delta=setting.delta, trials=trials, confidence=confidence, releases=setting.parts)
     if isinstance(mechanism, ReverseKnn):
-        return audit_cells(mechanism, delta=delta, trials=trials, confidence=confidence)
-    return audit_mechanism(mechanism, delta=delta, trials=trials, confidence=confidence)
+        return audit_cells(mechanism, delta=setting.delta, trials=trials, confidence=confidence)
+    if isinstance(mechanism, Batch):
+        return audit_batch(mechanism, delta=setting.delta, trials=trials, confidence=confidence)
+    return audit_mechanism(mechanism, delta=setting.delta, trials=trials, confidence=confidence)

@@ -19,6 +19,7 @@ from teacher.privacy.plan import Plan
 from wall.errors import LabelwallError, MissingData
 
 PREPAID_KIND = "ind_knn"
+BATCH_KINDS = ("radius", "batch_knn")
 KNOWN = {
     "genesis": {"format", "dataset", "unsafe", "plan"},
     "extractor": {"sha256", "fields"},
@@ -122,6 +123,7 @@ def _check_entries(rows: list[tuple], finding: Finding) -> None:  # type: ignore
             return
         plan = Plan.from_json(bodies[0][1]["plan"])
         _check_prepaid(plan, finding)
+        _check_batches(plan, finding)
         _check_certificate(bodies[0][1], plan, finding)
         _check_counts(bodies, plan, finding)
     except (KeyError, TypeError, ValueError, AttributeError, LabelwallError) as error:
@@ -159,9 +161,24 @@ def _check_prepaid(plan: Plan, finding: Finding) -> None:
                 finding.problems.append(f"release {release.name!r} of slot {slot} should be charged once and in full")
 
 
+def _check_batches(plan: Plan, finding: Finding) -> None:
+    """One charge for many queries is sound where the mechanism itself splits an epsilon over them, and costs just that."""
+    for slot, entry in enumerate(plan.slots):
+        for release in entry.releases:
+            whole = release.curve == "pure" and release.parameters == {"epsilon": entry.mechanism.get("epsilon")}
+            known = entry.mechanism.get("kind") in BATCH_KINDS
+            if release.batch and not (known and whole and len(entry.releases) == 1):
+                finding.problems.append(
+                    f"release {release.name!r} of slot {slot} is charged by the batch, but its mechanism is not"
+                )
+            if known and not release.batch:
+                finding.problems.append(f"release {release.name!r} of slot {slot} should be charged by the batch")
+
+
 def _check_counts(bodies: list[tuple], plan: Plan, finding: Finding) -> None:  # type: ignore[type-arg]
     caps = {(slot, r.name): r.cap for slot, entry in enumerate(plan.slots) for r in entry.releases}
     prepaid = {(slot, r.name) for slot, entry in enumerate(plan.slots) for r in entry.releases if r.prepaid}
+    whole = prepaid | {(slot, r.name) for slot, entry in enumerate(plan.slots) for r in entry.releases if r.batch}
     outcomes = {(slot, r.name) for slot, e in enumerate(plan.slots) for r in e.releases if r.curve in ("screening", "argmax")}
     charged: Counter[tuple[int, str]] = Counter()
     released: Counter[tuple[int, str]] = Counter()
@@ -186,7 +203,7 @@ def _check_counts(bodies: list[tuple], plan: Plan, finding: Finding) -> None:  #
             released[key] += len(body["results"])
             again = [identity for identity in body["results"] if (identity, key[1]) in seen]
             seen.update((identity, key[1]) for identity in body["results"])
-            if (len(body["results"]) > paid and key not in prepaid) or again:
+            if (len(body["results"]) > paid and key not in whole) or again:
                 finding.problems.append(f"entry {seq} releases more than it paid for, or the same query twice")
             if not all(_fits(value, key in outcomes) for value in body["results"].values()):
                 finding.problems.append(f"entry {seq} releases something else than its curve prices")

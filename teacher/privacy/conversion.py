@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, Decimal
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
@@ -28,6 +29,12 @@ def epsilon_from_rdp(
     epsilons = np.where(np.isnan(epsilons), np.inf, epsilons)
     best = int(epsilons.argmin())
     return max(float(epsilons[best]), 0.0), float(orders[best])
+
+
+def float_above(value: Fraction) -> float:
+    """The smallest float that is not below an exact value."""
+    near = float(value)
+    return near if Fraction(near) >= value else math.nextafter(near, math.inf)
 
 
 def round_up(value: float, digits: int = 3) -> float:

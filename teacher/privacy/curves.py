@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from inspect import Parameter as Argument
 from inspect import signature
 
@@ -137,6 +138,14 @@ def release_rdp(release: Release, orders: np.ndarray) -> np.ndarray:
     """The curve of one release (its cap does not enter), float64 [n_orders]. Raises as ``check_release`` does."""
     check_release(release)
     return CURVES[release.curve](orders, **release.parameters)
+
+
+def pure_epsilon(release: Release) -> Fraction | None:
+    """What one release costs under pure DP, exactly; None where its curve is not that of a pure mechanism."""
+    p = release.parameters
+    if release.curve == "pure":
+        return Fraction(p["epsilon"])
+    return Fraction(p["sensitivity"]) / Fraction(p["scale"]) if release.curve == "laplace" else None
 
 
 def check_release(release: Release) -> None:

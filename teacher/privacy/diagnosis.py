@@ -22,16 +22,16 @@ BANNER = "PRIVATE, for the custodian alone: not for release, and not for decidin
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """``epsilon``, at ``order``: of ``queries`` screenings, were their votes public. It does not print but with its banner."""
+    """``epsilon``, at ``order``: of ``releases``, were their votes public. It does not print but with its banner."""
 
     epsilon: float
     order: float
-    queries: int
+    releases: str
 
     def render(self) -> str:
         """One line for the custodian's screen."""
         cost = f"epsilon {self.epsilon:.3f} (data-dependent, order {self.order:g})"
-        return f"{BANNER} {self.queries} screenings at the votes that were cast: {cost}"
+        return f"{BANNER} {self.releases} at the votes that were cast: {cost}"
 
 
 def diagnose_screening(
@@ -46,7 +46,7 @@ def diagnose_screening(
     votes, counts = np.unique(plurality, return_counts=True)
     terms = screening_terms(ORDERS, votes, max_votes=max_votes, threshold=threshold, sigma=sigma)
     epsilon, order = epsilon_from_rdp(ORDERS, counts @ terms, delta, conversion)
-    return Diagnosis(epsilon, order, len(plurality))
+    return Diagnosis(epsilon, order, f"{len(plurality)} screenings")
 
 
 def screening_terms(

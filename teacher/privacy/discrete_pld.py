@@ -55,7 +55,8 @@ def discrete_pld_epsilon(releases: Sequence[Release], delta: float) -> float | N
         total: PLDPmf | None = None
         for pair, release in zip(both, bought, strict=True):
             part = _split(pair[direction], grid).self_compose(release.cap)
-            total = part if total is None else total.compose(part)
+            # randomised response alone stays sparse, and a sparse one composes with its like only
+            total = part if total is None else total.to_dense_pmf().compose(part.to_dense_pmf())
         assert total is not None
         epsilons.append(float(total.get_epsilon_for_delta(delta - ALLOWANCE)))
     return max(epsilons)

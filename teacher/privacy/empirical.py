@@ -27,13 +27,16 @@ from itertools import pairwise
 import numpy as np
 from scipy.special import betaincinv
 
+from teacher.ensemble import Ensemble, shards
 from teacher.mechanisms.electorate import Electorate
+from teacher.mechanisms.naive_knn import NaiveKnn
+from teacher.mechanisms.pate import ConfidentGnmax, Lnmax
 from teacher.mechanisms.private_knn import AGGREGATE, SCREEN, PrivateKnn
 from teacher.neighbors import ExactIndex
 from teacher.privacy.accountant import certified_epsilon
 from teacher.privacy.noise import Entropy, SystemEntropy
 from teacher.privacy.plan import Plan, Slot
-from teacher.privacy.worst_case import JOINT, PARTS, Pair, candidates, empty, laws, repeated
+from teacher.privacy.worst_case import JOINT, Pair, Pate, Voting, candidates, empty, laws, parts, repeated
 from wall.errors import InvalidInput
 
 PROBE_DELTA = 0.02
@@ -105,24 +108,26 @@ class EmpiricalFinding:
 
 
 def audit_mechanism(
-    mechanism: PrivateKnn,
+    mechanism: Voting,
     *,
     delta: float,
     trials: int,
     confidence: float = 0.95,
     queries: int = 4,
-    releases: Sequence[str] = PARTS,
+    releases: Sequence[str] | None = None,
 ) -> EmpiricalFinding:
     """Audit the screening, the aggregation, and whole queries composed over ``queries`` on one pair; or some of these.
+
+    A mechanism without screening has its aggregation alone.
 
     Each is run on the pair with the largest expected bound, and on an empty data set and its neighbour, where all that is
     released is noise. ``trials``: queries drawn for each release on each data set (a trial of whole queries takes
     ``queries`` of them); time grows with it, about 50 us a query at k = 10.
 
-    Raises InvalidInput for a mechanism without known pairs, fewer than 8 trials, or delta or confidence outside (0, 1).
+    Raises InvalidInput for fewer than 8 trials, or delta or confidence outside (0, 1).
     """
-    require_known(mechanism)
-    _check(delta, trials, confidence, queries)
+    check_audit(delta, trials, confidence, queries)
+    releases = parts(mechanism) if releases is None else releases
     error, found = (1 - confidence) / (2 * len(releases)), []
     pairs = sharpest_pairs(mechanism, delta=delta, trials=trials, error=error, queries=queries)
     for part in releases:
@@ -133,21 +138,18 @@ def audit_mechanism(
         def outcomes(at: Pair, added: bool, n: int, part: str = part) -> np.ndarray:
             return run(mechanism, part, at, added, n, SystemEntropy())
 
-        bounds = {at: bound_pair(outcomes, at, queries=repeats, trials=n, delta=delta, error=error) for at in {pair, empty(part)}}
+        bounds = {
+            at: bound_pair(outcomes, at, queries=repeats, trials=n, delta=delta, error=error)
+            for at in {pair, empty(mechanism, part)}
+        }
         at = max(bounds, key=bounds.__getitem__)
         claim = claimed(mechanism, part, repeats, delta)
         found.append(ReleaseFinding(part, repeats, n, at, bounds[at], expected, claim))
     return EmpiricalFinding(mechanism.fields(), delta, confidence, tuple(found))
 
 
-def require_known(mechanism: object) -> PrivateKnn:
-    """The mechanism, if its worst-case pairs are known; else InvalidInput."""
-    if not isinstance(mechanism, PrivateKnn):
-        raise InvalidInput("mechanism", "one with known worst-case pairs: private_knn, reverse_knn", type(mechanism).__name__)
-    return mechanism
-
-
-def _check(delta: float, trials: int, confidence: float, queries: int) -> None:
+def check_audit(delta: float, trials: int, confidence: float, queries: int) -> None:
+    """Raises InvalidInput for fewer than 8 trials of so many queries, or delta or confidence outside (0, 1)."""
     if queries < 1 or trials < 8 * queries:
         raise InvalidInput("trials", f"at least 8 times the {queries} queries of a trial", trials)
     for name, value in (("delta", delta), ("confidence", confidence)):
@@ -155,12 +157,22 @@ def _check(delta: float, trials: int, confidence: float, queries: int) -> None:
             raise InvalidInput(name, "between 0 and 1", value)
 
 
-def probe(mechanism: PrivateKnn) -> PrivateKnn:
+def probe(mechanism: Voting) -> Voting:
     """The same code with parameters at which faults show in seconds; to be audited at PROBE_DELTA.
 
     Useful configurations lose so little a query that no affordable number of trials tells them from perfect privacy.
     """
-    return replace(mechanism, k=3, threshold=2, sigma_screen=1.0, sigma_vote=2.0, sampling_probability=0.5)
+    if isinstance(mechanism, PrivateKnn):
+        return replace(mechanism, k=3, threshold=2, sigma_screen=1.0, sigma_vote=2.0, sampling_probability=0.5)
+    if isinstance(mechanism, NaiveKnn):
+        return replace(mechanism, k=2, sigma_vote=2.0)
+    if isinstance(mechanism, ConfidentGnmax):
+        return replace(mechanism, teachers=2, threshold=1, sigma_screen=1.0, sigma_vote=2.0)
+    return (
+        replace(mechanism, teachers=2, scale=2.0)
+        if isinstance(mechanism, Lnmax)
+        else replace(mechanism, teachers=2, sigma_vote=2.0)
+    )
 
 
 Outcomes = Callable[[Pair, bool, int], np.ndarray]  # (pair, with the record, n) -> codes int64 [n] of independent queries
@@ -174,21 +186,20 @@ def bound_pair(outcomes: Outcomes, pair: Pair, *, queries: int, trials: int, del
     return lower_bound(without, added, delta=delta, error=error)
 
 
-def claimed(mechanism: PrivateKnn, part: str, queries: int, delta: float) -> float:
+def claimed(mechanism: Voting, part: str, queries: int, delta: float) -> float:
     """The certified epsilon of ``queries`` releases of this part, and of nothing else."""
-    caps = (0 if part == AGGREGATE else queries, 0 if part == SCREEN else queries)
+    alone = part == AGGREGATE and SCREEN in mechanism.stages
+    caps = (0 if alone else queries, 0 if part == SCREEN else queries)
     return certified_epsilon(Plan(1.0, delta, (Slot(mechanism.fields(), mechanism.releases(*caps)),)))
 
 
-def sharpest_pairs(
-    mechanism: PrivateKnn, *, delta: float, trials: int, error: float, queries: int
-) -> dict[str, tuple[Pair, float]]:
+def sharpest_pairs(mechanism: Voting, *, delta: float, trials: int, error: float, queries: int) -> dict[str, tuple[Pair, float]]:
     """For each part the pair with the largest expected bound, and that bound, from the exact laws.
 
     The curve's own maximiser may need an event too rare for the trials at hand; this is the maximiser of what they show.
     Among pairs that show nothing, the one with the largest chi-square distance.
     """
-    best = {part: (empty(part), -1.0, 0.0) for part in PARTS}
+    best = {part: (empty(mechanism, part), -1.0, 0.0) for part in parts(mechanism)}
     for pair in candidates(mechanism):
         for part, (without, added) in laws(mechanism, pair).items():
             repeats = queries if part == JOINT else 1
@@ -200,7 +211,7 @@ def sharpest_pairs(
     return {part: (pair, expected) for part, (pair, expected, _) in best.items()}
 
 
-def run(mechanism: PrivateKnn, part: str, pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
+def run(mechanism: Voting, part: str, pair: Pair, added: bool, n: int, entropy: Entropy) -> np.ndarray:
     """Outcomes of ``n`` independent queries on one side of a pair, through the mechanism's own draws: int64 [n].
 
     A bit for SCREEN, a class for AGGREGATE (drawn as after a screening that passed), label + 1 for JOINT.
@@ -209,13 +220,31 @@ def run(mechanism: PrivateKnn, part: str, pair: Pair, added: bool, n: int, entro
     ids = np.arange(len(labels)) + (not added)  # the added record is id 0
     index = ExactIndex((ids > 0).astype(np.int8)[:, None], ids)  # and the only one at distance 0
     voters = Electorate(index, labels, pair.num_classes, np.zeros((n, 1), dtype=np.int8))
+    if isinstance(mechanism, Pate):
+        mechanism = replace(mechanism, classifier="linear")  # what is audited is what becomes of votes
+        voters = replace(voters, ensembles={mechanism.teachers: _ensemble(mechanism.teachers, pair, added)})
     block = max(1, min(_TOGETHER, _BITS // max(1, len(labels))))
     starts = [0, *range(1, n, block), n]  # one query alone: its search serves the identical ones that follow
     pieces = [_settle(mechanism, part, voters, range(a, b), entropy) for a, b in pairwise(starts) if b > a]
     return np.concatenate(pieces)
 
 
-def _settle(mechanism: PrivateKnn, part: str, voters: Electorate, rows: range, entropy: Entropy) -> np.ndarray:
+def _ensemble(teachers: int, pair: Pair, added: bool) -> Ensemble:
+    """Classifiers on shards of which each ally's has a record of its own, as the added one has; the others are empty."""
+    key, first = bytes(32), dict[int, int]()  # shard -> an id that falls into it
+    for start in range(0, 1000 * teachers, 1000):
+        ids = np.arange(start, start + 1000)
+        for shard, identity in zip(shards(ids, key, teachers).tolist(), ids.tolist(), strict=True):
+            first.setdefault(shard, identity)
+        if len(first) > pair.allies:
+            break
+    held = np.array(list(first.values())[: pair.allies + added], dtype=np.int64)
+    labels = np.full(len(held), pair.num_classes - 1)
+    rows = np.zeros((len(held), 1), dtype=np.int8)
+    return Ensemble(rows, labels, held, num_classes=pair.num_classes, teachers=teachers, key=key)
+
+
+def _settle(mechanism: Voting, part: str, voters: Electorate, rows: range, entropy: Entropy) -> np.ndarray:
     """Outcomes of some queries, taken through the stages as a teacher takes them: int64 [len(rows)]."""
     call = secrets.token_hex(8)  # identities are never used twice, as a teacher's are not
     keys = [f"{call}-{row}" for row in rows]

@@ -17,12 +17,11 @@ from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.reverse_knn import HISTOGRAM, ReverseKnn
 from teacher.neighbors import ExactIndex
 from teacher.privacy.accountant import certified_epsilon
-from teacher.privacy.empirical import EXPLORED, EmpiricalFinding, ReleaseFinding, bound_pair, expected_bound
+from teacher.privacy.empirical import EXPLORED, EmpiricalFinding, ReleaseFinding, bound_pair, check_audit, expected_bound
 from teacher.privacy.lattice import log_pmf
 from teacher.privacy.noise import Entropy, SystemEntropy
 from teacher.privacy.plan import Plan, Slot
 from teacher.privacy.worst_case import Pair
-from wall.errors import InvalidInput
 
 OUTCOMES = 64  # the sum is told apart up to so many steps between -4 and 4 deviations
 _TOGETHER = 2048
@@ -39,11 +38,7 @@ def audit_cells(mechanism: ReverseKnn, *, delta: float, trials: int, confidence:
 
     Raises InvalidInput for fewer than 8 trials, or delta or confidence outside (0, 1).
     """
-    if trials < 8:
-        raise InvalidInput("trials", "at least 8", trials)
-    for name, value in (("delta", delta), ("confidence", confidence)):
-        if not 0 < value < 1:
-            raise InvalidInput(name, "between 0 and 1", value)
+    check_audit(delta, trials, confidence, 1)
     pair, error = Pair(0, 0, CLASSES), 1 - confidence
 
     def outcomes(at: Pair, added: bool, n: int) -> np.ndarray:

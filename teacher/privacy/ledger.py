@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import sqlalchemy as sa
 from teacher.privacy import accounts_table
 from teacher.privacy.accounts import DAMAGED, ENROL, PAY, RESERVE, Accounts, Payments, Row, encode_ids
 from teacher.privacy.anchor import Anchor
+from teacher.privacy.database import ENTRIES, HEAD, Place, open_database, write_file
 from teacher.privacy.ledger_state import FORMAT, GENESIS_PREV, LedgerState
 from teacher.privacy.plan import Plan
 from wall.errors import LedgerMismatch
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 metadata = sa.MetaData()
 entries = sa.Table(
-    "entries",
+    ENTRIES,
     metadata,
     sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("kind", sa.Text, nullable=False),
@@ -42,7 +42,7 @@ entries = sa.Table(
     sa.Column("hash", sa.Text, nullable=False),
 )
 head = sa.Table(
-    "head",
+    HEAD,
     metadata,
     sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("seq", sa.Integer, nullable=False),
@@ -74,17 +74,21 @@ class Charge:
 
 
 class Ledger:
-    """The ledger of one data set in an SQLite file.
+    """The ledger of one data set, in an SQLite file or a schema of PostgreSQL.
+
+    Several processes may share one: each transaction is exclusive and begins by taking in what the others have written.
 
     ``anchor``: an external file that remembers the newest (seq, hash); a ledger older than it or forked from it is refused.
-    Raises LedgerMismatch where the file is not a ledger, does not replay, or is behind its anchor.
+    So is, while this object lives, one that has gone back behind what it has seen. Raises LedgerMismatch for both, and where
+    there is no ledger or it does not replay.
     """
 
-    def __init__(self, path: Path, anchor: Path | None = None) -> None:
-        if not path.is_file():
-            raise LedgerMismatch(f"there is no ledger at {path.name}; it is created with the data set's first plan.")
-        self._engine = _engine(path)
+    def __init__(self, place: Place, anchor: Path | None = None) -> None:
+        self._database = open_database(place)
+        if not self._database.exists():
+            raise LedgerMismatch(f"there is no ledger {self._database.name}; it is created with the data set's first plan.")
         self._anchor = Anchor(anchor) if anchor else None
+        self._newest = (-1, GENESIS_PREV)  # (seq, hash) of the last entry that this process knows to be stored
         self.state, self.accounts = LedgerState(), Accounts()
         with self._transaction():
             pass
@@ -92,22 +96,22 @@ class Ledger:
             self._anchor.check(self.state.hashes)
 
     @classmethod
-    def create(cls, path: Path, *, dataset: str, plan: Plan, unsafe: bool, anchor: Path | None = None) -> Ledger:
+    def create(cls, place: Place, *, dataset: str, plan: Plan, unsafe: bool, anchor: Path | None = None) -> Ledger:
         """Start a data set's ledger with its plan. ``unsafe``: drawn from a test tape, so it certifies epsilon = infinity."""
-        scratch = path.with_name(path.name + ".new")  # renamed when complete: a crash leaves no half-made ledger
-        scratch.unlink(missing_ok=True)
-        engine = _engine(scratch)
         body = {"format": FORMAT, "dataset": dataset, "unsafe": unsafe, "plan": plan.to_json()}
         text = canonical_json(body).decode()
         row = {"seq": 0, "kind": "genesis", "body": text, "prev": GENESIS_PREV}
         digest = entry_hash(0, "genesis", text, GENESIS_PREV)
-        with engine.begin() as connection:
-            metadata.create_all(connection)
+
+        def begin(connection: sa.Connection) -> None:
+            metadata.create_all(connection, checkfirst=False)
             connection.execute(entries.insert(), {**row, "hash": digest})
             connection.execute(head.insert(), {"one": 1, "seq": 0, "hash": digest})
-        engine.dispose()
-        scratch.rename(path)
-        return cls(path, anchor)
+
+        database = open_database(place)
+        database.create(begin)
+        database.close()
+        return cls(place, anchor)
 
     def use_extractor(self, sha256: str, fields: dict[str, object]) -> None:
         """Record the extractor that later charges use. Public: it came from the caller, or is a constant."""
@@ -150,14 +154,18 @@ class Ledger:
     def charge(self, slot: int, release: str, identities: Sequence[str]) -> Charge:
         """Pay for one release per identity, in order, as far as the cap goes; store a refusal for the rest. Commits.
 
+        Of a release that is charged by the batch, one pays for all identities together, or all are refused.
         Nothing may be drawn for an identity before it stands in the returned ``granted``.
         """
         with self._transaction() as write:
-            if self.state.release(slot, release).prepaid:
+            planned = self.state.release(slot, release)
+            if planned.prepaid:
                 raise LedgerMismatch(f"release {release!r} of slot {slot} is prepaid: it needs a reservation.")
             left = self.state.left(slot, release)
-            granted, refused = tuple(identities[:left]), list(identities[left:])
-            seq = write.append("charge", {"slot": slot, "release": release, "count": len(granted)}) if granted else -1
+            paid = len(identities) if planned.batch and left else left
+            granted, refused = tuple(identities[:paid]), list(identities[paid:])
+            count = 1 if planned.batch else len(granted)
+            seq = write.append("charge", {"slot": slot, "release": release, "count": count}) if granted else -1
             if refused:
                 write.append("refusal", {"slot": slot, "release": release, "identities": refused})
         return Charge(seq, granted)
@@ -169,54 +177,63 @@ class Ledger:
 
     def export(self, path: Path) -> None:
         """Write all that an auditor needs to a fresh SQLite file, byte for byte a function of the entries."""
-        scratch = path.with_name(path.name + ".part")
-        scratch.unlink(missing_ok=True)
-        copy = _engine(scratch)
-        with self._engine.begin() as source, copy.begin() as target:
-            metadata.create_all(target)
-            for table in (entries, head):
-                rows = source.execute(sa.select(table).order_by(table.c[0])).mappings().all()
-                target.execute(table.insert(), [dict(row) for row in rows])
-        copy.dispose()
-        scratch.replace(path)
+        with self._database.transaction() as source:
+            rows = {table: source.execute(sa.select(table).order_by(table.c[0])).mappings().all() for table in (entries, head)}
 
-    def in_custody(self, work: Callable[[sa.Connection], T]) -> T:
-        """Run ``work`` on the private tables of the ledger's file, in one durable transaction. Nothing of it is exported."""
-        try:
-            with self._engine.begin() as connection:
-                return work(connection)
-        except sa.exc.DatabaseError as error:
-            raise LedgerMismatch("the ledger is not readable or not writable, nothing was changed.") from error
+        def copy(target: sa.Connection) -> None:
+            metadata.create_all(target)
+            for table, found in rows.items():
+                target.execute(table.insert(), [dict(row) for row in found])
+
+        write_file(path, copy)
+
+    def in_custody(self, work: Callable[[sa.Connection], T], purged: str | None = None) -> T:
+        """Run ``work`` on the private tables beside the entries, in one durable transaction. Nothing of it is exported.
+
+        ``purged``: the table whose deleted rows are gone from the database's files, too, when this returns.
+        """
+        with self._database.transaction() as connection:
+            found = work(connection)
+        if purged is not None:
+            self._database.purge(purged)
+        return found
 
     def close(self) -> None:
-        self._engine.dispose()
+        self._database.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[Write]:
-        """One exclusive transaction: catch up with the file, append, commit, then advance the anchor.
+        """One exclusive transaction: catch up with what is stored, append, commit, then advance the anchor.
 
-        Whatever goes wrong, the state in memory is dropped and replayed from the file by the next transaction.
+        Whatever goes wrong, the state in memory is dropped and replayed by the next transaction: a commit that failed, or that
+        nobody confirmed, was either stored, and then counts, or it was not, and nothing that it paid for has left.
         """
-        before = self.state.seq
+        before = self._newest
         try:
-            with self._engine.begin() as connection:
-                newer = sa.select(entries).where(entries.c.seq > before).order_by(entries.c.seq)
-                for row in connection.execute(newer):
-                    self._take(row.seq, row.kind, row.body, row.prev, row.hash)
-                if self._prepaid():
-                    accounts_table.replay(connection, self.accounts)
+            with self._database.transaction() as connection:
+                self._catch_up(connection)
                 yield Write(
                     append=lambda kind, body: self._append(connection, kind, body),
                     keep=lambda row: accounts_table.keep(connection, self.accounts, row),
                     compact=lambda slot: accounts_table.compact(connection, self.accounts, slot),
                 )
-        except BaseException as error:
+        except BaseException:
             self.state, self.accounts = LedgerState(), Accounts()
-            if isinstance(error, sa.exc.DatabaseError):
-                raise LedgerMismatch("the ledger is not readable or not writable, nothing was released.") from error
             raise
-        if self._anchor and self.state.seq > before >= 0:
-            self._anchor.advance(self.state.seq, self.state.head)
+        self._newest = self.state.seq, self.state.head
+        if self._anchor and self._newest[0] > before[0] >= 0:
+            self._anchor.advance(*self._newest)
+
+    def _catch_up(self, connection: sa.Connection) -> None:
+        """Take in what is new. Raises LedgerMismatch where the stored ledger does not go on from what was seen of it."""
+        for row in connection.execute(sa.select(entries).where(entries.c.seq > self.state.seq).order_by(entries.c.seq)):
+            self._take(row.seq, row.kind, row.body, row.prev, row.hash)
+        seq, digest = self._newest
+        stored = connection.execute(sa.select(head.c.seq, head.c.hash)).one()
+        if tuple(stored) != (self.state.seq, self.state.head) or (seq >= 0 and self.state.hashes[seq : seq + 1] != [digest]):
+            raise LedgerMismatch("the stored ledger is older than, or forked from, what this process has seen of it.")
+        if self._prepaid():
+            accounts_table.replay(connection, self.accounts)
 
     def _prepaid(self) -> bool:
         return self.state.plan is not None and any(release.prepaid for release in self.state.plan.releases())
@@ -238,20 +255,3 @@ class Ledger:
         if not chained:
             raise LedgerMismatch(f"entry {seq} of the ledger does not continue the chain.")
         self.state.apply(kind, json.loads(text), digest)
-
-
-def _engine(path: Path) -> sa.Engine:
-    """SQLite with full durability; every transaction takes the write lock at once (BEGIN IMMEDIATE)."""
-    engine = sa.create_engine(f"sqlite:///{path}", poolclass=sa.pool.NullPool)
-
-    @sa.event.listens_for(engine, "connect")
-    def _connect(connection: sqlite3.Connection, _: object) -> None:
-        connection.isolation_level = None  # the driver's own implicit BEGIN would take a shared lock first
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA secure_delete=ON")
-
-    @sa.event.listens_for(engine, "begin")
-    def _begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    return engine

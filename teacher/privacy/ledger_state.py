@@ -57,7 +57,7 @@ class LedgerState:
         assert self.plan is not None
         return [self.spent.get((slot, r.name), 0) for slot, entry in enumerate(self.plan.slots) for r in entry.releases]
 
-    def apply(self, kind: str, body: dict, digest: str) -> None:  # type: ignore[type-arg]
+    def apply(self, kind: str, body: dict, digest: str) -> None:
         """Check one entry against all before it and take it in. Raises LedgerMismatch and leaves the sums unchanged."""
         rules: dict[str, Callable[..., None]] = {
             "genesis": self._genesis,
@@ -79,11 +79,11 @@ class LedgerState:
         if not rule:
             raise LedgerMismatch(f"entry {self.seq + 1} of the ledger: {text}.")
 
-    def _genesis(self, *, format: int, dataset: str, unsafe: bool, plan: dict) -> None:  # type: ignore[type-arg]
+    def _genesis(self, *, format: int, dataset: str, unsafe: bool, plan: dict) -> None:
         self._require(format == FORMAT, f"format {format} is not {FORMAT}")
         self.dataset, self.unsafe, self.plan = dataset, bool(unsafe), Plan.from_json(plan)
 
-    def _extractor(self, *, sha256: str, fields: dict) -> None:  # type: ignore[type-arg]
+    def _extractor(self, *, sha256: str, fields: dict) -> None:
         self.extractor = sha256
 
     def _charge(self, *, slot: int, release: str, count: int) -> None:
@@ -96,7 +96,8 @@ class LedgerState:
         slot, release, count = self.open_charges[charge]
         plan = self.release(slot, release)
         prepaid, lists = plan.prepaid, plan.curve not in ONE_OUTCOME
-        self._require(len(results) > 0 and (prepaid or len(results) <= count), "a release of more than was charged")
+        whole = prepaid or plan.batch  # one charge, whatever the number of queries
+        self._require(len(results) > 0 and (whole or len(results) <= count), "a release of more than was charged")
         fresh = all(release not in self.results.get(i, {}) and i not in self.refused for i in results)
         self._require(fresh, "a second release for the same query")
         fits = all(type(value) is int or (lists and _is_list(value)) for value in results.values())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from teacher.privacy.exponential_mechanism import choose
 from wall.errors import InvalidInput
 
 BITS = 32  # a record's inclusion compares this many random bits with floor(gamma * 2^32)
@@ -35,6 +37,10 @@ class Entropy(Protocol):
 
     def discrete_laplace(self, scale: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
         """Fresh independent integers z of probability proportional to exp(-|z| / scale), int64 [q, width]."""
+        ...
+
+    def choose(self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str) -> np.ndarray:
+        """Row i's column j, fresh and of probability proportional to exp(-rates[i] losses[i, j]) (int64 [q, m]): int64 [q]."""
         ...
 
 
@@ -73,6 +79,14 @@ class SystemEntropy:
         """
         return _integers(_laplace, "scale", scale, keys, width)
 
+    def choose(self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str) -> np.ndarray:
+        """The exponential mechanism, exactly (exponential_mechanism.py). int64 [q].
+
+        Raises InvalidInput for no columns, a rate that is not positive, or other than one key and one rate a row.
+        """
+        check_choice(losses, rates, keys)
+        return np.array([choose(row, rate) for row, rate in zip(losses.tolist(), rates, strict=True)], dtype=np.int64)
+
 
 Measurement = Callable[[list[int]], Any]
 
@@ -94,13 +108,22 @@ def inclusion_bound(probability: float) -> int:
     return math.floor(math.ldexp(probability, BITS))  # ldexp is exact, so the floor is too
 
 
+def check_choice(losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str]) -> None:
+    """Raises InvalidInput unless there is one key and one positive rate a row, and something to choose from."""
+    check_keys(keys, len(losses))
+    if losses.dtype != np.int64 or losses.ndim != 2 or losses.shape[1] == 0:
+        raise InvalidInput("losses", "int64 [q, m] with m > 0", f"{losses.dtype} {list(losses.shape)}")
+    if len(rates) != len(losses) or not all(rate > 0 for rate in rates):
+        raise InvalidInput("rates", f"one for each of {len(losses)} rows, positive", len(rates))
+
+
 def check_keys(keys: Sequence[str], rows: int) -> None:
     """Raises InvalidInput unless there is one key a row."""
     if len(keys) != rows:
         raise InvalidInput("keys", f"one for each of {rows} queries", len(keys))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)  # Ind-KNN's labels have a scale for each noisy count
 def _gaussian(sigma: float) -> Measurement:
     import opendp.prelude as dp  # a second of import that plans and help texts do not need
 

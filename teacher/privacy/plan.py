@@ -18,6 +18,7 @@ class Release:
     (its keyword arguments) it gives the RDP of one release. ``cap``: at most this many releases, over all rounds,
     callers and restarts of a ledger. ``prepaid``: charged once, in full, before its first answer, and the charge stays open:
     the curve then bounds all answers ever given under it, and what each record still may contribute is kept in private.
+    ``batch``: one charge pays for a whole batch of queries, whatever their number: the curve bounds all their answers together.
     """
 
     name: str
@@ -25,12 +26,15 @@ class Release:
     parameters: dict[str, Parameter]
     cap: int
     prepaid: bool = False
+    batch: bool = False
 
     def __post_init__(self) -> None:
         if self.cap < 0:
             raise InvalidInput(f"{self.name}.cap", "at least 0", self.cap)
         if not isinstance(self.prepaid, bool) or (self.prepaid and self.cap > 1):
             raise InvalidInput(f"{self.name}.prepaid", "true or false, and true with a cap of at most 1", self.prepaid)
+        if not isinstance(self.batch, bool) or (self.batch and self.prepaid):
+            raise InvalidInput(f"{self.name}.batch", "true or false, and not true for a prepaid release", self.batch)
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Plan:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict) -> Plan:  # type: ignore[type-arg]
+    def from_json(cls, value: dict) -> Plan:
         """Inverse of to_json. A missing or unknown key is refused (KeyError, TypeError)."""
         slots = tuple(
             Slot(slot["mechanism"], tuple(Release(**release) for release in slot["releases"])) for slot in value["slots"]

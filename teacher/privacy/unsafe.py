@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 
-from teacher.privacy.noise import BITS, check_keys, inclusion_bound
+from teacher.privacy.noise import BITS, check_choice, check_keys, inclusion_bound
 
 TAIL = 12.0  # the tape's noise is cut at 12 sigma; it certifies nothing, so no tail bound is owed
 LAPLACE_TAIL = 40.0  # likewise, in scales
@@ -46,6 +47,15 @@ class UnsafeTape:
         reach = int(np.ceil(LAPLACE_TAIL * scale)) + 1
         support = np.arange(-reach, reach + 1)
         return self._draw(support, np.exp(-np.abs(support) / scale), keys, release, width)
+
+    def choose(self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str) -> np.ndarray:
+        """int64 [q], by inverse distribution function likewise."""
+        check_choice(losses, rates, keys)
+        chosen = []
+        for row, rate, key in zip(losses, rates, keys, strict=True):
+            mass = np.exp(-float(rate) * (row - row.min()))
+            chosen.append(self._draw(np.arange(len(row)), mass, [key], release, 1)[0, 0])
+        return np.array(chosen, dtype=np.int64)
 
     def _draw(self, support: np.ndarray, mass: np.ndarray, keys: Sequence[str], release: str, width: int) -> np.ndarray:
         starts = np.array([self._start(key, release, "noise") for key in keys], dtype=np.uint64).reshape(-1, 1)

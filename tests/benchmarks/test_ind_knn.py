@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "ind_knn.py"
+from tests.benchmarks import tiny_cache
 
 
-def test_the_benchmark_prints_its_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    import torch
-
-    spec = importlib.util.spec_from_file_location("benchmark_ind_knn", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "benchmark_ind_knn", module)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    spec.loader.exec_module(module)
+def test_the_benchmark_prints_its_table(load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (benchmark,) = load("ind_knn")
     sizes = ["--records", "800", "--dimensions", "40", "--batch", "8", "--rounds", "1", "--threads", "1"]
-    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *sizes])
-    threads = torch.get_num_threads()
-    try:
-        module.main()
-    finally:
-        torch.set_num_threads(threads)
+    tiny_cache.run(benchmark, monkeypatch, *sizes)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("|")[1].split(",")[0].strip() for line in lines if line.startswith("| ") and "method" not in line] == [
         "exact",

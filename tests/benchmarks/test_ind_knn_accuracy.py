@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
+from experiment.rehearsal import StandIns
 from teacher.features import Embedder
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.ind_knn import IndKnn
-from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.neighbors import ExactIndex
-from wall.messages import ExtractorSpec
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch):
-    def module(name: str) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        found = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, found)  # dataclasses look their module up
-        spec.loader.exec_module(found)
-        return found
-
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return lambda *names: [module(name) for name in names]
-
-
-def clusters(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """float32 [n, 16] around ten centres, labels int64 [n]."""
-    centres = np.random.default_rng(0).normal(size=(10, 16))
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 10, n)
-    return (centres[labels] + noise * rng.normal(size=(n, 16))).astype(np.float32), labels
+from tests.benchmarks import tiny_cache
+from tests.benchmarks.tiny_cache import clusters
 
 
 def quantised(x: np.ndarray) -> np.ndarray:
@@ -53,39 +26,16 @@ def test_a_rehearsal_of_ind_knn_is_right_as_often_as_the_mechanism(
     load, rho: float, sigma: float, low: float, high: float
 ) -> None:
     """The mechanism, on as many copies of the public rows, asked other rows of the same law."""
-    _, stand_ins, accuracy = load("image_features", "stand_ins", "ind_knn_accuracy")
+    _, _, accuracy = load("image_features", "kept", "ind_knn_accuracy")
     (x, y), (asked, truth), copies = clusters(400, 1), clusters(400, 2), 5
     mechanism = IndKnn(threshold=0.5, sigma_label=sigma, rho=rho).planned(1.0, 1e-5, 400)
-    rehearsed = stand_ins.StandIns.of(quantised(x), y, 400 * copies, 10).ind_knn(mechanism, 400, 3, np.random.default_rng(0))
+    stand_ins = StandIns.of(quantised(x), y, 400 * copies, 10, mechanism, 64.0)
+    (rehearsed,) = stand_ins.ind_knn([mechanism], 400, 3, np.random.default_rng(0))
     index = ExactIndex(np.repeat(quantised(x), copies, axis=0), np.arange(400 * copies))
     voters = Electorate(index, np.repeat(y, copies), 10, quantised(asked), 64.0)
     measured = (accuracy.ask_ind_knn(mechanism, 50.0, voters) == truth).mean()
     assert abs(rehearsed - measured) < 0.12  # five standard deviations of a share of 400 are 0.12
     assert low < rehearsed < high
-
-
-def test_without_noise_a_row_does_not_vote_for_itself(load) -> None:
-    (stand_ins,) = load("stand_ins")
-    x = quantised(np.eye(4, 16, dtype=np.float32) + 0.01)
-    labels = np.array([1, 2, 3, 4])
-    assert stand_ins.StandIns.of(x, labels, 4, 10).without_noise(0.9) == 0
-    twice = stand_ins.StandIns.of(np.repeat(x, 2, axis=0), np.repeat(labels, 2), 8, 10)
-    assert twice.without_noise(0.9) == 1
-
-
-def test_a_rehearsal_of_private_knn_counts_the_k_nearest(load) -> None:
-    """All records sampled, hardly any noise: the majority of the k nearest copies, the row's own left out."""
-    (stand_ins,) = load("stand_ins")
-    x, y = clusters(60, 3, noise=2.0)
-    features = quantised(x)
-    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    near = np.argsort(-(unit @ unit.T - 3 * np.eye(60)), axis=1)[:, :5]
-    expected = [np.bincount(y[row], minlength=10) for row in near]
-    clear = [i for i, votes in enumerate(expected) if np.sort(votes)[-1] > np.sort(votes)[-2]]
-    low = sum(expected[i].argmax() == y[i] for i in clear) / 60
-    mechanism = PrivateKnn(k=15, threshold=0, sigma_vote=1e-3, sampling_probability=1.0)
-    share = stand_ins.StandIns.of(features, y, 180, 10).private_knn(mechanism, 60, np.random.default_rng(0))
-    assert low <= share + 1e-9 <= low + (60 - len(clear)) / 60 + 2e-9
 
 
 def test_chunks_hold_what_the_teacher_embeds_and_are_computed_once(load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -125,7 +75,7 @@ def test_chunks_hold_what_the_teacher_embeds_and_are_computed_once(load, monkeyp
 
 
 def test_least_noise_is_certified_and_half_a_vote_less_is_not(load) -> None:
-    _, _, accuracy = load("image_features", "stand_ins", "ind_knn_accuracy")
+    _, _, accuracy = load("image_features", "kept", "ind_knn_accuracy")
     from teacher.privacy.accountant import certified_epsilon
 
     sigma = accuracy.least_noise(0.1, 2.0, 100)
@@ -136,23 +86,19 @@ def test_least_noise_is_certified_and_half_a_vote_less_is_not(load) -> None:
 def test_the_benchmark_prints_its_tables(
     load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    import torch
-
-    features, _, accuracy = load("image_features", "stand_ins", "ind_knn_accuracy")
-    monkeypatch.setattr(features, "CHUNK", 1000)
-    monkeypatch.setattr(accuracy, "centred", lambda cache, rows: ExtractorSpec("raw", (16,), 10, scale=64.0))
-    for split, rows, seed in (("test", 140, 1), ("train", 1000, 2)):
-        x, y = clusters(rows, seed)
-        np.savez(tmp_path / f"{split}_000.npz", features=x, labels=y)
+    features, _, accuracy = load("image_features", "kept", "ind_knn_accuracy")
+    monkeypatch.setattr(features, "CHUNK", tiny_cache.CHUNK)
+    monkeypatch.setattr(accuracy, "centred", lambda cache, rows: tiny_cache.SPEC)
+    tiny_cache.write(tmp_path, 140)
     sizes = ["--private", "1000", "--validation", "100", "--queries", "20", "--sets", "2", "--epsilons", "40"]
-    monkeypatch.setattr(sys, "argv", ["ind_knn_accuracy.py", "--cache", str(tmp_path), *sizes])
-    threads = torch.get_num_threads()
-    try:
-        accuracy.main()
-    finally:
-        torch.set_num_threads(threads)
-    lines = capsys.readouterr().out.splitlines()
+    options = ["--cache", str(tmp_path), *sizes, "--results", str(tmp_path / "results")]
+    tiny_cache.run(accuracy, monkeypatch, *options)
+    printed = capsys.readouterr().out
+    monkeypatch.setattr(accuracy, "ask_ind_knn", None)  # what was measured is not measured again
+    tiny_cache.run(accuracy, monkeypatch, *options)
+    assert capsys.readouterr().out == printed
+    lines = printed.splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| 40")]
-    assert [len(row) for row in rows] == [6, 5]
-    assert all(float(rows[0][place].split()[0]) > 50 for place in (1, 2)), rows
-    assert all(float(rows[0][place]) <= 40 for place in (3, 5))
+    assert [len(row) for row in rows] == [7, 5]
+    assert all(float(rows[0][place].split()[0]) > 50 for place in (1, 3)), rows
+    assert all(float(rows[0][place]) <= 40 for place in (4, 6))

@@ -25,7 +25,7 @@ CELLS = 6
 CONFIG = """
 data: {source: arrays, path: data.npz}
 budget: {epsilon: 1000.0, delta: 1.0e-5}
-mechanism: {kind: reverse_knn, cells: 6, neighbours: 1, sigma: 2.0, margin: 3}
+mechanism: {kind: reverse_knn, cells: 6, neighbours: 1, sigma: 0.5, margin: 3}
 rounds: [{}, {}]
 student: {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16}
 batch_size: 16
@@ -65,7 +65,7 @@ def test_two_rounds_end_to_end_planned_audited_and_resumed(
             assert r["answered"] == (stored["labels"] >= 0).sum() > 20
         assert (r["asked"], r["cap_reached"]) == (40, 0)
         assert r["answered"] + r["abstained"] == 40
-        assert r["label_accuracy"] > 0.5
+        assert r["label_accuracy"] > 0.5  # no noise exceeds 3 but once in 10^12, and the cells lead by far more than 6
     charges = [(c["release"], c["count"]) for c in entries(tmp_path, "charge")]
     assert charges == [("histogram", 1)] * 2
 

@@ -62,6 +62,7 @@ def test_a_table_of_every_kind_of_method_that_resumes(folder: Path, capsys: pyte
     assert by_name["LNMAX"]["labels"] == 12
     assert 4 < by_name["Linear NoisySGD"]["epsilon"] <= 8
     assert by_name["true labels"]["epsilon"] is None
+    # The least sure, LNMAX's student, had 0.72 with a deviation of 0.05 over 105 random keys and noises, and never below 0.57.
     assert all(0.3 < row["low"] <= row["accuracy"] <= row["high"] <= 1 for row in found["table"])
     assert {p.name for p in (folder / "out").glob("*.svg")} == {"accuracy_by_epsilon.svg", "labels_by_epsilon.svg", "cost.svg"}
     assert (folder / "out.custodian").stat().st_mode & 0o077 == 0
@@ -112,16 +113,20 @@ def result(method: str, epsilon: float | None, accuracy: float, seconds: float =
         "labels": 10,
         "label_accuracy": None,
         "accuracy": accuracy,
-        "seconds": seconds,
+        "cpu_seconds": seconds,
     }
 
 
 def test_rows_are_medians_and_ranges_over_seeds() -> None:
     rows = summarise([result("a", 1.0, x, s) for x, s in ((0.5, 3), (0.9, 1), (0.8, 2))] + [result("b", None, 0.7)])
-    assert [(r["method"], r["accuracy"], r["low"], r["high"], r["seconds"], r["seeds"]) for r in rows] == [
+    assert [(r["method"], r["accuracy"], r["low"], r["high"], r["cpu_seconds"], r["seeds"]) for r in rows] == [
         ("a", 0.8, 0.5, 0.9, 2, 3),
         ("b", 0.7, 0.7, 0.7, 1.0, 1),
     ]
     assert "| a | 1 | 10 |  | 80.00% (50.00 to 90.00) | 3 | 2 |" in render(rows)
     assert "no privacy" in render(rows)
     assert plots(rows) == plots(rows)  # the same bytes for the same numbers
+    shown = plots([*rows, *summarise([result("a", 0.1, 0.6), result("c", None, 0.95)])])["accuracy_by_epsilon"].decode()
+    assert all(f">{tick}<" in shown for tick in ("0.1", "0.2", "0.5", "1"))  # numbers, not formulas
+    assert "mathdefault" not in shown
+    assert all(f">{name}<" in shown for name in "abc")

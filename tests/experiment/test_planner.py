@@ -18,40 +18,20 @@ from experiment.planner import CONTEST, Goal, bit_rdp, optimise, planned_config,
 from experiment.proxy import Proxy, margin_model, neighbour_proxy, rates, simulate
 from experiment.settings import load_config
 from experiment.show_optimum import Request, best_plan
-from teacher.features import Embedder
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.private_knn import AGGREGATE, SCREEN, PrivateKnn
 from teacher.neighbors import ExactIndex
 from teacher.privacy.accountant import certified_epsilon
 from teacher.privacy.curves import ORDERS, argmax_rdp
 from teacher.privacy.unsafe import UnsafeTape
+from tests.experiment import planning
+from tests.experiment.planning import CLASSES, PRIVATE, PUBLIC, TEST, Quiet, embedded
 from wall.errors import BudgetRefused, InvalidInput
-from wall.messages import ExtractorSpec
-
-CLASSES, DIMENSIONS, PRIVATE, PUBLIC, TEST = 3, 8, 1500, 400, 400
-
-
-def vectors(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Three overlapping classes of vectors: float32 [n, 8], int64 [n]."""
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, CLASSES, n)
-    return (rng.normal(size=(n, DIMENSIONS)) + 1.6 * np.eye(CLASSES, DIMENSIONS)[labels]).astype(np.float32), labels
-
-
-def embedded(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    inputs, labels = vectors(seed, n)
-    return Embedder(ExtractorSpec("raw", (DIMENSIONS,), CLASSES), probe=None).embed(inputs)[0], labels
 
 
 @pytest.fixture
 def arrays_config(tmp_path: Path) -> Path:
-    """A configuration file over an npz file that does not even hold the private rows."""
-    (public_x, _), (test_x, test_y) = vectors(2, PUBLIC), vectors(3, TEST)
-    np.savez(tmp_path / "data.npz", public_x=public_x, test_x=test_x, test_y=test_y)
-    data = f"data: {{source: arrays, path: {tmp_path}/data.npz}}"
-    text = f"{data}\nbudget: {{epsilon: 3.0}}\nrounds: [{{queries: 9}}, {{queries: 9}}]\n"
-    (tmp_path / "config.yaml").write_text(text)
-    return tmp_path / "config.yaml"
+    return planning.write(tmp_path, "budget: {epsilon: 3.0}")
 
 
 @pytest.fixture
@@ -215,16 +195,11 @@ def test_no_private_file_is_opened_or_listed(image_folders, tmp_path, small_grid
     config = tmp_path / "config.yaml"
     config.write_text(f"data:\n  source: folder\n{data}\n  image_size: 16\nbudget: {{epsilon: 3.0}}\nrounds: [{{queries: 5}}]\n")
     with opened() as paths:
-        answer = best_plan(load_config(config), Request(expected_records=500), _Quiet())
+        answer = best_plan(load_config(config), Request(expected_records=500), Quiet())
     assert [path for path in paths if path.startswith(image_folders["test"])]
     assert not [path for path in paths if path.startswith(image_folders["private"])]
-    assert answer.proxy.description.startswith("a margin model")  # 12 test images are too few
+    assert answer.votes.startswith("a margin model")  # 12 test images are too few
     assert answer.goal.queries == 12
-
-
-class _Quiet:
-    def progress(self, what: str, done: int, total: int) -> None:
-        """A console that shows nothing."""
 
 
 def test_theorem_10_by_hand():
@@ -255,18 +230,18 @@ def test_a_mechanism_that_the_search_does_not_know_is_refused(arrays_config):
 
 @pytest.mark.slow
 def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
-    """The quickstart's data and budget: answers within 20%, label accuracy within 3 points, in under a minute."""
+    """The quickstart's data and budget: answers within 20%, label accuracy within 3 points."""
     from experiment.choice import choose_queries
     from teacher.privacy.ledger import Ledger
     from teacher.records import open_records
     from teacher.teacher import Teacher
-    from wall.messages import ABSTAINED, Queries
+    from wall.messages import ABSTAINED, ExtractorSpec, Queries
     from wall.sources import describe, read_public
 
     config = load_config(Path(__file__).parents[2] / "configs" / "quickstart_private_knn.yaml")
     started = time.process_time()
-    answer = best_plan(config, Request(min_accuracy=0.9), _Quiet())
-    assert time.process_time() - started < 60
+    answer = best_plan(config, Request(min_accuracy=0.9), Quiet())
+    assert time.process_time() - started < 180  # some 14 on an idle machine
     planned, expected = answer.optimum.config, answer.optimum.chosen.forecast
     task, public = describe(planned.data), read_public(planned.data)
     ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="mnist5k", plan=planned.plan(), unsafe=True)

@@ -11,6 +11,7 @@ import pytest
 import pipeline
 from teacher.privacy.audit import audit
 from tests.experiment import tiny
+from tests.postgres import Server, address
 
 IND_KNN = "mechanism: {kind: ind_knn, threshold: 0.3, sigma_label: 0.05}\n"
 
@@ -45,6 +46,17 @@ def test_a_file_of_queries_is_answered_once(folder: Path, capsys: pytest.Capture
     assert json.loads(Path("a.receipt.json").read_text())["charged"] == {"individual_budgets": 0}
 
 
+def test_the_baseline_answers_until_its_cap(folder: Path) -> None:
+    config = Path("config.yaml")
+    naive = "mechanism: {kind: naive_knn, k: 15, sigma_vote: 1.0}\ncaps: {asked: 20}"
+    config.write_text(config.read_text().replace(IND_KNN.strip(), naive))
+    assert predict() == 0
+    outcomes = np.load("a.npz")["outcomes"]
+    assert (outcomes[:20] == 0).all()
+    assert (outcomes[20:] == 2).all()
+    assert json.loads(Path("a.receipt.json").read_text())["charged"] == {"aggregate": 20}
+
+
 MISTAKES = {
     "no file": (["--queries", "none.npz"], "none.npz"),
     "no array": (["--queries", "data.npz"], "array x"),
@@ -63,3 +75,30 @@ def test_a_mistake_is_one_clear_line(folder: Path, name: str, capsys: pytest.Cap
     assert mentioned in error
     assert len(error.strip().splitlines()) == 1
     assert not Path("a.npz").exists()
+
+
+def test_a_ledger_on_a_server_and_a_password_that_is_nowhere(
+    folder: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In no file of the run's and the custodian's folders, in no message; a wrong address is refused before it is written."""
+    secret = "tr0ub4dor"
+    monkeypatch.setenv("PGPASSWORD", secret)
+    ledger = address(postgres.schema())
+    for _ in range(2):
+        assert predict("--ledger", ledger) == 0
+    assert "30 known before" in capsys.readouterr().out
+    assert audit(folder / "a.ledger.sqlite").problems == []
+    assert not Path("custody/ledger.sqlite").exists()
+    guarded = ledger.replace("@", f":{secret}@")
+    for options in (
+        ["--ledger", guarded],
+        ["--ledger", guarded, "--bugdet.epsilon", "3"],
+        [f"--ledger={guarded}", "--seed", "x"],
+    ):
+        assert predict(*options) == 2
+        assert pipeline.main(["run", "--config", "config.yaml", "--run_dir", "out", *options]) == 2
+    shown = capsys.readouterr()
+    assert "without a password" in shown.err
+    assert secret not in shown.out + shown.err
+    assert not Path("out").exists()
+    assert [path for path in folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()] == []

@@ -56,6 +56,7 @@ def make_config(tmp_path: Path, data: Path) -> Config:
         student=StudentConfig(backbone="small_cnn"),
         custodian_dir=str(tmp_path / "somewhere-of-the-custodian"),
         anchor=str(tmp_path / "anchor-of-the-custodian"),
+        ledger="postgresql://custodian@database-of-the-custodian/ledgers?schema=digits",
     )
 
 

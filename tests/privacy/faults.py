@@ -23,10 +23,12 @@ class HalfTheNoise(PrivateKnn):
     """Draws noise of half the scale that is accounted."""
 
     def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        return super().draw(stage, voters, keys, _HalfScale(entropy))
+        return super().draw(stage, voters, keys, HalfScale(entropy))
 
 
-class _HalfScale:
+class HalfScale:
+    """Noise of half the scale that is asked for."""
+
     unsafe = False
 
     def __init__(self, entropy: Entropy) -> None:
@@ -34,6 +36,9 @@ class _HalfScale:
 
     def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
         return self._entropy.discrete_gaussian(sigma / 2, keys, release, width)
+
+    def discrete_laplace(self, scale: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+        return self._entropy.discrete_laplace(scale / 2, keys, release, width)
 
 
 class WithReplacement(PrivateKnn):

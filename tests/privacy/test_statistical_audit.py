@@ -35,6 +35,7 @@ import pipeline
 from teacher.mechanisms import registry
 from teacher.mechanisms.private_knn import AGGREGATE, SCREEN, PrivateKnn
 from teacher.privacy import empirical
+from teacher.privacy.attack import attack
 from teacher.privacy.empirical import EmpiricalFinding, audit_mechanism, bound_pair, claimed, lower_bound
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.plan import Plan, Slot
@@ -118,7 +119,7 @@ def teacher_bound(make: custody.Make, directory: Path, trials: int) -> float:
         teacher = custody.build(make, directory / str(added), x, y, NOISY, asked=n, answered=n)
         return teacher.answer(custody.alike(n)).labels + 1
 
-    return bound_pair(outcomes, empty(JOINT), queries=1, trials=trials, delta=0.01, error=1 - SURE)
+    return bound_pair(outcomes, empty(NOISY, JOINT), queries=1, trials=trials, delta=0.01, error=1 - SURE)
 
 
 def test_centring_by_the_private_mean_is_caught_through_the_teacher(tmp_path: Path) -> None:
@@ -229,13 +230,16 @@ def test_the_sharpest_pair_is_where_the_screening_curve_has_its_maximum() -> Non
     assert 0.99 * losses[pair] < expected <= claimed(mechanism, SCREEN, 1, 1e-9)
 
 
-@pytest.mark.parametrize(
-    "bad", [{"trials": 31}, {"delta": 0.0}, {"confidence": 1.0}, {"queries": 0}, {"mechanism": "private_knn"}]
-)
+@pytest.mark.parametrize("bad", [{"trials": 31}, {"delta": 0.0}, {"confidence": 1.0}, {"queries": 0}])
 def test_bad_arguments_are_refused(bad: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {"mechanism": PrivateKnn(**SAMPLED), "delta": 0.02, "trials": 32, **bad}
     with pytest.raises(InvalidInput):
         audit_mechanism(arguments.pop("mechanism"), **arguments)
+
+
+def test_a_mechanism_without_known_pairs_is_refused_before_anything_is_drawn() -> None:
+    with pytest.raises(InvalidInput, match="worst-case pairs"):
+        attack([PrivateKnn(), "gnmax"], delta=0.02, trials=10**12, confidence=0.95)  # type: ignore[list-item]
 
 
 def test_the_command_audits_the_plan_of_a_ledger(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from student.config import StudentConfig
+from student.data import Pool
 from student.prune import prune
 from tests.experiment import tiny
 
@@ -12,7 +13,7 @@ CONFIG = StudentConfig(backbone="mlp", augment="none", prune_folds=4, prune_step
 
 
 def pruned(x: np.ndarray, labels: np.ndarray, config: StudentConfig = CONFIG) -> np.ndarray:
-    return prune(config, public_x=x, labels=labels, num_classes=tiny.CLASSES, mean=(), std=(), seed=3)
+    return prune(config, Pool(x, tiny.CLASSES), labels, seed=3)
 
 
 def planted() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

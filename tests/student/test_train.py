@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from student.config import StudentConfig
-from student.data import STEPS_A_CHAPTER
+from student.data import STEPS_A_CHAPTER, Pool
 from student.export import export
 from student.module import Student
 from student.train import TrainedStudent, predict, train
@@ -29,26 +29,18 @@ def _clusters(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 PUBLIC_X, PUBLIC_Y = _clusters(0, 240)
+POOL = Pool(PUBLIC_X, CLASSES)
 TEST_X, TEST_Y = _clusters(1, 200)
 LABELS = np.where(np.arange(240) < 60, PUBLIC_Y, -1)
 
 
 def _train(run_dir: Path, config: StudentConfig = CONFIG, seed: int = 4, **changed: object) -> TrainedStudent:
-    arguments: dict = {  # type: ignore[type-arg]
-        "public_x": PUBLIC_X,
-        "labels": LABELS,
-        "num_classes": CLASSES,
-        "mean": (),
-        "std": (),
-        "test_x": TEST_X,
-        "test_y": TEST_Y,
-    }
+    arguments: dict = {"pool": POOL, "labels": LABELS, "test_x": TEST_X, "test_y": TEST_Y}  # type: ignore[type-arg]
     return train(config, run_dir=run_dir, seed=seed, **(arguments | changed))
 
 
 def _predictions(trained: TrainedStudent) -> np.ndarray:
-    spec = export("mlp", trained.weights, public_x=PUBLIC_X, mean=(), std=(), input_shape=(8,), num_classes=CLASSES)
-    return predict(spec, TEST_X)
+    return predict(export(POOL, "mlp", trained.weights), TEST_X)
 
 
 @pytest.mark.parametrize("prior", ["none", "uniform"])
@@ -118,18 +110,9 @@ def test_warm_start_uses_the_previous_weights_only_when_asked(tmp_path: Path) ->
 def test_images_train_too(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 12, 12, 3), dtype=np.uint8)
     config = replace(CONFIG, backbone="small_cnn", steps=2, augment="natural")
-    changed = {"public_x": images, "labels": np.arange(40) % 3, "test_x": None, "test_y": None}
-    trained = _train(tmp_path, config, mean=(0.5,) * 3, std=(0.3,) * 3, **changed)
-    spec = export(
-        "small_cnn",
-        trained.weights,
-        public_x=images,
-        mean=(0.5,) * 3,
-        std=(0.3,) * 3,
-        input_shape=(12, 12, 3),
-        num_classes=CLASSES,
-    )
-    assert predict(spec, images).shape == (40,)
+    pool = Pool(images, CLASSES, (0.5,) * 3, (0.3,) * 3)
+    trained = _train(tmp_path, config, pool=pool, labels=np.arange(40) % 3, test_x=None, test_y=None)
+    assert predict(export(pool, "small_cnn", trained.weights), images).shape == (40,)
 
 
 def test_writes_nothing_but_events_and_checkpoints(

@@ -16,17 +16,24 @@ from types import FrameType
 import numpy as np
 import torch
 
+from teacher.mechanisms.batch import BATCH
 from teacher.mechanisms.private_knn import PrivateKnn
-from teacher.privacy.audit import audit
+from teacher.mechanisms.radius import RadiusNeighbours
+from teacher.privacy.database import open_database
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.noise import SystemEntropy
 from teacher.privacy.plan import Plan, Slot
 from teacher.records import Records
 from teacher.teacher import Teacher
+from tests.postgres import audited, swept
 from wall.messages import ExtractorSpec, Queries
 
-WATCHED = ("teacher.py", "ledger.py", "ledger_state.py", "private_knn.py", "anchor.py")
-MECHANISM = PrivateKnn(k=5, threshold=2, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5)
+WATCHED = ("teacher.py", "ledger.py", "ledger_state.py", "private_knn.py", "radius.py", "batch.py", "anchor.py")
+MECHANISMS = {
+    "private_knn": PrivateKnn(k=5, threshold=2, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5),
+    "radius": RadiusNeighbours(radius=0.5, epsilon=1.0, accounting="queries"),  # one scale, hence one draw a batch
+}
+MECHANISM = MECHANISMS[sys.argv[4]]
 RNG = np.random.default_rng(0)
 X, Y, ASKED = RNG.normal(size=(30, 4)).astype(np.float32), RNG.integers(0, 3, 30), RNG.normal(size=(6, 4)).astype(np.float32)
 
@@ -42,27 +49,32 @@ class Witness(SystemEntropy):
         os.write(self._notes, f"{release} {len(keys)}\n".encode())
         return super().discrete_gaussian(sigma, keys, release, width)
 
+    def discrete_laplace(self, scale: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+        os.write(self._notes, f"{BATCH} 1\n".encode())
+        return super().discrete_laplace(scale, keys, release, width)
 
-def teach(folder: Path) -> Teacher:
-    """Open, or create, the ledger in ``folder`` and a teacher on it."""
-    path, anchor = folder / "ledger.sqlite", folder / "anchor.json"
+
+def teach(folder: Path, socket: str) -> Teacher:
+    """Open, or create, a ledger and a teacher on it. ``socket``: of the server, empty for a file in ``folder``."""
+    place, anchor = swept(folder, socket), folder / "anchor.json"
     plan = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(20, 20)),))
-    if not path.exists():
-        Ledger.create(path, dataset="d", plan=plan, unsafe=False, anchor=anchor)
+    if not open_database(place).exists():
+        Ledger.create(place, dataset="d", plan=plan, unsafe=False, anchor=anchor)
     teacher = Teacher(
-        lambda: Records(X, Y, np.arange(30)), Ledger(path, anchor), folder, 3, Witness(folder / "notes"), batch_size=3
+        lambda: Records(X, Y, np.arange(30)), Ledger(place, anchor), folder, 3, Witness(folder / "notes"), batch_size=3
     )
     teacher.use_extractor(ExtractorSpec("raw", (4,), 3))
     return teacher
 
 
-def doomed(folder: Path, point: int) -> None:
+def doomed(folder: Path, socket: str, point: int) -> None:
     """Answer, and die before the ``point``-th statement; write what was sent if it comes that far."""
-    teacher, count = teach(folder), 0
+    teacher, count = teach(folder, socket), 0
+    watched = (*WATCHED, "database.py") if socket else WATCHED
 
     def trace(frame: FrameType, event: str, _: object):  # type: ignore[no-untyped-def]
         nonlocal count
-        if Path(frame.f_code.co_filename).name not in WATCHED or "teacher" not in frame.f_code.co_filename:
+        if Path(frame.f_code.co_filename).name not in watched or "teacher" not in frame.f_code.co_filename:
             return None
         if event == "line":
             count += 1
@@ -76,28 +88,29 @@ def doomed(folder: Path, point: int) -> None:
     (folder / "sent").write_text(json.dumps(answers.labels.tolist()))
 
 
-def examine(folder: Path) -> dict:  # type: ignore[type-arg]
+def examine(folder: Path, socket: str) -> dict:  # type: ignore[type-arg]
     """What a kill left behind, and what the restarted teacher makes of it."""
-    state, finding = Ledger(folder / "ledger.sqlite", folder / "anchor.json").state, audit(folder / "ledger.sqlite")
-    drawn = {"screen": 0, "aggregate": 0}
+    place, anchor = swept(folder, socket), folder / "anchor.json"
+    state, finding = Ledger(place, anchor).state, audited(place, folder)
+    drawn = dict.fromkeys(MECHANISM.stages, 0)
     for line in (folder / "notes").read_text().splitlines() if (folder / "notes").exists() else []:
         drawn[line.split()[0]] += int(line.split()[1])
     before = {key: dict(value) for key, value in state.results.items()}
     spent = {name: state.spent.get((0, name), 0) for name in drawn}
-    resumed = teach(folder)
+    resumed = teach(folder, socket)
     labels = resumed.answer(Queries(ASKED)).labels.tolist()
-    after = Ledger(folder / "ledger.sqlite", folder / "anchor.json").state
+    after = Ledger(place, anchor).state
     return {
         "problems": finding.problems,
         "paid": all(spent[name] >= drawn[name] for name in drawn),
         "kept": all(after.results[key].items() >= value.items() for key, value in before.items()),
-        "double": sum(after.spent.values()) - sum(len(value) for value in after.results.values()),
+        "double": sum(count for _, _, count in after.open_charges.values()),  # paid, and never recorded
         "sent": (folder / "sent").exists() and json.loads((folder / "sent").read_text()) == labels,
-        "audit_after": audit(folder / "ledger.sqlite").problems,
+        "audit_after": audited(place, folder).problems,
     }
 
 
-def main(root: Path, stride: int) -> None:
+def main(root: Path, stride: int, socket: str) -> None:
     torch.set_num_threads(1)
     point, finished = 1, False
     while not finished:
@@ -105,12 +118,12 @@ def main(root: Path, stride: int) -> None:
         folder.mkdir()
         child = os.fork()
         if child == 0:
-            doomed(folder, point)
+            doomed(folder, socket, point)
             os._exit(0)
         finished = os.waitpid(child, 0)[1] == 0
-        print(json.dumps({"point": point, "finished": finished, **examine(folder)}), flush=True)
+        print(json.dumps({"point": point, "finished": finished, **examine(folder, socket)}), flush=True)
         point += stride
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +18,13 @@ import torch
 
 from teacher.mechanisms.ind_knn import IndKnn
 from teacher.privacy.accounts import FULL
-from teacher.privacy.audit import audit
+from teacher.privacy.database import Place, open_database
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.noise import SystemEntropy
 from teacher.privacy.plan import Plan, Slot
 from teacher.records import Records
 from teacher.teacher import Teacher
+from tests.postgres import audited, rows, swept
 from wall.messages import ExtractorSpec, Queries
 
 WATCHED = ("teacher.py", "individual.py", "ind_knn.py", "ledger.py", "ledger_state.py", "accounts.py", "accounts_table.py")
@@ -33,43 +33,45 @@ RNG = np.random.default_rng(0)
 X, Y, ASKED = RNG.normal(size=(30, 4)).astype(np.float32), RNG.integers(0, 3, 30), RNG.normal(size=(4, 4)).astype(np.float32)
 
 
-def rows(path: Path) -> list[tuple[str, int]]:
-    """(kind, batch) of the private table as it is on disk."""
-    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
-        return connection.execute("SELECT kind, batch FROM private ORDER BY position").fetchall()
+def kinds(place: Place) -> list[str]:
+    """Of the private table's rows as they are on disk."""
+    return [kind for (kind,) in rows(place, "SELECT kind FROM private ORDER BY position")]
 
 
 class Witness(SystemEntropy):
     """The real entropy, noting durably, before it draws, whether a reservation without payments is on disk."""
 
-    def __init__(self, folder: Path) -> None:
-        self._ledger = folder / "ledger.sqlite"
+    def __init__(self, folder: Path, place: Place) -> None:
+        self._place = place
         self._notes = os.open(folder / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
-        paid_for = rows(self._ledger)[-1][0] == "reserve"
+        paid_for = kinds(self._place)[-1] == "reserve"
         os.write(self._notes, f"{release} {int(paid_for)}\n".encode())
         return super().discrete_gaussian(sigma, keys, release, width)
 
 
-def teach(folder: Path) -> Teacher:
-    """Open, or create, the ledger in ``folder`` and a teacher on it."""
-    path, anchor = folder / "ledger.sqlite", folder / "anchor.json"
+def teach(folder: Path, socket: str) -> Teacher:
+    """Open, or create, a ledger and a teacher on it. ``socket``: of the server, empty for a file in ``folder``."""
+    place, anchor = swept(folder, socket), folder / "anchor.json"
     plan = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(4, 4)),))
-    if not path.exists():
-        Ledger.create(path, dataset="d", plan=plan, unsafe=False, anchor=anchor)
-    teacher = Teacher(lambda: Records(X, Y, np.arange(30)), Ledger(path, anchor), folder, 3, Witness(folder), batch_size=2)
+    if not open_database(place).exists():
+        Ledger.create(place, dataset="d", plan=plan, unsafe=False, anchor=anchor)
+    teacher = Teacher(
+        lambda: Records(X, Y, np.arange(30)), Ledger(place, anchor), folder, 3, Witness(folder, place), batch_size=2
+    )
     teacher.use_extractor(ExtractorSpec("raw", (4,), 3))
     return teacher
 
 
-def doomed(folder: Path, point: int) -> None:
+def doomed(folder: Path, socket: str, point: int) -> None:
     """Answer, and die before the ``point``-th statement; write what was sent if it comes that far."""
-    teacher, count = teach(folder), 0
+    teacher, count = teach(folder, socket), 0
+    watched = (*WATCHED, "database.py") if socket else WATCHED
 
     def trace(frame: FrameType, event: str, _: object):  # type: ignore[no-untyped-def]
         nonlocal count
-        if Path(frame.f_code.co_filename).name not in WATCHED or "teacher" not in frame.f_code.co_filename:
+        if Path(frame.f_code.co_filename).name not in watched or "teacher" not in frame.f_code.co_filename:
             return None
         if event == "line":
             count += 1
@@ -83,29 +85,29 @@ def doomed(folder: Path, point: int) -> None:
     (folder / "sent").write_text(json.dumps(answers.labels.tolist()))
 
 
-def examine(folder: Path) -> dict:  # type: ignore[type-arg]
+def examine(folder: Path, socket: str) -> dict:  # type: ignore[type-arg]
     """What a kill left behind, and what the restarted teacher makes of it."""
-    path = folder / "ledger.sqlite"
-    ledger, finding = Ledger(path, folder / "anchor.json"), audit(path)
+    place, anchor = swept(folder, socket), folder / "anchor.json"
+    ledger, finding = Ledger(place, anchor), audited(place, folder)
     notes = (folder / "notes").read_text().splitlines() if (folder / "notes").exists() else []
     before, spent = {key: dict(value) for key, value in ledger.state.results.items()}, ledger.accounts.left(0, np.arange(30))
-    labels = teach(folder).answer(Queries(ASKED)).labels.tolist()
-    after = Ledger(path, folder / "anchor.json")
+    labels = teach(folder, socket).answer(Queries(ASKED)).labels.tolist()
+    after = Ledger(place, anchor)
     left = after.accounts.left(0, np.arange(30))
     return {
-        "problems": finding.problems + audit(path).problems,
+        "problems": finding.problems + audited(place, folder).problems,
         "reserved": all(note.endswith("1") for note in notes),
         "drawn": len(notes),
         "kept": all(after.state.results[key].items() >= value.items() for key, value in before.items()),
         "answered": len(before),
-        "open": [kind for kind, _ in rows(path)].count("reserve") - [kind for kind, _ in rows(path)].count("pay"),
+        "open": kinds(place).count("reserve") - kinds(place).count("pay"),
         "in_range": bool((spent >= 0).all() and (left >= 0).all() and (left <= spent).all() and (spent <= FULL).all()),
         "paid": int((FULL - left).sum()),
         "sent": (folder / "sent").exists() and json.loads((folder / "sent").read_text()) == labels,
     }
 
 
-def main(root: Path, stride: int) -> None:
+def main(root: Path, stride: int, socket: str) -> None:
     torch.set_num_threads(1)
     point, finished = 1, False
     while not finished:
@@ -113,12 +115,12 @@ def main(root: Path, stride: int) -> None:
         folder.mkdir()
         child = os.fork()
         if child == 0:
-            doomed(folder, point)
+            doomed(folder, socket, point)
             os._exit(0)
         finished = os.waitpid(child, 0)[1] == 0
-        print(json.dumps({"point": point, "finished": finished, **examine(folder)}), flush=True)
+        print(json.dumps({"point": point, "finished": finished, **examine(folder, socket)}), flush=True)
         point += stride
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -11,6 +11,7 @@ import pytest
 from teacher.custodian import Custodian, open_custodian
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.privacy.plan import Plan, Slot
+from tests.postgres import Server
 from wall.errors import InvalidInput, LedgerMismatch
 
 MECHANISM = PrivateKnn(k=30, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sampling_probability=0.5)
@@ -96,3 +97,31 @@ def test_one_process_at_a_time(directory: Path) -> None:
     with pytest.raises(InvalidInput, match="one process"):
         reopen(directory)
     custodian.close()
+
+
+def test_a_ledger_on_a_server_belongs_to_its_directory(tmp_path: Path, postgres: Server) -> None:
+    url = postgres.schema()
+    custodian = reopen(tmp_path / "c", ledger_url=url)
+    custodian.ledger.charge(0, "screen", ["a"])
+    custodian.close()
+    assert not (tmp_path / "c" / "ledger.sqlite").exists()
+    again = reopen(tmp_path / "c", ledger_url=url)
+    assert (again.dataset, again.ledger.state.left(0, "screen")) == (custodian.dataset, 4)
+    again.close()
+    with pytest.raises(LedgerMismatch, match="which rows"):  # from elsewhere, without knowing what it answers for
+        reopen(tmp_path / "elsewhere", ledger_url=url)
+    with pytest.raises(LedgerMismatch, match="budget"):
+        reopen(tmp_path / "c", ledger_url=url, plan=replace(PLAN, epsilon=2.0))
+
+
+def test_a_directory_with_a_ledger_gets_no_other_one(directory: Path, tmp_path: Path, postgres: Server) -> None:
+    """Neither a fresh budget on a server, nor in a file, nor in place of a schema that was dropped."""
+    url = postgres.schema()
+    with pytest.raises(LedgerMismatch, match="gone"):
+        reopen(directory, ledger_url=url)
+    reopen(tmp_path / "c", ledger_url=url).close()
+    with pytest.raises(LedgerMismatch, match="gone"):
+        reopen(tmp_path / "c")
+    postgres.administer(f"DROP SCHEMA {url.schema} CASCADE")
+    with pytest.raises(LedgerMismatch, match="gone"):
+        reopen(tmp_path / "c", ledger_url=url)

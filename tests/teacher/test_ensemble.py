@@ -44,7 +44,7 @@ def test_shards_are_the_keyed_hash_of_the_id_and_of_nothing_else() -> None:
     assert np.bincount(shards(many, SECRET, 9), minlength=9).min() > 850  # about 1,000 each
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.data())
 def test_a_record_moves_one_vote_at_most(data: st.DataObject) -> None:
     n, teachers = data.draw(st.integers(1, 10)), data.draw(st.integers(1, 4))

@@ -182,17 +182,17 @@ def test_inputs_that_do_not_fit_the_extractor_are_refused(spec, inputs):
 
 
 class _Plain(torch.nn.Module):
-    """One convolution and a pool: a function of the row."""
+    """Weighted maxima of an image, float32 [n, 12]. No sums: a function of the row whatever the processor's kernels do."""
 
     def __init__(self) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.weight = torch.nn.Parameter(torch.randn(12, 1, 5, 5, generator=generator), requires_grad=False)
+        self.weight = torch.nn.Parameter(torch.randn(12, 28, 28, generator=generator), requires_grad=False)
         self.shapes: list[int] = []
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         self.shapes.append(len(x))
-        return torch.relu(torch.nn.functional.conv2d(x, self.weight)).amax(dim=(2, 3))
+        return (x * self.weight).amax(dim=(2, 3))  # [n, 1, 28, 28] * [12, 28, 28] -> [n, 12, 28, 28]
 
 
 class _SlotDependent(_Plain):
@@ -284,3 +284,15 @@ def test_a_real_backbone_reports_progress_and_ignores_company():
     order = np.random.default_rng(1).permutation(19)
     np.testing.assert_array_equal(embedder.embed(images[order])[0], whole[order])
     np.testing.assert_array_equal(embedder.embed(np.concatenate([images[-1:], images]))[0][1:], whole)
+
+
+def test_a_box_becomes_the_cube_and_rows_stay_apart() -> None:
+    spec = ExtractorSpec("box", (2,), 2, mean=(1.0, 0.0), std=(1.0, 10.0))
+    rows = np.array([[0, -10], [2, 10], [1, 0], [1.5, 5], [9, -99], [np.nan, 0], [1e30, 0]], dtype=np.float32)
+    features, finite = Embedder(spec, probe=None).embed(rows)
+    assert features.dtype == np.int8
+    assert features.tolist() == [[-63, -63], [63, 63], [0, 0], [32, 32], [63, -63], [0, 0], [63, 0]]
+    assert finite.tolist() == [True] * 5 + [False, True]
+    for wrong in (ExtractorSpec("box", (2,), 2), ExtractorSpec("box", (2,), 2, mean=(0.0,), std=(1.0,))):
+        with pytest.raises(InvalidInput, match="one a dimension"):
+            Embedder(wrong, probe=None)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from teacher import hashing as hashing_module
+from teacher import neighbors
 from teacher.gemm import PRODUCTS
-from teacher.hashing import HashTables, codes, hyperplanes
+from teacher.hashing import HashTables, codes, hyperplanes, products_of
 from teacher.kernels import cosine
 from teacher.neighbors import ExactIndex
 
@@ -31,7 +34,12 @@ def test_candidates_are_those_on_the_same_side_of_all_planes_of_a_table() -> Non
             assert 0 < expected.sum() < 400
 
 
-def test_hashed_selection_is_the_exact_one_among_candidates_whatever_the_company() -> None:
+@pytest.mark.parametrize("alone", [0, 10**6], ids=["candidates gathered", "products of the whole batch"])
+def test_hashed_selection_is_the_exact_one_among_candidates_whatever_the_company(
+    alone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbors, "ALONE", alone)
+    monkeypatch.setattr(hashing_module, "GATHERED", 7)
     x, q, hashing = features(300, 1), features(12, 2), (TABLES, BITS, SEED)
     select = cosine(0.3)
     exact = ExactIndex(x, np.arange(300), threads=1).similar(q, select)
@@ -57,3 +65,19 @@ def test_collisions_have_the_law_of_random_hyperplanes() -> None:
         assert abs(same - share) < 0.03
     assert len(np.unique(planes[:, 0])) > 60
     assert abs(planes.mean()) < 1
+
+
+def test_products_of_gathered_rows_are_the_integers_themselves() -> None:
+    x, q = np.full((1300, D), -63, dtype=np.int8), features(9, 2)[0]
+    x[::3] = features(434, 4)
+    rows = np.flatnonzero(np.random.default_rng(5).random(1300) < 0.9)
+    for product in PRODUCTS.values():
+        np.testing.assert_array_equal(products_of(x, rows, q, product), -2 * (x[rows].astype(np.int64) @ q.astype(np.int64)))
+        assert products_of(x, rows[:0], q, product).shape == (0,)
+
+
+def test_no_records_and_no_queries_have_no_candidates() -> None:
+    none, hashing = np.zeros((0, D), dtype=np.int8), (TABLES, BITS, SEED)
+    empty = ExactIndex(none, np.zeros(0, np.int64))
+    assert [len(found.rows) for found in empty.similar(features(9, 1), cosine(0.3), hashing)] == [0] * 9
+    assert ExactIndex(features(9, 1), np.arange(9)).similar(none, cosine(0.3), hashing) == []

@@ -228,6 +228,7 @@ def test_each_query_and_release_has_a_sample_of_its_own():
         )
 
     one, two = votes("screen"), votes("screen")
+    # No vector of votes has probability above 0.003, so 20 repeats come once in 10^11; 50 are sampled but once in 10^20.
     assert len(np.unique(one, axis=0)) > 20
     assert (one != two).any(axis=1).sum() > 20
     assert (one.sum(axis=1) == 50).all()
@@ -265,7 +266,7 @@ def _world_votes(rows, labels, ids, queries, k, gamma, tape, product) -> np.ndar
 
 
 @given(_worlds(), st.sampled_from(sorted(PRODUCTS)))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 def test_an_added_record_moves_the_votes_by_nothing_one_or_one_swap(world, product):
     rows, labels, ids, queries, k, gamma, added, seed = world
     tape, others = UnsafeTape(seed), np.arange(len(rows)) != added

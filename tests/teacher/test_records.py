@@ -47,7 +47,7 @@ def test_a_bad_row_displaces_no_good_row_of_its_id_and_the_first_good_one_stays(
     assert records.inputs.tolist() == [[2, 2]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.lists(st.tuples(st.sampled_from([0.0, 1.0, float("nan"), float("inf")]), st.integers(-1, 3)), max_size=6),
     added=st.tuples(st.sampled_from([0.0, 2.0, float("nan")]), st.integers(-1, 3)),

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import sqlite3
-import time
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.registry import AnyMechanism
 from teacher.privacy.accounts import FULL
+from teacher.privacy.database import Place, open_database
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.noise import SystemEntropy
 from teacher.privacy.plan import Plan, Slot
 from teacher.privacy.unsafe import UnsafeTape
 from teacher.records import Records
 from teacher.teacher import Teacher
+from tests.postgres import Server
+from tests.postgres import rows as sql
 from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec, Queries
 
@@ -38,12 +43,15 @@ def records(ids: range, seed: int = 0) -> Records:
     return Records(rows(1000, seed)[wanted], wanted % CLASSES, wanted)
 
 
-def teacher(folder: Path, ids: range, mechanism: AnyMechanism = IND, entropy: object = None) -> Teacher:
+def teacher(
+    folder: Path, ids: range, mechanism: AnyMechanism = IND, entropy: object = None, place: Place | None = None
+) -> Teacher:
+    """``place``: of the ledger; a file in ``folder`` when None."""
     folder.mkdir(exist_ok=True)
-    entropy = entropy or SystemEntropy()
-    path = folder / "ledger.sqlite"
+    entropy, place = entropy or SystemEntropy(), place or folder / "ledger.sqlite"
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(500, 500)),))
-    ledger = Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=entropy.unsafe)  # type: ignore[attr-defined]
+    known = open_database(place).exists()
+    ledger = Ledger(place) if known else Ledger.create(place, dataset="d", plan=plan, unsafe=entropy.unsafe)  # type: ignore[attr-defined]
     made = Teacher(lambda: records(ids), ledger, folder, CLASSES, entropy, batch_size=16)  # type: ignore[arg-type]
     made.use_extractor(SPEC)
     return made
@@ -55,15 +63,15 @@ def left(made: Teacher, ids: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("mechanism", [IND, KNN], ids=["ind_knn", "private_knn"])
-def test_updated_is_as_if_it_had_been_so_from_the_start(tmp_path: Path, mechanism: AnyMechanism) -> None:
+def test_updated_is_as_if_it_had_been_so_from_the_start(tmp_path: Path, place: Place, mechanism: AnyMechanism) -> None:
     """On a tape: records added and removed before the first query, and after a restart, leave no trace in the answers."""
     plain = teacher(tmp_path / "plain", range(5, 80), mechanism, UnsafeTape(1)).answer(Queries(rows(30, 1)))
-    updated = teacher(tmp_path / "updated", range(0, 60), mechanism, UnsafeTape(1))
+    updated = teacher(tmp_path / "updated", range(0, 60), mechanism, UnsafeTape(1), place)
     updated.remove(np.arange(0, 5))
     updated.add(records(range(60, 90)))
     updated.remove(np.arange(80, 95))  # some of the added, some that never were
     first = updated.answer(Queries(rows(30, 1)[:15])).labels.tolist()
-    restarted = teacher(tmp_path / "updated", range(0, 60), mechanism, UnsafeTape(1))
+    restarted = teacher(tmp_path / "updated", range(0, 60), mechanism, UnsafeTape(1), place)
     second = restarted.answer(Queries(rows(30, 1)[15:])).labels.tolist()
     assert first + second == plain.labels.tolist()
 
@@ -83,14 +91,14 @@ def test_after_removal_answers_are_those_of_the_others_with_what_they_have_left(
     assert left(removed, [7]) == [budgets[7]]  # a tombstone spends nothing
 
 
-def test_removed_and_added_again_does_not_refill(tmp_path: Path) -> None:
-    made = teacher(tmp_path, range(0, 40))
+def test_removed_and_added_again_does_not_refill(tmp_path: Path, place: Place) -> None:
+    made = teacher(tmp_path, range(0, 40), place=place)
     made.answer(Queries(rows(60, 1)))
     spent = left(made, list(range(40)))
     assert min(spent) < FULL
     made.remove(np.arange(40))
     made.answer(Queries(rows(5, 2)))
-    made = teacher(tmp_path, range(0, 40))
+    made = teacher(tmp_path, range(0, 40), place=place)
     made.add(records(range(0, 40)))
     assert left(made, list(range(40))) == spent
     made.answer(Queries(rows(60, 3)))
@@ -146,17 +154,33 @@ def test_only_new_records_are_embedded(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_updates_cost_no_more_after_many_answers(tmp_path: Path) -> None:
-    def seconds(made: Teacher, ids: range) -> float:
-        started = time.perf_counter()
-        made.add(records(ids))
-        made.remove(np.array(list(ids)))
-        return time.perf_counter() - started
+    """Counted, not timed: calls of functions, and steps of SQLite's machine, each of which calls its progress handler."""
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    def work(task: Callable[[], object]) -> int:
+        before = calls
+        sys.setprofile(count)
+        try:
+            task()
+        finally:
+            sys.setprofile(None)
+        return calls - before
+
+    def update(start: int) -> None:
+        made.add(records(range(start, start + 5)))
+        made.remove(np.arange(start, start + 5))
 
     made = teacher(tmp_path, range(0, 100))
-    first = min(seconds(made, range(200 + i, 205 + i)) for i in range(4))
-    for number in range(20):
+    sa.event.listen(made._ledger._database._engine, "connect", lambda connection, _: connection.set_progress_handler(count, 1))
+    first = min(work(partial(update, start)) for start in (200, 205, 210))  # the least: the first ones set something up
+    for number in range(5):
         made.answer(Queries(rows(64, 10 + number)))
-    assert min(seconds(made, range(300 + i, 305 + i)) for i in range(4)) < 5 * first + 0.05
+    assert min(work(partial(update, start)) for start in (300, 305, 310)) < 1.1 * first
+    assert work(lambda: Ledger(tmp_path / "ledger.sqlite")) > 0.2 * first  # so reading the answers again would have shown
 
 
 MISFITS = {
@@ -176,14 +200,23 @@ def test_rows_that_do_not_fit_are_refused_whole(tmp_path: Path, name: str) -> No
     assert len(made._opened().ids) == 20
 
 
-def test_updates_are_never_exported(tmp_path: Path) -> None:
-    made = teacher(tmp_path, range(0, 20))
+def test_on_a_server_the_data_of_a_removed_record_is_in_no_file_of_a_table(tmp_path: Path, postgres: Server) -> None:
+    """What WAL and backups still hold is in the guide."""
+    made = teacher(tmp_path, range(0, 40), place=postgres.schema())
+    made.add(records(range(50, 53)))
+    victim, other = (records(range(i, i + 1)).inputs.tobytes() for i in (50, 51))
+    assert postgres.tables_hold(victim)
+    made.remove(np.array([50]))
+    assert not postgres.tables_hold(victim)
+    assert postgres.tables_hold(other)
+    made.remove(np.array([50]))  # again: no error, as after an interrupted removal
+
+
+def test_updates_are_never_exported(tmp_path: Path, place: Place) -> None:
+    made = teacher(tmp_path, range(0, 20), place=place)
     made.add(records(range(30, 31)))
     made.answer(Queries(rows(3, 1)))
     made._ledger.export(tmp_path / "copy.sqlite")
-    with sqlite3.connect(tmp_path / "copy.sqlite") as connection:
-        assert {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")} == {
-            "entries",
-            "head",
-        }
+    tables = sql(tmp_path / "copy.sqlite", "SELECT name FROM sqlite_master WHERE type = 'table'")
+    assert set(tables) == {("entries",), ("head",)}
     assert {ANSWER} == set(next(iter(made._ledger.state.results.values())))

@@ -18,6 +18,12 @@ MEAN, STD = (0.13,), (0.31,)
 NAMES = ["small_cnn", "mnist_cvpr20", "svhn_cvpr20", "cifar_conv3", "timm/resnet18"]
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Weights and inputs are the same in every run, whichever tests came before."""
+    torch.manual_seed(0)
+
+
 def _spec(name: str = "small_cnn", shape: tuple[int, ...] = IMAGE, weights: bytes | None = None) -> ExtractorSpec:
     if weights is None:
         weights = backbones.to_safetensors(backbones.build(name, input_shape=shape, num_classes=CLASSES))

@@ -50,7 +50,7 @@ def test_an_identity_tells_centers_order_shape_extractor_and_mechanism_apart() -
     assert len({*others, plain.identity("e", {"sigma": 1})}) == 5
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_nearest_cells_are_those_of_exact_integers_with_ties_by_number(data: st.DataObject) -> None:
     d, m, n = (data.draw(st.integers(1, most)) for most in (3, 6, 8))

@@ -29,10 +29,10 @@ def cosine_at_least(x: Sequence[int], q: Sequence[int], bound: Fraction) -> bool
     return dot(x, q) > 0 and Fraction(dot(x, q) ** 2, dot(x, x) * dot(q, q)) >= bound**2
 
 
-def rbf_at_least(nu: float) -> Callable[[Sequence[int], Sequence[int], Fraction], bool]:
+def rbf_at_least(nu: float, near: float) -> Callable[[Sequence[int], Sequence[int], Fraction], bool]:
     def similar(x: Sequence[int], q: Sequence[int], bound: Fraction) -> bool:
         d = tuple(int(a) - int(b) for a, b in zip(x, q, strict=True))
-        return math.exp(-dot(d, d) / nu**2) >= bound
+        return math.exp(-max(0.0, dot(d, d) - near**2) / nu**2) >= bound
 
     return similar
 

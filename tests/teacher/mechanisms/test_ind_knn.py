@@ -47,7 +47,10 @@ def settle(mechanism: IndKnn, x: np.ndarray, labels: np.ndarray, q: np.ndarray, 
     return similar, values, paid, mechanism.reserve(similar, left)
 
 
-@pytest.mark.parametrize("mechanism", [SPENDTHRIFT, replace(SPENDTHRIFT, kernel="rbf", bandwidth=1.3)], ids=["cosine", "rbf"])
+RBF = replace(SPENDTHRIFT, kernel="rbf", bandwidth=1.3)
+
+
+@pytest.mark.parametrize("mechanism", [SPENDTHRIFT, RBF, replace(RBF, bandwidth=1.0, near=0.9)], ids=["cosine", "rbf", "near"])
 @pytest.mark.parametrize("seed", range(3))
 def test_every_decision_is_that_of_algorithm_3_in_fractions(mechanism: IndKnn, seed: int) -> None:
     x, q, tape = features(40, seed), features(25, 100 + seed), UnsafeTape(seed)
@@ -55,7 +58,8 @@ def test_every_decision_is_that_of_algorithm_3_in_fractions(mechanism: IndKnn, s
     similar, values, paid, _ = settle(mechanism, x, labels, q, tape)
     rho = Fraction(mechanism.rho)
     records = [algorithm3.Record(tuple(row.tolist()), int(y), rho) for row, y in zip(x, labels, strict=True)]
-    kernel = algorithm3.cosine_at_least if mechanism.kernel == "cosine" else algorithm3.rbf_at_least(1.3 * 40.0)
+    by_distance = algorithm3.rbf_at_least(40.0 * mechanism.bandwidth, 40.0 * mechanism.near)
+    kernel = algorithm3.cosine_at_least if mechanism.kernel == "cosine" else by_distance
     for j, row in enumerate(q.tolist()):
         key = f"query {j}"
         expected = algorithm3.query(
@@ -107,7 +111,7 @@ def test_selection_does_not_know_its_company() -> None:
 records = st.integers(0, 10**6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(records, st.floats(0.05, 1.0), st.floats(0.02, 3.0), st.floats(1.0, 30.0), st.floats(1e-3, 5.0), st.integers(0, FULL))
 def test_nobody_pays_more_than_it_has_or_than_was_reserved(
     seed: int, tau: float, sigma: float, count: float, rho: float, poor: int
@@ -327,7 +331,7 @@ def test_it_is_one_release_charged_once() -> None:
 @pytest.mark.parametrize(
     "fields",
     [{"threshold": 0.0}, {"threshold": 1.01}, {"sigma_label": 0.0}, {"sigma_label": math.nan}, {"kernel": "linear"}, {"rho": 0.0},
-     {"sigma_count": math.inf}, {"bandwidth": -1.0}, {"rho": 0.5, "sigma_count": 0.99}],
+     {"sigma_count": math.inf}, {"bandwidth": -1.0}, {"near": -0.1}, {"near": math.nan}, {"rho": 0.5, "sigma_count": 0.99}],
     ids=str,
 )  # fmt: skip
 def test_bad_fields_are_refused_by_name(fields: dict) -> None:

@@ -80,7 +80,7 @@ def votes(features: np.ndarray, labels: np.ndarray, cells: np.ndarray, neighbour
     return voters.cell_votes(neighbours)[0]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(st.data())
 def test_a_record_adds_one_vote_in_each_of_its_cells_and_changes_nothing_else(data: st.DataObject) -> None:
     d, m, n = (data.draw(st.integers(1, most)) for most in (3, 6, 8))
@@ -139,7 +139,7 @@ def test_past_the_cap_there_are_no_counts_and_nothing_is_drawn(tmp_path: Path) -
 def test_an_empty_data_set_and_empty_cells_get_noise_like_all_others(tmp_path: Path) -> None:
     counted = teacher(tmp_path, SystemEntropy(), n=0, mechanism=ReverseKnn(cells=5, sigma=30.0)).count(Cells(centers(1))).counts
     assert counted is not None
-    assert (counted != 0).mean() > 0.5
+    assert (counted != 0).mean() > 0.5  # a noise of 0 has probability 0.0133; eight of 15 such, 7e-12
 
 
 @pytest.mark.parametrize("bad", ["wrong number", "wrong dimensions", "unknown slot", "queries"])

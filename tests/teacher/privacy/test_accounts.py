@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,10 @@ from teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from teacher.privacy import ledger as ledger_file
 from teacher.privacy.accounts import ENROL, FULL, PAY, RESERVE, Accounts, Payments, encode_ids
 from teacher.privacy.audit import audit
+from teacher.privacy.database import Place
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.plan import Plan, Release, Slot
+from tests.postgres import rows
 from wall.errors import InvalidInput, LedgerMismatch
 
 MECHANISM = IndKnn(sigma_count=10.0, rho=0.03)
@@ -31,8 +32,8 @@ def payments(*amounts: int) -> Payments:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan(), unsafe=False)
+def ledger(place: Place) -> Ledger:
+    return Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
 
 
 def batch(ledger: Ledger, name: str, most: Payments, paid: Payments, slot: int = 0) -> None:
@@ -40,7 +41,7 @@ def batch(ledger: Ledger, name: str, most: Payments, paid: Payments, slot: int =
     ledger.record_prepaid(charge, {name: [31, 2]}, paid)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.dictionaries(st.integers(0, 2**31), st.integers(0, FULL), max_size=40))
 def test_payments_survive_their_encoding(amounts: dict[int, int]) -> None:
     serials, units = np.array(list(amounts), dtype=np.int64), np.array(list(amounts.values()), dtype=np.int64)
@@ -49,44 +50,45 @@ def test_payments_survive_their_encoding(amounts: dict[int, int]) -> None:
     assert again.serials.tolist() == sorted(again.serials.tolist())
 
 
-def test_reopened_accounts_are_those_that_were_paid(ledger: Ledger, tmp_path: Path) -> None:
+def test_reopened_accounts_are_those_that_were_paid(ledger: Ledger, place: Place, tmp_path: Path) -> None:
     assert ledger.enrol(IDS).tolist() == [2, 0, 1]  # ascending ids
     batch(ledger, "a", payments(9, 9, 9), payments(5, 0, 9))
     batch(ledger, "b", payments(FULL - 5, 1, 0), payments(7, 1, 0))
     assert ledger.enrol(np.array([50, 3, 10])).tolist() == [1, 3, 0]
-    for found in (ledger, Ledger(tmp_path / "ledger.sqlite")):
+    for found in (ledger, Ledger(place)):
         assert (FULL - found.accounts.left(0, np.arange(4))).tolist() == [12, 1, 9, 0]
         assert found.state.spent == {(0, ANSWER): 1}  # charged once, in full
         assert found.state.results == {"a": {ANSWER: [31, 2]}, "b": {ANSWER: [31, 2]}}
-    assert audit(tmp_path / "ledger.sqlite").problems == []
+    ledger.export(tmp_path / "copy.sqlite")
+    assert audit(tmp_path / "copy.sqlite").problems == []
 
 
-def test_a_reservation_without_payments_stays_paid(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_reservation_without_payments_stays_paid(ledger: Ledger, place: Place) -> None:
     ledger.enrol(IDS)
     ledger.charge_prepaid(0, ANSWER, ["a"], payments(9, 8, 7))
-    again = Ledger(tmp_path / "ledger.sqlite")
+    again = Ledger(place)
     assert (FULL - again.accounts.left(0, np.arange(3))).tolist() == [9, 8, 7]
     batch(again, "a", payments(100, 0, 0), payments(1, 0, 0))
-    assert (FULL - Ledger(tmp_path / "ledger.sqlite").accounts.left(0, np.arange(3))).tolist() == [10, 8, 7]
+    assert (FULL - Ledger(place).accounts.left(0, np.arange(3))).tolist() == [10, 8, 7]
 
 
 @pytest.mark.parametrize(
     "most", [payments(FULL + 1), payments(0, 0, 0, 1), Payments(np.array([1, 0]), np.array([1, 1]))], ids=str
 )
-def test_what_nobody_has_can_not_be_reserved(ledger: Ledger, tmp_path: Path, most: Payments) -> None:
+def test_what_nobody_has_can_not_be_reserved(ledger: Ledger, place: Place, most: Payments) -> None:
     ledger.enrol(IDS)
     with pytest.raises(LedgerMismatch):
         ledger.charge_prepaid(0, ANSWER, ["a"], most)
-    assert Ledger(tmp_path / "ledger.sqlite").state.spent == {}
+    assert Ledger(place).state.spent == {}
     batch(ledger, "a", payments(3), payments(3))  # and the ledger still works
 
 
-def test_payments_past_their_reservation_are_refused_with_the_answers(ledger: Ledger, tmp_path: Path) -> None:
+def test_payments_past_their_reservation_are_refused_with_the_answers(ledger: Ledger, place: Place) -> None:
     ledger.enrol(IDS)
     charge = ledger.charge_prepaid(0, ANSWER, ["a"], payments(3, 3))
     with pytest.raises(LedgerMismatch):
         ledger.record_prepaid(charge, {"a": [1, 1]}, payments(3, 4))
-    again = Ledger(tmp_path / "ledger.sqlite")
+    again = Ledger(place)
     assert again.state.results == {}
     assert (FULL - again.accounts.left(0, np.arange(3))).tolist() == [3, 3, 0]
 
@@ -96,8 +98,8 @@ def test_a_prepaid_release_has_no_other_way_in(ledger: Ledger) -> None:
         ledger.charge(0, ANSWER, ["a"])
 
 
-def test_slots_do_not_share_budgets(tmp_path: Path) -> None:
-    ledger = Ledger.create(tmp_path / "l.sqlite", dataset="d", plan=plan(2), unsafe=False)
+def test_slots_do_not_share_budgets(place: Place) -> None:
+    ledger = Ledger.create(place, dataset="d", plan=plan(2), unsafe=False)
     ledger.enrol(IDS)
     batch(ledger, "a", payments(FULL), payments(FULL), slot=0)
     batch(ledger, "b", payments(4), payments(4), slot=1)
@@ -106,16 +108,15 @@ def test_slots_do_not_share_budgets(tmp_path: Path) -> None:
     assert [release.parameters["rho"] for release in plan(2).releases()] == [0.03, 0.03]  # each is accounted
 
 
-def test_snapshots_bound_the_table_and_change_no_budget(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_bound_the_table_and_change_no_budget(ledger: Ledger, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_file, "SNAPSHOT_EVERY", 4)
     ledger.enrol(IDS)
     ledger.charge_prepaid(0, ANSWER, ["lost"], payments(0, 0, 50))  # of a process that died
     for number in range(10):
         batch(ledger, f"q{number}", payments(9, 9), payments(1, number))
-        found = Ledger(tmp_path / "ledger.sqlite")
+        found = Ledger(place)
         assert (FULL - found.accounts.left(0, np.arange(3))).tolist() == [number + 1, number * (number + 1) // 2, 50]
-    with sqlite3.connect(tmp_path / "ledger.sqlite") as connection:
-        kinds = [kind for (kind,) in connection.execute("SELECT kind FROM private ORDER BY position")]
+    kinds = [kind for (kind,) in rows(place, "SELECT kind FROM private ORDER BY position")]
     assert kinds == ["enrol", "snapshot"] + ["reserve", "pay"] * 2
 
 
@@ -123,11 +124,8 @@ def test_nothing_private_is_exported_and_an_export_can_not_take_the_ledgers_plac
     ledger.enrol(IDS)
     batch(ledger, "a", payments(3), payments(3))
     ledger.export(tmp_path / "copy.sqlite")
-    with sqlite3.connect(tmp_path / "copy.sqlite") as connection:
-        assert {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")} == {
-            "entries",
-            "head",
-        }
+    tables = rows(tmp_path / "copy.sqlite", "SELECT name FROM sqlite_master WHERE type = 'table'")
+    assert set(tables) == {("entries",), ("head",)}
     restored = Ledger(tmp_path / "copy.sqlite")
     restored.enrol(IDS)
     with pytest.raises(LedgerMismatch, match="budgets"):
@@ -139,22 +137,21 @@ def test_nothing_private_is_exported_and_an_export_can_not_take_the_ledgers_plac
     [
         "DELETE FROM private WHERE kind = 'pay'",
         "DELETE FROM private",
-        "UPDATE private SET body = x'00' WHERE kind = 'pay'",
+        "UPDATE private SET body = CAST('rubbish' AS {binary}) WHERE kind = 'pay'",
         "UPDATE private SET kind = 'gift' WHERE kind = 'pay'",
         "UPDATE private SET batch = 7 WHERE kind = 'pay'",
     ],
 )
-def test_damaged_budgets_fail_closed(ledger: Ledger, tmp_path: Path, statement: str) -> None:
+def test_damaged_budgets_fail_closed(ledger: Ledger, place: Place, statement: str) -> None:
     ledger.enrol(IDS)
     batch(ledger, "a", payments(3), payments(3))
-    with sqlite3.connect(tmp_path / "ledger.sqlite") as connection:
-        connection.execute(statement)
+    rows(place, statement.format(binary="blob" if isinstance(place, Path) else "bytea"))
     with pytest.raises(LedgerMismatch):
-        reopen_and_charge(tmp_path / "ledger.sqlite")
+        reopen_and_charge(place)
 
 
-def reopen_and_charge(path: Path) -> None:
-    ledger = Ledger(path)
+def reopen_and_charge(place: Place) -> None:
+    ledger = Ledger(place)
     ledger.enrol(IDS)
     ledger.charge_prepaid(0, ANSWER, ["b"], payments(3))
 

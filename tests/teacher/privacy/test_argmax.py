@@ -27,7 +27,7 @@ def test_argmax_reproduces_the_reference_values():
 def test_the_whole_grid_takes_seconds_and_gains_a_third():
     start = time.process_time()
     curve = argmax_rdp(ORDERS, **ARGMAX)
-    assert time.process_time() - start < 15  # one core, first time
+    assert time.process_time() - start < 60  # some 9 on one core, the first time; the rest is for slow and busy machines
     gaussian = gaussian_rdp(ORDERS, sensitivity=math.sqrt(2), **ARGMAX)
     assert (curve <= gaussian).all()
     assert (curve[(ORDERS >= 2) & (ORDERS <= 150)] < 0.65 * gaussian[(ORDERS >= 2) & (ORDERS <= 150)]).all()

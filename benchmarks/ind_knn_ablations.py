@@ -1,0 +1,156 @@
+"""What Ind-KNN's accuracy depends on: number of queries, threshold, number of records, hash tables.
+
+    python benchmarks/ind_knn_ablations.py --cache features/ --results kept/ --only queries      # or threshold, records, tables
+
+UAI23's Figures 1b and 4 and the supplement's Figure 1. Threshold and noise are chosen as in ind_knn_accuracy.py, on labelled
+public rows; each point is the median over query sets drawn from the public rows that nothing was chosen on. `records` replicates
+the private ones (delta stays 1e-5, where the paper has 1 / records). Writes docs/figures/ind_knn_PART.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+
+import image_features  # noqa: E402
+from figures import PALETTE, picture  # noqa: E402
+from ind_knn_accuracy import KERNELS, Exam, Split, ask_ind_knn, centred, choose_ind_knn, described, spread  # noqa: E402
+from kept import kept  # noqa: E402
+
+from experiment.rehearsal import threshold_at  # noqa: E402
+from teacher.mechanisms.ind_knn import IndKnn  # noqa: E402
+
+LEVELS = (0.15, 0.2, 0.25, 0.3, 0.35, 0.4)  # of the cosine: thresholds tried
+COPIES = (1, 2, 4)  # of the private records
+TABLES = (10, 20, 30)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Private rows, the public rows of the choice, those of the questions, and the options."""
+
+    private: Split = field(repr=False)
+    validation: Split = field(repr=False)
+    pool: Split = field(repr=False)
+    length: float
+    options: argparse.Namespace
+
+    def chosen(self, asked: int, epsilon: float, copies: int = 1) -> IndKnn:
+        """By rehearsal on public rows that stand in for so many copies of the private ones."""
+        options, rows = self.options, copies * len(self.private.labels)
+
+        def choose() -> dict[str, object]:
+            rehearsed = self.validation, rows, self.length, [epsilon], asked
+            trials = choose_ind_knn(KERNELS[-1:], *rehearsed, seed=options.seed)
+            return trials[0].mechanism.fields()
+
+        return IndKnn(**kept(options.results, f"choice {asked} {epsilon:g} {rows}", choose))
+
+    def right(self, name: str, mechanism: IndKnn, asked: int, epsilon: float, copies: int = 1) -> list[float]:
+        """Share right in each query set; the sets are drawn by a public seed, without repetition inside a set."""
+
+        def measure() -> list[float]:
+            rng = np.random.default_rng(self.options.seed)
+            drawn = [rng.permutation(len(self.pool.labels))[:asked] for _ in range(self.options.sets)]
+            sets = [Split(self.pool.features[rows], self.pool.labels[rows]) for rows in drawn]
+            private = Split(np.tile(self.private.features, (copies, 1)), np.tile(self.private.labels, copies))
+            return Exam.of(private, sets, self.length).right(lambda voters: ask_ind_knn(mechanism, epsilon, voters))
+
+        found: list[float] = kept(self.options.results, name, measure)
+        print(
+            f"| {name} | {described(mechanism)}, {mechanism.sigma_label}, {mechanism.sigma_count} | {spread(found)} |", flush=True
+        )
+        return found
+
+
+def queries(setting: Setting) -> None:
+    """UAI23 Figure 1b: accuracy by number of queries, at epsilon 1."""
+    shares = [setting.right(f"queries {asked}", setting.chosen(asked, 1.0), asked, 1.0) for asked in setting.options.asked]
+    draw(setting, "queries", {"Ind-KNN, epsilon 1": (setting.options.asked, shares)}, "queries answered")
+
+
+def threshold(setting: Setting) -> None:
+    """Accuracy by threshold, with the other fields as chosen, at epsilon 0.5 and 2."""
+    asked, series = setting.options.asked[0], {}
+    for epsilon in (0.5, 2.0):
+        chosen = setting.chosen(asked, epsilon)
+        tried = [replace(chosen, threshold=threshold_at(chosen, level)) for level in LEVELS]
+        shares = [
+            setting.right(f"threshold {level:g} epsilon {epsilon:g}", mechanism, asked, epsilon)
+            for level, mechanism in zip(LEVELS, tried, strict=True)
+        ]
+        series[f"epsilon {epsilon:g}"] = LEVELS, shares
+    draw(setting, "threshold", series, "cosine at the threshold")
+
+
+def records(setting: Setting) -> None:
+    """Supplement, Figure 1: accuracy by number of private records, replicated, at epsilon 1."""
+    asked, rows = setting.options.asked[-1], len(setting.private.labels)
+    shares = [setting.right(f"records {n * rows}", setting.chosen(asked, 1.0, n), asked, 1.0, n) for n in COPIES]
+    draw(setting, "records", {"Ind-KNN, epsilon 1": ([copies * rows for copies in COPIES], shares)}, "private records")
+
+
+def tables(setting: Setting) -> None:
+    """UAI23 Figure 4: hashed by 10, 20 and 30 tables of 8 bits, and exact, by epsilon."""
+    asked, epsilons = setting.options.asked[0], (0.5, 1.0, 2.0)
+    chosen = {epsilon: setting.chosen(asked, epsilon) for epsilon in epsilons}
+    series = {}
+    for count in (*TABLES, 0):
+        name = f"{count} tables" if count else "exact"
+        shares = [
+            setting.right(f"{name} epsilon {epsilon:g}", replace(chosen[epsilon], tables=count), asked, epsilon)
+            for epsilon in epsilons
+        ]
+        series[name] = epsilons, shares
+    draw(setting, "tables", series, "epsilon")
+
+
+def draw(setting: Setting, name: str, series: dict, x: str) -> None:  # type: ignore[type-arg]
+    """Medians with their ranges."""
+    with picture(setting.options.out / f"ind_knn_{name}.svg") as (axes,):
+        for (label, (at, shares)), color in zip(series.items(), PALETTE, strict=False):
+            percent = 100 * np.array(shares)
+            middle = np.median(percent, axis=1)
+            sides = [middle - percent.min(axis=1), percent.max(axis=1) - middle]
+            axes.errorbar(at, middle, yerr=sides, color=color, marker="o", capsize=3, label=label)
+        axes.set(xlabel=x, ylabel="percent right, median and range")
+
+
+PARTS: dict[str, Callable[[Setting], None]] = {"queries": queries, "threshold": threshold, "records": records, "tables": tables}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cache", type=Path, required=True, help="folder with the features")
+    parser.add_argument("--results", type=Path, help="folder that keeps what was measured with these options")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "figures", help="folder of the pictures")
+    parser.add_argument("--only", choices=list(PARTS), nargs="+", default=list(PARTS))
+    parser.add_argument("--private", type=int, default=50_000)
+    parser.add_argument("--validation", type=int, default=5000)
+    parser.add_argument("--pool", type=int, default=5000, help="public rows that query sets are drawn from")
+    parser.add_argument("--asked", type=int, nargs="+", default=[500, 1000, 2000, 3000], help="queries of a set, ascending")
+    parser.add_argument("--sets", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="of the rehearsals and of the query sets")
+    options = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(options.threads)
+    spec = centred(options.cache, options.validation)
+    private = Split(*image_features.read(options.cache, "train", spec, options.private))
+    public = Split(*image_features.read(options.cache, "test", spec, options.validation + options.pool))
+    validation, pool = public.part(0, options.validation), public.part(options.validation, options.pool)
+    print("| what | kernel, threshold, sigma_label, sigma_count | % right, median (range) |\n|---|---|---|")
+    for name in options.only:
+        PARTS[name](Setting(private, validation, pool, spec.scale, options))
+
+
+if __name__ == "__main__":
+    main()

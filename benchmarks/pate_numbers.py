@@ -1,0 +1,152 @@
+"""The papers' epsilons of PATE, recomputed as far as their parameters are printed.
+
+    python benchmarks/pate_numbers.py                                  # formulas alone
+    python benchmarks/pate_numbers.py --data ROOT --cache DIR          # and 250 classifiers' votes on MNIST
+
+Data-dependent epsilons are DIAGNOSES, NOT RELEASABLE (teacher/privacy/diagnosis_pate.py). The papers' votes are not at hand;
+MNIST is public, and its training images stand in for private ones here. ``--cache`` keeps their features between calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from teacher.privacy.conversion import epsilon_from_rdp
+from teacher.privacy.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
+from teacher.privacy.diagnosis_pate import diagnose_confident_gnmax, diagnose_gnmax, diagnose_lnmax
+from teacher.privacy.diagnosis_smooth import Sanitised, measure
+
+TEACHERS, SCALE, THRESHOLD, SCREEN, VOTE = 250, 20.0, 200, 150.0, 40.0  # Papernot et al. 2017; 2018, Table 1
+ANSWERED, DELTA = 286, 1e-5
+SMOOTH_ORDERS = (8.0, 12.0, 16.0, 20.0, 25.0)
+SMOOTH_BETAS = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
+SMOOTH_SIGMAS = (5.0, 10.0, 20.0, 40.0)
+
+
+@dataclass(frozen=True)
+class MultiLabel:
+    """A GNMAX row of CVPR20's Table 3: noise scale, queries, delta, the epsilon printed."""
+
+    name: str
+    sigma: float
+    queries: int
+    delta: float
+    printed: float
+
+
+TABLE_3 = (
+    MultiLabel("CelebA, T = 300", 150.0, 600, 1e-6, 7.72),
+    MultiLabel("CelebA, T = 800", 300.0, 500, 1e-6, 3.31),
+    MultiLabel("Market1501, sigma = 100", 100.0, 800, 1e-5, 13.41),
+    MultiLabel("Market1501, sigma = 250", 250.0, 80, 1e-5, 1.41),
+)
+TAU = 10.0
+
+
+def classic(rho: float, delta: float) -> float:
+    """The least over all real orders of order rho + log(1/delta) / (order - 1)."""
+    return rho + 2 * math.sqrt(rho * math.log(1 / delta))
+
+
+def implied(row: MultiLabel) -> float:
+    """x for which RDP order x / sigma^2 a query gives the printed epsilon: ``classic`` solved for it."""
+    log = math.log(1 / row.delta)
+    return (math.sqrt(log + row.printed) - math.sqrt(log)) ** 2 * row.sigma**2 / row.queries
+
+
+def table_3() -> None:
+    """Theorem 13 (order tau / sigma^2 a query) beside what is printed."""
+    print(f"CVPR20 Table 3, GNMAX, tau = {TAU:g}")
+    print("| row | printed | Theorem 13 | implied x of order x / sigma^2 |\n|---|---|---|---|")
+    for row in TABLE_3:
+        theorem = classic(TAU * row.queries / row.sigma**2, row.delta)
+        print(f"| {row.name} | {row.printed} | {theorem:.2f} | {implied(row):.2f} |")
+
+
+def independent() -> dict[str, float]:
+    """Data-independent epsilons of the papers' MNIST parameters, classic conversion."""
+    label = argmax_rdp(ORDERS, sigma=VOTE, sampling_probability=1.0)
+    screening = screening_rdp(ORDERS, max_votes=TEACHERS, threshold=THRESHOLD, sigma=SCREEN, sampling_probability=1.0)
+    curves = {f"LNMAX, {n} labels": n * laplace_rdp(ORDERS, scale=SCALE, sensitivity=2.0) for n in (100, 1000)}
+    curves[f"GNMAX, {ANSWERED} labels, Gaussian bound"] = ANSWERED * ORDERS / VOTE**2
+    curves[f"GNMAX, {ANSWERED} labels, argmax"] = ANSWERED * label
+    curves["one screening"] = screening
+    return {name: epsilon_from_rdp(ORDERS, rdp, DELTA, "classic")[0] for name, rdp in curves.items()}
+
+
+def dependent(votes: np.ndarray) -> list[str]:
+    """Diagnoses of Table 1's rows at ``votes`` (int64 [n_queries, n_classes]); queries are asked in order."""
+    noise = np.random.default_rng(0)  # which queries happen to pass the screening in this one public rehearsal
+    passed = votes.max(axis=1) + noise.normal(scale=SCREEN, size=len(votes)) > THRESHOLD
+    asked = int(np.flatnonzero(np.cumsum(passed) == ANSWERED)[0]) + 1
+    confident = diagnose_confident_gnmax(
+        votes[:asked],
+        passed[:asked],
+        teachers=TEACHERS,
+        threshold=THRESHOLD,
+        sigma_screen=SCREEN,
+        sigma_vote=VOTE,
+        delta=DELTA,
+        conversion="classic",
+    )
+    shown = [diagnose_lnmax(votes[:n], scale=SCALE, delta=DELTA, conversion="classic").render() for n in (100, 1000)]
+    shown.append(diagnose_gnmax(votes[:asked][passed[:asked]], sigma=VOTE, delta=DELTA, conversion="classic").render())
+    return [*shown, confident.render(), sanitised(votes[:asked][passed[:asked]]).render()]
+
+
+def sanitised(votes: np.ndarray) -> Sanitised:
+    """The smallest expected epsilon plus deviation over a grid. Chosen by the votes, which a release may not do."""
+    found = []
+    for order in SMOOTH_ORDERS:
+        measured = measure(votes, teachers=TEACHERS, sigma=VOTE, order=order)
+        fitting = [beta for beta in SMOOTH_BETAS if order * -math.expm1(-2 * beta) < 1]
+        found += [measured.sanitised(delta=DELTA, beta=b, sigma_ss=s) for b in fitting for s in SMOOTH_SIGMAS]
+    return min(found, key=lambda shown: shown.epsilon + shown.deviation)
+
+
+def mnist_votes(root: Path, cache: Path) -> np.ndarray:
+    """Votes of 250 classifiers on the public half of MNIST's test images: int64 [5000, 10]."""
+    from experiment.config import Config, RoundConfig, first_extractor
+    from experiment.console import Console
+    from teacher.embeddings import embed_records
+    from teacher.ensemble import Ensemble, shard_key
+    from teacher.features import Embedder
+    from teacher.records import open_records
+    from wall.sources import DataConfig, describe, read_public
+
+    data = DataConfig("mnist", root=str(root))
+    task, public, console = describe(data), read_public(data), Console()
+    spec = first_extractor(Config(data, [RoundConfig(1)]), task)
+    embedder = Embedder(spec, probe=None)
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private = embed_records(cache, open_records(data, task), spec, embedder, lambda *done: console.progress("embedding", *done))
+    ensemble = Ensemble(
+        private.features, private.labels, private.ids, num_classes=task.num_classes, teachers=TEACHERS, key=shard_key(cache)
+    )
+    return ensemble.votes(embedder.embed(public.inputs)[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder with MNIST in torchvision's layout")
+    parser.add_argument("--cache", type=Path, help="with --data: folder for features and the key of the shards")
+    options = parser.parse_args()
+    table_3()
+    print("\nMNIST's parameters, data-independent, classic conversion")
+    for name, epsilon in independent().items():
+        print(f"{name}: {epsilon:.3f}")
+    if options.data and options.cache:
+        print("\nThe same, data-dependent, at the votes of our classifiers")
+        print("\n".join(dependent(mnist_votes(options.data, options.cache))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""How long PATE's classifiers take on MNIST, and how often they are right on the public images.
+
+    python benchmarks/pate_teachers.py --data ROOT --workers 2
+
+Networks (teacher/cnn_ensemble.py): 250 shards of about 240 images, trained anew in a temporary folder. On a GPU they are trained
+in batches, and a few one by one beside them for comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from joblib.externals.loky import get_reusable_executor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from teacher import cnn_ensemble
+from teacher.cnn_ensemble import CnnEnsemble
+from teacher.records import open_records
+from wall.sources import DataConfig, describe, read_public
+
+ALONE = 10  # classifiers timed one by one
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with MNIST in torchvision's layout")
+    parser.add_argument("--teachers", type=int, default=250)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--queries", type=int, default=1000)
+    options = parser.parse_args()
+    data = DataConfig("mnist", root=str(options.data))
+    task, records, public = describe(data), open_records(data, describe(data)), read_public(data)
+    key = bytes(32)  # a benchmark's; a teacher's is secret
+    with tempfile.TemporaryDirectory() as folder:
+        began, used = time.perf_counter(), _cpu()
+        ensemble = CnnEnsemble(
+            records,
+            num_classes=task.num_classes,
+            teachers=options.teachers,
+            key=key,
+            directory=Path(folder),
+            workers=options.workers,
+        )
+        get_reusable_executor().shutdown(wait=True)  # so that its processes' time is known
+        print(f"{options.teachers} networks: {time.perf_counter() - began:.0f} seconds, {_cpu() - used:.0f} CPU seconds")
+    if torch.cuda.is_available():
+        began = time.perf_counter()
+        for job in cnn_ensemble._jobs(records, task.num_classes, options.teachers, key)[:ALONE]:
+            cnn_ensemble.train_together([job], torch.device("cuda"))
+        print(f"one by one on the GPU: {(time.perf_counter() - began) / ALONE * options.teachers:.0f} seconds for all")
+    report(ensemble, public.inputs[: options.queries], public.labels[: options.queries], options.teachers)
+
+
+def report(ensemble: CnnEnsemble, images: np.ndarray, labels: np.ndarray, teachers: int) -> None:
+    """How often the plurality, and a single network on average, is right; how large the plurality is."""
+    votes = ensemble.votes(images)
+    plurality, single = (votes.argmax(axis=1) == labels).mean(), votes[np.arange(len(labels)), labels].mean() / teachers
+    quantiles = np.quantile(votes.max(axis=1), [0.05, 0.25, 0.5]).astype(int).tolist()
+    print(f"plurality right {100 * plurality:.1f}%, a single network {100 * single:.1f}%; votes of the plurality at")
+    print(f"5%, 25%, 50% of {len(labels)} queries: {quantiles}")
+
+
+def _cpu() -> float:
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+if __name__ == "__main__":
+    main()

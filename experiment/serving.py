@@ -1,0 +1,78 @@
+"""`serve`: the teacher of a configuration as a service."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from experiment.child import CHILD
+from experiment.config import Config
+from experiment.teaching import custody
+from teacher.custodian import Custodian
+from teacher.privacy.accountant import certified_epsilon, require_affordable
+from teacher.privacy.conversion import round_up
+from teacher.privacy.noise import Entropy
+from teacher.records import open_records
+from teacher.service.config import ServiceConfig
+from teacher.service.keys import Key, Keys, digest_of
+from teacher.service.server import address, build_app, listen, server
+from wall.errors import InvalidInput
+from wall.sources import describe, read_public
+
+PROBE = 64  # public rows on which a received network is tested
+
+
+def serve(config: Config, service: ServiceConfig, *, entropy: Entropy, child_of: str | None = None) -> None:
+    """Answer requests until SIGTERM or Ctrl-C; prints the URL once requests are taken.
+
+    ``child_of``: the secret of the run that started this process. Its key lives in memory alone, and the service ends with the
+    standard input, which closes when the run is gone.
+
+    Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData, before anything is answered.
+    """
+    if config.custodian_dir is None:
+        raise InvalidInput("custodian_dir", "given: the ledger and the keys lie there", None)
+    require_affordable(config.plan())
+    directory = Path(config.custodian_dir)
+    custodian = custody(config, directory, entropy.unsafe)
+    try:
+        more = {CHILD: Key("run", "analyst", digest_of(child_of))} if child_of else {}
+        app = app_of(config, service, custodian, Keys(directory, more), entropy)
+        with listen(service) as bound:
+            running = server(app, service)
+            if child_of:
+                threading.Thread(target=_stop_with_input, args=(running,), daemon=True).start()
+            signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it once more when it is done
+            print(address(service, bound), flush=True)
+            running.run(sockets=[bound])
+    finally:
+        custodian.close()
+
+
+def app_of(config: Config, service: ServiceConfig, custodian: Custodian, keys: Keys, entropy: Entropy) -> FastAPI:
+    """The application over an opened custodian's directory. Raises InvalidInput, MissingData."""
+    learned, data = describe(config.data), config.data
+    no_public = data.source == "folder" and data.public is None
+    return build_app(
+        custodian,
+        lambda: open_records(data, learned),
+        learned,
+        config=service,
+        keys=keys,
+        entropy=entropy,
+        certified=None if entropy.unsafe else round_up(certified_epsilon(config.plan())),
+        probe=None if no_public else read_public(data).inputs[:PROBE],
+        batch_size=config.batch_size,
+        workers=config.workers,
+    )
+
+
+def _stop_with_input(running: uvicorn.Server) -> None:
+    """Wait for the end of the standard input, then let the service finish."""
+    sys.stdin.read()
+    running.should_exit = True

@@ -1,0 +1,129 @@
+"""Who answers a run's queries: a teacher in this process, in a child of it, or behind a URL. All have the same methods."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from experiment.child import child
+from experiment.config import Config
+from experiment.console import Console
+from teacher.custodian import Custodian, open_custodian
+from teacher.privacy.noise import Entropy
+from teacher.privacy.plan import Plan
+from teacher.records import open_records
+from teacher.teacher import Teacher
+from wall.cells import CellCounts, Cells
+from wall.client import RemoteTeacher
+from wall.errors import InvalidInput, LedgerMismatch
+from wall.messages import Answers, ExtractorSpec, Queries
+from wall.sources import Task
+
+KEY = "LABELWALL_KEY"  # environment variable with the API key: it is no setting, so no file records it
+
+
+class Answering(Protocol):
+    """What a round needs of a teacher, wherever it is."""
+
+    def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None: ...
+
+    def answer(self, queries: Queries) -> Answers: ...
+
+    def count(self, cells: Cells) -> CellCounts: ...
+
+    def export(self, path: Path) -> None:
+        """Write the auditors' copy of the ledger."""
+        ...
+
+
+def custody(config: Config, directory: Path, unsafe: bool, known_dataset: str | None = None) -> Custodian:
+    """Open, or set up, the custodian's directory that a configuration names. Raises LedgerMismatch, InvalidInput."""
+    return open_custodian(
+        directory,
+        data={key: value for key, value in asdict(config.data).items() if key != "download"},
+        plan=config.plan(),
+        unsafe=unsafe,
+        anchor=Path(config.anchor) if config.anchor else None,
+        ledger_url=config.ledger_url(),
+        known_dataset=known_dataset,
+    )
+
+
+@contextmanager
+def teacher_of(
+    config: Config,
+    task: Task,
+    directory: Path,
+    entropy: Entropy,
+    console: Console,
+    *,
+    known_dataset: str | None = None,
+    isolate: bool = False,
+) -> Iterator[Answering]:
+    """The teacher that a configuration names: behind its URL, or else here, over the custodian's ``directory``; in a process of
+    its own where ``isolate`` is set.
+
+    Raises LedgerMismatch where it has another plan, another kind of entropy, or another data set than ``known_dataset``.
+    """
+    if config.teacher is not None and isolate:
+        raise InvalidInput("isolate", "left out with a teacher's URL, which is a process of its own", True)
+    if config.teacher is not None or isolate:
+        behind = nullcontext((config.teacher or "", os.environ.get(KEY)))
+        with (
+            child(config, directory) if isolate else behind as (url, key),  # type: ignore[attr-defined]
+            remote(url, key, config.plan(), entropy.unsafe, console, known_dataset) as answering,
+        ):
+            yield answering
+        return
+    with local_teacher(config, task, directory, entropy, console, known_dataset) as teacher:
+        yield teacher
+
+
+@contextmanager
+def local_teacher(
+    config: Config, task: Task, directory: Path, entropy: Entropy, console: Console, known_dataset: str | None = None
+) -> Iterator[Teacher]:
+    """The teacher of this process over the custodian's ``directory``, which has opened no record yet. Raises as ``custody``."""
+    custodian = custody(config, directory, entropy.unsafe, known_dataset)
+    try:
+        yield Teacher(
+            lambda: open_records(config.data, task),
+            custodian.ledger,
+            custodian.directory,
+            task.num_classes,
+            entropy,
+            batch_size=config.batch_size,
+            workers=config.workers,
+            progress=console.progress,
+        )
+    finally:
+        custodian.close()
+
+
+@contextmanager
+def remote(
+    url: str, key: str | None, plan: Plan, unsafe: bool, console: Console, known_dataset: str | None
+) -> Iterator[RemoteTeacher]:
+    """A service that serves what the configuration says. Raises LedgerMismatch for another, InvalidInput without a key."""
+    if not key:
+        raise InvalidInput(KEY, "an API key in the environment, from `labelwall keys add`", None)
+    teacher = RemoteTeacher(url, key, progress=console.progress)
+    try:
+        budget = teacher.budget()
+        if Plan.from_json(budget["plan"]) != plan or budget["unsafe"] != unsafe:
+            raise LedgerMismatch(
+                "the service has another budget, mechanism, caps or rounds than the configuration. Ask its custodian."
+            )
+        if known_dataset not in (None, budget["dataset"]):
+            raise LedgerMismatch(
+                "the run folder's ledger belongs to another data set than the service's. Choose another run_dir."
+            )
+        yield teacher
+    finally:
+        teacher.close()

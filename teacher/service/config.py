@@ -1,0 +1,60 @@
+"""How a teacher is served: addresses and limits. Loads without torch and without a web framework."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+
+from wall.errors import InvalidInput
+
+OWN_BACKBONES = ("hog", "raw", "box", "mlp", "small_cnn", "mnist_cvpr20", "svhn_cvpr20", "cifar_conv3", "efficientnet_lite0")
+
+
+@dataclass(frozen=True)
+class ServiceConfig:
+    """Addresses and limits of `labelwall serve`.
+
+    Args:
+        host: address to listen on; another than this machine's own loopback needs certfile and keyfile.
+        port: TCP port, from 0 to 65535; 0 takes a free one and prints it.
+        certfile: TLS certificate chain (PEM file); none when null.
+        keyfile: the certificate's private key (PEM file); none when null.
+        max_request: largest request body (MiB), extractors excepted.
+        max_extractor: largest extractor (MiB).
+        max_rows: most rows of one request, a count.
+        waiting: most requests that wait for the teacher, a count; more are told to come back.
+        requests_per_second: what one API key may send on average, a count per second.
+        backbones: extractors that are accepted, by name; "timm/NAME" has to be named here.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8470
+    certfile: str | None = None
+    keyfile: str | None = None
+    max_request: int = 64
+    max_extractor: int = 128
+    max_rows: int = 1 << 16
+    waiting: int = 256
+    requests_per_second: float = 100.0
+    backbones: list[str] = field(default_factory=lambda: list(OWN_BACKBONES))
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 1 << 16:
+            raise InvalidInput("service.port", "from 0 to 65535", self.port)
+        for name in ("max_request", "max_extractor", "max_rows", "waiting"):
+            if not 1 <= getattr(self, name) <= 1 << 20:
+                raise InvalidInput(f"service.{name}", "from 1 to 1048576", getattr(self, name))
+        if not 0 < self.requests_per_second < 1e9:
+            raise InvalidInput("service.requests_per_second", "positive", self.requests_per_second)
+        if (self.certfile is None) != (self.keyfile is None):
+            raise InvalidInput("service.certfile, keyfile", "given together", (self.certfile, self.keyfile))
+        if self.certfile is None and not is_loopback(self.host):
+            raise InvalidInput("service.certfile", "given for an address that others can reach", None)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine under a name that no name server decides."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,102 @@
+"""What the service says, for its OpenAPI document. Every figure is released, or a parameter of the plan or of the caller's."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from wall.wire import MAX_ROWS
+
+Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Problem(BaseModel):
+    """Why a request was refused. Constant texts, or the caller's own parameter."""
+
+    code: str
+    message: str
+
+
+class Health(BaseModel):
+    status: str
+    version: str
+
+
+class Receipt(BaseModel):
+    """What a call cost and what is left: counts of releases."""
+
+    asked: int
+    served: int
+    charged: dict[str, int]
+    left: dict[str, int]
+    ledger_position: int
+    ledger_head: str
+    cliques: dict[str, int] = {}
+    reused: int = 0
+
+
+class Result(BaseModel):
+    """What a finished job released: labels and outcomes of queries, or noisy counts by cell and class (null: cap reached), or
+    the extractor that is ready, or how many records were named."""
+
+    labels: list[int] | None = None
+    outcomes: list[int] | None = None
+    counts: list[list[int]] | None = None
+    receipt: Receipt | None = None
+    extractor: str | None = None
+    records: int | None = None
+
+
+class Job(BaseModel):
+    """A request's progress: ``done`` of ``total`` queries, or percent. ``status``: queued, running, done or failed."""
+
+    job: str
+    kind: str
+    status: str
+    done: int
+    total: int
+    result: Result | None = None
+
+
+class ReleaseLeft(BaseModel):
+    slot: int
+    release: str
+    cap: int
+    spent: int
+    left: int
+
+
+class Budget(BaseModel):
+    """The plan and how far it is spent. ``epsilon`` is certified for all callers together, whatever they ask; null for a ledger
+    that certifies nothing. ``queries``: this key's own cap on new queries, null for none; ``charged``: what it used of it."""
+
+    dataset: str
+    unsafe: bool
+    epsilon: float | None
+    delta: float
+    plan: dict[str, object]
+    releases: list[ReleaseLeft]
+    ledger_position: int
+    ledger_head: str
+    queries: int | None
+    charged: int
+
+
+class Charge(BaseModel):
+    """A call that was charged: for so many new queries, when the ledger's newest entry was ``ledger_position``."""
+
+    caller: str
+    slot: int
+    queries: int
+    ledger_position: int
+
+
+class Removal(Strict):
+    """Ids of records that leave, present or not."""
+
+    ids: Annotated[list[Id], Field(max_length=MAX_ROWS)]

@@ -1,0 +1,288 @@
+"""The routes under /v1. Each checks the caller and the body, and hands the rest to the desk."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import Path as PathParameter
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
+from pydantic import ValidationError
+
+from teacher.privacy.plan import Plan
+from teacher.records import Records
+from teacher.service import models
+from teacher.service.config import ServiceConfig
+from teacher.service.desk import Desk
+from teacher.service.guard import STATUS, Guard, read_body
+from teacher.service.jobs import Ask, Extractor, Job, Task, distinct, failed, job_id
+from teacher.service.keys import Key
+from teacher.teacher import Teacher
+from wall.cells import Cells
+from wall.errors import InvalidInput, Refused
+from wall.messages import Queries
+from wall.sources import Task as Learned
+from wall.wire import MAX_ROWS, NPY, SAFETENSORS, decode, decode_extractor
+
+VERSION = "1"
+LONGEST_WAIT = 30.0  # seconds that a request stays open for its job
+EXTRACTORS_KEPT = 8
+MIB = 1 << 20
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {code: {"model": models.Problem} for code in sorted({*STATUS.values(), 405})}
+router = APIRouter(prefix="/v1", responses=PROBLEMS)
+bearer = HTTPBearer(auto_error=False, description="a key of `labelwall keys`")
+
+
+@dataclass
+class Service:
+    """What the routes work on. ``certified``: the plan's epsilon, None for a ledger that certifies nothing; ``dataset``,
+    ``plan``, ``unsafe``: of the ledger's first entry. ``extractors``: those that were received lately, by identity."""
+
+    desk: Desk
+    teacher: Teacher
+    guard: Guard
+    config: ServiceConfig
+    learned: Learned
+    directory: Path
+    dataset: str
+    plan: Plan
+    unsafe: bool
+    certified: float | None
+    extractors: dict[str, Extractor] = field(default_factory=dict)
+
+
+def the(request: Request) -> Service:
+    """The service of the application that got a request."""
+    return request.app.state.service
+
+
+async def anyone(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
+    """The holder of any valid key."""
+    return the(request).guard.caller(request, ("analyst", "custodian"))
+
+
+async def analyst(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
+    """The holder of an analyst's key."""
+    return the(request).guard.caller(request, ("analyst",))
+
+
+async def custodian(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
+    """The holder of a custodian's key."""
+    return the(request).guard.caller(request, ("custodian",))
+
+
+Anyone = Annotated[Key, Depends(anyone)]
+Analyst = Annotated[Key, Depends(analyst)]
+Custodian = Annotated[Key, Depends(custodian)]
+Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for the job to finish")]
+Slot = Annotated[int, Query(ge=0, lt=1 << 16, description="which entry of the plan pays")]
+Sha256 = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="identity of an extractor that was sent")]
+Named = Annotated[str, PathParameter(pattern="^[0-9a-f]{64}$")]
+
+
+def _binary(description: str, *media: str) -> dict[str, Any]:
+    """The OpenAPI text of a body that is not JSON."""
+    content = {name: {"schema": {"type": "string", "format": "binary"}} for name in media}
+    return {"requestBody": {"required": True, "description": description, "content": content}}
+
+
+LEDGER = "application/vnd.sqlite3"
+PENDING: dict[int | str, dict[str, Any]] = {202: {"model": models.Job, "description": "the job is not finished"}}
+ROWS = _binary("`inputs`: uint8 [n, height, width, channels] or float32 [n, dimensions]", SAFETENSORS, NPY)
+CENTRES = _binary("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY)
+EXTRACTOR = _binary("`fields` (JSON) and `weights` (safetensors of the named network), both uint8 [n]", SAFETENSORS)
+REMOVAL = {"requestBody": {"required": True, "content": {"application/json": {"schema": models.Removal.model_json_schema()}}}}
+RECORDS = _binary("`inputs` as for queries, `labels` int64 [n], `ids` int64 [n]", SAFETENSORS)
+
+
+def _media(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+@router.get("/health")
+async def health() -> models.Health:
+    """Whether the service runs. Needs no key."""
+    return models.Health(status="ok", version=VERSION)
+
+
+@router.get("/budget")
+async def budget(request: Request, key: Anyone) -> models.Budget:
+    """The plan, its certificate, and how far its caps are used up."""
+    service = the(request)
+    figures = service.desk.figures
+    kinds = [(slot, release) for slot, entry in enumerate(service.plan.slots) for release in entry.releases]
+    return models.Budget(
+        dataset=service.dataset,
+        unsafe=service.unsafe,
+        epsilon=service.certified,
+        delta=service.plan.delta,
+        plan=service.plan.to_json(),
+        releases=[
+            models.ReleaseLeft(
+                slot=slot, release=r.name, cap=r.cap, spent=figures.spent[slot, r.name], left=figures.left[slot, r.name]
+            )
+            for slot, r in kinds
+        ],
+        ledger_position=figures.position,
+        ledger_head=figures.head,
+        queries=key.queries,
+        charged=service.desk.calls.charged[key.name],
+    )
+
+
+@router.get("/receipts")
+async def receipts(request: Request, key: Anyone, newest: Annotated[int, Query(ge=1, le=10000)] = 1000) -> list[models.Charge]:
+    """The calls that were charged, oldest first: an analyst's own, everybody's for a custodian."""
+    whose = None if key.role == "custodian" else key.name
+    listed = await run_in_threadpool(the(request).desk.calls.listed, whose, newest)
+    return [models.Charge(caller=c.caller, slot=c.slot, queries=c.queries, ledger_position=c.position) for c in listed]
+
+
+@router.get("/ledger", response_class=Response, responses={200: {"content": {LEDGER: {"schema": {"format": "binary"}}}}})
+async def ledger(request: Request, _: Anyone) -> Response:
+    """A copy of the ledger for auditors (SQLite): every entry, nothing private."""
+    return Response(await run_in_threadpool(_exported, the(request)), media_type=LEDGER)
+
+
+def _exported(service: Service) -> bytes:
+    with tempfile.TemporaryDirectory(dir=service.directory) as folder:
+        service.teacher.export(Path(folder) / "export.sqlite")
+        return (Path(folder) / "export.sqlite").read_bytes()
+
+
+@router.put("/extractors/{sha256}", response_model=models.Job, responses=PENDING, openapi_extra=EXTRACTOR)
+async def send_extractor(request: Request, key: Analyst, sha256: Named, wait: Wait = 0.0) -> Response:
+    """Send a feature map, by name and safetensors. The private records are embedded with it; nothing is released."""
+    service = the(request)
+    body = await read_body(request, service.config.max_extractor * MIB)
+    extractor = await run_in_threadpool(_received, service, body, _media(request), sha256)
+
+    def work() -> dict[str, object]:
+        service.extractors.pop(sha256, None)
+        service.extractors[sha256] = extractor
+        for oldest in list(service.extractors)[:-EXTRACTORS_KEPT]:
+            service.extractors.pop(oldest, None)
+        return {"extractor": sha256}
+
+    job = Task(job_id(key.name, "extractor", {}, sha256.encode()), key.name, "extractor", 100, extractor, len(body), work=work)
+    return await _state_of(service.desk.submit(job, repeatable=False), wait)
+
+
+def _received(service: Service, body: bytes, media: str, sha256: str) -> Extractor:
+    """An extractor that this service takes. What would decide how much memory is used is checked before anything is built."""
+    spec = decode_extractor(body, media, service.config.max_extractor * MIB)
+    if spec.backbone not in service.config.backbones:
+        raise InvalidInput("extractor.backbone", f"one of {', '.join(service.config.backbones)}", spec.backbone)
+    learned = service.learned.input_shape, service.learned.num_classes
+    if (spec.input_shape, spec.num_classes) != learned:
+        raise InvalidInput(
+            "extractor.input_shape, num_classes", f"the data set's {learned}", (spec.input_shape, spec.num_classes)
+        )
+    if spec.sha256() != sha256:
+        raise InvalidInput("sha256", "the identity of the extractor that was sent", sha256)
+    return Extractor(spec, sha256)
+
+
+def _known(service: Service, sha256: str) -> Extractor:
+    found = service.extractors.get(sha256)
+    if found is None:
+        raise failed("unknown_extractor")
+    return found
+
+
+@router.post("/labels", response_model=models.Job, responses=PENDING, openapi_extra=ROWS)
+async def ask(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0, wait: Wait = 0.0) -> Response:
+    """Ask for noisy labels of public inputs. A query that was asked before gets its stored answer and costs nothing."""
+    service = the(request)
+    body = await read_body(request, service.config.max_request * MIB)
+    used = _known(service, extractor)
+    identity = job_id(key.name, "labels", {"slot": slot, "extractor": extractor, "media": _media(request)}, body)
+
+    def prepare() -> Ask:
+        inputs = decode(body, _media(request), ("inputs",), service.config.max_rows)["inputs"]
+        if inputs.shape[1:] != service.learned.input_shape:
+            rule = f"rows of shape {list(service.learned.input_shape)}"
+            raise InvalidInput("queries.inputs", rule, list(inputs.shape[1:]))
+        Queries(inputs, slot)
+        rows, place = distinct(inputs)
+        asked = Ask(identity, key.name, "labels", len(rows), used, len(body))
+        asked.rows, asked.place, asked.slot, asked.quota = rows, place, slot, key.queries
+        asked.whole = service.teacher.whole(slot)
+        return asked
+
+    return await _state_of(service.desk.submit(await run_in_threadpool(prepare)), wait)
+
+
+@router.post("/cells", response_model=models.Job, responses=PENDING, openapi_extra=CENTRES)
+async def count(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0, wait: Wait = 0.0) -> Response:
+    """Ask for the noisy votes of all records in public cells: one release for the whole set."""
+    service = the(request)
+    body = await read_body(request, service.config.max_request * MIB)
+    used = _known(service, extractor)
+    cells = Cells((await run_in_threadpool(decode, body, _media(request), ("centers",)))["centers"], slot)
+    identity = job_id(key.name, "cells", {"slot": slot, "extractor": extractor, "media": _media(request)}, body)
+    job = Task(identity, key.name, "cells", 1, used, len(body), work=lambda: service.desk.count(key.name, cells, key.queries))
+    return await _state_of(service.desk.submit(job), wait)
+
+
+@router.post("/records", response_model=models.Job, responses=PENDING, openapi_extra=RECORDS)
+async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
+    """Add records. A row that is there already, with the same content, is left alone."""
+    service = the(request)
+    body = await read_body(request, service.config.max_request * MIB)
+    found = await run_in_threadpool(decode, body, _media(request), ("inputs", "labels", "ids"), service.config.max_rows)
+    records = Records(found["inputs"], found["labels"], found["ids"])
+
+    def work() -> dict[str, object]:
+        service.teacher.add(records)
+        return {"records": len(records.ids)}
+
+    job = Task(job_id(key.name, "add", {}, body), key.name, "add", 100, None, len(body), work=work)
+    return await _state_of(service.desk.submit(job, repeatable=False), wait)
+
+
+@router.post("/records/removals", response_model=models.Job, responses=PENDING, openapi_extra=REMOVAL)
+async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
+    """Remove records by their ids; their data is deleted. An id that is not there is no error."""
+    service = the(request)
+    body = await read_body(request, service.config.max_request * MIB)  # FastAPI would read it before the key, and all of it
+    try:
+        removal = models.Removal.model_validate_json(body)
+    except ValidationError as error:
+        rule = f"the body must be a JSON object with `ids`, a list of at most {MAX_ROWS} whole numbers of 64 bits."
+        raise Refused("invalid_request", rule) from error
+    ids = np.array(removal.ids, dtype=np.int64)
+
+    def work() -> dict[str, object]:
+        service.teacher.remove(ids)
+        return {"records": len(ids)}
+
+    job = Task(job_id(key.name, "remove", {}, ids.tobytes()), key.name, "remove", 100, None, ids.nbytes, work=work)
+    return await _state_of(service.desk.submit(job, repeatable=False), wait)
+
+
+@router.get("/jobs/{job}", response_model=models.Job, responses=PENDING)
+async def job_state(request: Request, key: Anyone, job: Named, wait: Wait = 0.0) -> Response:
+    """How far a job of this key is, or its result."""
+    return await _state_of(the(request).desk.find(key.name, job), wait)
+
+
+async def _state_of(job: Job, wait: float) -> Response:
+    """200 with the result, 202 while there is none, or the job's refusal."""
+    if wait > 0 and not job.future.done():
+        await asyncio.wait([asyncio.wrap_future(job.future)], timeout=wait)
+    state = {"job": job.id, "kind": job.kind, "status": job.status, "done": job.done, "total": job.total}
+    if not job.future.done():
+        return JSONResponse(state, 202)
+    refusal = job.future.exception()
+    if isinstance(refusal, Refused):
+        raise Refused(refusal.code, str(refusal))
+    return JSONResponse({**state, "status": "done", "result": job.future.result()})

@@ -1,0 +1,65 @@
+"""The papers' PATE epsilons, recomputed: closed forms against the grid of orders, and every number the page prints."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from teacher.privacy.conversion import epsilon_from_rdp
+from teacher.privacy.curves import ORDERS, gaussian_rdp
+from teacher.privacy.diagnosis import BANNER
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def numbers(load):
+    return load("pate_numbers")[0]
+
+
+def test_theorem_13_is_the_gaussian_mechanism_at_the_sensitivity_of_a_change_of_two_vote_vectors(numbers):
+    for row in numbers.TABLE_3:
+        curve = row.queries * gaussian_rdp(ORDERS, sigma=row.sigma, sensitivity=20**0.5, sampling_probability=1.0)
+        on_the_grid = epsilon_from_rdp(ORDERS, curve, row.delta, "classic")[0]
+        exact = numbers.classic(numbers.TAU * row.queries / row.sigma**2, row.delta)
+        assert exact <= on_the_grid * (1 + 1e-9)
+        assert on_the_grid == pytest.approx(exact, rel=0.01)
+
+
+def test_table_3_follows_from_one_constant_that_is_not_theorem_13s(numbers):
+    """32 where the theorem has tau = 10: all four rows to half a percent."""
+    for row in numbers.TABLE_3:
+        assert numbers.implied(row) == pytest.approx(32, rel=0.007)
+        assert numbers.classic(32 * row.queries / row.sigma**2, row.delta) == pytest.approx(row.printed, rel=0.005)
+        assert numbers.classic(numbers.TAU * row.queries / row.sigma**2, row.delta) < 0.6 * row.printed
+
+
+def test_the_command_prints_what_the_page_says():
+    command = [sys.executable, str(ROOT / "benchmarks" / "pate_numbers.py")]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    page = (ROOT / "docs" / "privacy.md").read_text()
+    rows = [line for line in shown.splitlines() if line.startswith("| CelebA") or line.startswith("| Market")]
+    assert len(rows) == 4
+    assert all(row in page for row in rows)
+    for line in shown.splitlines():
+        if "labels" in line:
+            name, value = line.rsplit(": ", 1)
+            assert f"| {name} | {value} |" in page
+
+
+def test_diagnoses_of_given_votes_keep_their_banner_and_grow_with_disagreement(numbers):
+    shape = (1000, 1)
+    close, far = (np.tile(np.array([[n, 250 - n] + [0] * 8]), shape) for n in (170, 245))
+    shown = numbers.dependent(far)
+    assert len(shown) == 5
+    assert all(line.startswith(BANNER) for line in shown)
+    assert "1000 LNMAX labels" in shown[1]
+    assert "286 GNMAX labels" in shown[2]
+    for agreed, doubtful in zip(shown, numbers.dependent(close), strict=True):
+        assert _epsilon(agreed) < _epsilon(doubtful)
+
+
+def _epsilon(line):
+    return float(line.split("epsilon ")[1].split()[0].rstrip(","))

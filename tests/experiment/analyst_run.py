@@ -1,0 +1,41 @@
+"""An analyst's two runs in a process of their own: by a service's URL on a tape, in the folder ANALYST, then with a
+teacher of its own (`--isolate`), in the folder WHOLE. Prints, as JSON, which forbidden paths the process opened.
+
+    python analyst_run.py URL ANALYST WHOLE FORBIDDEN...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+OPENED: list[str] = []
+
+
+def listen(event: str, args: tuple[object, ...]) -> None:
+    if event in ("open", "os.listdir", "os.scandir") and isinstance(args[0], str | os.PathLike):
+        OPENED.append(os.path.abspath(os.fspath(args[0])))
+
+
+def main(url: str, analyst: Path, whole: Path, forbidden: list[str]) -> None:
+    import pipeline
+    from experiment.console import Console
+    from experiment.rounds import run
+    from experiment.settings import load_config
+    from teacher.privacy.unsafe import UnsafeTape
+
+    os.chdir(analyst)
+    config = load_config(Path("config.yaml"))
+    run(replace(config, teacher=url), Path("remote"), entropy=UnsafeTape(1), console=Console(quiet=True))
+    os.chdir(whole)
+    status = pipeline.main(["run", "--config", "config.yaml", "--run_dir", "isolated", "--isolate", "--quiet"])
+    seen = [path for path in OPENED if any(path.startswith(os.path.abspath(folder)) for folder in forbidden)]
+    print(json.dumps({"status": status, "opened": len(OPENED), "seen": seen}))
+
+
+if __name__ == "__main__":
+    sys.addaudithook(listen)  # before anything else is loaded
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])

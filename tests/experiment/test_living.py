@@ -1,0 +1,180 @@
+"""`records add`, `records remove`: nothing is charged, removed data is in no file, a mistake is one line and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import pipeline
+from experiment.console import Console
+from experiment.living import add_records, parse_ids
+from teacher.privacy.ledger import Ledger
+from tests.experiment import tiny
+from wall import readers
+from wall.errors import InvalidInput
+
+IND_KNN = "mechanism: {kind: ind_knn, threshold: 0.3, sigma_label: 0.3}\n"
+WHERE = ("--config", "config.yaml")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A custodian's directory that has answered a few queries."""
+    lines = [line for line in tiny.CONFIG.splitlines() if not line.startswith(("mechanism", "caps"))]
+    monkeypatch.setattr(tiny, "CONFIG", "\n".join([*lines, IND_KNN, "custodian_dir: custody\n"]))
+    tiny.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    ask(9)
+    return tmp_path
+
+
+def ask(seed: int) -> None:
+    np.savez("q.npz", x=tiny.rows(10, seed)[0])
+    assert pipeline.main(["predict", *WHERE, "--queries", "q.npz", "--out", "a.npz", "--quiet"]) == 0
+
+
+def entries() -> tuple[int, dict]:
+    state = Ledger(Path("custody/ledger.sqlite")).state
+    return state.seq, state.spent
+
+
+def more(ids: list[int], **arrays: np.ndarray) -> np.ndarray:
+    x, y = tiny.rows(len(ids), 77)
+    np.savez("more.npz", **{"private_x": x, "private_y": y, "private_id": np.array(ids), **arrays})
+    return x
+
+
+def holding(content: bytes) -> list[str]:
+    return sorted(path.name for path in Path("custody").iterdir() if path.is_file() and content in path.read_bytes())
+
+
+def test_records_are_added_and_removed_at_no_charge_and_their_data_goes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, before = more([5, 6, 7]), entries()
+    assert pipeline.main(["records", "add", *WHERE, "--rows", "more.npz"]) == 0
+    assert "3 added; nothing was charged" in capsys.readouterr().out
+    assert entries() == before
+    assert holding(rows[1].tobytes()) == ["ledger.sqlite"]
+    ask(10)
+    after = entries()
+    assert after[1] == before[1]  # a prepaid slot
+    assert pipeline.main(["records", "remove", *WHERE, "--ids", "6,1007,424242"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-3].startswith("PRIVATE")
+    assert "3 ids, 2 of them present" in out
+    assert entries() == after
+    assert holding(rows[1].tobytes()) == []
+    assert holding(rows[2].tobytes()) == ["ledger.sqlite"]
+    for cache in Path("custody").glob("embeddings-*.npz"):
+        assert not set(np.load(cache)["ids"].tolist()) & {6, 1007}
+    ask(11)
+    for cache in Path("custody").glob("embeddings-*.npz"):
+        assert set(np.load(cache)["ids"].tolist()) == {5, 7, *range(1000, 1200)} - {1007}
+
+
+def test_added_again_a_record_has_what_it_had_left(folder: Path) -> None:
+    def left() -> int:
+        accounts = Ledger(Path("custody/ledger.sqlite")).accounts
+        return int(accounts.left(0, accounts.serials(np.array([5])))[0])
+
+    more([5])
+    add = ["records", "add", *WHERE, "--rows", "more.npz"]
+    assert pipeline.main(add) == 0
+    np.savez("q.npz", x=np.load("more.npz")["private_x"])
+    assert pipeline.main(["predict", *WHERE, "--queries", "q.npz", "--out", "a.npz", "--quiet"]) == 0
+    spent = left()
+    assert pipeline.main(["records", "remove", *WHERE, "--ids", "5"]) == 0
+    assert pipeline.main(add) == 0
+    ask(12)
+    assert left() <= spent
+
+
+def test_a_dry_run_changes_nothing_and_says_what_would_be(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def state() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in Path("custody").iterdir() if path.name != "lock"}
+
+    x, _ = tiny.rows(4, 77)
+    x[0, 0] = np.nan
+    more([5, 6, 1003, 8], private_x=x, private_y=np.array([0, 99, 1, 2]))
+    before = state()
+    assert pipeline.main(["records", "add", *WHERE, "--rows", "more.npz", "--dry_run"]) == 0
+    out = capsys.readouterr().out
+    assert "4 rows found, 2 usable" in out
+    assert "1 of the usable have an id that is present" in out
+    assert out.endswith("dry run: nothing was changed\n")
+    assert pipeline.main(["records", "remove", *WHERE, "--ids", "1003", "--dry_run"]) == 0
+    assert "1 ids, 1 of them present\ndry run" in capsys.readouterr().out
+    assert state() == before
+
+
+MISTAKES = {
+    "neither": (["records", *WHERE], "change"),
+    "another": (["records", "drop", *WHERE], "change"),
+    "rows to remove": (["records", "remove", *WHERE, "--rows", "data2.npz"], "rows"),
+    "nothing to add": (["records", "add", *WHERE], "rows"),
+    "no rows": (["records", "add", *WHERE, "--rows", "none.npz"], "none.npz"),
+    "a folder for vectors": (["records", "add", *WHERE, "--rows", "custody"], "npz file"),
+    "no ids in the file": (["records", "add", *WHERE, "--rows", "data2.npz"], "private_id"),
+    "present": (["records", "add", *WHERE, "--rows", "present.npz"], "Remove the old row first"),
+    "shape": (["records", "add", *WHERE, "--rows", "wide.npz"], "private_x"),
+    "nothing to remove": (["records", "remove", *WHERE], "--ids_file"),
+    "no number": (["records", "remove", *WHERE, "--ids", "5,x"], "whole numbers"),
+    "too large": (["records", "remove", *WHERE, "--ids", str(2**70)], "whole numbers"),
+    "no file": (["records", "remove", *WHERE, "--ids_file", "none.txt"], "none.txt"),
+    "nobody's": (["records", "remove", *WHERE, "--ids", "5", "--custodian_dir", "elsewhere"], "custodian_dir"),
+    "no directory": (["records", "remove", *WHERE, "--ids", "5", "--custodian_dir", "null"], "custodian_dir"),
+    "another data set": (["records", "remove", *WHERE, "--ids", "5", "--data.path", "data2.npz"], "another data set"),
+}
+
+
+def test_a_mistake_is_one_clear_line_and_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = tiny.rows(2, 77)
+    np.savez("data2.npz", **{key: value for key, value in np.load("data.npz").items() if key != "private_id"})
+    np.savez("present.npz", private_x=x, private_y=y, private_id=np.array([1, 1000]))
+    np.savez("wide.npz", private_x=np.zeros((2, 99), np.float32), private_y=y, private_id=np.array([1, 2]))
+    before = entries()
+    for name, (command, mentioned) in MISTAKES.items():
+        assert pipeline.main(command) == 2, name
+        error = capsys.readouterr().err
+        assert mentioned in error, (name, error)
+        assert len(error.strip().splitlines()) == 1, error
+    assert entries() == before
+    assert not Path("elsewhere").exists()
+    assert json.loads(Path("custody/dataset.json").read_text())["data"]["path"] == "data.npz"
+
+
+def test_ids_come_from_numbers_files_and_image_paths(tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("7\n-3\n7\n")
+    assert parse_ids("5,7", tmp_path / "ids.txt", []).tolist() == [-3, 5, 7]
+    assert parse_ids(None, None, ["cat/1.png"]).tolist() == [readers.stable_hash("cat/1.png")]
+
+
+def test_images_of_a_folder_are_added_as_a_run_would_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from experiment.config import Config, RoundConfig
+    from experiment.teaching import local_teacher
+    from teacher.privacy.noise import SystemEntropy
+    from wall.sources import DataConfig, describe
+
+    monkeypatch.chdir(tmp_path)
+    for place in ("private", "public", "test", "later"):
+        for name in ("cat", "dog"):
+            (tmp_path / place / name).mkdir(parents=True)
+            for number in range(2):
+                image = np.random.default_rng(number).integers(0, 256, (12, 12, 3)).astype(np.uint8)
+                Image.fromarray(image).save(tmp_path / place / name / f"{place}{number}.png")
+    (tmp_path / "later" / "cat" / "broken.png").write_bytes(b"no image")
+    data = DataConfig(source="folder", private="private", public="public", test="test", image_size=8)
+    config = Config(data, [RoundConfig(2)], custodian_dir="custody")
+    with pytest.raises(InvalidInput, match="custodian_dir"):
+        add_records(replace(config, custodian_dir=None), Path("later"), dry_run=False, console=Console(quiet=True))
+    with local_teacher(config, describe(data), Path("custody"), SystemEntropy(), Console(quiet=True)):
+        pass
+    told = add_records(config, Path("later"), dry_run=False, console=Console(quiet=True))
+    assert "5 rows found, 4 usable" in told
+    assert "1 images that can not be decoded" in told
+    with local_teacher(config, describe(data), Path("custody"), SystemEntropy(), Console(quiet=True)) as teacher:
+        assert teacher.present(parse_ids(None, None, ["cat/later0.png", "dog/private1.png", "cat/broken.png"])).sum() == 2

@@ -1,0 +1,117 @@
+"""A run by a teacher elsewhere: the same answers and receipts, and no private file is opened in the student's process."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pipeline
+from experiment.child import child
+from experiment.config import CapsConfig
+from experiment.console import Console
+from experiment.rounds import run
+from experiment.serving import app_of
+from experiment.settings import load_config
+from experiment.teaching import KEY, custody
+from teacher.privacy.unsafe import UnsafeTape
+from teacher.service.config import ServiceConfig
+from teacher.service.keys import Keys
+from tests.experiment import tiny
+from tests.teacher.service.tiny import Made, served
+from wall.errors import InvalidInput, LabelwallError, LedgerMismatch
+
+ANALYST = Path(__file__).with_name("analyst_run.py")
+
+
+def public_part(custodian: Path, analyst: Path) -> None:
+    """The analyst's own root: the public arrays, and the same configuration."""
+    analyst.mkdir()
+    with np.load(custodian / "data.npz") as stored:
+        np.savez(analyst / "data.npz", **{name: stored[name] for name in stored.files if not name.startswith("private")})
+    (analyst / "config.yaml").write_text((custodian / "config.yaml").read_text())
+
+
+def entries(path: Path) -> list[tuple[str, dict]]:  # type: ignore[type-arg]
+    with sqlite3.connect(path) as connection:
+        return [(kind, json.loads(body)) for kind, body in connection.execute("SELECT kind, body FROM entries ORDER BY seq")][1:]
+
+
+@pytest.mark.slow
+def test_two_rounds_with_the_teacher_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three runs of one configuration: here; by a service in another process and root, on the same tape; and with `--isolate`.
+
+    The analyst's root has no private row. The audit hook sees none of the custodian's paths, and does see others. The isolated
+    run draws from the system: it asks and pays for the same screenings, what they say is another thing.
+    """
+    custodian, analyst, whole = tmp_path / "custodian", tmp_path / "analyst", tmp_path / "whole"
+    tiny.write(custodian)
+    tiny.write(whole)
+    public_part(custodian, analyst)
+    config = load_config(custodian / "config.yaml")
+    config = replace(config, data=replace(config.data, path=str(custodian / "data.npz")))
+    run(config, custodian / "local", entropy=UnsafeTape(1), console=Console(quiet=True))
+    opened = custody(config, custodian / "store", unsafe=True)
+    keys = Keys(custodian / "store")
+    app = app_of(config, ServiceConfig(port=0), opened, keys, UnsafeTape(1))
+    environment = {**os.environ, KEY: keys.add("ann", "analyst"), "PYTHONPATH": str(ANALYST.parents[2]), "OMP_NUM_THREADS": "1"}
+    with served(Made(app, opened, {})) as url:
+        command = [sys.executable, ANALYST, url, analyst, whole, custodian, whole / "isolated.custodian"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["status"], found["seen"]) == (0, [])
+    assert found["opened"] > 100
+    assert entries(custodian / "local/ledger.sqlite") == entries(analyst / "remote/ledger.sqlite")
+    for number in (1, 2):
+        here, there = (np.load(place / f"round_{number}/answers.npz") for place in (custodian / "local", analyst / "remote"))
+        assert all(np.array_equal(here[name], there[name]) for name in ("rows", "labels", "outcomes"))
+    private = np.load(custodian / "data.npz")["private_x"]
+    written = b"".join(path.read_bytes() for path in analyst.rglob("*") if path.is_file())
+    assert not [row for row in private if row.tobytes() in written]
+    mine = [
+        (kind, body["release"], body["count"]) for kind, body in entries(whole / "isolated/ledger.sqlite") if kind == "charge"
+    ]
+    local = [
+        (kind, body["release"], body["count"]) for kind, body in entries(custodian / "local/ledger.sqlite") if kind == "charge"
+    ]
+    assert [entry for entry in mine if entry[1] == "screen"] == [entry for entry in local if entry[1] == "screen"]
+    assert pipeline.main(["audit", str(whole / "isolated/ledger.sqlite")]) == 0
+    assert (whole / "isolated/summary.json").exists()
+
+
+def test_another_plan_or_no_key_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.write(tmp_path)
+    config = load_config(tmp_path / "config.yaml")
+    config = replace(config, data=replace(config.data, path=str(tmp_path / "data.npz")))
+    opened, keys = custody(config, tmp_path / "store", unsafe=True), Keys(tmp_path / "store")
+    with served(Made(app_of(config, ServiceConfig(port=0), opened, keys, UnsafeTape(1)), opened, {})) as url:
+        asked = replace(config, teacher=url)
+        with pytest.raises(InvalidInput, match=KEY):
+            run(asked, tmp_path / "a", entropy=UnsafeTape(1), console=Console(quiet=True))
+        monkeypatch.setenv(KEY, keys.add("ann", "analyst"))
+        with pytest.raises(LedgerMismatch, match="another budget"):
+            run(
+                replace(asked, rounds=asked.rounds[:1], caps=CapsConfig()),
+                tmp_path / "b",
+                entropy=UnsafeTape(1),
+                console=Console(quiet=True),
+            )
+        with pytest.raises(InvalidInput, match="isolate"):
+            run(asked, tmp_path / "c", entropy=UnsafeTape(1), console=Console(quiet=True), isolate=True)
+
+
+def test_a_child_that_can_not_start_says_why_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny.write(tmp_path)
+    config = load_config(tmp_path / "config.yaml")
+    held = custody(replace(config, data=replace(config.data, path=str(tmp_path / "data.npz"))), tmp_path / "store", unsafe=False)
+    with pytest.raises(LabelwallError, match="one process at a time"), child(config, tmp_path / "store"):
+        pass
+    held.close()

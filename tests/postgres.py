@@ -1,0 +1,193 @@
+"""A throw-away PostgreSQL server: one for all workers of a test session, on a Unix socket in a directory that nobody else enters.
+
+It is as durable as the ledger asks for (fsync on), so what is tested is what is meant. initdb refuses to work for root; then the
+server runs as another user.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from teacher.privacy.audit import Finding, audit
+from teacher.privacy.database import Place, open_database
+from teacher.privacy.ledger import Ledger
+from teacher.privacy.ledger_url import LedgerUrl
+
+MISSING = "PostgreSQL's programs are not installed (Debian package postgresql)"
+OWNER, GUARDED = "owner", "guarded"  # a role that needs no password, and one that does
+DATABASE = "postgres"
+SETTINGS = "listen_addresses = ''\nmax_connections = 60\nshared_buffers = 16MB\nautovacuum = off\nport = 5432\n"
+
+
+def rows(place: Place, statement: str, **values: object) -> list[Any]:
+    """What one statement of SQL finds in a ledger's place, public or private; a change is committed."""
+    database = open_database(place)
+    with database.transaction() as connection:
+        found = connection.execute(sa.text(statement), values)
+        return [tuple(row) for row in found] if found.returns_rows else []
+
+
+def programs() -> Path | None:
+    """The folder of initdb and pg_ctl, None where they are not installed."""
+    found = shutil.which("initdb")
+    folders = [Path(found).parent] if found else Path("/usr/lib/postgresql").glob("*/bin")
+    return max((folder for folder in folders if (folder / "initdb").exists()), default=None, key=lambda f: f.parent.name.zfill(3))
+
+
+def address(place: Place) -> str:
+    """A ledger's place as a process is told of it."""
+    return (
+        str(place) if isinstance(place, Path) else f"postgresql://{OWNER}@/{DATABASE}?schema={place.schema}&socket={place.socket}"
+    )
+
+
+def swept(folder: Path, socket: str) -> Place:
+    """The ledger of one kill in a sweep: a file in ``folder``, or a schema of its own on the server that ``socket`` names."""
+    return (
+        LedgerUrl(OWNER, DATABASE, f"{folder.parent.name}_{folder.name}", socket=socket) if socket else folder / "ledger.sqlite"
+    )
+
+
+def audited(place: Place, folder: Path) -> Finding:
+    """The audit of a ledger, or of its export where the ledger is no file."""
+    if isinstance(place, Path):
+        return audit(place)
+    Ledger(place).export(folder / "export.sqlite")
+    return audit(folder / "export.sqlite")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server. ``home``: its directory, with the data, the log and the socket."""
+
+    home: Path
+
+    def schema(self, role: str = OWNER) -> LedgerUrl:
+        """The address of a ledger that is not there yet."""
+        return LedgerUrl(role=role, database=DATABASE, schema=f"s{uuid.uuid4().hex}", socket=str(self.home))
+
+    def login(self, role: str) -> psycopg.Connection:
+        """A connection that commits each statement."""
+        return psycopg.connect(host=str(self.home), user=role, dbname=DATABASE, autocommit=True)
+
+    def administer(self, *statements: str) -> None:
+        """Run SQL as the server's owner, outside any ledger's transaction."""
+        with self.login(OWNER) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def tables_hold(self, content: bytes) -> bool:
+        """Whether bytes stand in a file of a table, after a checkpoint. Not looked at: WAL."""
+        self.administer("CHECKPOINT")
+        files = [path for path in (self.home / "data" / "base").rglob("*") if path.is_file()]
+        return any(content in path.read_bytes() for path in files)
+
+    def start(self) -> None:
+        self._program("pg_ctl", "-D", "data", "-l", "log", "-w", "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        """``mode``: "immediate" is a crash."""
+        self._program("pg_ctl", "-D", "data", "-m", mode, "-w", "stop")
+
+    def _program(self, name: str, *arguments: str) -> None:
+        folder, user = programs(), _user()
+        assert folder is not None
+        other: dict[str, Any] = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        environment = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PGCTLTIMEOUT": "600"}  # seconds, on a busy machine
+        done = subprocess.run(
+            [folder / name, *arguments], cwd=self.home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **other
+        )
+        assert done.returncode == 0, done.stdout.decode(errors="replace")
+
+
+def _user() -> pwd.struct_passwd | None:
+    """Who the server runs as where that is not the user who tests."""
+    if os.getuid():
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return pwd.getpwnam("postgres" if "postgres" in names else "nobody")
+
+
+@contextmanager
+def new_server() -> Iterator[Server]:
+    """A server of its own, which is stopped and deleted afterwards. Skips the test where the programs are missing."""
+    server = _create()
+    try:
+        server.start()
+        yield server
+    finally:
+        _delete(server)
+
+
+def _create() -> Server:
+    if programs() is None:
+        pytest.skip(MISSING)
+    server = Server(Path(tempfile.mkdtemp(prefix="lw", dir="/tmp")))  # a socket's path must be short
+    user = _user()
+    if user is not None:
+        os.chown(server.home, user.pw_uid, user.pw_gid)
+    server._program("initdb", "-D", "data", "-U", OWNER, "--auth=trust", "--no-sync", "--no-locale", "-E", "UTF8")
+    with (server.home / "data" / "postgresql.conf").open("a") as file:
+        file.write(f"{SETTINGS}unix_socket_directories = '{server.home}'\n")
+    access = server.home / "data" / "pg_hba.conf"
+    access.write_text(f"local all {GUARDED} scram-sha-256\n{access.read_text()}")
+    return server
+
+
+def _delete(server: Server) -> None:
+    if (server.home / "data" / "postmaster.pid").exists():
+        server.stop("immediate")
+    shutil.rmtree(server.home)
+
+
+@contextmanager
+def shared_server(meeting: Path) -> Iterator[Server]:
+    """The server of all processes that name the same directory: the first one starts it, the last one stops it."""
+    meeting.mkdir(exist_ok=True)
+    known = meeting / "home"
+    with (meeting / "users").open("w") as users:
+        with _alone(meeting):
+            fcntl.flock(users, fcntl.LOCK_SH)
+            if not known.exists():
+                server = _create()
+                server.start()
+                known.write_text(str(server.home))
+        server = Server(Path(known.read_text()))
+        try:
+            yield server
+        finally:
+            with _alone(meeting):
+                fcntl.flock(users, fcntl.LOCK_UN)
+                if _last(users):
+                    known.unlink()
+                    _delete(server)
+
+
+@contextmanager
+def _alone(meeting: Path) -> Iterator[None]:
+    with (meeting / "door").open("w") as door:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        yield
+
+
+def _last(users: Any) -> bool:
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

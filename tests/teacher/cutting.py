@@ -1,0 +1,98 @@
+"""A wire to a PostgreSQL server, to be cut at a chosen message: before the server gets it, or before its answer comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class Wire:
+    """``home``: directory of its socket. Set ``at``: messages with these bytes are counted down from ``number``; 0 is cut.
+
+    ``answered``: the server gets the message and answers it, and nobody hears that. Else it does not even get it.
+    """
+
+    home: Path
+    server: Path
+    at: bytes = b""
+    number: int = 1
+    answered: bool = False
+
+    def arm(self, at: bytes, number: int, answered: bool) -> None:
+        self.at, self.number, self.answered = at, number, answered
+
+    def carry(self, client: socket.socket) -> None:
+        """Carry one connection until an end closes it, or it is cut."""
+        heard = threading.Event()  # whether the client still hears the server
+        heard.set()
+        with client, socket.socket(socket.AF_UNIX) as server:
+            server.connect(str(self.server / ".s.PGSQL.5432"))
+            back = threading.Thread(target=_pump, args=(server, client, heard))
+            back.start()
+            while message := _receive(client):
+                if self._is_cut(message):
+                    heard.clear()
+                    if self.answered:
+                        server.sendall(message)
+                    break
+                server.sendall(message)
+            _close(server, socket.SHUT_WR)  # the server does what it was told, then hangs up
+            back.join()
+            _close(client)
+
+    def _is_cut(self, message: bytes) -> bool:
+        if not self.at or self.at not in message:
+            return False
+        self.number -= 1
+        if self.number:
+            return False
+        self.at = b""
+        return True
+
+
+def _pump(source: socket.socket, sink: socket.socket, heard: threading.Event) -> None:
+    while message := _receive(source):
+        if heard.is_set():
+            with contextlib.suppress(OSError):
+                sink.sendall(message)
+
+
+def _receive(end: socket.socket) -> bytes:
+    try:
+        return end.recv(1 << 16)
+    except OSError:
+        return b""
+
+
+def _close(end: socket.socket, how: int = socket.SHUT_RDWR) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(how)
+
+
+@contextmanager
+def wire_to(server: Path) -> Iterator[Wire]:
+    """A wire to the server whose socket lies in ``server``."""
+    wire = Wire(Path(tempfile.mkdtemp(prefix="lw", dir="/tmp")), server)
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(wire.home / ".s.PGSQL.5432"))
+        door.listen()
+
+        def welcome() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=wire.carry, args=(door.accept()[0],)).start()
+
+        threading.Thread(target=welcome).start()
+        try:
+            yield wire
+        finally:
+            _close(door)
+            shutil.rmtree(wire.home)

@@ -1,0 +1,141 @@
+"""SIGKILL a service under load at random moments, and start it again; prints one JSON object about what is left.
+
+    python kill_sweep.py FOLDER KILLS [SEED]
+
+One process, without threads, holds the listening socket and forks analysts that ask all the time, and the service, many times.
+A connection waits in the socket until the next service takes it; one that was taken dies with its service, and is tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from socket import socket
+
+import numpy as np
+import torch
+
+from teacher.privacy.audit import audit
+from teacher.privacy.ledger import Ledger
+from teacher.privacy.noise import SystemEntropy
+from teacher.service.config import ServiceConfig
+from teacher.service.server import listen, server
+from tests.teacher.service import tiny
+from wall.client import RemoteTeacher
+from wall.messages import Queries
+
+ANALYSTS, BATCH = 4, 5
+CAP = 10**4
+
+
+class Witness(SystemEntropy):
+    """The real entropy, leaving a durable note of every release that it is about to draw."""
+
+    def __init__(self, notes: Path) -> None:
+        self._notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+        os.write(self._notes, f"{release} {len(keys)}\n".encode())
+        return super().discrete_gaussian(sigma, keys, release, width)
+
+
+def forked(work: Callable[[], None]) -> int:
+    process = os.fork()
+    if process == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:  # a child never returns into its parent's program
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            os._exit(1)
+    return process
+
+
+def serve(folder: Path, bound: socket) -> None:
+    made = tiny.make(folder, asked=CAP, answered=CAP, entropy=Witness(folder / "notes"), batch_size=8)
+    server(made.app, ServiceConfig()).run(sockets=[bound])
+
+
+def analyse(folder: Path, url: str, tokens: list[str]) -> None:
+    """Ask batches, every third of them one of before, until the folder holds `stop`; write every answer that came."""
+
+    def analyst(number: int) -> None:
+        teacher, chance, known = RemoteTeacher(url, tokens[number % len(tokens)], patience=120.0), random.Random(number), 0
+        teacher.use_extractor(tiny.SPEC)
+        with (folder / f"told-{number}").open("w") as told:
+            while not (folder / "stop").exists():
+                seed = chance.randrange(known) if known and chance.random() < 1 / 3 else known
+                known = max(known, seed + 1)
+                labels = teacher.answer(Queries(tiny.rows(BATCH, 1000 + seed))).labels.tolist()  # all analysts ask the same rows
+                told.write(json.dumps([seed, labels]) + "\n")
+
+    threads = [threading.Thread(target=analyst, args=(number,)) for number in range(ANALYSTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def examine(folder: Path) -> dict[str, object]:
+    """What was told, drawn and paid."""
+    state, told = (
+        Ledger(folder / "ledger.sqlite").state,
+        [json.loads(line) for file in folder.glob("told-*") for line in file.open()],
+    )
+    drawn = {"screen": 0, "aggregate": 0}
+    for line in (folder / "notes").read_text().splitlines():
+        drawn[line.split()[0]] += int(line.split()[1])
+    spent = {name: state.spent.get((0, name), 0) for name in drawn}
+    released = {name: sum(name in results for results in state.results.values()) for name in drawn}
+    wrong = 0
+    for seed, labels in told:
+        identities = Queries(tiny.rows(BATCH, 1000 + seed)).identities(tiny.SPEC.sha256(), tiny.MECHANISM.fields())
+        wrong += [tiny.MECHANISM.outcome(state.results[i])[1] for i in identities] != labels
+    return {
+        "told": len(told),
+        "again": len(told) - len({seed for seed, _ in told}),
+        "wrong": wrong,  # answers that are not the one stored answer of their query
+        "paid": all(spent[name] >= drawn[name] >= released[name] for name in drawn),
+        "lost": sum(spent.values()) - sum(released.values()),  # charges whose answers died with a service
+        "problems": audit(folder / "ledger.sqlite").problems,
+    }
+
+
+def main(folder: Path, kills: int, seed: int) -> None:
+    torch.set_num_threads(1)
+    made, notes = tiny.make(folder, asked=CAP, answered=CAP), folder / "notes"
+    tokens = [made.tokens["ann"], made.tokens["bob"]]
+    made.custodian.close()
+    chance, config = random.Random(seed), ServiceConfig(port=0)
+    with listen(config) as bound:
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        analysts = forked(lambda: analyse(folder, url, tokens))
+        for _ in range(kills):
+            service, target = forked(lambda: serve(folder, bound)), _size(notes) + chance.randrange(1, 200)
+            while _size(notes) < target:  # up to some twenty draws
+                time.sleep(0.002)
+                assert os.waitpid(service, os.WNOHANG) == (0, 0)
+            time.sleep(chance.uniform(0, 0.02))
+            os.kill(service, signal.SIGKILL)
+            os.waitpid(service, 0)
+        service = forked(lambda: serve(folder, bound))
+        (folder / "stop").touch()
+        failed = os.waitstatus_to_exitcode(os.waitpid(analysts, 0)[1])
+        os.kill(service, signal.SIGTERM)
+        os.waitpid(service, 0)
+    print(json.dumps({"kills": kills, "failed": failed, **examine(folder)}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0)

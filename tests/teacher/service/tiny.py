@@ -1,0 +1,120 @@
+"""A service over a handful of raw vectors: the application, its keys, and the same behind a real socket."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from fastapi import FastAPI
+
+from teacher.custodian import Custodian, open_custodian
+from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.mechanisms.registry import AnyMechanism
+from teacher.privacy.noise import SystemEntropy
+from teacher.privacy.plan import Plan, Slot
+from teacher.records import Records
+from teacher.service.config import ServiceConfig
+from teacher.service.keys import Keys
+from teacher.service.routes import Service
+from teacher.service.server import address, build_app, listen, server
+from wall.client import RemoteTeacher
+from wall.messages import ExtractorSpec
+from wall.sources import Task
+
+DIMENSIONS, CLASSES, RECORDS = 6, 3, 80
+SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
+MECHANISM = PrivateKnn(k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15)  # audited in no time
+LEARNED = Task(CLASSES, tuple("abc"), (DIMENSIONS,))
+
+
+def rows(n: int, seed: int) -> np.ndarray:
+    """float32 [n, 6]; the rows of a seed are the same in every call, and no two seeds share one."""
+    return np.random.default_rng(seed).normal(size=(n, DIMENSIONS)).astype(np.float32)
+
+
+@dataclass
+class Made:
+    """An application, the tokens of its keys by name (ann and bob ask, carol keeps the records), and what it wrote."""
+
+    app: FastAPI
+    custodian: Custodian
+    tokens: dict[str, str]
+    lines: list[dict] = field(default_factory=list)  # type: ignore[type-arg]
+
+    @property
+    def service(self) -> Service:
+        return self.app.state.service
+
+
+def make(
+    folder: Path,
+    *,
+    mechanism: AnyMechanism = MECHANISM,
+    asked: int = 1000,
+    answered: int = 1000,
+    config: ServiceConfig | None = None,
+    entropy: object = None,
+    batch_size: int = 16,
+    quota: int | None = None,
+    records: Callable[[], Records] = lambda: Records(rows(RECORDS, 0), np.arange(RECORDS) % CLASSES, np.arange(RECORDS)),
+) -> Made:
+    """A service in ``folder``, which may be one of before. ``quota``: cap on ann's new queries."""
+    entropy = entropy or SystemEntropy()
+    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
+    custodian = open_custodian(folder, data={}, plan=plan, unsafe=entropy.unsafe)  # type: ignore[attr-defined]
+    keys = Keys(folder)
+    roles = {"ann": "analyst", "bob": "analyst", "carol": "custodian"}
+    if not keys.listed():
+        tokens = {name: keys.add(name, role, quota if name == "ann" else None) for name, role in roles.items()}
+        (folder / "tokens").write_text("\n".join(tokens.values()))  # of a test alone
+    tokens = dict(zip(roles, (folder / "tokens").read_text().split(), strict=True))
+    lines: list[dict] = []  # type: ignore[type-arg]
+    app = build_app(
+        custodian,
+        records,
+        LEARNED,
+        config=config or ServiceConfig(port=0, requests_per_second=1e6),
+        keys=keys,
+        certified=1.0,  # nothing here asks whether it is true
+        entropy=entropy,  # type: ignore[arg-type]
+        probe=rows(16, 99),
+        batch_size=batch_size,
+        log=lambda event, **fields: lines.append({"event": event, **fields}),
+    )
+    return Made(app, custodian, tokens, lines)
+
+
+@contextmanager
+def served(made: Made, config: ServiceConfig | None = None) -> Iterator[str]:
+    """The URL of an application behind uvicorn, in a thread of this process; stops gracefully."""
+    config = config or ServiceConfig(port=0)
+    with listen(config) as bound:
+        running = server(made.app, config)
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [bound]})
+        thread.start()
+        try:
+            while not running.started:
+                time.sleep(0.01)
+                assert thread.is_alive()
+            yield address(config, bound)
+        finally:
+            running.should_exit = True
+            thread.join()
+            made.custodian.close()
+
+
+@contextmanager
+def client(url: str, token: str, patience: float = 20.0, spec: ExtractorSpec | None = SPEC) -> Iterator[RemoteTeacher]:
+    """A client that has sent its extractor, unless that is None."""
+    teacher = RemoteTeacher(url, token, patience=patience)
+    try:
+        if spec is not None:
+            teacher.use_extractor(spec)
+        yield teacher
+    finally:
+        teacher.close()

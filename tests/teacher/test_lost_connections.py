@@ -1,0 +1,162 @@
+"""The connection to a ledger's server breaks, also where nobody knows if a commit was stored: no release without a charge."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from teacher.mechanisms.ind_knn import IndKnn
+from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.privacy.accounts import FULL
+from teacher.privacy.audit import audit
+from teacher.privacy.database import open_database
+from teacher.privacy.ledger import Ledger
+from teacher.privacy.ledger_url import LedgerUrl
+from teacher.privacy.noise import SystemEntropy
+from teacher.privacy.plan import Plan, Slot
+from teacher.records import Records
+from teacher.teacher import Teacher
+from tests.postgres import Server
+from tests.teacher.cutting import Wire, wire_to
+from wall.errors import LabelwallError, LedgerMismatch
+from wall.messages import ExtractorSpec, Queries
+
+KNN = PrivateKnn(k=5, threshold=0, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
+IND = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
+RNG = np.random.default_rng(0)
+X, Y, ASKED = RNG.normal(size=(30, 4)).astype(np.float32), RNG.integers(0, 3, 30), RNG.normal(size=(4, 4)).astype(np.float32)
+COMMIT = b"COMMIT\0"  # BEGIN says READ COMMITTED
+
+
+@pytest.fixture
+def wire(postgres: Server) -> Iterator[Wire]:
+    with wire_to(postgres.home) as made:
+        yield made
+
+
+def plan(mechanism: PrivateKnn | IndKnn) -> Plan:
+    return Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(40, 40)),))
+
+
+def through(wire: Wire, url: LedgerUrl) -> LedgerUrl:
+    return replace(url, socket=str(wire.home))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_charge_that_nobody_confirmed_is_never_forgotten(postgres: Server, wire: Wire, stored: bool, tmp_path: Path) -> None:
+    url, anchor = postgres.schema(), tmp_path / "anchor.json"
+    ledger = Ledger.create(through(wire, url), dataset="d", plan=plan(KNN), unsafe=False, anchor=anchor)
+    wire.arm(COMMIT, 1, stored)
+    with pytest.raises(LedgerMismatch):
+        ledger.charge(0, "screen", ["a", "b"])
+    assert Ledger(url, anchor).state.spent == ({(0, "screen"): 2} if stored else {})
+    again = ledger.charge(0, "screen", ["a", "b"])
+    assert again.granted == ("a", "b")
+    wire.arm(COMMIT, 1, stored)
+    with pytest.raises(LedgerMismatch):
+        ledger.record(again, {"a": 1, "b": 0})
+    found = Ledger(url, anchor).state
+    assert found.results == ({"a": {"screen": 1}, "b": {"screen": 0}} if stored else {})
+    assert found.spent == {(0, "screen"): 4 if stored else 2}
+    if stored:
+        with pytest.raises(LedgerMismatch, match="unused charge"):
+            ledger.record(again, {"a": 0, "b": 1})  # no second draw in its place
+    else:
+        ledger.record(again, {"a": 1, "b": 0})
+    assert Ledger(url, anchor).state.results == {"a": {"screen": 1}, "b": {"screen": 0}}
+
+
+class Witness(SystemEntropy):
+    """The real entropy. Counts what it draws, and looks up, past the wire, whether it was paid for."""
+
+    def __init__(self, url: LedgerUrl) -> None:
+        super().__init__()
+        self._database, self.drawn, self.unpaid = open_database(url), {"screen": 0, "aggregate": 0}, 0
+
+    def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+        if release in self.drawn:
+            self.drawn[release] += len(keys)
+            charges = [json.loads(body) for body in self._read("SELECT body FROM entries WHERE kind = 'charge'")]
+            self.unpaid += sum(c["count"] for c in charges if c["release"] == release) < self.drawn[release]
+        else:
+            self.unpaid += self._read("SELECT kind FROM private ORDER BY position")[-1] != "reserve"
+        return super().discrete_gaussian(sigma, keys, release, width)
+
+    def _read(self, statement: str) -> Sequence[str]:
+        with self._database.transaction() as connection:
+            return connection.exec_driver_sql(statement).scalars().all()
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("mechanism", [KNN, IND], ids=["private_knn", "ind_knn"])
+def test_whatever_is_cut_nothing_leaves_unpaid_and_no_answer_changes(
+    postgres: Server, wire: Wire, mechanism: PrivateKnn | IndKnn, stored: bool, tmp_path: Path
+) -> None:
+    """Cut at the first commit of a request, at the second, and so on until none is left; each time, the request is repeated."""
+    for number in range(1, 100):
+        url = postgres.schema()
+        witness, directory = Witness(url), tmp_path / str(number)
+        directory.mkdir()
+        ledger = Ledger.create(through(wire, url), dataset="d", plan=plan(mechanism), unsafe=False)
+        teacher = Teacher(lambda: Records(X, Y, np.arange(30)), ledger, directory, 3, witness, batch_size=2)
+        teacher.use_extractor(ExtractorSpec("raw", (4,), 3))
+        wire.arm(COMMIT, number, stored)
+        try:
+            teacher.answer(Queries(ASKED))
+        except LabelwallError:
+            pass
+        else:
+            break
+        check(url, teacher, witness)
+    assert number > 4
+    assert wire.number > 0  # the last request met fewer commits than that
+    Ledger(url).export(tmp_path / "copy.sqlite")
+    assert audit(tmp_path / "copy.sqlite").problems == []
+
+
+def check(url: LedgerUrl, teacher: Teacher, witness: Witness) -> None:
+    """Ask again after a cut: all that was stored stands, and nothing was drawn that was not paid for."""
+    before = Ledger(url)
+    labels = teacher.answer(Queries(ASKED)).labels
+    after = Ledger(url)
+    assert witness.unpaid == 0
+    for identity, values in before.state.results.items():
+        assert after.state.results[identity].items() >= values.items()
+    left = after.accounts.left(0, np.arange(len(after.accounts.ids)))
+    assert (left <= before.accounts.left(0, np.arange(len(after.accounts.ids)))).all()
+    assert ((left >= 0) & (left <= FULL)).all()
+    assert teacher.answer(Queries(ASKED)).labels.tolist() == labels.tolist()
+
+
+@pytest.mark.parametrize("at", [b"BEGIN", b"LOCK TABLE", b"INSERT INTO entries", b"UPDATE head"])
+def test_a_connection_that_breaks_before_the_commit_changes_nothing(postgres: Server, wire: Wire, at: bytes) -> None:
+    url = postgres.schema()
+    ledger = Ledger.create(through(wire, url), dataset="d", plan=plan(KNN), unsafe=False)
+    for answered in (False, True):
+        wire.arm(at, 1, answered)
+        with pytest.raises(LedgerMismatch):
+            ledger.charge(0, "screen", ["a"])
+        assert Ledger(url).state.spent == {}
+    assert ledger.charge(0, "screen", ["a"]).granted == ("a",)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_updates_of_records_can_be_repeated(postgres: Server, wire: Wire, stored: bool, tmp_path: Path) -> None:
+    url, ids = postgres.schema(), np.arange(30)
+    ledger = Ledger.create(through(wire, url), dataset="d", plan=plan(KNN), unsafe=False)
+    teacher = Teacher(lambda: Records(X[:20], Y[:20], ids[:20]), ledger, tmp_path, 3, SystemEntropy())
+    teacher.use_extractor(ExtractorSpec("raw", (4,), 3))
+    joining = Records(X[20:], Y[20:], ids[20:])
+    for update in (lambda: teacher.add(joining), lambda: teacher.remove(ids[10:25])):
+        wire.arm(COMMIT, 1, stored)
+        with pytest.raises(LedgerMismatch):
+            update()
+        update()
+    again = Teacher(lambda: Records(X[:20], Y[:20], ids[:20]), Ledger(url), tmp_path, 3, SystemEntropy())
+    for made in (teacher, again):
+        assert made._opened().ids.tolist() == [*range(10), *range(25, 30)]

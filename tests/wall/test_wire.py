@@ -1,0 +1,176 @@
+"""What travels: exactly what was sent arrives; bytes that lie about themselves are refused before anything is made of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from wall import wire
+from wall.cells import CellCounts
+from wall.errors import InvalidInput
+from wall.messages import Answers, ExtractorSpec, Receipt
+from wall.wire import NPY, SAFETENSORS, decode
+
+VECTORS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+IMAGES = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 1), dtype=np.uint8)
+RECEIPT = Receipt(asked=3, served=1, charged={"screen": 2}, left={"screen": 8}, ledger_position=4, ledger_head="ab")
+SPEC = ExtractorSpec("small_cnn", (28, 28, 1), 10, b"weights", (0.1,), (1,), (0.25, -1e-9), scale=2)
+
+
+def npy(array: np.ndarray, version: tuple[int, int] = (1, 0)) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, version=version, allow_pickle=True)
+    return file.getvalue()
+
+
+def npy_header(text: str, body: bytes = b"") -> bytes:
+    """An npy file whose header says ``text``."""
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + body
+
+
+def claimed(shape: list[int], body: bytes, dtype: str = "F32") -> bytes:
+    """A safetensors file that claims a shape for whatever bytes it has."""
+    header = json.dumps({"inputs": {"dtype": dtype, "shape": shape, "data_offsets": [0, len(body)]}}).encode()
+    return len(header).to_bytes(8, "little") + header + body
+
+
+@pytest.mark.parametrize("array", [VECTORS, IMAGES, VECTORS[:0], IMAGES[::-1], np.asfortranarray(VECTORS)])
+def test_arrays_arrive_as_they_were(array: np.ndarray) -> None:
+    bodies = [(wire.encode({"inputs": array}), SAFETENSORS), (npy(np.ascontiguousarray(array)), NPY)]
+    for body, media in bodies:
+        found = decode(body, media, ("inputs",))["inputs"]
+        assert found.dtype == array.dtype
+        np.testing.assert_array_equal(found, array)
+
+
+BAD = {
+    "pickle": (pickle.dumps([1]), NPY),
+    "pickle as safetensors": (pickle.dumps([1]), SAFETENSORS),
+    "npy of objects": (npy(np.array([[{}]], dtype=object)), NPY),
+    "npy in another order": (npy(np.asfortranarray(VECTORS)), NPY),
+    "npy of another version": (npy(VECTORS, (2, 0)), NPY),
+    "npy cut short": (npy(VECTORS)[:-1], NPY),
+    "npy with more behind": (npy(VECTORS) + b"x", NPY),
+    "npy header of a billion rows": (
+        npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000, 3), }\n", b"1234"),
+        NPY,
+    ),
+    "npy header of a huge integer": (
+        npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (1" + "0" * 30 + ", 1), }\n"),
+        NPY,
+    ),
+    "npy header that computes": (npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (2**3, 1), }\n", bytes(32)), NPY),
+    "npy header of brackets": (npy_header("(" * 5000 + "\n"), NPY),
+    "npy float64": (npy(VECTORS.astype(np.float64)), NPY),
+    "npy of no dimensions": (npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (), }\n", bytes(4)), NPY),
+    "empty": (b"", SAFETENSORS),
+    "header longer than the body": ((1 << 60).to_bytes(8, "little") + b"{}", SAFETENSORS),
+    "a billion rows": (claimed([10**9, 3], bytes(12)), SAFETENSORS),
+    "a billion rows of nothing": (claimed([10**9, 0], b""), SAFETENSORS),
+    "negative rows": (claimed([-1, 3], bytes(12)), SAFETENSORS),
+    "half": (safetensors.numpy.save({"inputs": VECTORS.astype(np.float16)}), SAFETENSORS),
+    "brain float": (claimed([2, 1], bytes(4), "BF16"), SAFETENSORS),
+    "an unknown dtype": (claimed([1, 1], bytes(4), "Q9"), SAFETENSORS),
+    "float64": (wire.encode({"inputs": VECTORS.astype(np.float64)}), SAFETENSORS),
+    "another name": (wire.encode({"x": VECTORS}), SAFETENSORS),
+    "one more array": (wire.encode({"inputs": VECTORS, "labels": VECTORS}), SAFETENSORS),
+    "too many rows": (wire.encode({"inputs": np.zeros((11, 1), np.float32)}), SAFETENSORS),
+    "five dimensions": (wire.encode({"inputs": np.zeros((1, 1, 1, 1, 1), np.float32)}), SAFETENSORS),
+    "compressed": (zlib.compress(wire.encode({"inputs": VECTORS})), SAFETENSORS),
+    "another media type": (wire.encode({"inputs": VECTORS}), "application/json"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_not_an_array_is_refused(name: str) -> None:
+    body, media = BAD[name]
+    with pytest.raises(InvalidInput):
+        decode(body, media, ("inputs",), max_rows=10)
+
+
+def test_an_extractor_arrives_with_its_identity() -> None:
+    """Also where a number was written without a point: the identity is a hash of the text."""
+    received = wire.decode_extractor(wire.encode_extractor(SPEC), SAFETENSORS, 1 << 20)
+    assert received == SPEC
+    assert received.sha256() == SPEC.sha256()
+
+
+def changed(**fields: object) -> bytes:
+    stored = {"backbone": "raw", "input_shape": [3], "num_classes": 2, "mean": [], "std": [], "center": [], "scale": 1.0} | fields
+    text = json.dumps({name: value for name, value in stored.items() if value is not None}).encode()
+    return wire.encode({"fields": np.frombuffer(text, np.uint8), "weights": np.zeros(0, np.uint8)})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"more": 1},
+        {"scale": None},
+        {"scale": float("nan")},
+        {"scale": "1"},
+        {"scale": True},
+        {"scale": 10**400},
+        {"scale": 0},
+        {"input_shape": [10**12]},
+        {"input_shape": []},
+        {"input_shape": [-3]},
+        {"input_shape": [3.0]},
+        {"input_shape": 3},
+        {"num_classes": 1 << 40},
+        {"backbone": ["raw"]},
+        {"mean": [float("inf")]},
+        {"std": [0]},
+        {"center": [[1]]},
+    ],
+    ids=str,
+)
+def test_an_extractor_of_other_fields_is_refused(fields: dict[str, object]) -> None:
+    assert wire.decode_extractor(changed(), SAFETENSORS, 1 << 20).backbone == "raw"
+    with pytest.raises(InvalidInput):
+        wire.decode_extractor(changed(**fields), SAFETENSORS, 1 << 20)
+
+
+@pytest.mark.parametrize("text", [b"{", b"[" * 60000, b"\xff", b"1", b" " * (1 << 19)])
+def test_fields_that_are_no_object_are_refused(text: bytes) -> None:
+    body = wire.encode({"fields": np.frombuffer(text, np.uint8), "weights": np.zeros(0, np.uint8)})
+    with pytest.raises(InvalidInput):
+        wire.decode_extractor(body, SAFETENSORS, 1 << 20)
+
+
+def test_results_arrive_as_they_were() -> None:
+    answers = Answers(np.array([2, -1, 0]), np.array([0, 1, 0], np.uint8), RECEIPT)
+    received = wire.answers_of(json.loads(json.dumps(wire.result_to_json(answers))))
+    assert (received.labels.tolist(), received.outcomes.tolist(), received.receipt) == ([2, -1, 0], [0, 1, 0], RECEIPT)
+    assert (received.labels.dtype, received.outcomes.dtype) == (np.int64, np.uint8)
+    for counts in (np.array([[-3, 4], [0, 1]]), None):
+        cells = wire.counts_of(json.loads(json.dumps(wire.result_to_json(CellCounts(counts, RECEIPT)))))
+        assert cells.receipt == RECEIPT
+        assert (cells.counts is None and counts is None) or np.array_equal(cells.counts, counts)
+
+
+@pytest.mark.parametrize("value", [{}, {"labels": ["x"], "outcomes": [0]}, {"labels": [1], "outcomes": [300], "receipt": {}}])
+def test_a_reply_of_another_form_is_refused(value: dict) -> None:  # type: ignore[type-arg]
+    with pytest.raises(InvalidInput):
+        wire.answers_of(value)
+    with pytest.raises(InvalidInput):
+        wire.counts_of(value)
+
+
+def test_parts_of_a_call_add_up() -> None:
+    from wall.messages import joined
+
+    last = replace(RECEIPT, asked=2, served=0, charged={"screen": 1}, left={"screen": 7}, ledger_position=9, ledger_head="cd")
+    parts = [
+        Answers(np.array([1, 2, -1]), np.array([0, 0, 1], np.uint8), RECEIPT),
+        Answers(np.array([0, 1]), np.zeros(2, np.uint8), last),
+    ]
+    whole = joined(parts)
+    assert whole.labels.tolist() == [1, 2, -1, 0, 1]
+    assert whole.receipt == Receipt(5, 1, {"screen": 3}, {"screen": 7}, 9, "cd")
