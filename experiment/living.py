@@ -13,10 +13,10 @@ from experiment.teaching import local_teacher
 from teacher.custodian import IDENTITY
 from teacher.preview import BANNER, REASONS
 from teacher.privacy.noise import SystemEntropy
-from teacher.records import Ingested, ingest
+from teacher.records import ingest_more
 from wall import readers
 from wall.errors import InvalidInput, MissingData
-from wall.sources import DataConfig, describe
+from wall.sources import describe
 
 
 def add_records(config: Config, rows: Path, *, dry_run: bool, console: Console) -> str:
@@ -25,9 +25,10 @@ def add_records(config: Config, rows: Path, *, dry_run: bool, console: Console) 
     Raises InvalidInput for rows that do not fit the task or an id that is present, MissingData where something is missing.
     """
     directory = _directory(config)
-    found = _read(config.data, rows, console)
+    task = describe(config.data)
+    found = ingest_more(rows, task, lambda done, total: console.progress("reading rows (percent)", done, total))
     usable = found.records
-    with local_teacher(config, describe(config.data), directory, SystemEntropy(), console) as teacher:
+    with local_teacher(config, task, directory, SystemEntropy(), console) as teacher:
         present = int(teacher.present(usable.ids).sum())
         if not dry_run:
             teacher.add(usable)
@@ -73,23 +74,6 @@ def _directory(config: Config) -> Path:
             "`custodian_dir` must hold a data set that is in use. Found none: the first run reads the data source itself."
         )
     return Path(config.custodian_dir)
-
-
-def _read(data: DataConfig, rows: Path, console: Console) -> Ingested:
-    """Rows as ``ingest`` judges them, whatever source the data set has."""
-    task, images = describe(data), rows.is_dir()
-    if images and len(task.input_shape) != 3:
-        raise InvalidInput("rows", "an npz file, as the data set holds vectors", "a folder")
-    if images:
-        size, _, channels = task.input_shape
-        given = DataConfig(source="folder", private=str(rows), image_size=size, channels=3 if channels == 3 else 1)
-    else:
-        if not rows.is_file():
-            raise MissingData(f"`rows` must be a folder of images or an npz file. Found {str(rows)!r}.")
-        given = DataConfig(source="arrays", path=str(rows))
-        if readers.read_member(readers.require_npz(str(rows)), "private_id") is None:
-            raise InvalidInput("rows", "an npz file with private_x, private_y and private_id", "no private_id")
-    return ingest(given, task, lambda done, total: console.progress("reading rows (percent)", done, total))
 
 
 def _told(lines: Sequence[str], done: str, dry_run: bool) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from wall import published, readers
-from wall.errors import InvalidInput
+from wall.errors import InvalidInput, MissingData
 from wall.readers import Progress
 from wall.sources import DataConfig, Task
 
@@ -90,6 +90,25 @@ def ingest(config: DataConfig, task: Task, progress: Progress | None = None) -> 
             return _ingest_arrays(config, task)
         rows = published.private_rows(config.source, Path(config.root), config.download, _percent(progress))
     return _judged(task, rows.inputs, rows.labels, rows.ids, rows.readable)
+
+
+def ingest_more(rows: Path, task: Task, progress: Progress | None = None) -> Ingested:
+    """More rows for a data set in use, whatever its source: a folder of class folders, or an npz file with private_id.
+
+    Raises InvalidInput, MissingData, as open_records.
+    """
+    if rows.is_dir():
+        if len(task.input_shape) != 3:
+            raise InvalidInput("rows", "an npz file, as the data set holds vectors", "a folder")
+        size, _, channels = task.input_shape
+        given = DataConfig(source="folder", private=str(rows), image_size=size, channels=3 if channels == 3 else 1)
+    else:
+        if not rows.is_file():
+            raise MissingData(f"`rows` must be a folder of images or an npz file. Found {str(rows)!r}.")
+        given = DataConfig(source="arrays", path=str(rows))
+        if readers.read_member(readers.require_npz(str(rows)), "private_id") is None:
+            raise InvalidInput("rows", "an npz file with private_x, private_y and private_id", "no private_id")
+    return ingest(given, task, progress)
 
 
 def _percent(progress: Progress | None) -> Progress | None:

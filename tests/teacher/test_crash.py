@@ -21,7 +21,7 @@ def socket(request: pytest.FixtureRequest) -> str:
 def sweep(script: str, root: Path, stride: int, socket: str, *more: str) -> list[dict]:
     """Every ``stride``-th kill's findings. On a server each kill has a schema, named by ``root``."""
     root.mkdir()
-    command = [sys.executable, Path(__file__).with_name(script), root, str(stride), socket, *more]
+    command = [sys.executable, "-m", f"tests.teacher.{script}", root, str(stride), socket, *more]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
     kills = [json.loads(line) for line in done.stdout.splitlines()]
     assert kills[-1]["finished"]
@@ -31,7 +31,7 @@ def sweep(script: str, root: Path, stride: int, socket: str, *more: str) -> list
 @pytest.mark.slow
 def test_kill_before_every_statement(tmp_path: Path, socket: str) -> None:
     """On a server before some: what breaks its connections at every commit is test_lost_connections.py."""
-    kills = sweep("crash_sweep.py", tmp_path / "crash", 97 if socket else 1, socket, "private_knn")
+    kills = sweep("crash_sweep", tmp_path / "crash", 97 if socket else 1, socket, "private_knn")
     assert len(kills) > (5 if socket else 200)
     for kill in kills:
         assert kill["problems"] == kill["audit_after"] == [], kill
@@ -44,7 +44,7 @@ def test_kill_before_every_statement(tmp_path: Path, socket: str) -> None:
 
 @pytest.mark.slow
 def test_kill_while_a_batch_is_answered(tmp_path: Path) -> None:
-    kills = sweep("crash_sweep.py", tmp_path / "batch", 7, "", "radius")
+    kills = sweep("crash_sweep", tmp_path / "batch", 7, "", "radius")
     assert len(kills) > 12
     for kill in kills:
         assert kill["problems"] == kill["audit_after"] == [], kill
@@ -57,7 +57,7 @@ def test_kill_while_a_batch_is_answered(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_kill_around_the_payments_of_individual_budgets(tmp_path: Path, socket: str) -> None:
-    kills = sweep("individual_sweep.py", tmp_path / "individual", 131 if socket else 11, socket)
+    kills = sweep("individual_sweep", tmp_path / "individual", 131 if socket else 11, socket)
     assert len(kills) > (5 if socket else 30)
     for kill in kills:
         assert kill["problems"] == [], kill
