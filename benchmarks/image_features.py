@@ -1,11 +1,13 @@
-"""Public-weight features of a folder of labelled images, kept in chunks so that an interrupted run goes on where it stopped.
+"""Features of labelled images, kept in chunks so that an interrupted run goes on where it stopped.
 
     python benchmarks/image_features.py --images CIFAR10 --cache features/       # CIFAR10/{test,train}/CLASS/*.jpg
     python benchmarks/image_features.py --images CIFAR10 --cache features/ --arrays cifar10_features.npz
+    python benchmarks/image_features.py --published fashion_mnist --root DATA --features hog --cache features/
 
-Writes ``{split}_{number}.npz`` with ``features`` float32 [n, d] before quantisation and ``labels`` int64 [n]; rows are in the
-constant order of their names. ``read`` quantises them as the teacher does. ``--arrays`` writes them as the npz file of the data
-source `arrays`: train rows private, the first half of the test rows public, the rest the test split.
+Writes ``{split}_{number}.npz`` with ``features`` float [n, d] before quantisation and ``labels`` int64 [n]; rows of folders are
+in the constant order of their names, those of a published data set in their own. ``read`` quantises them as the teacher does.
+`efficientnet_lite0` has ImageNet's public weights. ``--arrays`` writes the rows as the npz file of the data source `arrays`:
+train rows private, the first half of the test rows public, the rest the test split.
 """
 
 from __future__ import annotations
@@ -13,46 +15,87 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from teacher.features import quantise
+from teacher.features import RAW_UNIT, quantise
+from teacher.hog import hog_features
 from teacher.network import FixedShapeNetwork
-from wall import readers
-from wall.messages import ExtractorSpec
+from wall import published, readers
 from wall.pretrained import efficientnet_lite0
 
 CHUNK = 1000  # images a file
 SPLITS = ("test", "train")
 
 
-def extract(images: Path, cache: Path, batch_size: int) -> None:
-    """Compute the chunks that are not there yet."""
+@dataclass(frozen=True)
+class Images:
+    """A labelled data set: ``rows`` of each split, and ``read(split, part)`` -> (uint8 [n, h, w, c], labels int64 [n])."""
+
+    shape: tuple[int, ...]
+    num_classes: int
+    rows: dict[str, int]
+    read: Callable[[str, slice], tuple[np.ndarray, np.ndarray]]
+
+
+def in_folders(images: Path) -> Images:
+    """32 x 32 colour images in one folder a class."""
     names = readers.class_folders(images / SPLITS[0])
-    spec = efficientnet_lite0((32, 32, 3), len(names))
-    network = FixedShapeNetwork(spec, batch_size)
+    paths = {}
+    for split in SPLITS:
+        found = [path for path in readers.list_files(images / split) if readers.is_image(path)]
+        paths[split] = [found[row] for row in readers.constant_order(found)]
+
+    def read(split: str, part: slice) -> tuple[np.ndarray, np.ndarray]:
+        labels = [readers.class_of(path, names) for path in paths[split][part]]
+        return readers.read_images(images / split, paths[split][part], 32, 3).pixels, np.array(labels, dtype=np.int64)
+
+    return Images((32, 32, 3), len(names), {split: len(found) for split, found in paths.items()}, read)
+
+
+def of_published(source: str, root: Path) -> Images:
+    """The private split as train, and the public one followed by the test split as test."""
+    train, tests = published.private_rows(source, root, download=True), published.public_rows(source, root, download=True)
+    splits = {"train": (train.inputs, train.labels)}
+    splits["test"] = np.concatenate([t.inputs for t in tests]), np.concatenate([t.labels for t in tests])
+
+    def read(split: str, part: slice) -> tuple[np.ndarray, np.ndarray]:
+        inputs, labels = splits[split]
+        return inputs[part], labels[part]
+
+    rows = {split: len(labels) for split, (_, labels) in splits.items()}
+    return Images(published.SHAPES[source], len(published.CLASSES[source]), rows, read)
+
+
+def by_network(images: Images, batch_size: int) -> Callable[[np.ndarray], np.ndarray]:
+    """ImageNet's EfficientNet-Lite0, one image at a time where its slot in a batch would matter."""
+    network = FixedShapeNetwork(efficientnet_lite0(images.shape, images.num_classes), batch_size)
+    if not network.slot_independent(images.read("test", slice(0, 8))[0]):
+        print("a slot of the batch matters on this machine: one image at a time")
+        network = network.one_at_a_time()
+    return network.features
+
+
+def extract(images: Images, features: Callable[[np.ndarray], np.ndarray], cache: Path) -> None:
+    """Compute the chunks that are not there yet."""
     cache.mkdir(parents=True, exist_ok=True)
     for split in SPLITS:
-        root = images / split
-        paths = [path for path in readers.list_files(root) if readers.is_image(path)]
-        paths = [paths[row] for row in readers.constant_order(paths)]
-        for start in range(0, len(paths), CHUNK):
-            target, part = chunk_path(cache, split, start), paths[start : start + CHUNK]
+        for start in range(0, images.rows[split], CHUNK):
+            target = chunk_path(cache, split, start)
             if target.exists():
                 continue
-            began, pixels = time.perf_counter(), readers.read_images(root, part, 32, 3).pixels
-            if split == SPLITS[0] and start == 0 and not network.slot_independent(pixels[:8]):
-                print("a slot of the batch matters on this machine: one image at a time")
-                network = network.one_at_a_time()
-            labels = np.array([readers.class_of(path, names) for path in part], dtype=np.int64)
+            began = time.perf_counter()
+            pixels, labels = images.read(split, slice(start, start + CHUNK))
             unfinished = target.with_suffix(".part")
             with unfinished.open("wb") as file:
-                np.savez(file, features=network.features(pixels), labels=labels)
+                np.savez(file, features=features(pixels), labels=labels)
             unfinished.rename(target)
-            print(f"{target.name}: {len(part) / (time.perf_counter() - began):.0f} images a second", flush=True)
+            print(f"{target.name}: {len(labels) / (time.perf_counter() - began):.0f} images a second", flush=True)
 
 
 def chunk_path(cache: Path, split: str, start: int) -> Path:
@@ -60,12 +103,26 @@ def chunk_path(cache: Path, split: str, start: int) -> Path:
     return cache / f"{split}_{start // CHUNK:03d}.npz"
 
 
-def read(cache: Path, split: str, spec: ExtractorSpec, rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """(int8 [n, d], labels int64 [n]) of the first ``rows`` rows of a split, quantised by the spec's centre and scale."""
+@dataclass(frozen=True)
+class Scaling:
+    """How features become integers: less ``center`` float [d], then each row of length ``scale``."""
+
+    center: tuple[float, ...]
+    scale: float
+
+
+def centred(cache: Path, rows: int) -> Scaling:
+    """The mean of the first ``rows`` PUBLIC test rows, and the fixed length of raw vectors of so many entries."""
+    center = mean(cache, "test", rows)
+    return Scaling(tuple(round(float(value), 6) for value in center), RAW_UNIT * float(np.sqrt(len(center))))
+
+
+def read(cache: Path, split: str, scaling: Scaling, rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """(int8 [n, d], labels int64 [n]) of the first ``rows`` rows of a split, quantised."""
     features, labels, found = [], [], 0
     while (path := chunk_path(cache, split, found)).exists() and (rows is None or found < rows):
         with np.load(path) as chunk:
-            quantised, finite = quantise(chunk["features"], spec.center, spec.scale)
+            quantised, finite = quantise(chunk["features"], scaling.center, scaling.scale)
             if not finite.all():
                 raise ValueError(f"{path.name}: a feature that is not finite")
             features.append(quantised)
@@ -104,16 +161,25 @@ def to_arrays(cache: Path, target: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=Path, required=True, help="folder with test/CLASS/*.jpg and train/CLASS/*.jpg")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--images", type=Path, help="folder with test/CLASS/*.jpg and train/CLASS/*.jpg")
+    source.add_argument("--published", choices=("mnist5k", "mnist", "fashion_mnist"), help="a published data set")
+    parser.add_argument(
+        "--root", type=Path, default=Path("data"), help="folder of the published data set, fetched if it is not there"
+    )
+    parser.add_argument("--features", choices=("efficientnet_lite0", "hog"), default="efficientnet_lite0")
     parser.add_argument("--cache", type=Path, required=True, help="folder that keeps the features")
     parser.add_argument("--arrays", type=Path, help="npz file to write for the data source `arrays`")
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=64, help="images that the network sees at once")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(options.threads)
-    extract(options.images, options.cache, options.batch)
+    images = in_folders(options.images) if options.images else of_published(options.published, options.root)
+    network = options.features != "hog"
+    features = by_network(images, options.batch) if network else lambda pixels: hog_features(pixels, options.threads)
+    extract(images, features, options.cache)
     if options.arrays:
         to_arrays(options.cache, options.arrays)
 

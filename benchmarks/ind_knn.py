@@ -111,12 +111,9 @@ def rows(n: int, dimensions: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def split(cache: Path, records: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(int8 [records, d], labels int64 [records], queries int8 [m, d]) of an image data set's public-weight features."""
-    from wall.pretrained import efficientnet_lite0
-
-    mean = image_features.mean(cache, "test", PUBLIC)
-    spec = replace(efficientnet_lite0((32, 32, 3), CLASSES), center=tuple(mean.tolist()))
-    x, labels = image_features.read(cache, "train", spec, records)
-    return x, labels, image_features.read(cache, "test", spec)[0][PUBLIC:]
+    scaling = image_features.centred(cache, PUBLIC)
+    x, labels = image_features.read(cache, "train", scaling, records)
+    return x, labels, image_features.read(cache, "test", scaling)[0][PUBLIC:]
 
 
 def looked_at(index: ExactIndex, mechanism: IndKnn, queries: np.ndarray) -> tuple[float, float]:

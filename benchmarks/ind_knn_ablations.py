@@ -20,8 +20,7 @@ import numpy as np
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import image_features  # noqa: E402
-from figures import PALETTE, picture  # noqa: E402
-from ind_knn_accuracy import KERNELS, Exam, Split, ask_ind_knn, centred, choose_ind_knn, described, spread  # noqa: E402
+from ind_knn_accuracy import KERNELS, Exam, Series, Split, ask_ind_knn, choose_ind_knn, described, draw_medians, spread  # noqa: E402
 from kept import kept  # noqa: E402
 
 from experiment.rehearsal import threshold_at  # noqa: E402
@@ -112,15 +111,8 @@ def tables(setting: Setting) -> None:
     draw(setting, "tables", series, "epsilon")
 
 
-def draw(setting: Setting, name: str, series: dict, x: str) -> None:  # type: ignore[type-arg]
-    """Medians with their ranges."""
-    with picture(setting.options.out / f"ind_knn_{name}.svg") as (axes,):
-        for (label, (at, shares)), color in zip(series.items(), PALETTE, strict=False):
-            percent = 100 * np.array(shares)
-            middle = np.median(percent, axis=1)
-            sides = [middle - percent.min(axis=1), percent.max(axis=1) - middle]
-            axes.errorbar(at, middle, yerr=sides, color=color, marker="o", capsize=3, label=label)
-        axes.set(xlabel=x, ylabel="percent right, median and range")
+def draw(setting: Setting, name: str, series: Series, x: str) -> None:
+    draw_medians(setting.options.out / f"ind_knn_{name}.svg", series, x)
 
 
 PARTS: dict[str, Callable[[Setting], None]] = {"queries": queries, "threshold": threshold, "records": records, "tables": tables}
@@ -143,13 +135,13 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(options.threads)
-    spec = centred(options.cache, options.validation)
-    private = Split(*image_features.read(options.cache, "train", spec, options.private))
-    public = Split(*image_features.read(options.cache, "test", spec, options.validation + options.pool))
+    scaling = image_features.centred(options.cache, options.validation)
+    private = Split(*image_features.read(options.cache, "train", scaling, options.private))
+    public = Split(*image_features.read(options.cache, "test", scaling, options.validation + options.pool))
     validation, pool = public.part(0, options.validation), public.part(options.validation, options.pool)
     print("| what | kernel, threshold, sigma_label, sigma_count | % right, median (range) |\n|---|---|---|")
     for name in options.only:
-        PARTS[name](Setting(private, validation, pool, spec.scale, options))
+        PARTS[name](Setting(private, validation, pool, scaling.scale, options))
 
 
 if __name__ == "__main__":

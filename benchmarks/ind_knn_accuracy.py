@@ -7,7 +7,8 @@ The train split is private. Of the test split, the first rows are a labelled PUB
 and all parameters are chosen on it (experiment/rehearsal.py), for each kernel first the threshold without noise, then threshold
 and noise for each epsilon; then the kernel. The rows after it are the query sets, which nothing was chosen on. Ind-KNN answers
 through a ledger of its own for each set, in batches of 250. Private-kNN's noise is the least whose best certificate fits; its
-screening is left out, and costs it nothing. `--results FOLDER` keeps what was measured, and an interrupted run goes on there.
+screening is left out, and costs it nothing. Linear NoisySGD is trained once on all private rows, its learning rate chosen
+likewise. `--results FOLDER` keeps what was measured, and an interrupted run goes on there.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import image_features  # noqa: E402
+from figures import DASHED, PALETTE, picture  # noqa: E402
+from image_features import Scaling, centred  # noqa: E402
 from kept import kept  # noqa: E402
+from linear_sgd import CLASSES, DELTA, RATES, train  # noqa: E402
 
 from experiment.individual_planner import COUNT_NOISE, LABEL_NOISE, LEVELS, Trial, best_level, rehearse  # noqa: E402
 from experiment.rehearsal import StandIns, threshold_at  # noqa: E402
@@ -39,10 +44,8 @@ from teacher.privacy.conversion import round_up  # noqa: E402
 from teacher.privacy.ledger import Ledger  # noqa: E402
 from teacher.privacy.noise import SystemEntropy  # noqa: E402
 from teacher.privacy.plan import Plan, Slot  # noqa: E402
-from wall.messages import ExtractorSpec  # noqa: E402
-from wall.pretrained import efficientnet_lite0  # noqa: E402
 
-DELTA, CLASSES, BATCH = 1e-5, 10, 250
+BATCH = 250
 NARROW = IndKnn(kernel="rbf", bandwidth=0.5, near=1.0)  # a record at cosine 0.5 counts in full, at 0.3 a fifth of that
 KERNELS = (IndKnn(), NARROW, replace(NARROW, bandwidth=0.4))  # rehearsed with noise; CIFAR-10's public rows chose the last
 SHARPER = tuple(replace(NARROW, bandwidth=width, near=0.9) for width in (0.3, 0.35, 0.4))  # tried without noise as well
@@ -182,21 +185,18 @@ def spread(shares: Sequence[float]) -> str:
     return f"{100 * np.median(shares):.1f} ({100 * min(shares):.1f}..{100 * max(shares):.1f})"
 
 
-def centred(cache: Path, rows: int) -> ExtractorSpec:
-    """The extractor, with the mean of the PUBLIC validation rows as its centre instead of the constant of its weights."""
-    mean = image_features.mean(cache, "test", rows)
-    return replace(efficientnet_lite0((32, 32, 3), CLASSES), center=tuple(round(float(value), 6) for value in mean))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, required=True, help="folder with the features")
     parser.add_argument("--results", type=Path, help="folder that keeps what was measured with these options")
+    figure = Path(__file__).parents[1] / "docs" / "figures" / "ind_knn_epsilon.svg"
+    parser.add_argument("--out", type=Path, default=figure, help="the picture")
     parser.add_argument("--private", type=int, default=50_000)
     parser.add_argument("--validation", type=int, default=5000)
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--sets", type=int, default=5)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0])
+    parser.add_argument("--epochs", type=int, default=10, help="of Linear NoisySGD")
     parser.add_argument("--repeats", type=int, default=1, help="rehearsals of each candidate")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of the rehearsals on public rows")
@@ -224,26 +224,61 @@ class Exam:
         return [float((ask(voter) == part.labels).mean()) for voter, part in zip(self.voters, self.sets, strict=True)]
 
 
-def report(options: argparse.Namespace, spec: ExtractorSpec) -> None:
+def report(options: argparse.Namespace, scaling: Scaling) -> None:
     """Choose on public rows, ask, print."""
-    private = Split(*image_features.read(options.cache, "train", spec, options.private))
-    public = Split(*image_features.read(options.cache, "test", spec, options.validation + options.sets * options.queries))
+    private = Split(*image_features.read(options.cache, "train", scaling, options.private))
+    public = Split(*image_features.read(options.cache, "test", scaling, options.validation + options.sets * options.queries))
     validation = public.part(0, options.validation)
     sets = [public.part(options.validation + i * options.queries, options.queries) for i in range(options.sets)]
-    exam = Exam.of(private, sets, spec.scale)
+    exam = Exam.of(private, sets, scaling.scale)
     print(f"{len(private.labels):,} private, {len(sets)} x {options.queries:,} queries, delta {DELTA}; % right, median (range)")
     best = plain_table(exam, options)
-    chosen = kept_choice(options, validation, len(private.labels), spec.scale)
+    chosen = kept_choice(options, validation, len(private.labels), scaling.scale)
     print(
         f"public: {len(validation.labels):,} rows x {len(private.labels) / len(validation.labels):g} copies, seed {options.seed}"
     )
     print(f"cosine levels {LEVELS} without noise; then around the best, label noise {LABEL_NOISE} typical weights,")
     print(f"count noise {COUNT_NOISE} of the default; Private-kNN: gamma {SAMPLED}, k / gamma {REACH}")
-    fields, share = kept(options.results, "own choice", lambda: chosen_own(validation, len(private.labels), spec.scale))
+    fields, share = kept(options.results, "own choice", lambda: chosen_own(validation, len(private.labels), scaling.scale))
     own = kept(options.results, "own right", lambda: exam.right(lambda voters: without_noise(IndKnn(**fields), voters)))
     print(f"Ind-KNN without noise and budgets, {described(IndKnn(**fields))}, public {100 * share:.1f}: {spread(own)}, ", end="")
     print(f"{100 * (best - np.median(own)):.1f} less than kNN", flush=True)
-    private_table(exam, chosen, options, own)
+    sgd = linear_sgd(private, validation, sets, options)
+    measured = private_table(exam, chosen, options, own, sgd)
+    flat = {"plain kNN, not private": best, "Ind-KNN without noise": float(np.median(own))}
+    series = {name: (options.epsilons, shares) for name, shares in measured.items()}
+    draw_medians(options.out, series, f"epsilon at delta = {DELTA:g}", flat)  # UAI23 Figure 1a
+
+
+def linear_sgd(private: Split, validation: Split, sets: list[Split], options: argparse.Namespace) -> list[list[float]]:
+    """Linear NoisySGD's share of right answers in each set, for each epsilon, at the learning rate that public rows choose."""
+    found = []
+    for epsilon in options.epsilons:
+
+        def trained(rate: float, epsilon: float = epsilon) -> dict[str, Any]:
+            return train(private, [validation, *sets], epsilon, rate, options.epochs, options.seed)
+
+        trainings = [kept(options.results, f"sgd {epsilon:g} {rate:g}", lambda rate=rate: trained(rate)) for rate in RATES]
+        found.append(max((training["right"] for training in trainings), key=lambda right: right[0])[1:])
+    return found
+
+
+Series = dict[
+    str, tuple[Sequence[float], list[list[float]]]
+]  # by name: where on the x axis, and there the share right in each set
+
+
+def draw_medians(path: Path, series: Series, x: str, flat: dict[str, float] | None = None) -> None:
+    """Medians with their ranges, and a line for each share of ``flat``."""
+    with picture(path) as (axes,):
+        for (name, (at, shares)), color in zip(series.items(), PALETTE, strict=False):
+            percent = 100 * np.array(shares)
+            middle = np.median(percent, axis=1)
+            sides = [middle - percent.min(axis=1), percent.max(axis=1) - middle]
+            axes.errorbar(at, middle, yerr=sides, color=color, marker="o", capsize=3, label=name)
+        for (name, share), color in zip((flat or {}).items(), PALETTE[len(series) :], strict=False):
+            axes.axhline(100 * share, color=color, linestyle=DASHED, label=name)
+        axes.set(xlabel=x, ylabel="percent right, median and range")
 
 
 def kept_choice(options: argparse.Namespace, validation: Split, records: int, length: float) -> Chosen:
@@ -279,10 +314,16 @@ def plain_table(exam: Exam, options: argparse.Namespace) -> float:
     return float(np.median(by_k[best]))
 
 
-def private_table(exam: Exam, chosen: Chosen, options: argparse.Namespace, own: list[float]) -> None:
-    """Both mechanisms at each epsilon, and then what public rows chose for them."""
-    print("| epsilon | Ind-KNN | less than without noise | same, no noise, no budgets | certified | Private-kNN | certified |")
-    print("|---|---|---|---|---|---|---|")
+def private_table(
+    exam: Exam, chosen: Chosen, options: argparse.Namespace, own: list[float], sgd: list[list[float]]
+) -> dict[str, list[list[float]]]:
+    """All methods at each epsilon, and then what public rows chose; returns their shares right in each set, by method."""
+    measured: dict[str, list[list[float]]] = {"Ind-KNN": [], "Private-kNN": [], "Linear NoisySGD": sgd}
+    print(
+        "| epsilon | Ind-KNN | less than without noise | same, no noise, no budgets | certified | Private-kNN | certified ",
+        end="",
+    )
+    print("| Linear NoisySGD |\n|---|---|---|---|---|---|---|---|")
     for place, epsilon in enumerate(options.epsilons):
         ind, other = chosen.ind_knn[place][0], chosen.private_knn[place][0]
 
@@ -297,7 +338,17 @@ def private_table(exam: Exam, chosen: Chosen, options: argparse.Namespace, own: 
         poll = poll_plan(other.sampling_probability, other.sigma_vote, epsilon, options.queries)
         costs = [round_up(certified_epsilon(plan)) for plan in (ind_plan(ind, epsilon), poll)]
         loss = f"{100 * (np.median(own) - np.median(found['ind'])):.1f}"
-        cells = [spread(found["ind"]), loss, spread(found["clear"]), costs[0], spread(found["polled"]), costs[1]]
+        cells = [
+            spread(found["ind"]),
+            loss,
+            spread(found["clear"]),
+            costs[0],
+            spread(found["polled"]),
+            costs[1],
+            spread(sgd[place]),
+        ]
+        measured["Ind-KNN"].append(found["ind"])
+        measured["Private-kNN"].append(found["polled"])
         print(f"| {epsilon:g} | {' | '.join(map(str, cells))} |", flush=True)
     print("| epsilon | kernel, threshold, sigma_label, sigma_count, rho | public | k, sigma_vote, gamma | public |")
     print("|---|---|---|---|---|")
@@ -305,6 +356,7 @@ def private_table(exam: Exam, chosen: Chosen, options: argparse.Namespace, own: 
         one = f"{described(ind)}, {ind.sigma_label}, {ind.sigma_count}, {ind.rho} | {100 * ind_right:.1f}"
         two = f"{other.k}, {other.sigma_vote}, {other.sampling_probability} | {100 * right:.1f}"
         print(f"| {epsilon:g} | {one} | {two} |")
+    return measured
 
 
 if __name__ == "__main__":

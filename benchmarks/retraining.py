@@ -26,10 +26,11 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import image_features  # noqa: E402
 from figures import DASHED, PALETTE, SOLID, picture  # noqa: E402
-from ind_knn_accuracy import CLASSES, DELTA, KERNELS, Split, centred, choose_ind_knn, described, ind_plan  # noqa: E402
+from image_features import Scaling, centred  # noqa: E402
+from ind_knn_accuracy import KERNELS, Split, choose_ind_knn, described, ind_plan  # noqa: E402
 from kept import kept  # noqa: E402
+from linear_sgd import CLASSES, DELTA, RATES, train  # noqa: E402
 
-from teacher.baselines.config import LinearNoisySgd  # noqa: E402
 from teacher.mechanisms.ind_knn import IndKnn  # noqa: E402
 from teacher.privacy.accountant import certified_epsilon  # noqa: E402
 from teacher.privacy.accounts import FULL  # noqa: E402
@@ -41,7 +42,6 @@ from wall.messages import ExtractorSpec, Queries  # noqa: E402
 
 LONG_STREAM = 100_000  # queries of Figure 3a
 INTERVALS = (10, 30, 100, 300, 1000, 3000, 10_000)  # queries between updates, Figure 3a
-RATES = (4.0, 16.0)  # learning rates
 MOVED = 100  # records that leave, and that join, at an update
 
 
@@ -84,34 +84,7 @@ def part(records: Records, start: int, rows: int) -> Records:
     return Records(records.inputs[at], records.labels[at], records.ids[at])
 
 
-def train(private: Split, queries: Split, epsilon: float, rate: float, epochs: int, seed: int) -> dict[str, float]:
-    """One training of Linear NoisySGD on unit vectors: what it is right about, its noise and its CPU seconds."""
-    import torch
-
-    from teacher.baselines.noisy_sgd import train_privately
-
-    config = LinearNoisySgd(
-        batch_size=min(256, len(private.labels)), expected_records=len(private.labels), epochs=epochs, learning_rate=rate
-    )
-    inputs, labels = unit(private.features), torch.from_numpy(private.labels)
-    began = time.process_time()
-    model = train_privately(config, inputs, labels, num_classes=CLASSES, epsilon=epsilon, delta=DELTA, seed=seed)
-    trained = time.process_time() - began
-    right = float((model.predict(unit(queries.features)) == queries.labels).mean())
-    sampled = config.batch_size / config.expected_records
-    found = {"right": right, "noise": model.noise_multiplier, "steps": model.steps, "sampling": sampled}
-    return found | {"seconds": trained, "predict": (time.process_time() - began - trained) / len(queries.labels)}
-
-
-def unit(features: np.ndarray):  # type: ignore[no-untyped-def]
-    """float32 tensor [n, d] of unit rows."""
-    import torch
-
-    x = torch.from_numpy(features.astype(np.float32))
-    return x / x.norm(dim=1, keepdim=True).clamp_min(1)
-
-
-def together(trained: dict[str, float], trainings: int) -> float:
+def together(trained: dict[str, Any], trainings: int) -> float:
     """Epsilon of so many trainings with the same noise, by PRV composition of all their steps."""
     return composed(trained["noise"], trained["sampling"], int(trained["steps"]) * trainings)
 
@@ -149,15 +122,15 @@ def main() -> None:
     report(options, centred(options.cache, options.validation))
 
 
-def report(options: argparse.Namespace, spec: ExtractorSpec) -> None:
+def report(options: argparse.Namespace, scaling: Scaling) -> None:
     """Choose on public rows, ask, train, print, draw."""
-    private = Split(*image_features.read(options.cache, "train", spec, options.private))
-    public = Split(*image_features.read(options.cache, "test", spec, options.validation + options.queries))
+    private = Split(*image_features.read(options.cache, "train", scaling, options.private))
+    public = Split(*image_features.read(options.cache, "test", scaling, options.validation + options.queries))
     validation, queries = public.part(0, options.validation), public.part(options.validation, options.queries)
 
     def choice() -> dict[str, object]:
         asked = [options.epsilon], options.queries
-        trials = choose_ind_knn(KERNELS[-1:], validation, options.private, spec.scale, *asked, seed=options.seed)
+        trials = choose_ind_knn(KERNELS[-1:], validation, options.private, scaling.scale, *asked, seed=options.seed)
         return trials[0].mechanism.fields()
 
     mechanism = IndKnn(**kept(options.results, "choice", choice))
@@ -174,23 +147,23 @@ def report(options: argparse.Namespace, spec: ExtractorSpec) -> None:
     draw_epsilon(options.out / "retraining_epsilon.svg", options, living["Ind-KNN"], mechanism, sgd)
 
 
-def trainings(options: argparse.Namespace, private: Split, queries: Split) -> dict[float, dict[str, float]]:
+def trainings(options: argparse.Namespace, private: Split, queries: Split) -> dict[float, dict[str, Any]]:
     """By epsilon of one training, at the learning rate that is best at the middle one."""
 
-    def trained(epsilon: float, rate: float) -> dict[str, float]:
+    def trained(epsilon: float, rate: float) -> dict[str, Any]:
         name = f"sgd epsilon {epsilon:g} rate {rate:g}"
-        found: dict[str, float] = kept(
-            options.results, name, lambda: train(private, queries, epsilon, rate, options.epochs, options.seed)
+        found: dict[str, Any] = kept(
+            options.results, name, lambda: train(private, [queries], epsilon, rate, options.epochs, options.seed)
         )
         return found
 
     middle = options.epsilons[len(options.epsilons) // 2]
-    rate = max(RATES, key=lambda rate: trained(middle, rate)["right"])
+    rate = max(RATES, key=lambda rate: trained(middle, rate)["right"][0])
     print(f"NoisySGD: learning rate {rate:g} of {RATES}, {options.epochs} epochs")
     return {epsilon: trained(epsilon, rate) for epsilon in options.epsilons}
 
 
-def print_table(options: argparse.Namespace, living: dict[str, Any], sgd: dict[float, dict[str, float]]) -> None:
+def print_table(options: argparse.Namespace, living: dict[str, Any], sgd: dict[float, dict[str, Any]]) -> None:
     """What every method is right about, its CPU time a query, and its epsilon for one data set and with all updates."""
     updates = -(-options.queries // options.every)
     print(f"| method | % right | CPU ms a query | with {updates} data sets | epsilon | with {updates} data sets |")
@@ -202,12 +175,12 @@ def print_table(options: argparse.Namespace, living: dict[str, Any], sgd: dict[f
     for found in sgd.values():
         once, often = ((n * found["seconds"] / options.queries + found["predict"]) for n in (1, updates))
         epsilon = f"{together(found, 1):.2f} | {together(found, updates):.2f}"
-        print(f"| NoisySGD | {100 * found['right']:.1f} | {1000 * once:.2f} | {1000 * often:.2f} | {epsilon} |")
+        print(f"| NoisySGD | {100 * found['right'][0]:.1f} | {1000 * once:.2f} | {1000 * often:.2f} | {epsilon} |")
     seconds = living["Ind-KNN"]["seconds"]["update"], next(iter(sgd.values()))["seconds"]
     print(f"an update: Ind-KNN {seconds[0]:.2f} s (with {2 * MOVED} records), NoisySGD {seconds[1]:.1f} s")
 
 
-def draw_seconds(path: Path, living: dict[str, Any], sgd: dict[float, dict[str, float]]) -> None:
+def draw_seconds(path: Path, living: dict[str, Any], sgd: dict[float, dict[str, Any]]) -> None:
     """Figure 3a: CPU seconds a query of a long stream, by the number of queries between updates."""
     every = np.array(INTERVALS)
     updates = LONG_STREAM / every
@@ -222,7 +195,7 @@ def draw_seconds(path: Path, living: dict[str, Any], sgd: dict[float, dict[str, 
 
 
 def draw_epsilon(
-    path: Path, options: argparse.Namespace, living: dict[str, Any], mechanism: IndKnn, sgd: dict[float, dict[str, float]]
+    path: Path, options: argparse.Namespace, living: dict[str, Any], mechanism: IndKnn, sgd: dict[float, dict[str, Any]]
 ) -> None:
     """Figure 3b: epsilon as the stream goes on. The median record's is not releasable."""
     ends = np.minimum(np.arange(1, len(living["spent"]) + 1) * options.every, options.queries)
@@ -241,7 +214,7 @@ def draw_epsilon(
             for every, line in ((options.every, SOLID), (2 * options.every, DASHED)):
                 starts = np.arange(0, options.queries, every)
                 spent = [together(found, n) for n in range(1, len(starts) + 1)]
-                name = f"NoisySGD, {100 * found['right']:.1f}% right" + (
+                name = f"NoisySGD, {100 * found['right'][0]:.1f}% right" + (
                     f", again every {every}" if line == SOLID else f", {every}"
                 )
                 axes.step([*starts, options.queries], [*spent, spent[-1]], where="post", color=color, linestyle=line, label=name)

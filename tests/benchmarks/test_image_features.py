@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from teacher.records import open_records
 from wall.sources import DataConfig, describe, read_public
-
-ROOT = Path(__file__).parents[2]
 
 
 def chunks(folder: Path, private: np.ndarray) -> np.ndarray:
@@ -25,14 +21,11 @@ def chunks(folder: Path, private: np.ndarray) -> np.ndarray:
     return test
 
 
-def test_rows_become_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import image_features
-
+def test_rows_become_arrays(load, tmp_path: Path) -> None:
+    (image_features,) = load("image_features")
     private = np.random.default_rng(1).normal(size=(6, 4)) - 40
     test = chunks(tmp_path, private)
     image_features.to_arrays(tmp_path, tmp_path / "rows.npz")
-    del sys.modules["image_features"]
     data = DataConfig("arrays", path=str(tmp_path / "rows.npz"))
     public, records = read_public(data), open_records(data, describe(data))
     center = test[:3].mean(axis=0)
@@ -42,3 +35,16 @@ def test_rows_become_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert public.labels is not None
     assert [*public.labels, *public.test_labels] == [0, 1, 0, 1, 0, 1]
     assert records.labels.tolist() == [1, 1, 0, 1, 1, 0]
+
+
+def test_a_published_data_set_is_read_in_its_own_order(load) -> None:
+    (features,) = load("image_features")
+    images, data = features.of_published("mnist5k", Path()), DataConfig("mnist5k")
+    public, records = read_public(data), open_records(data, describe(data))
+    assert images.rows == {"test": len(public.labels) + len(public.test_labels), "train": len(records.labels)}
+    pixels, labels = images.read("test", slice(len(public.labels) - 2, len(public.labels) + 2))
+    assert np.array_equal(pixels, np.concatenate([public.inputs[-2:], public.test_inputs[:2]]))
+    assert np.array_equal(labels, np.concatenate([public.labels[-2:], public.test_labels[:2]]))
+    pixels, labels = images.read("train", slice(1, 4))
+    assert np.array_equal(pixels, records.inputs[1:4])
+    assert np.array_equal(labels, records.labels[1:4])

@@ -8,14 +8,15 @@ import pytest
 
 from tests.benchmarks import tiny_cache
 
+SCRIPTS = (*tiny_cache.ACCURACY, "ind_knn_ablations")
+
 
 def test_every_part_prints_its_rows_and_draws(
     load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """What is right how often is chance, and is not asked here."""
-    features, *_, ablations = load("image_features", "kept", "figure_numbers", "figures", "ind_knn_accuracy", "ind_knn_ablations")
+    features, *_, ablations = load(*SCRIPTS)
     monkeypatch.setattr(features, "CHUNK", tiny_cache.CHUNK)
-    monkeypatch.setattr(ablations, "centred", lambda cache, rows: tiny_cache.SPEC)
     for name, few in (("LEVELS", (0.3, 0.5)), ("COPIES", (1, 2)), ("TABLES", (3,))):
         monkeypatch.setattr(ablations, name, few)
     tiny_cache.write(tmp_path, 140)

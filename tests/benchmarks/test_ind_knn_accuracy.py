@@ -26,7 +26,7 @@ def test_a_rehearsal_of_ind_knn_is_right_as_often_as_the_mechanism(
     load, rho: float, sigma: float, low: float, high: float
 ) -> None:
     """The mechanism, on as many copies of the public rows, asked other rows of the same law."""
-    _, _, accuracy = load("image_features", "kept", "ind_knn_accuracy")
+    *_, accuracy = load(*tiny_cache.ACCURACY)
     (x, y), (asked, truth), copies = clusters(400, 1), clusters(400, 2), 5
     mechanism = IndKnn(threshold=0.5, sigma_label=sigma, rho=rho).planned(1.0, 1e-5, 400)
     stand_ins = StandIns.of(quantised(x), y, 400 * copies, 10, mechanism, 64.0)
@@ -52,30 +52,35 @@ def test_chunks_hold_what_the_teacher_embeds_and_are_computed_once(load, monkeyp
                 picture = Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8))
                 picture.save(tmp_path / "images" / split / name / f"{i}.png")
     cache = tmp_path / "cache"
-    features.extract(tmp_path / "images", cache, 1)
+    images = features.in_folders(tmp_path / "images")
+    embed = features.by_network(images, 1)
+    features.extract(images, embed, cache)
     times = {path.name: path.stat().st_mtime_ns for path in cache.iterdir()}
     assert set(times) == {"test_000.npz", "test_001.npz", "train_000.npz"}
     (cache / "test_001.npz").unlink()
-    features.extract(tmp_path / "images", cache, 1)
+    features.extract(images, embed, cache)
     again = {path.name: path.stat().st_mtime_ns for path in cache.iterdir()}
     assert set(again) == set(times)
     assert again["test_000.npz"] == times["test_000.npz"]
 
     spec = features.efficientnet_lite0((32, 32, 3), 2)
-    spec = replace(spec, center=tuple(features.mean(cache, "test", 3).tolist()))
+    scaling = features.centred(cache, 3)
+    np.testing.assert_allclose(scaling.center, features.mean(cache, "test", 3), atol=1e-6)
+    assert scaling.scale == spec.scale
+    spec = replace(spec, center=scaling.center)
     paths = features.readers.list_files(tmp_path / "images" / "test")
     paths = [paths[row] for row in features.readers.constant_order(paths)]
     pixels = features.readers.read_images(tmp_path / "images" / "test", paths, 32, 3).pixels
-    found, labels = features.read(cache, "test", spec, 3)
+    found, labels = features.read(cache, "test", scaling, 3)
     expected, _ = Embedder(spec, probe=None).embed(pixels[:3])
     assert np.array_equal(found, expected)
     assert labels.tolist() == [int(path.startswith("dog")) for path in paths[:3]]
     with pytest.raises(FileNotFoundError, match="rows of train"):
-        features.read(cache, "train", spec, 3)
+        features.read(cache, "train", scaling, 3)
 
 
 def test_least_noise_is_certified_and_half_a_vote_less_is_not(load) -> None:
-    _, _, accuracy = load("image_features", "kept", "ind_knn_accuracy")
+    *_, accuracy = load(*tiny_cache.ACCURACY)
     from teacher.privacy.accountant import certified_epsilon
 
     sigma = accuracy.least_noise(0.1, 2.0, 100)
@@ -86,19 +91,20 @@ def test_least_noise_is_certified_and_half_a_vote_less_is_not(load) -> None:
 def test_the_benchmark_prints_its_tables(
     load, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    features, _, accuracy = load("image_features", "kept", "ind_knn_accuracy")
+    features, *_, accuracy = load(*tiny_cache.ACCURACY)
     monkeypatch.setattr(features, "CHUNK", tiny_cache.CHUNK)
-    monkeypatch.setattr(accuracy, "centred", lambda cache, rows: tiny_cache.SPEC)
     tiny_cache.write(tmp_path, 140)
-    sizes = ["--private", "1000", "--validation", "100", "--queries", "20", "--sets", "2", "--epsilons", "40"]
+    sizes = ["--private", "1000", "--validation", "100", "--queries", "20", "--sets", "2", "--epsilons", "40", "--epochs", "1"]
     options = ["--cache", str(tmp_path), *sizes, "--results", str(tmp_path / "results")]
+    options += ["--out", str(tmp_path / "epsilon.svg")]
     tiny_cache.run(accuracy, monkeypatch, *options)
     printed = capsys.readouterr().out
+    assert (tmp_path / "epsilon.svg").read_text().count("<path") > 10
     monkeypatch.setattr(accuracy, "ask_ind_knn", None)  # what was measured is not measured again
     tiny_cache.run(accuracy, monkeypatch, *options)
     assert capsys.readouterr().out == printed
     lines = printed.splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| 40")]
-    assert [len(row) for row in rows] == [7, 5]
+    assert [len(row) for row in rows] == [8, 5]
     assert all(float(rows[0][place].split()[0]) > 50 for place in (1, 3)), rows
     assert all(float(rows[0][place]) <= 40 for place in (4, 6))

@@ -10,7 +10,7 @@ import pytest
 from teacher.mechanisms.ind_knn import IndKnn
 from tests.benchmarks import tiny_cache
 
-SCRIPTS = ("image_features", "kept", "figure_numbers", "figures", "ind_knn_accuracy", "retraining")
+SCRIPTS = (*tiny_cache.ACCURACY, "retraining")
 
 
 def test_the_benchmark_prints_its_table_and_draws(
@@ -19,7 +19,6 @@ def test_the_benchmark_prints_its_table_and_draws(
     """What is right how often is chance, and is not asked here."""
     *_, retraining = modules = load(*SCRIPTS)
     monkeypatch.setattr(modules[0], "CHUNK", tiny_cache.CHUNK)
-    monkeypatch.setattr(retraining, "centred", lambda cache, rows: tiny_cache.SPEC)
     monkeypatch.setattr(retraining, "MOVED", 30)
     monkeypatch.setattr(retraining, "RATES", (1.0,))
     tiny_cache.write(tmp_path, 150)

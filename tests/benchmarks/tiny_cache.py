@@ -9,10 +9,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from wall.messages import ExtractorSpec
-
-SPEC = ExtractorSpec("raw", (16,), 10, scale=64.0)
 CHUNK = 1000
+ACCURACY = ("image_features", "kept", "figure_numbers", "figures", "linear_sgd", "ind_knn_accuracy")  # in their order
 
 
 def clusters(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
