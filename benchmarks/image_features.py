@@ -16,7 +16,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -105,16 +105,32 @@ def chunk_path(cache: Path, split: str, start: int) -> Path:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How features become integers: less ``center`` float [d], then each row of length ``scale``."""
+    """How features become integers: less ``center`` float [d], by ``axes`` float [d, k] if any, each row of length ``scale``."""
 
-    center: tuple[float, ...]
+    center: np.ndarray = field(repr=False)
     scale: float
+    axes: np.ndarray | None = field(default=None, repr=False)
+
+    def applied(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(int8 [n, k], whether a row is finite) of float [n, d]."""
+        if self.axes is None:
+            return quantise(features, tuple(self.center.tolist()), self.scale)
+        return quantise((features - self.center) @ self.axes, (), self.scale)
 
 
-def centred(cache: Path, rows: int) -> Scaling:
-    """The mean of the first ``rows`` PUBLIC test rows, and the fixed length of raw vectors of so many entries."""
-    center = mean(cache, "test", rows)
-    return Scaling(tuple(round(float(value), 6) for value in center), RAW_UNIT * float(np.sqrt(len(center))))
+def public_scaling(cache: Path, rows: int, whiten: int = 0) -> Scaling:
+    """From the first ``rows`` PUBLIC test rows: their mean, and, if asked for, their ``whiten`` principal axes, each divided by
+    its standard deviation."""
+    parts = []
+    for start in range(0, rows, CHUNK):
+        with np.load(chunk_path(cache, "test", start)) as chunk:
+            parts.append(chunk["features"][: rows - start].astype(np.float64))
+    features = np.concatenate(parts)
+    center = features.mean(axis=0).round(6)
+    if not whiten:
+        return Scaling(center, RAW_UNIT * float(np.sqrt(len(center))))
+    _, deviations, directions = np.linalg.svd(features - center, full_matrices=False)
+    return Scaling(center, RAW_UNIT * float(np.sqrt(whiten)), directions[:whiten].T / deviations[:whiten] * np.sqrt(rows))
 
 
 def read(cache: Path, split: str, scaling: Scaling, rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +138,7 @@ def read(cache: Path, split: str, scaling: Scaling, rows: int | None = None) -> 
     features, labels, found = [], [], 0
     while (path := chunk_path(cache, split, found)).exists() and (rows is None or found < rows):
         with np.load(path) as chunk:
-            quantised, finite = quantise(chunk["features"], scaling.center, scaling.scale)
+            quantised, finite = scaling.applied(chunk["features"])
             if not finite.all():
                 raise ValueError(f"{path.name}: a feature that is not finite")
             features.append(quantised)
@@ -131,15 +147,6 @@ def read(cache: Path, split: str, scaling: Scaling, rows: int | None = None) -> 
     if found < (rows or 1):
         raise FileNotFoundError(f"{cache}: {found} rows of {split}; run benchmarks/image_features.py")
     return np.concatenate(features)[:rows], np.concatenate(labels)[:rows]
-
-
-def mean(cache: Path, split: str, rows: int) -> np.ndarray:
-    """float64 [d]: mean feature of the first ``rows`` rows of a PUBLIC split, before quantisation."""
-    total: np.ndarray | float = 0.0
-    for start in range(0, rows, CHUNK):
-        with np.load(chunk_path(cache, split, start)) as chunk:
-            total = total + chunk["features"][: rows - start].astype(np.float64).sum(axis=0)
-    return np.asarray(total) / rows
 
 
 def to_arrays(cache: Path, target: Path) -> None:

@@ -111,7 +111,7 @@ def rows(n: int, dimensions: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def split(cache: Path, records: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(int8 [records, d], labels int64 [records], queries int8 [m, d]) of an image data set's public-weight features."""
-    scaling = image_features.centred(cache, PUBLIC)
+    scaling = image_features.public_scaling(cache, PUBLIC)
     x, labels = image_features.read(cache, "train", scaling, records)
     return x, labels, image_features.read(cache, "test", scaling)[0][PUBLIC:]
 

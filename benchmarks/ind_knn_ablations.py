@@ -135,7 +135,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(options.threads)
-    scaling = image_features.centred(options.cache, options.validation)
+    scaling = image_features.public_scaling(options.cache, options.validation)
     private = Split(*image_features.read(options.cache, "train", scaling, options.private))
     public = Split(*image_features.read(options.cache, "test", scaling, options.validation + options.pool))
     validation, pool = public.part(0, options.validation), public.part(options.validation, options.pool)

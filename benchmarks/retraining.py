@@ -26,7 +26,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import image_features  # noqa: E402
 from figures import DASHED, PALETTE, SOLID, picture  # noqa: E402
-from image_features import Scaling, centred  # noqa: E402
+from image_features import Scaling, public_scaling  # noqa: E402
 from ind_knn_accuracy import KERNELS, Split, choose_ind_knn, described, ind_plan  # noqa: E402
 from kept import kept  # noqa: E402
 from linear_sgd import CLASSES, DELTA, RATES, train  # noqa: E402
@@ -119,7 +119,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(options.threads)
-    report(options, centred(options.cache, options.validation))
+    report(options, public_scaling(options.cache, options.validation))
 
 
 def report(options: argparse.Namespace, scaling: Scaling) -> None:

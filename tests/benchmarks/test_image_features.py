@@ -48,3 +48,18 @@ def test_a_published_data_set_is_read_in_its_own_order(load) -> None:
     pixels, labels = images.read("train", slice(1, 4))
     assert np.array_equal(pixels, records.inputs[1:4])
     assert np.array_equal(labels, records.labels[1:4])
+
+
+def test_whitened_public_rows_have_no_main_direction(load, tmp_path: Path) -> None:
+    """Rows of one far longer axis: after whitening their quantised covariance is a multiple of the identity."""
+    (features,) = load("image_features")
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(800, 3)) @ np.diag([50.0, 1.0, 0.1]) @ np.linalg.qr(rng.normal(size=(3, 3)))[0] + 7
+    np.savez(tmp_path / "test_000.npz", features=rows, labels=np.zeros(800, dtype=np.int64))
+    scaling = features.public_scaling(tmp_path, 800, whiten=3)
+    (found, finite), uneven = scaling.applied(rows), features.public_scaling(tmp_path, 800).applied(rows)[0]
+    assert finite.all()
+    lengths = np.linalg.norm(found.astype(float), axis=1)
+    assert np.abs(lengths / scaling.scale - 1).max() < 0.05
+    assert np.linalg.cond(np.cov(found.T.astype(float))) < 1.3
+    assert np.linalg.cond(np.cov(uneven.T.astype(float))) > 100
