@@ -23,6 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from experiment.whitening import principal_axes
 from teacher.features import RAW_UNIT, quantise
 from teacher.hog import hog_features
 from teacher.network import FixedShapeNetwork
@@ -105,7 +106,7 @@ def chunk_path(cache: Path, split: str, start: int) -> Path:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How features become integers: less ``center`` float [d], by ``axes`` float [d, k] if any, each row of length ``scale``."""
+    """How features become integers: less ``center`` float [d], along ``axes`` [d, k] if any, each row of length ``scale``."""
 
     center: np.ndarray = field(repr=False)
     scale: float
@@ -113,24 +114,21 @@ class Scaling:
 
     def applied(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(int8 [n, k], whether a row is finite) of float [n, d]."""
-        if self.axes is None:
-            return quantise(features, tuple(self.center.tolist()), self.scale)
-        return quantise((features - self.center) @ self.axes, (), self.scale)
+        return quantise(features, tuple(self.center.tolist()), self.scale, self.axes)
 
 
 def public_scaling(cache: Path, rows: int, whiten: int = 0) -> Scaling:
-    """From the first ``rows`` PUBLIC test rows: their mean, and, if asked for, their ``whiten`` principal axes, each divided by
-    its standard deviation."""
+    """From the first ``rows`` PUBLIC test rows: their mean, and ``whiten`` of their principal axes, or none for 0."""
     parts = []
     for start in range(0, rows, CHUNK):
         with np.load(chunk_path(cache, "test", start)) as chunk:
             parts.append(chunk["features"][: rows - start].astype(np.float64))
     features = np.concatenate(parts)
+    if whiten:
+        center, axes = principal_axes(features, whiten)
+        return Scaling(center, RAW_UNIT * float(np.sqrt(whiten)), axes.astype(np.float64))
     center = features.mean(axis=0).round(6)
-    if not whiten:
-        return Scaling(center, RAW_UNIT * float(np.sqrt(len(center))))
-    _, deviations, directions = np.linalg.svd(features - center, full_matrices=False)
-    return Scaling(center, RAW_UNIT * float(np.sqrt(whiten)), directions[:whiten].T / deviations[:whiten] * np.sqrt(rows))
+    return Scaling(center, RAW_UNIT * float(np.sqrt(len(center))))
 
 
 def read(cache: Path, split: str, scaling: Scaling, rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -20,13 +20,13 @@ import numpy as np
 from experiment.compare_cells import baseline_result, reference_result
 from experiment.compare_config import CompareConfig, MethodConfig, PointConfig
 from experiment.compare_plots import plots
-from experiment.config import first_extractor
 from experiment.console import Console
 from experiment.rounds import run
+from experiment.whitening import starting_extractor
 from teacher.privacy.accountant import require_affordable
 from teacher.privacy.noise import Entropy
 from wall.errors import LabelwallError
-from wall.sources import describe
+from wall.sources import describe, read_public
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _answered(
     assert cell.point is not None
     own = private / cell.folder
     settings = config.run_config(cell.point, cell.seed, str(own))
-    spec = first_extractor(settings, describe(config.data))
+    spec = starting_extractor(settings, describe(config.data), read_public(config.data).inputs)
     cache = f"embeddings-{spec.sha256()[:16]}.npz"
     _link(private / "shared" / cache, own / cache)
     summary: dict[str, Any] = run(settings, place / "run", entropy=entropy, console=console)

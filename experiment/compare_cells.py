@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from experiment.compare_config import CompareConfig
-from experiment.config import BudgetConfig, Config, RoundConfig, first_extractor
+from experiment.config import BudgetConfig, Config, RoundConfig
 from experiment.console import Console
 from experiment.rounds import channel_statistics
+from experiment.whitening import starting_extractor
 from student.data import Pool
 from student.train import predict, train
 from teacher.baselines.config import LinearNoisySgd, NoisySgd
@@ -87,8 +88,9 @@ def _features(
     config: CompareConfig, task: Task, public: PublicData, directory: Path, console: Console
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The same under the first round's features; the records' come from the cache that all cells share."""
-    settings = Config(config.data, [RoundConfig(1)], BudgetConfig(1e6, config.delta), features=config.features, box=config.box)
-    spec = first_extractor(settings, task)
+    budget, shared = BudgetConfig(1e6, config.delta), [RoundConfig(1)]
+    settings = Config(config.data, shared, budget, features=config.features, box=config.box, whiten=config.whiten)
+    spec = starting_extractor(settings, task, public.inputs)
     embedder = Embedder(spec, probe=public.inputs[:64], batch_size=config.batch_size, workers=config.workers)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 

@@ -82,6 +82,7 @@ class CompareConfig:
         student: the public-side network and its training, for all methods that have a student.
         features: features of the first round, as in a run.
         box: domain of feature vectors, as in a run.
+        whiten: principal axes of the public rows, as in a run (a count).
         threads: CPU threads of torch, a count.
         workers: processes that compute HOG features, a count.
         batch_size: queries charged, answered and recorded together, a count.
@@ -94,6 +95,7 @@ class CompareConfig:
     student: StudentConfig = field(default_factory=StudentConfig)
     features: Literal["auto", "hog", "raw", "box"] = "auto"
     box: list[list[float]] = field(default_factory=list)
+    whiten: int = 0
     threads: int = 2
     workers: int = 2
     batch_size: int = 256
@@ -118,6 +120,7 @@ class CompareConfig:
             caps=point.caps,
             features=self.features,
             box=self.box,
+            whiten=self.whiten,
             student=self.student,
             seed=seed,
             custodian_dir=custodian_dir,

@@ -86,6 +86,8 @@ class Config:
         features: features of the first round: "hog" for images, "raw" for feature vectors, "auto" by the data,
             "efficientnet_lite0" for images by ImageNet weights (extra "pretrained"), "box" for feature vectors in a declared box.
         box: that domain, public (the vectors' units): [low, high] for each dimension, or one for all of them; needed by "box".
+        whiten: principal axes of the public rows that the first round's features are put on, each divided by its spread (a
+            count); 0: features as they are. Neighbours are better ones where few directions held most of the spread.
         choice: which public rows are asked: typical ones (dense rows of every cluster of the round's features), or random.
         student: the public-side network and its training.
         seed: public randomness alone (which queries, network initialisation, batches); never the noise.
@@ -107,6 +109,7 @@ class Config:
     caps: CapsConfig = field(default_factory=CapsConfig)
     features: Literal["auto", "hog", "raw", "efficientnet_lite0", "box"] = "auto"
     box: list[list[float]] = field(default_factory=list)
+    whiten: int = 0
     choice: Literal["typical", "random"] = "typical"
     student: StudentConfig = field(default_factory=StudentConfig)
     seed: int = 0
@@ -125,6 +128,7 @@ class Config:
             if getattr(self, name) < 1:
                 raise InvalidInput(name, "at least 1", getattr(self, name))
         check_box(self.features, self.box)
+        check_whitening(self.features, self.whiten)
         for number in range(1, len(self.rounds) + 1):
             if self.rounds[number - 1].queries is None and not self.mechanism_of(number).once_a_round:
                 raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
@@ -193,6 +197,12 @@ def check_box(features: str, box: list[list[float]]) -> None:
     for side in box:
         if len(side) != 2 or not (math.isfinite(side[0]) and math.isfinite(side[1]) and side[0] < side[1]):
             raise InvalidInput("box", "a list of [low, high] with low < high, finite", side)
+
+
+def check_whitening(features: str, whiten: int) -> None:
+    """Raises InvalidInput unless ``whiten`` is a count, and 0 for features whose scale is declared."""
+    if whiten < 0 or (whiten and features == "box"):
+        raise InvalidInput("whiten", "a count, and 0 with features: box", whiten)
 
 
 def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from experiment.config import Config, first_extractor
+from experiment.config import Config
 from experiment.console import Console
 from experiment.teaching import teacher_of
+from experiment.whitening import starting_extractor
 from teacher.privacy.accountant import certified_epsilon, require_affordable
 from teacher.privacy.conversion import round_up
 from teacher.privacy.noise import Entropy
 from wall import readers
 from wall.errors import InvalidInput, MissingData
 from wall.messages import Answers, Queries
-from wall.sources import Task, describe
+from wall.sources import Task, describe, read_public
 
 
 def predict(config: Config, queries: Path, out: Path, *, slot: int, entropy: Entropy, console: Console) -> Answers:
@@ -35,8 +36,10 @@ def predict(config: Config, queries: Path, out: Path, *, slot: int, entropy: Ent
     require_affordable(plan)
     task = describe(config.data)
     asked = Queries(_rows(queries, task), slot)
+    inputs = read_public(config.data).inputs if config.whiten else asked.inputs
+    extractor = starting_extractor(config, task, inputs)
     with teacher_of(config, task, Path(config.custodian_dir or ""), entropy, console) as teacher:
-        teacher.use_extractor(first_extractor(config, task), probe=asked.inputs[:64])
+        teacher.use_extractor(extractor, probe=asked.inputs[:64])
         answers = teacher.answer(asked)
         teacher.export(out.with_suffix(".ledger.sqlite"))
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from experiment.config import Config, first_extractor
+from experiment.config import Config
 from experiment.rehearsal import StandIns
 from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.private_knn import PrivateKnn
@@ -90,10 +90,11 @@ def _test_rows(
     config: Config, task: Task, public: PublicData, progress: Callable[[str, int, int], None]
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """(int8 [m, d], int64 [m], length of a unit vector): random labelled test rows under the first round's features."""
+    from experiment.whitening import starting_extractor
     from teacher.features import Embedder
 
     rows = np.random.default_rng(config.seed).permutation(len(public.test_labels))[:MOST_ROWS]
-    embedder = Embedder(first_extractor(config, task), probe=None, workers=config.workers)
+    embedder = Embedder(starting_extractor(config, task, public.inputs), probe=None, workers=config.workers)
     features, finite = embedder.embed(
         public.test_inputs[rows], lambda done, total: progress("features of test rows", done, total)
     )

@@ -16,6 +16,7 @@ from experiment.config import Config, first_extractor
 from experiment.console import Console
 from experiment.run_folder import RunFolder
 from experiment.teaching import Answering, teacher_of
+from experiment.whitening import starting_extractor
 from student.data import Pool
 from student.export import export
 from student.prune import prune
@@ -72,7 +73,7 @@ def run(config: Config, run_dir: Path, *, entropy: Entropy, console: Console, is
     known = folder.known_dataset()
     task = describe(config.data)
     public = read_public(config.data, lambda done, total: console.progress("reading public rows", done, total))
-    first_extractor(config, task)
+    first_extractor(config, task)  # fails early
     check(config.student, task.input_shape, task.num_classes)
     directory = Path(config.custodian_dir or f"{run_dir}.custodian")
     with teacher_of(config, task, directory, entropy, console, known_dataset=known, isolate=isolate) as teacher:
@@ -87,7 +88,7 @@ def _round(experiment: Experiment, number: int) -> dict:
     folder, console = experiment.folder, experiment.console
     metrics = folder.metrics(number)
     if metrics is None:
-        extractor = first_extractor(experiment.config, experiment.task) if number == 1 else folder.load_extractor(number - 1)
+        extractor = _starting(experiment) if number == 1 else folder.load_extractor(number - 1)
         answers, rows = _ask(experiment, number, extractor)
         metrics = _train(experiment, number, answers, rows, extractor)
         folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
@@ -98,6 +99,16 @@ def _round(experiment: Experiment, number: int) -> dict:
         f"epsilon so far {metrics['epsilon_reading']:.3f} (a reading)"
     )
     return metrics
+
+
+def _starting(experiment: Experiment) -> ExtractorSpec:
+    """The first round's features; whitened ones are kept, since their last digit may depend on the machine."""
+    config, inputs = experiment.config, experiment.public.inputs
+
+    def build() -> ExtractorSpec:
+        return starting_extractor(config, experiment.task, inputs)
+
+    return experiment.folder.features(build) if config.whiten else build()
 
 
 def _status(experiment: Experiment, number: int) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from teacher.privacy.ledger import Ledger
 from teacher.privacy.ledger_state import LedgerState
 from wall.errors import LabelwallError, LedgerMismatch
 from wall.messages import ExtractorSpec
-from wall.wire import spec_of
+from wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_of
 
 NOT_IDENTITY = ("threads", "workers", "batch_size", "teacher")  # may change between a run and its resumption
 
@@ -95,8 +96,15 @@ class RunFolder:
     def load_extractor(self, number: int) -> ExtractorSpec:
         """The extractor that round ``number`` exported."""
         fields = json.loads((self.round(number) / "extractor.json").read_text())
-        del fields["weights_sha256"]
+        del fields["weights_sha256"], fields["axes_sha256"]
         return spec_of(fields, (self.round(number) / "student.safetensors").read_bytes())
+
+    def features(self, build: Callable[[], ExtractorSpec]) -> ExtractorSpec:
+        """The first round's extractor, built once: a resumed run asks under the very same one, to the last bit."""
+        path = self.path / "features.safetensors"
+        if not path.exists():
+            self.write_bytes(path, encode_extractor(build()))
+        return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
 
     def write_text(self, path: Path, text: str) -> None:
         """Write a file whole or not at all."""

@@ -14,12 +14,15 @@ from wall.messages import ExtractorSpec
 
 Progress = Callable[[int, int], None]
 RAW_UNIT = 16.0  # raw vectors: root mean square 16 after quantisation, so that entries clip at about four times that
+FINE = 2.0**20  # a unit vector's entries become integers of 20 bits before they meet the axes
+MOST_TURNED = 1 << 17  # dimensions before the axes: 2^17 products of 20 and 15 bits add up to less than 2^53
 ROWS_AT_ONCE = 4096  # rows quantised together: bounds memory, changes no number
 _VECTORS = ("raw", "box")
 
 
 class Embedder:
-    """Features of an extractor, quantised: round(scale * x / |x|) clipped to -63..63.
+    """Features of an extractor, quantised: round(scale * x / |x|) clipped to -63..63; x are the centred features, along
+    ``spec.axes`` where there are any.
 
     ``spec``: "hog" (scikit-image), "raw" (float32 vectors as they are), "box" (float32 vectors, not normalised: each side of the
     declared domain becomes -63..63, what lies outside is moved to its edge) or a network of wall.backbones. ``spec.scale``
@@ -36,6 +39,8 @@ class Embedder:
         self._network = None
         if spec.backbone == "box" and not len(spec.mean) == len(spec.std) == spec.input_shape[-1]:
             raise InvalidInput("extractor.mean, std", f"{spec.input_shape[-1]} numbers, one a dimension", len(spec.mean))
+        if spec.backbone == "box" and spec.axes:
+            raise InvalidInput("extractor.axes", "none for a box, whose sides have their own scale", "some")
         if spec.backbone in (*_VECTORS, "hog"):
             return
         from teacher.network import FixedShapeNetwork  # torch
@@ -50,16 +55,18 @@ class Embedder:
         ``inputs``: uint8 [n, height, width, channels] or float32 [n, dimensions], as the spec says.
         ``progress(done, total)`` is called as rows are finished.
         """
-        self._checked(inputs)
         if self.spec.backbone == "box":
-            return quantise_box(inputs, self.spec.mean, self.spec.std)
-        if self.spec.backbone == "raw":
-            features: np.ndarray = inputs
-        elif self._network is not None:
-            features = self._network.features(inputs, progress)
-        else:
-            features = hog_features(inputs, self._workers, progress)
-        return quantise(features, self.spec.center, self.length(features.shape[1]))
+            return quantise_box(self._checked(inputs), self.spec.mean, self.spec.std)
+        features, axes = self.features(inputs, progress), self.spec.projection()
+        length = self.length(features.shape[1] if axes is None else axes.shape[1])
+        return quantise(features, self.spec.center, length, axes)
+
+    def features(self, inputs: np.ndarray, progress: Progress | None = None) -> np.ndarray:
+        """float [n, d]: what is centred, turned and rounded by ``embed``. Not for "box"."""
+        self._checked(inputs)
+        if self._network is not None:
+            return self._network.features(inputs, progress)
+        return inputs if self.spec.backbone == "raw" else hog_features(inputs, self._workers, progress)
 
     def length(self, dimensions: int) -> float:
         """Of a unit vector after quantisation, were no entry clipped: the factor that features are multiplied by. Public."""
@@ -80,26 +87,41 @@ class Embedder:
         return inputs
 
 
-def quantise(features: np.ndarray, center: tuple[float, ...], scale: float) -> tuple[np.ndarray, np.ndarray]:
+def quantise(
+    features: np.ndarray, center: tuple[float, ...], scale: float, axes: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """(int8 [n, d], bool [n]) of float [n, d]: round(scale (x - center) / |x - center|), clipped; a zero vector stays zero.
 
-    Only elementwise float64 operations: IEEE 754 fixes each of them, so no row's integers depend on another row, on the
-    layout or on threads.
+    ``axes``: float64 [d, k], whole numbers of at most 15 bits: round(FINE (x - center) / |x - center|) @ axes takes the place of
+    x - center, and the integers are [n, k].
+
+    Only elementwise float64 operations, each of which IEEE 754 fixes, and a product of integers whose every partial sum is below
+    2^53, hence exact in any order: no row's integers depend on another row, on the layout or on threads.
     """
-    dimensions = features.shape[1]
-    if not 0 < dimensions <= MAX_DIMENSIONS:
-        raise InvalidInput("features", f"of 1..{MAX_DIMENSIONS} dimensions", dimensions)
+    dimensions, most = features.shape[1], MAX_DIMENSIONS if axes is None else MOST_TURNED
+    if not 0 < dimensions <= most:
+        raise InvalidInput("features", f"of 1..{most} dimensions", dimensions)
+    if axes is not None and not (len(axes) == dimensions and 0 < axes.shape[1] <= MAX_DIMENSIONS):
+        raise InvalidInput("extractor.axes", f"[{dimensions}, k] with k of 1..{MAX_DIMENSIONS}", list(axes.shape))
     if center and len(center) != dimensions:
         raise InvalidInput("extractor.center", f"{dimensions} numbers", len(center))
     middle = np.asarray(center or 0.0, dtype=np.float64)
-    quantised, finite = np.zeros(features.shape, dtype=np.int8), np.isfinite(features).all(axis=1)
+    columns = dimensions if axes is None else axes.shape[1]
+    quantised, finite = np.zeros((len(features), columns), dtype=np.int8), np.isfinite(features).all(axis=1)
     for start in range(0, len(features), ROWS_AT_ONCE):
         part = slice(start, start + ROWS_AT_ONCE)
         x = np.where(finite[part, None], features[part], 0.0).astype(np.float64) - middle * finite[part, None]
-        length = np.sqrt(folded_sum(x * x))
-        length[length == 0] = 1.0
-        quantised[part] = np.clip(np.rint(x / length * scale), -LARGEST, LARGEST)
+        unit = _unit(x) if axes is None else _unit(np.rint(_unit(x) * FINE) @ axes)
+        quantised[part] = np.clip(np.rint(unit * scale), -LARGEST, LARGEST)
     return quantised, finite
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    """Rows of length 1; a zero row stays zero."""
+    length = np.sqrt(folded_sum(x * x))
+    length[length == 0] = 1.0
+    unit: np.ndarray = x / length
+    return unit
 
 
 def quantise_box(rows: np.ndarray, middle: tuple[float, ...], half: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:

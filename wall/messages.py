@@ -110,6 +110,8 @@ class ExtractorSpec:
     middle and half the length of each side of the domain, whose sides become -63..63.
     ``center``, ``scale``: features are L2-normalised after subtracting ``center`` (zeros where empty), then multiplied
     by ``scale`` and rounded to integers in -63..63. Both come from PUBLIC rows or are constants.
+    ``axes``: int16 [d, k] in C order, little-endian, where d = len(center): the centred features are turned into their k products
+    with these columns before they are scaled; empty: they stay as they are. From PUBLIC rows, too.
     """
 
     backbone: str
@@ -120,6 +122,7 @@ class ExtractorSpec:
     std: tuple[float, ...] = ()
     center: tuple[float, ...] = field(default=(), repr=False)
     scale: float = 1.0
+    axes: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         if not self.input_shape or any(s < 1 for s in self.input_shape):
@@ -128,9 +131,15 @@ class ExtractorSpec:
             raise InvalidInput("extractor.scale", "positive and finite", self.scale)
         if not np.isfinite([*self.mean, *self.std, *self.center]).all() or any(s <= 0 for s in self.std):
             raise InvalidInput("extractor.mean, std, center", "finite, std positive", "something else")
+        if self.axes and (not self.center or len(self.axes) % (2 * len(self.center))):
+            raise InvalidInput("extractor.axes", "int16 [d, k], with a center of d numbers", f"{len(self.axes)} bytes")
+
+    def projection(self) -> np.ndarray | None:
+        """``axes`` as float64 [d, k], whole numbers; None where there are none."""
+        return np.frombuffer(self.axes, dtype="<i2").reshape(len(self.center), -1).astype(np.float64) if self.axes else None
 
     def public_fields(self) -> dict[str, object]:
-        """What the ledger records about the extractor: everything but the weights, which enter by their hash."""
+        """What the ledger records about the extractor: everything but weights and axes, which enter by their hashes."""
         return {
             "backbone": self.backbone,
             "input_shape": list(self.input_shape),
@@ -140,6 +149,7 @@ class ExtractorSpec:
             "std": list(self.std),
             "center": list(self.center),
             "scale": self.scale,
+            "axes_sha256": hashlib.sha256(self.axes).hexdigest(),
         }
 
     def sha256(self) -> str:

@@ -82,25 +82,25 @@ def _npy(body: bytes) -> np.ndarray:
 
 
 def encode_extractor(spec: ExtractorSpec) -> bytes:
-    """An extractor as a safetensors body of two byte strings: its fields as JSON, and its weights."""
+    """An extractor as a safetensors body of three byte strings: its fields as JSON, its weights and its axes."""
     fields = {name: value for name, value in asdict(spec).items() if name in SPEC_FIELDS}
-    return encode({"fields": _bytes(json.dumps(fields).encode()), "weights": _bytes(spec.weights)})
+    return encode({"fields": _bytes(json.dumps(fields).encode()), "weights": _bytes(spec.weights), "axes": _bytes(spec.axes)})
 
 
 def decode_extractor(body: bytes, media: str, max_bytes: int) -> ExtractorSpec:
     """Inverse of encode_extractor. Raises InvalidInput for anything that is not an extractor's fields and bytes."""
-    found = decode(body, media, ("fields", "weights"), max_rows=max_bytes)
+    found = decode(body, media, ("fields", "weights", "axes"), max_rows=max_bytes)
     if any(array.dtype != np.uint8 or array.ndim != 1 for array in found.values()) or len(found["fields"]) > MAX_FIELDS:
         raise InvalidInput("extractor", f"bytes, uint8 [n], with at most {MAX_FIELDS} of fields", "other arrays")
     try:
         fields = json.loads(found["fields"].tobytes())
     except (ValueError, RecursionError) as error:
         raise InvalidInput("extractor.fields", "JSON", "something else") from error
-    return spec_of(fields, found["weights"].tobytes())
+    return spec_of(fields, found["weights"].tobytes(), found["axes"].tobytes())
 
 
-def spec_of(fields: object, weights: bytes) -> ExtractorSpec:
-    """The extractor of JSON fields (``ExtractorSpec.public_fields`` without the hash) and weights.
+def spec_of(fields: object, weights: bytes, axes: bytes = b"") -> ExtractorSpec:
+    """The extractor of JSON fields (``ExtractorSpec.public_fields`` without the hashes), weights and axes.
 
     Raises InvalidInput for missing or unknown fields and for values of another type.
     """
@@ -116,7 +116,7 @@ def spec_of(fields: object, weights: bytes) -> ExtractorSpec:
     if not all(type(number) in (int, float) and abs(number) < 1e30 for number in numbers):
         raise InvalidInput("extractor.mean, std, center, scale", "finite numbers", "something else")
     tuples = {name: tuple(values) for name, values in zip(("input_shape", "mean", "std", "center"), lists, strict=True)}
-    return ExtractorSpec(**{**fields, **tuples}, weights=weights)
+    return ExtractorSpec(**{**fields, **tuples}, weights=weights, axes=axes)
 
 
 def _bytes(content: bytes) -> np.ndarray:

@@ -98,7 +98,9 @@ LEDGER = "application/vnd.sqlite3"
 PENDING: dict[int | str, dict[str, Any]] = {202: {"model": models.Job, "description": "the job is not finished"}}
 ROWS = _binary("`inputs`: uint8 [n, height, width, channels] or float32 [n, dimensions]", SAFETENSORS, NPY)
 CENTRES = _binary("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY)
-EXTRACTOR = _binary("`fields` (JSON) and `weights` (safetensors of the named network), both uint8 [n]", SAFETENSORS)
+EXTRACTOR = _binary(
+    "`fields` (JSON), `weights` (safetensors of the named network) and `axes` (int16 [d, k]), all as uint8 [n]", SAFETENSORS
+)
 REMOVAL = {"requestBody": {"required": True, "content": {"application/json": {"schema": models.Removal.model_json_schema()}}}}
 RECORDS = _binary("`inputs` as for queries, `labels` int64 [n], `ids` int64 [n]", SAFETENSORS)
 

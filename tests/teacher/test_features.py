@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal, localcontext
+
 import numpy as np
 import pytest
 import torch
@@ -61,6 +63,69 @@ def test_folded_sums_are_sums_whatever_the_company(d):
 def test_a_shape_that_does_not_fit_is_refused(center, d, rule):
     with pytest.raises(InvalidInput, match=rule):
         quantise(np.ones((2, d), dtype=np.float32), center, 1.0)
+
+
+# --- axes ----------------------------------------------------------------------------------------------------------
+
+
+def _turned(row: np.ndarray, center: np.ndarray, axes: np.ndarray, scale: float) -> list[int]:
+    """What ``quantise`` is to give, in Python's own integers and 50 decimal digits."""
+    with localcontext(prec=50):
+        moved = [Decimal(float(x)) - Decimal(float(c)) for x, c in zip(row, center, strict=True)]
+        length = sum(m * m for m in moved).sqrt()
+        fine = [int((m / length * 2**20).to_integral_value()) for m in moved]
+        sums = [sum(f * int(a) for f, a in zip(fine, column, strict=True)) for column in axes.T]
+        norm = Decimal(sum(v * v for v in sums)).sqrt()
+        return [max(-63, min(63, int((v / norm * Decimal(scale)).to_integral_value()))) for v in sums]
+
+
+def test_axes_turn_rows_exactly_whatever_their_company():
+    rng = np.random.default_rng(0)
+    x, center = rng.normal(size=(60, 300)).astype(np.float32), rng.normal(size=300).round(6)
+    axes = rng.integers(-32767, 32768, (300, 20)).astype(np.float64)
+    integers, finite = quantise(x, tuple(center), 80.0, axes)
+    assert integers.shape == (60, 20)
+    assert finite.all()
+    assert integers.tolist() == [_turned(row, center, axes, 80.0) for row in x]
+    for rows in (slice(17, 18), slice(None, None, -1), rng.permutation(60)):
+        assert np.array_equal(quantise(x[rows], tuple(center), 80.0, axes)[0], integers[rows])
+    assert np.array_equal(quantise(np.asfortranarray(x), tuple(center), 80.0, np.asfortranarray(axes))[0], integers)
+
+
+def test_the_largest_sums_are_exact():
+    """Every product at its most, as many as are allowed: the sum is 2^52, and one unit more or less would show."""
+    x, axes = np.zeros((3, 1 << 17)), np.full((1 << 17, 2), -32768.0)
+    x[0, 0] = x[1] = 1.0
+    x[2, 0] = -1.0
+    axes[0, 1] = 32767.0
+    integers, _ = quantise(x, (), 60.0, axes)
+    assert integers.tolist() == [[-42, 42], [-42, -42], [42, -42]]
+    with pytest.raises(InvalidInput, match="131072"):
+        quantise(np.ones((1, (1 << 17) + 1)), (), 60.0, np.ones(((1 << 17) + 1, 1)))
+
+
+def test_a_row_in_no_axis_is_zeros():
+    integers, finite = quantise(np.array([[0.0, 3.0], [np.nan, 1.0]]), (), 60.0, np.array([[5.0], [0.0]]))
+    assert (integers.tolist(), finite.tolist()) == ([[0], [0]], [True, False])
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (3, 0), (3, 4001)])
+def test_axes_of_another_shape_are_refused(shape):
+    with pytest.raises(InvalidInput, match=r"extractor\.axes"):
+        quantise(np.ones((2, 3)), (), 1.0, np.ones(shape))
+
+
+def test_an_extractor_embeds_along_its_axes():
+    axes = np.array([[3, 0], [0, 5], [0, 0]], dtype="<i2")
+    spec = ExtractorSpec("raw", (3,), 2, center=(1.0, 0.0, 0.0), axes=axes.tobytes())
+    embedder, x = Embedder(spec, probe=None), np.array([[2, 1, 9], [1, 0, 9]], dtype=np.float32)
+    integers, _ = embedder.embed(x)
+    assert integers.tolist() == [[32, 54], [0, 0]]  # 63 (3, 5) / sqrt(34), and nothing but what no axis sees
+    assert embedder.length(2) == 63.0
+    with pytest.raises(InvalidInput, match="box"):
+        Embedder(
+            ExtractorSpec("box", (3,), 2, mean=(0.0,) * 3, std=(1.0,) * 3, center=(0.0,) * 3, axes=axes.tobytes()), probe=None
+        )
 
 
 # --- HOG -----------------------------------------------------------------------------------------------------------

@@ -97,15 +97,32 @@ def test_what_is_not_an_array_is_refused(name: str) -> None:
 
 def test_an_extractor_arrives_with_its_identity() -> None:
     """Also where a number was written without a point: the identity is a hash of the text."""
-    received = wire.decode_extractor(wire.encode_extractor(SPEC), SAFETENSORS, 1 << 20)
-    assert received == SPEC
-    assert received.sha256() == SPEC.sha256()
+    turned = replace(SPEC, center=(0.5, 0.25), axes=np.arange(6, dtype="<i2").tobytes())
+    for spec in (SPEC, turned):
+        received = wire.decode_extractor(wire.encode_extractor(spec), SAFETENSORS, 1 << 20)
+        assert received == spec
+        assert received.sha256() == spec.sha256()
+    assert turned.sha256() not in (replace(turned, axes=b"").sha256(), replace(turned, axes=turned.axes[::-1]).sha256())
+    np.testing.assert_array_equal(turned.projection(), [[0, 1, 2], [3, 4, 5]])
+
+
+@pytest.mark.parametrize(("center", "size"), [([], 4), ([0.5], 3), ([0.5, 0.5], 6), ([0.5] * 3, 2)])
+def test_axes_that_do_not_fit_the_center_are_refused(center: list[float], size: int) -> None:
+    fields = {"backbone": "raw", "input_shape": [3], "num_classes": 2, "mean": [], "std": [], "center": center, "scale": 1.0}
+    with pytest.raises(InvalidInput, match=r"extractor\.axes"):
+        wire.decode_extractor(extractor_body(json.dumps(fields).encode(), size), SAFETENSORS, 1 << 20)
+
+
+def extractor_body(fields: bytes, axes: int = 0) -> bytes:
+    """``axes``: how many bytes of them."""
+    empty = {"weights": np.zeros(0, np.uint8), "axes": np.zeros(axes, np.uint8)}
+    return wire.encode({"fields": np.frombuffer(fields, np.uint8), **empty})
 
 
 def changed(**fields: object) -> bytes:
     stored = {"backbone": "raw", "input_shape": [3], "num_classes": 2, "mean": [], "std": [], "center": [], "scale": 1.0} | fields
     text = json.dumps({name: value for name, value in stored.items() if value is not None}).encode()
-    return wire.encode({"fields": np.frombuffer(text, np.uint8), "weights": np.zeros(0, np.uint8)})
+    return extractor_body(text)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +156,7 @@ def test_an_extractor_of_other_fields_is_refused(fields: dict[str, object]) -> N
 
 @pytest.mark.parametrize("text", [b"{", b"[" * 60000, b"\xff", b"1", b" " * (1 << 19)])
 def test_fields_that_are_no_object_are_refused(text: bytes) -> None:
-    body = wire.encode({"fields": np.frombuffer(text, np.uint8), "weights": np.zeros(0, np.uint8)})
+    body = extractor_body(text)
     with pytest.raises(InvalidInput):
         wire.decode_extractor(body, SAFETENSORS, 1 << 20)
 

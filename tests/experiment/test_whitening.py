@@ -1,0 +1,100 @@
+"""Whitened features: their law on public rows, a whole run with them, and its resumption."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pipeline
+from experiment.config import Config, RoundConfig
+from experiment.run_folder import RunFolder
+from experiment.whitening import principal_axes, starting_extractor
+from teacher.features import Embedder
+from tests.experiment import tiny
+from wall.errors import InvalidInput
+from wall.sources import DataConfig, Task
+
+
+def uneven(n: int, seed: int = 0) -> np.ndarray:
+    """float32 [n, 6] around 7: one direction 50 times as wide as four others, one without any spread."""
+    rng = np.random.default_rng(seed)
+    turn = np.linalg.qr(np.random.default_rng(9).normal(size=(6, 6)))[0]
+    return (rng.normal(size=(n, 6)) @ np.diag([50.0, 1, 1, 1, 1, 0]) @ turn + 7).astype(np.float32)
+
+
+def whitened(rows: np.ndarray, whiten: int) -> np.ndarray:
+    """int8 [n, whiten] of the rows that the axes were learned from."""
+    config = Config(DataConfig("arrays", path="none"), [RoundConfig(1)], whiten=whiten)
+    spec = starting_extractor(config, Task(3, ("a", "b", "c"), rows.shape[1:]), rows)
+    return Embedder(spec, probe=None).embed(rows)[0]
+
+
+def test_axes_give_every_direction_the_same_spread() -> None:
+    rows = uneven(500)
+    mean, axes = principal_axes(rows, 5)
+    np.testing.assert_allclose(mean, rows.mean(axis=0), rtol=1e-6)
+    assert abs(axes).max() == 32767
+    covariance = np.cov((rows - mean) @ axes, rowvar=False)
+    assert abs(covariance / covariance.diagonal().mean() - np.eye(5)).max() < 0.02
+    scattered = np.concatenate([rows, np.full((3, 6), np.nan, dtype=np.float32)])
+    for found, expected in zip(principal_axes(scattered, 5), (mean, axes), strict=True):
+        assert np.array_equal(found, expected)
+
+
+def test_embedded_rows_have_no_main_direction() -> None:
+    rows = uneven(500)
+    integers = whitened(rows, 5).astype(float)
+    assert np.linalg.cond(np.cov(integers, rowvar=False)) < 1.5
+    plain = Embedder(starting_extractor(plain_config(), Task(3, ("a", "b", "c"), (6,)), rows), probe=None).embed(rows)[0]
+    assert np.linalg.cond(np.cov(plain[:, :5].astype(float), rowvar=False)) > 10
+    assert np.quantile(abs(integers), 0.5) > 10  # of 63: fine enough
+    assert (abs(integers) == 63).mean() < 0.02
+
+
+def plain_config() -> Config:
+    return Config(DataConfig("arrays", path="none"), [RoundConfig(1)])
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(500, 6), (3, 3), (1, 1), (0, 1)])
+def test_more_axes_than_directions_are_refused(rows: int, kept: int) -> None:
+    with pytest.raises(InvalidInput, match="whiten"):
+        principal_axes(uneven(rows), kept)
+
+
+@pytest.mark.parametrize("settings", [{"whiten": -1}, {"whiten": 2, "features": "box", "box": [[0, 1]]}])
+def test_counts_that_mean_nothing_are_refused(settings: dict) -> None:
+    with pytest.raises(InvalidInput, match="whiten"):
+        Config(DataConfig("arrays", path="none"), [RoundConfig(1)], **settings)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    tiny.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resumed, it asks nothing anew, though the axes would come out otherwise now."""
+    command = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", "--whiten", "3"]
+    assert pipeline.main(command) == 0
+    spent = RunFolder(folder / "out").ledger_state().spent
+    kept = RunFolder(folder / "out").features(lambda: pytest.fail("built again"))
+    assert np.frombuffer(kept.axes, dtype="<i2").shape == (tiny.DIMENSIONS * 3,)
+    for path in (folder / "out/summary.json", folder / "out/round_1/metrics.json", folder / "out/round_1/answers.npz"):
+        path.unlink()
+    monkeypatch.setattr("experiment.rounds.starting_extractor", lambda *_: pytest.fail("built again"))
+    assert pipeline.main(command) == 0
+    assert RunFolder(folder / "out").ledger_state().spent == spent
+
+
+def test_predictions_use_the_public_rows_axes(folder: Path) -> None:
+    """The file of queries teaches nothing: a single query is answered, and again for nothing."""
+    np.savez("q.npz", x=tiny.rows(1, 9)[0])
+    command = ["predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz", "--quiet"]
+    for charged in (1, 0):
+        assert pipeline.main([*command, "--whiten", "3", "--custodian_dir", "custody"]) == 0
+        assert json.loads(Path("a.receipt.json").read_text())["charged"]["screen"] == charged
