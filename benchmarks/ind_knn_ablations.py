@@ -27,7 +27,7 @@ from experiment.rehearsal import threshold_at  # noqa: E402
 from teacher.mechanisms.ind_knn import IndKnn  # noqa: E402
 
 LEVELS = (0.15, 0.2, 0.25, 0.3, 0.35, 0.4)  # of the cosine: thresholds tried
-COPIES = (1, 2, 4)  # of the private records
+COPIES = (1, 2, 4, 6, 8)  # of the private records
 TABLES = (10, 20, 30)
 
 
@@ -47,7 +47,7 @@ class Setting:
 
         def choose() -> dict[str, object]:
             rehearsed = self.validation, rows, self.length, [epsilon], asked
-            trials = choose_ind_knn(KERNELS[-1:], *rehearsed, seed=options.seed)
+            trials = choose_ind_knn(KERNELS, *rehearsed, seed=options.seed)
             return trials[0].mechanism.fields()
 
         return IndKnn(**kept(options.results, f"choice {asked} {epsilon:g} {rows}", choose))
@@ -129,13 +129,14 @@ def main() -> None:
     parser.add_argument("--pool", type=int, default=5000, help="public rows that query sets are drawn from")
     parser.add_argument("--asked", type=int, nargs="+", default=[500, 1000, 2000, 3000], help="queries of a set, ascending")
     parser.add_argument("--sets", type=int, default=3)
+    parser.add_argument("--whiten", type=int, default=0, help="principal axes of the public rows, a count; 0: none")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of the rehearsals and of the query sets")
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(options.threads)
-    scaling = image_features.public_scaling(options.cache, options.validation)
+    scaling = image_features.public_scaling(options.cache, options.validation, options.whiten)
     private = Split(*image_features.read(options.cache, "train", scaling, options.private))
     public = Split(*image_features.read(options.cache, "test", scaling, options.validation + options.pool))
     validation, pool = public.part(0, options.validation), public.part(options.validation, options.pool)

@@ -48,7 +48,7 @@ from teacher.privacy.plan import Plan, Slot  # noqa: E402
 BATCH = 250
 NARROW = IndKnn(kernel="rbf", bandwidth=0.5, near=1.0)  # a record at cosine 0.5 counts in full, at 0.3 a fifth of that
 CLOSE = replace(NARROW, bandwidth=0.35, near=0.7)
-KERNELS = (IndKnn(), NARROW, CLOSE, replace(NARROW, bandwidth=0.4))  # rehearsed with noise; CIFAR-10's public rows chose the last
+KERNELS = (IndKnn(), NARROW, CLOSE, replace(NARROW, bandwidth=0.4))  # rehearsed with noise
 SHARPER = tuple(replace(NARROW, bandwidth=width, near=0.9) for width in (0.3, 0.35, 0.4))  # tried without noise as well
 NEIGHBOURS = (5, 10, 20, 30, 50, 100, 200)  # plain kNN
 SAMPLED, REACH = (0.05, 0.1, 0.2), (500, 1000, 2000, 3000, 4500, 6000)  # Private-kNN: gamma, and k / gamma

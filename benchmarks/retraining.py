@@ -113,13 +113,14 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=2.0, help="of Ind-KNN")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.5, 1.0], help="of one training of NoisySGD")
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--whiten", type=int, default=0, help="principal axes of the public rows, a count; 0: none")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of the rehearsals and of NoisySGD")
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(options.threads)
-    report(options, public_scaling(options.cache, options.validation))
+    report(options, public_scaling(options.cache, options.validation, options.whiten))
 
 
 def report(options: argparse.Namespace, scaling: Scaling) -> None:
@@ -130,7 +131,7 @@ def report(options: argparse.Namespace, scaling: Scaling) -> None:
 
     def choice() -> dict[str, object]:
         asked = [options.epsilon], options.queries
-        trials = choose_ind_knn(KERNELS[-1:], validation, options.private, scaling.scale, *asked, seed=options.seed)
+        trials = choose_ind_knn(KERNELS, validation, options.private, scaling.scale, *asked, seed=options.seed)
         return trials[0].mechanism.fields()
 
     mechanism = IndKnn(**kept(options.results, "choice", choice))
