@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from experiment.cells import cluster
 from experiment.rounds import released_labels
 from experiment.run_folder import RunFolder
 from tests.experiment import tiny
+from tests.programs import environment
 from wall.cells import inherit, nearest_cells
 from wall.errors import InvalidInput
 from wall.messages import Outcome
@@ -95,8 +95,9 @@ def test_answers_follow_from_the_ledgers_counts_alone(tmp_path: Path, monkeypatc
 def on_the_tape(folder: Path, extra: tuple[np.ndarray, int, int] | None) -> None:
     write(folder, extra)
     driver = Path(__file__).with_name("tape_run.py")
-    environment = {**os.environ, "PYTHONPATH": str(driver.parents[2]), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    done = subprocess.run([sys.executable, driver, "7"], cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, driver, "7"], cwd=folder, env=environment(PYTHONHASHSEED="0"), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.programs import environment
+
 SWEEP = Path(__file__).with_name("kill_sweep.py")
 
 
 @pytest.mark.slow
 def test_kill_at_every_commit(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(SWEEP.parents[2])}
-    done = subprocess.run([sys.executable, SWEEP, tmp_path], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, SWEEP, tmp_path], capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stderr[-3000:]
     kills = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("KILL ")]
     assert kills[-1]["status"] == 0  # the sweep went on until a run was not killed any more

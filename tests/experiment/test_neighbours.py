@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 from teacher.privacy.unsafe import UnsafeTape
 from tests.experiment import tiny
+from tests.programs import environment
 
 SEED, GAMMA = 7, 0.2
 DRIVER = Path(__file__).with_name("tape_run.py")
@@ -22,8 +22,9 @@ DRIVER = Path(__file__).with_name("tape_run.py")
 def run(folder: Path, extra: tuple[np.ndarray, int, int] | None) -> dict[str, bytes]:
     """All public artefacts of a run on the tape, by relative path."""
     tiny.write(folder, extra)
-    environment = {**os.environ, "PYTHONPATH": str(DRIVER.parents[2]), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    done = subprocess.run([sys.executable, DRIVER, str(SEED)], cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, DRIVER, str(SEED)], cwd=folder, env=environment(PYTHONHASHSEED="0"), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     out = folder / "out"
     return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()} | {

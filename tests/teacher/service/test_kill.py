@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.programs import environment
 
 SWEEP = Path(__file__).with_name("kill_sweep.py")
 
 
 def test_kill_under_load(tmp_path: Path) -> None:
     """Whatever the noise and the moments of the kills are, all of this has to hold; nothing here can miss by chance."""
-    environment = {**os.environ, "PYTHONPATH": str(SWEEP.parents[3]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, SWEEP, tmp_path, "5"], capture_output=True, text=True, env=environment)
+    done = subprocess.run([sys.executable, SWEEP, tmp_path, "5"], capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["failed"] == 0, done.stderr  # every client got all its answers in the end
