@@ -12,12 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-OPENED: list[str] = []
-
-
-def listen(event: str, args: tuple[object, ...]) -> None:
-    if event in ("open", "os.listdir", "os.scandir") and isinstance(args[0], str | os.PathLike):
-        OPENED.append(os.path.abspath(os.fspath(args[0])))
+from tests.experiment import watched
 
 
 def main(url: str, analyst: Path, whole: Path, forbidden: list[str]) -> None:
@@ -32,10 +27,9 @@ def main(url: str, analyst: Path, whole: Path, forbidden: list[str]) -> None:
     run(replace(config, teacher=url), Path("remote"), entropy=UnsafeTape(1), console=Console(quiet=True))
     os.chdir(whole)
     status = pipeline.main(["run", "--config", "config.yaml", "--run_dir", "isolated", "--isolate", "--quiet"])
-    seen = [path for path in OPENED if any(path.startswith(os.path.abspath(folder)) for folder in forbidden)]
-    print(json.dumps({"status": status, "opened": len(OPENED), "seen": seen}))
+    print(json.dumps({"status": status, "opened": len(watched.OPENED), "seen": watched.within(forbidden)}))
 
 
 if __name__ == "__main__":
-    sys.addaudithook(listen)  # before anything else is loaded
+    sys.addaudithook(watched.listen)  # before anything else is loaded
     main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from teacher.privacy.unsafe import UnsafeTape
 from teacher.service.config import ServiceConfig
 from teacher.service.keys import Keys
 from tests.experiment import tiny
+from tests.programs import environment
 from tests.teacher.service.tiny import Made, served
 from wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 
@@ -61,10 +61,10 @@ def test_two_rounds_with_the_teacher_in_another_process(tmp_path: Path, monkeypa
     opened = custody(config, custodian / "store", unsafe=True)
     keys = Keys(custodian / "store")
     app = app_of(config, ServiceConfig(port=0), opened, keys, UnsafeTape(1))
-    environment = {**os.environ, KEY: keys.add("ann", "analyst"), "PYTHONPATH": str(ANALYST.parents[2]), "OMP_NUM_THREADS": "1"}
+    started = environment(**{KEY: keys.add("ann", "analyst")})
     with served(Made(app, opened, {})) as url:
         command = [sys.executable, ANALYST, url, analyst, whole, custodian, whole / "isolated.custodian"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, env=started, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["status"], found["seen"]) == (0, [])
