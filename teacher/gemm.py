@@ -12,6 +12,7 @@ from wall.errors import InvalidInput
 
 LARGEST = 63  # features are integers in -63..63, so that twice a query still fits int8
 MAX_DIMENSIONS = 4000  # 2 * 63 * 63 * 4000 < 2^25: float32 holds every even integer up to there
+PROBED_QUERIES, PROBED_RECORDS, PROBED_DIMENSIONS, TRIALS = 256, 2048, 1024, 6  # a batch, and enough of what it meets
 RECORDS_AT_ONCE = 4096  # a block of float32 records is at most 64 MiB, and its products stay in cache
 
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
@@ -57,23 +58,25 @@ def choose_product(name: str | None = None) -> Product:
 
 @lru_cache(maxsize=1)
 def _probe() -> str:
-    rows = np.arange(512 * 1024, dtype=np.int64).reshape(512, 1024)
-    right = (rows * 2654435761 % 127 - 63).astype(np.int8)  # any fixed integers in -63..63
-    left = minus_twice(right[:64])
-    exact = left.astype(np.int64) @ right.astype(np.int64).T
-    seconds = {name: _seconds(product, left, right, exact) for name, product in PRODUCTS.items()}
-    return min(seconds, key=lambda name: seconds[name])
+    """The product with the best of TRIALS runs, taken by turns: what slows the machine for a moment decides nothing."""
+    entries = np.arange(PROBED_RECORDS * PROBED_DIMENSIONS, dtype=np.int64).reshape(PROBED_RECORDS, PROBED_DIMENSIONS)
+    right = (entries * 2654435761 % 127 - 63).astype(np.int8)  # any fixed integers in -63..63
+    left = minus_twice(right[:PROBED_QUERIES])
+    exact = (left.astype(np.float64) @ right.astype(np.float64).T).astype(np.int32)  # integers far below 2^53
+    best = dict.fromkeys(PRODUCTS, float("inf"))
+    for _ in range(TRIALS):
+        for name, product in PRODUCTS.items():
+            best[name] = min(best[name], _seconds(product, left, right, exact))
+    return min(best, key=lambda name: best[name])
 
 
 def _seconds(product: Product, left: np.ndarray, right: np.ndarray, exact: np.ndarray) -> float:
-    """The best of five runs, or infinity where the product is missing or wrong."""
-    out = np.empty(exact.shape, dtype=np.int32)
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        try:
-            product(left, right, out)
-        except (AttributeError, NotImplementedError, RuntimeError):
-            return float("inf")
-        times.append(time.perf_counter() - start)
-    return min(times) if np.array_equal(out, exact) else float("inf")
+    """One run, or infinity where the product is missing or wrong."""
+    out = np.zeros(exact.shape, dtype=np.int32)
+    start = time.perf_counter()
+    try:
+        product(left, right, out)
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return float("inf")
+    seconds = time.perf_counter() - start
+    return seconds if np.array_equal(out, exact) else float("inf")

@@ -78,6 +78,25 @@ def test_a_product_that_is_missing_or_wrong_is_not_chosen(monkeypatch):
         choose_product("bfloat16")
 
 
+def test_the_faster_product_is_chosen_on_a_busy_machine(monkeypatch):
+    """Whatever slows a run, and most runs, does not decide: on a clock of the test's own, one run of six is undisturbed."""
+    now, runs = [0.0], []
+
+    def timed(name, seconds):
+        def product(left, right, out):
+            runs.append(name)
+            gemm.float32_product(left, right, out)
+            now[0] += seconds[runs.count(name) - 1]
+
+        return product
+
+    monkeypatch.setattr(gemm.time, "perf_counter", lambda: now[0])
+    products = {"int8": timed("int8", [9, 9, 9, 1, 9, 9]), "float32": timed("float32", [3, 3, 4, 9, 3, 3])}
+    monkeypatch.setattr(gemm, "PRODUCTS", products)
+    assert gemm._probe.__wrapped__() == "int8"
+    assert runs == ["int8", "float32"] * 6  # by turns, so that a busy second meets both
+
+
 def test_float32_products_survive_reduced_precision():
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
