@@ -57,6 +57,14 @@ def remove(connection: sa.Connection, ids: np.ndarray) -> None:
         connection.execute(updates.insert(), {"id": identity, "label": None, "input": None})
 
 
+def counts(connection: sa.Connection) -> tuple[int, int]:
+    """(records that were added and are there, ids that were removed). Private, for the custodian alone."""
+    if not sa.inspect(connection).has_table(TABLE):
+        return 0, 0
+    added, named = connection.execute(sa.select(sa.func.count(updates.c.label), sa.func.count())).one()
+    return added, named - added
+
+
 def without_repeated(records: Records, held: Records) -> Records:
     """The rows that are not among those held with the same id, label and input. Rows of another form are left for ``check``."""
     alike = records.inputs.dtype == held.inputs.dtype and records.inputs.shape[1:] == held.inputs.shape[1:]

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from PIL import Image
 
 from teacher.privacy.database import Place
+from tests import browser
 from tests import postgres as postgres_server
 
 REPOSITORY = Path(__file__).parents[1]
@@ -73,10 +74,12 @@ def realdata_root() -> Path:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say once, and without being asked, that a server's tests did not run."""
-    skipped = [found for found in terminalreporter.stats.get("skipped", []) if postgres_server.MISSING in str(found.longrepr)]
-    if skipped:
-        terminalreporter.write_line(f"skipped {len(skipped)} tests of a ledger on a server: {postgres_server.MISSING}")
+    """Say once, and without being asked, that a server's or a browser's tests did not run."""
+    reasons = [str(found.longrepr) for found in terminalreporter.stats.get("skipped", [])]
+    for what, missing in (("a ledger on a server", postgres_server.MISSING), ("a page in a browser", browser.MISSING)):
+        skipped = sum(missing in reason for reason in reasons)
+        if skipped:
+            terminalreporter.write_line(f"skipped {skipped} tests of {what}: {missing}")
 
 
 @pytest.fixture(scope="session")

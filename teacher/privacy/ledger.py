@@ -187,6 +187,16 @@ class Ledger:
 
         write_file(path, copy)
 
+    def entries_after(self, seq: int, most: int) -> list[tuple[int, str, str]]:
+        """At most so many (sequence number, kind, body as JSON) that follow entry ``seq``, in order. Public.
+
+        From any thread: what is in memory is neither read nor touched.
+        """
+        chosen = sa.select(entries.c.seq, entries.c.kind, entries.c.body).where(entries.c.seq > seq)
+        with self._database.transaction() as connection:
+            found = connection.execute(chosen.order_by(entries.c.seq).limit(most)).all()
+        return [(row.seq, row.kind, row.body) for row in found]
+
     def in_custody(self, work: Callable[[sa.Connection], T], purged: str | None = None) -> T:
         """Run ``work`` on the private tables beside the entries, in one durable transaction. Nothing of it is exported.
 

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from teacher.service.guard import problem
 from teacher.service.jobs import failed
 from teacher.service.metrics import Metrics
+from teacher.service.page import Page, page
 from teacher.service.routes import PROBLEMS, VERSION, Custodian, Service, router
 from wall.errors import InvalidInput, LedgerMismatch, Refused
 
@@ -49,8 +50,9 @@ def create_app(service: Service, report: Callable[[], None], log: Log = log_line
     app = FastAPI(
         title="labelwall", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json"
     )
-    app.state.service, metrics = service, Metrics(service.desk)
+    app.state.service, app.state.page, metrics = service, Page(service), Metrics(service.desk)
     app.include_router(router)
+    app.include_router(page)
 
     @app.get("/v1/metrics", response_class=Response, responses=PROBLEMS)
     async def figures(_: Custodian) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 import time
 from collections.abc import Callable
@@ -14,8 +15,10 @@ from wall.errors import Refused
 
 STATUS = {
     "unauthorized": 401,
+    "sign_in": 401,
     "forbidden": 403,
     "quota_reached": 403,
+    "another_site": 403,
     "unknown_job": 404,
     "not_found": 404,
     "unknown_extractor": 409,
@@ -29,7 +32,8 @@ STATUS = {
     "teacher_failed": 503,
 }
 BUSY = ("too_fast", "busy", "shutting_down")  # what a client tries again by itself
-BEARER = "bearer "
+BEARER, BASIC = "bearer ", "basic "
+CHALLENGES = {"unauthorized": "Bearer", "sign_in": 'Basic realm="labelwall custodian", charset="UTF-8"'}
 
 
 class Rates:
@@ -61,15 +65,49 @@ class Guard:
     def caller(self, request: Request, roles: tuple[str, ...]) -> Key:
         """The key of a request. Raises Refused for no key, an unknown, expired or revoked one, a role that is not among
         ``roles``, or too many requests."""
-        header = request.headers.get("authorization", "")
-        key = self._keys.who(header[len(BEARER) :] if header.lower().startswith(BEARER) else "")
+        key = self._keys.who(_sent(request, BEARER))
         if key is None:
             raise failed("unauthorized")
-        request.state.caller = key.name
-        self._rates.take(key.name)
+        self._admit(request, key)
         if key.role not in roles:
             raise failed("forbidden")
         return key
+
+    def keeper(self, request: Request) -> Key:
+        """The custodian in front of a browser, which sends a key as the password of HTTP Basic authentication.
+
+        A browser adds that to every request for this address, whichever page asks. So it opens the custodian's page and nothing
+        else, and what is not just looked at has to come from that page. Raises Refused; a browser then asks for another key.
+        """
+        key = self._keys.who(_password(_sent(request, BASIC)))
+        if key is None or key.role != "custodian":
+            raise failed("sign_in")
+        self._admit(request, key)
+        if request.method != "GET" and request.headers.get("sec-fetch-site") != "same-origin":
+            raise failed("another_site")
+        return key
+
+    def keys(self) -> dict[str, Key]:
+        """All keys by their public half, for the custodian."""
+        return self._keys.listed()
+
+    def _admit(self, request: Request, key: Key) -> None:
+        request.state.caller = key.name
+        self._rates.take(key.name)
+
+
+def _sent(request: Request, scheme: str) -> str:
+    """The credentials that a request sends by a scheme, empty where it sends none."""
+    header = request.headers.get("authorization", "")
+    return header[len(scheme) :] if header.lower().startswith(scheme) else ""
+
+
+def _password(credentials: str) -> str:
+    """What follows the first colon of base64 text; the user name before it does not matter."""
+    try:
+        return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -93,6 +131,6 @@ async def read_body(request: Request, limit: int) -> bytes:
 def problem(refusal: Refused) -> tuple[int, dict[str, str], dict[str, str]]:
     """(status, JSON, headers) of a refusal."""
     headers = {"retry-after": "1"} if refusal.code in BUSY else {}
-    if refusal.code == "unauthorized":
-        headers["www-authenticate"] = "Bearer"
+    if refusal.code in CHALLENGES:
+        headers["www-authenticate"] = CHALLENGES[refusal.code]
     return STATUS[refusal.code], {"code": refusal.code, "message": str(refusal)}, headers

@@ -147,6 +147,8 @@ TEXTS = {
     "too_fast": "this key sends more requests than it may. Ask again soon.",
     "quota_reached": "the request asks more new queries than this key may still be charged for. Nothing was charged.",
     "unauthorized": "a valid API key must be sent as `Authorization: Bearer KEY`.",
+    "sign_in": "this page is for a custodian: give a custodian's API key as the password; the user name does not matter.",
+    "another_site": "this is done by the buttons of the custodian's page, in a browser that says so (Sec-Fetch-Site).",
     "forbidden": "this key's role does not allow the request.",
     "unknown_job": "there is no such job of this key. Send the request again.",
     "unknown_extractor": "this extractor has to be sent first.",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +18,8 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from pydantic import ValidationError
 
+from teacher.privacy.audit import Finding, audit
+from teacher.privacy.ledger import Ledger
 from teacher.privacy.plan import Plan
 from teacher.records import Records
 from teacher.service import models
@@ -48,6 +52,7 @@ class Service:
 
     desk: Desk
     teacher: Teacher
+    ledger: Ledger
     guard: Guard
     config: ServiceConfig
     learned: Learned
@@ -151,13 +156,27 @@ async def receipts(request: Request, key: Anyone, newest: Annotated[int, Query(g
 @router.get("/ledger", response_class=Response, responses={200: {"content": {LEDGER: {"schema": {"format": "binary"}}}}})
 async def ledger(request: Request, _: Anyone) -> Response:
     """A copy of the ledger for auditors (SQLite): every entry, nothing private."""
-    return Response(await run_in_threadpool(_exported, the(request)), media_type=LEDGER)
+    return Response(await run_in_threadpool(exported, the(request)), media_type=LEDGER)
 
 
-def _exported(service: Service) -> bytes:
+def exported(service: Service) -> bytes:
+    """The auditors' copy of the ledger."""
+    with _copied(service) as copy:
+        return copy.read_bytes()
+
+
+def audited(service: Service) -> Finding:
+    """An audit of such a copy."""
+    with _copied(service) as copy:
+        return audit(copy)
+
+
+@contextmanager
+def _copied(service: Service) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=service.directory) as folder:
-        service.teacher.export(Path(folder) / "export.sqlite")
-        return (Path(folder) / "export.sqlite").read_bytes()
+        copy = Path(folder) / "export.sqlite"
+        service.ledger.export(copy)
+        yield copy
 
 
 @router.put("/extractors/{sha256}", response_model=models.Job, responses=PENDING, openapi_extra=EXTRACTOR)

@@ -68,6 +68,7 @@ def build_app(
     service = Service(
         desk=desk,
         teacher=teacher,
+        ledger=ledger,
         guard=Guard(keys, Rates(config.requests_per_second)),
         config=config,
         learned=learned,

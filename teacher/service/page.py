@@ -1,0 +1,183 @@
+"""The custodian's page at /: one document made here, without scripts; its two buttons export the ledger and audit it.
+
+It shows what the ledger says, which is public, and what is the custodian's own: who holds keys, who was charged for what, and how
+many records came and went. Nothing on it is computed from votes or features.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter, defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from teacher import updates
+from teacher.privacy.accountant import reading
+from teacher.privacy.audit import Finding
+from teacher.privacy.conversion import round_up
+from teacher.service.history import History, Round
+from teacher.service.keys import Key
+from teacher.service.routes import LEDGER, Service, audited, exported, the
+from wall.messages import Outcome
+
+POINTS = 60  # of the curve
+NEWEST = 40  # extractors listed; older ones are counted together
+FOLDER = Path(__file__).parent
+
+page = APIRouter(include_in_schema=False)
+
+
+async def keeper(request: Request) -> Key:
+    """The custodian in front of a browser."""
+    return the(request).guard.keeper(request)
+
+
+Keeper = Annotated[Key, Depends(keeper)]
+
+
+@page.get("/")
+async def show(request: Request, _: Keeper) -> Response:
+    """What was spent, by whom, on what."""
+    return await _document(request)
+
+
+@page.post("/export")
+async def export(request: Request, _: Keeper) -> Response:
+    """The auditors' copy of the ledger, as a file."""
+    headers = {"content-disposition": 'attachment; filename="ledger.sqlite"', **request.app.state.page.headers}
+    return Response(await run_in_threadpool(exported, the(request)), media_type=LEDGER, headers=headers)
+
+
+@page.post("/audit")
+async def audit_now(request: Request, _: Keeper) -> Response:
+    """The page with an audit of the ledger as it is now."""
+    return await _document(request, await run_in_threadpool(audited, the(request)))
+
+
+async def _document(request: Request, finding: Finding | None = None) -> Response:
+    shown: Page = request.app.state.page
+    return HTMLResponse(await run_in_threadpool(shown.render, finding), headers=shown.headers)
+
+
+class Page:
+    """The document of one service. ``headers``: nothing but its own style is used, and it is kept in no cache or frame."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._history = service, History(service.ledger, service.plan)
+        self._readings: dict[tuple[int, ...], float] = {}
+        loader = FileSystemLoader(FOLDER)
+        environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+        self._template, self._style = environment.get_template("page.html"), (FOLDER / "page.css").read_text()
+        digest = base64.b64encode(hashlib.sha256(self._style.encode()).digest()).decode()
+        policy = f"default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        self.headers = {
+            "content-security-policy": policy,
+            "cache-control": "no-store",
+            "referrer-policy": "no-referrer",
+            "x-content-type-options": "nosniff",
+            "cross-origin-opener-policy": "same-origin",
+            "cross-origin-resource-policy": "same-origin",
+        }
+
+    def render(self, finding: Finding | None) -> str:
+        """The document. Raises LedgerMismatch where the ledger can not be read."""
+        service, figures = self._service, self._service.desk.figures
+        self._history.catch_up()
+        added, removed = service.ledger.in_custody(updates.counts)
+        total = sum((entry.outcomes for entry in self._history.rounds), Counter[Outcome]())
+        releases = [(slot, release) for slot, entry in enumerate(service.plan.slots) for release in entry.releases]
+        return self._template.render(
+            style=Markup(self._style),
+            dataset=service.dataset,
+            unsafe=service.unsafe,
+            certified=service.certified,
+            delta=service.plan.delta,
+            curve=self._curve(),
+            releases=[
+                (slot, service.plan.slots[slot].mechanism["kind"], r.name, figures.spent[slot, r.name], r.cap)
+                for slot, r in releases
+            ],
+            outcomes=_outcomes(total),
+            rounds=self._rounds(),
+            earlier=max(0, len(self._history.rounds) - NEWEST),
+            callers=self._callers(),
+            added=added,
+            removed=removed,
+            position=figures.position,
+            head=figures.head,
+            waiting=service.desk.waiting,
+            finding=finding,
+        )
+
+    def _curve(self) -> dict[str, object]:
+        """Epsilon as a reading by the ledger's entries: ``steps`` [(entry, epsilon)], as a path in a square of 100 whose top is
+        ``top``."""
+        service, points = self._service, self._history.points
+        chosen = points[:: -(-len(points) // POINTS)]
+        chosen += [points[-1]] if chosen[-1] != points[-1] else []
+        limit = service.plan.epsilon if service.certified is None else service.certified
+        steps = [(entry, self._reading(counts, limit)) for entry, counts in chosen]
+        last, top = max(1, self._history.position), 1.15 * limit
+        path = " ".join(f"H{100 * entry / last:.2f} V{100 - 100 * epsilon / top:.2f}" for entry, epsilon in steps)
+        cap = 100 - 100 * limit / top
+        return {"path": f"M0 100 {path} H100", "cap": cap, "limit": limit, "last": last, "reading": steps[-1][1]}
+
+    def _reading(self, counts: tuple[int, ...], limit: float) -> float:
+        """What was spent, at most ``limit``: for all that the caps allow another certificate may be smaller than the reading."""
+        if counts not in self._readings:
+            self._readings[counts] = round_up(min(reading(self._service.plan, counts), limit))
+        return self._readings[counts]
+
+    def _rounds(self) -> list[dict[str, object]]:
+        """The newest extractors first."""
+        callers: dict[int, Counter[str]] = defaultdict(Counter)
+        for call in self._service.desk.calls.listed():
+            used = self._history.round_after(call.position)
+            if used is not None:
+                callers[used.first][call.caller] += call.queries
+        numbered = list(enumerate(self._history.rounds, 1))[-NEWEST:]
+        return [_round(number, used, callers[used.first]) for number, used in reversed(numbered)]
+
+    def _callers(self) -> list[dict[str, object]]:
+        """Everybody who holds a key or was charged, by name."""
+        charged, keys, now = self._service.desk.calls.charged, defaultdict[str, list[Key]](list), datetime.now(UTC).timestamp()
+        for key in self._service.guard.keys().values():
+            keys[key.name].append(key)
+        shown = []
+        for name in sorted({*keys, *charged}):
+            valid = next((key for key in keys[name] if key.valid(now)), None)
+            newest = valid or (keys[name][-1] if keys[name] else None)
+            shown.append(
+                {
+                    "name": name,
+                    "role": newest.role if newest else "no key",
+                    "valid": valid is not None,
+                    "charged": charged[name],
+                    "queries": newest.queries if newest else None,
+                }
+            )
+        return shown
+
+
+def _round(number: int, used: Round, callers: Counter[str]) -> dict[str, object]:
+    return {
+        "number": number,
+        "backbone": used.backbone,
+        "sha256": used.sha256,
+        "first": used.first,
+        "charged": [(slot, release, count) for (slot, release), count in used.charged.items()],
+        "outcomes": _outcomes(used.outcomes),
+        "callers": callers.most_common(),
+    }
+
+
+def _outcomes(counts: Counter[Outcome]) -> dict[str, int]:
+    return {outcome.name.lower(): counts[outcome] for outcome in Outcome}

@@ -1,0 +1,56 @@
+"""Debian's chromium, without a window and without scripts, for tests of pages. Skips a test where it is not installed."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
+
+MISSING = "no browser is installed (Debian packages chromium and chromium-driver)"
+FLAGS = ["headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking"]
+FLAGS += ["disable-component-update", "disable-sync", "disable-dev-shm-usage", "blink-settings=scriptEnabled=false"]
+
+
+@contextmanager
+def browser(downloads: Path) -> Iterator[Chrome]:
+    """A browser with a profile of its own, which keeps what it is sent as files in ``downloads``."""
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if program is None or driver is None:
+        pytest.skip(MISSING)
+    with tempfile.TemporaryDirectory(prefix="lw") as profile:
+        options = ChromeOptions()
+        options.binary_location = program
+        for flag in (*FLAGS, f"user-data-dir={profile}"):
+            options.add_argument(f"--{flag}")
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        opened = Chrome(options, Service(driver))
+        try:
+            opened.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)})
+            yield opened
+        finally:
+            opened.quit()
+
+
+def resize(opened: Chrome, width: int, height: int, phone: bool) -> None:
+    """Show pages as a screen of so many CSS pixels does."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
+    opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def content_size(opened: Chrome) -> tuple[int, int]:
+    """(width, height) of a page's content in CSS pixels."""
+    size = opened.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
+    return size["width"], size["height"]
+
+
+def screenshot(opened: Chrome, path: Path) -> None:
+    """The whole page, also what lies below the screen, as PNG."""
+    shot = opened.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
+    path.write_bytes(base64.b64decode(shot["data"]))

@@ -1,0 +1,196 @@
+"""The custodian's page: who may see it, that its figures are the ledger's, and how it looks in a real browser without scripts."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from selenium.webdriver.common.by import By
+
+from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.privacy.audit import audit
+from teacher.privacy.noise import SystemEntropy
+from teacher.service.history import History
+from tests import browser
+from tests.teacher.service import tiny
+from tests.teacher.service.tiny import SPEC, client, rows, served
+from wall.messages import Outcome, Queries
+
+MECHANISM = PrivateKnn(k=9, threshold=4, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5)
+OTHER = replace(SPEC, scale=2.0)
+SITE = {"sec-fetch-site": "same-origin"}
+
+
+class Shown:
+    """A service after two rounds of two callers, and what they were told: outcomes by extractor, then charges by caller."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.outcomes = folder, {spec.sha256(): Counter[int]() for spec in (SPEC, OTHER)}
+        self.made = tiny.make(folder, mechanism=MECHANISM, asked=90, answered=30, quota=500)
+
+    def work(self, url: str) -> None:
+        self.url, tokens = url, self.made.tokens
+        with (
+            client(url, tokens["ann"]) as ann,
+            client(url, tokens["bob"]) as bob,
+            client(url, tokens["carol"], spec=None) as carol,
+        ):
+            self._ask(ann, SPEC, 20, 1)
+            self._ask(bob, SPEC, 10, 2)
+            ann.use_extractor(OTHER)
+            self._ask(ann, OTHER, 80, 3)  # 20 of them, and more, past a cap
+            carol.add(rows(3, 50), np.array([0, 1, 2]), np.array([500, 501, 502]))
+            carol.remove(np.array([3, 500]))
+
+    def _ask(self, teacher: tiny.RemoteTeacher, spec: object, n: int, seed: int) -> None:
+        self.outcomes[spec.sha256()].update(teacher.answer(Queries(rows(n, seed))).outcomes.tolist())  # type: ignore[attr-defined]
+
+    def send(self, method: str = "GET", path: str = "/", name: str = "carol", **headers: str) -> httpx.Response:
+        return httpx.request(
+            method, f"{self.url}{path}", auth=("any", self.made.tokens[name]), headers=headers, trust_env=False, timeout=60
+        )
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    found = Shown(tmp_path_factory.mktemp("page"))
+    with served(found.made) as url:
+        found.work(url)
+        yield found
+
+
+def test_the_page_is_for_a_custodian_in_a_browser(shown: Shown) -> None:
+    for method, path in (("GET", "/"), ("POST", "/export"), ("POST", "/audit")):
+        for reply in (
+            httpx.request(method, shown.url + path, headers=SITE, trust_env=False),
+            shown.send(method, path, "ann", **SITE),
+            httpx.request(method, shown.url + path, headers=SITE, auth=("carol", "x"), trust_env=False),
+            httpx.request(method, shown.url + path, headers={**SITE, "authorization": "Basic ?"}, trust_env=False),
+            httpx.request(
+                method,
+                shown.url + path,
+                headers={**SITE, "authorization": f"Bearer {shown.made.tokens['carol']}"},
+                trust_env=False,
+            ),
+        ):
+            assert reply.status_code == 401
+            assert reply.headers["www-authenticate"].startswith("Basic ")
+            assert reply.json()["code"] == "sign_in"
+        assert shown.send(method, path, **SITE).status_code == 200
+        assert shown.send("DELETE", path, **SITE).status_code == 405
+
+
+def test_what_a_browser_adds_by_itself_opens_no_other_route(shown: Shown) -> None:
+    """A browser sends the key to every address of the service, whichever page asks: the API must not take it in that form."""
+    for path, entry in shown.made.app.openapi()["paths"].items():
+        for method in entry:
+            if path != "/v1/health":
+                assert (
+                    shown.send(method.upper(), path.replace("{job}", "0" * 64).replace("{sha256}", "0" * 64)).status_code == 401
+                )
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "none", "", "SAME-ORIGIN, cross-site"])
+def test_a_button_works_from_the_page_alone(shown: Shown, site: str) -> None:
+    for path in ("/export", "/audit"):
+        reply = shown.send("POST", path, **({"sec-fetch-site": site} if site else {}))
+        assert (reply.status_code, reply.json()["code"]) == (403, "another_site")
+
+
+def test_nothing_runs_and_nothing_is_fetched(shown: Shown) -> None:
+    for reply in (shown.send(), shown.send("POST", "/audit", **SITE)):
+        policy = dict(part.split(" ", 1) for part in reply.headers["content-security-policy"].split("; "))
+        assert policy.pop("style-src").startswith("'sha256-")
+        assert policy == {"default-src": "'none'", "form-action": "'self'", "base-uri": "'none'", "frame-ancestors": "'none'"}
+        assert reply.headers["cache-control"] == "no-store"
+        assert not re.findall(r"<script|<link|<iframe|<img|\bsrc=|\bon\w+=|\bstyle=|https?:|url\(", reply.text)
+
+
+def test_the_figures_are_those_of_the_ledger_and_of_what_callers_were_told(shown: Shown) -> None:
+    history = History(shown.made.service.ledger, shown.made.service.plan)
+    for _ in range(2):  # a second time nothing is counted twice
+        history.catch_up()
+    finding = audit(shown.folder / "ledger.sqlite")
+    charged = sum((found.charged for found in history.rounds), Counter[tuple[int, str]]())
+    assert {f"{slot}/{name}": count for (slot, name), count in charged.items()} == finding.charged
+    assert {found.sha256: dict(found.outcomes) for found in history.rounds} == shown.outcomes
+    assert (history.points[0], history.points[-1][1]) == ((0, (0, 0)), tuple(finding.charged.values()))
+    assert all(earlier < later for (earlier, _), (later, _) in zip(history.points, history.points[1:], strict=False))
+    calls = shown.made.service.desk.calls.listed()
+    used = {(call.caller, history.round_after(call.position).sha256) for call in calls}  # type: ignore[union-attr]
+    assert used == {("ann", SPEC.sha256()), ("bob", SPEC.sha256()), ("ann", OTHER.sha256())}
+    told = sum(shown.outcomes.values(), Counter[int]())
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", shown.send().text))
+    assert "90 of 90" in text
+    assert f"{told[Outcome.ANSWERED]} answered {told[Outcome.ABSTAINED]} abstained {told[Outcome.CAP_REACHED]} refused" in text
+    assert "added 2 removed 2 PRIVATE" in text
+    assert "ann analyst 80 500 bob analyst 10 – carol custodian 0 –" in text
+
+
+def test_a_replay_in_small_steps_is_the_same(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = History(shown.made.service.ledger, shown.made.service.plan)
+    whole.catch_up()
+    monkeypatch.setattr("teacher.service.history.AT_ONCE", 3)
+    steps = History(shown.made.service.ledger, shown.made.service.plan)
+    steps.catch_up()
+    assert (steps.rounds, steps.points, steps.position) == (whole.rounds, whole.points, whole.position)
+
+
+def test_names_are_text_and_a_revoked_key_ends_at_once(tmp_path: Path) -> None:
+    made = tiny.make(tmp_path)
+    with served(made) as url:
+        keys = made.service.guard._keys
+        keeper = keys.add("dan", "custodian")
+        made.service.desk.calls.charged["<script>alert(1)</script>"] = 1  # keys have no such names; a table could
+        text = httpx.get(url, auth=("", keeper), trust_env=False).text
+        assert "<script" not in text
+        assert "&lt;script&gt;" in text
+        assert "No extractor was used yet." in text
+        keys.revoke("dan")
+        assert httpx.get(url, auth=("", keeper), trust_env=False).status_code == 401
+
+
+def test_an_unsafe_ledger_says_so(tmp_path: Path) -> None:
+    made = tiny.make(tmp_path, entropy=Tape())
+    made.service.certified = None
+    with served(made) as url:
+        text = httpx.get(url, auth=("", made.tokens["carol"]), trust_env=False).text
+    assert "UNSAFE" in text
+    assert "<b>none</b>" in text
+
+
+class Tape(SystemEntropy):
+    unsafe = True
+
+
+@pytest.mark.slow
+def test_in_a_browser_on_a_desk_and_on_a_phone(shown: Shown, tmp_path: Path) -> None:
+    """Without scripts: the page fits the width, both buttons do their work, and the browser has nothing to complain of."""
+    address = shown.url.replace("http://", f"http://carol:{shown.made.tokens['carol']}@")
+    with browser.browser(tmp_path) as opened:
+        for name, width, height, phone in (("desk", 1280, 900, False), ("phone", 390, 844, True)):
+            browser.resize(opened, width, height, phone)
+            opened.get(address)
+            assert opened.title == "labelwall: the custodian's page"
+            assert browser.content_size(opened)[0] <= width
+            browser.screenshot(opened, tmp_path / f"{name}.png")
+            with Image.open(tmp_path / f"{name}.png") as picture:
+                colours = picture.convert("RGB").getcolors(1 << 20)
+                assert colours is not None
+                assert {(31, 111, 235), (255, 255, 255)} <= {colour for _, colour in colours}  # styled: bars and cards
+        opened.find_element(By.ID, "audit").click()
+        assert opened.find_element(By.ID, "finding").text.startswith("Audit: consistent")
+        opened.find_element(By.ID, "export").click()
+        copy, patience = tmp_path / "ledger.sqlite", time.monotonic() + 60
+        while not copy.exists() and time.monotonic() < patience:
+            time.sleep(0.05)
+        assert audit(copy).consistent
+        assert opened.get_log("browser") == []
