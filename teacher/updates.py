@@ -58,7 +58,7 @@ def remove(connection: sa.Connection, ids: np.ndarray) -> None:
 
 
 def counts(connection: sa.Connection) -> tuple[int, int]:
-    """(records that were added and are there, ids that were removed). Private, for the custodian alone."""
+    """(records that were added and are there, ids that were named for removal and are not). Private, for the custodian alone."""
     if not sa.inspect(connection).has_table(TABLE):
         return 0, 0
     added, named = connection.execute(sa.select(sa.func.count(updates.c.label), sa.func.count())).one()

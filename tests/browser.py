@@ -32,6 +32,7 @@ def browser(downloads: Path) -> Iterator[Chrome]:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         opened = Chrome(options, Service(driver))
         try:
+            opened.implicitly_wait(60)  # seconds until what a click leads to is there, on a busy machine
             opened.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)})
             yield opened
         finally:

@@ -94,3 +94,9 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgres_serv
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Where a ledger can be created: a file, and a schema of a server. A test that takes it runs on both."""
     return tmp_path / "ledger.sqlite" if request.param == "sqlite" else request.getfixturevalue("postgres").schema()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def socket(request: pytest.FixtureRequest) -> str:
+    """Where a sweep's ledgers lie: the directory of a server's socket, empty for files. A test that takes it runs on both."""
+    return "" if request.param == "sqlite" else str(request.getfixturevalue("postgres").home)

@@ -7,6 +7,7 @@ much earlier; what the data set has spent is the ledger's to say, and is not tou
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -45,12 +46,18 @@ class Calls:
         for call in self.listed():
             self.charged[call.caller] += call.queries
 
-    def note(self, noted: list[Call]) -> None:
-        """Write down calls, durably, before they are charged."""
-        if noted:
-            self._ledger.in_custody(lambda connection: connection.execute(calls.insert(), [vars(call) for call in noted]))
-        for call in noted:
-            self.charged[call.caller] += call.queries
+    def note(self, noted: Sequence[tuple[Call, int | None]]) -> list[bool]:
+        """Write down calls, durably, before they are charged: whether each may be, under its caller's cap (None: no cap).
+
+        Cap and note are one transaction, so that what other processes noted in the same ledger counts as well. A call for no new
+        query may always be made, and is not written down.
+        """
+        if not any(call.queries for call, _ in noted):
+            return [True] * len(noted)
+        allowed, sums = self._ledger.in_custody(lambda connection: _note(connection, noted))
+        for caller, total in sums.items():
+            self.charged[caller] = total
+        return allowed
 
     def listed(self, caller: str | None = None, newest: int | None = None) -> list[Call]:
         """Calls in order; of one caller, or of all; the ``newest`` so many, or all."""
@@ -59,3 +66,16 @@ class Calls:
             chosen = chosen.where(calls.c.caller == caller)
         rows = self._ledger.in_custody(lambda connection: connection.execute(chosen).all())
         return [Call(row.caller, row.slot, row.queries, row.position) for row in reversed(rows)]
+
+
+def _note(connection: sa.Connection, noted: Sequence[tuple[Call, int | None]]) -> tuple[list[bool], dict[str, int]]:
+    """(which calls were within their cap, new queries noted by caller)."""
+    allowed, sums = [], {}
+    for call, cap in noted:
+        total = sa.select(sa.func.coalesce(sa.func.sum(calls.c.queries), 0)).where(calls.c.caller == call.caller)
+        sums[call.caller] = int(connection.execute(total).scalar_one())
+        allowed.append(call.queries == 0 or cap is None or sums[call.caller] + call.queries <= cap)
+        if allowed[-1] and call.queries:
+            connection.execute(calls.insert(), vars(call))
+            sums[call.caller] += call.queries
+    return allowed, sums

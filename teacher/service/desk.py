@@ -205,10 +205,15 @@ class Desk:
         for ask, queries in zip(asks, batch, strict=True):
             new = self._teacher.chargeable(queries)
             ask.pledged = max(0, ask.pledged - new)
-            if new:
-                noted.append(Call(ask.caller, ask.slot, new, self.figures.position))
-        self.calls.note(noted)
-        for ask, answers in zip(asks, self._teacher.answer_together(batch) if batch else [], strict=True):
+            noted.append((Call(ask.caller, ask.slot, new, self.figures.position), ask.quota))
+        asked = []
+        for ask, queries, may in zip(asks, batch, self.calls.note(noted), strict=True):
+            if may:
+                asked.append((ask, queries))
+            else:  # another process charged the same caller since the job was admitted
+                self._finish(ask, failed("quota_reached"))
+        replies = self._teacher.answer_together([queries for _, queries in asked]) if asked else []
+        for (ask, _), answers in zip(asked, replies, strict=True):
             ask.take(answers)
             if ask.done == len(ask.rows):
                 self._finish(ask, result_to_json(ask.answered()))
@@ -238,7 +243,8 @@ class Desk:
         new = self._teacher.chargeable(cells)
         if self._over(caller, new, quota):
             raise failed("quota_reached")
-        self.calls.note([Call(caller, cells.slot, new, self.figures.position)] if new else [])
+        if not all(self.calls.note([(Call(caller, cells.slot, new, self.figures.position), quota)])):
+            raise failed("quota_reached")
         return result_to_json(self._teacher.count(cells))
 
     def _finish(self, job: Job, outcome: Result | Refused) -> None:

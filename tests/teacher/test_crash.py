@@ -12,12 +12,6 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def socket(request: pytest.FixtureRequest) -> str:
-    """The directory of a server's socket, empty where the ledger is a file."""
-    return "" if request.param == "sqlite" else str(request.getfixturevalue("postgres").home)
-
-
 def sweep(script: str, root: Path, stride: int, socket: str, *more: str) -> list[dict]:
     """Every ``stride``-th kill's findings. On a server each kill has a schema, named by ``root``."""
     root.mkdir()

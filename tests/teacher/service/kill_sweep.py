@@ -1,8 +1,9 @@
 """SIGKILL a service under load at random moments, and start it again; prints one JSON object about what is left.
 
-    python kill_sweep.py FOLDER KILLS [SEED]
+    python kill_sweep.py FOLDER KILLS [SOCKET [SEED]]
 
-One process, without threads, holds the listening socket and forks analysts that ask all the time, and the service, many times.
+The ledger is a file in FOLDER, or a schema of the server behind SOCKET. One process, without threads, holds the listening socket
+and forks analysts that ask all the time, and the service, many times.
 A connection waits in the socket until the next service takes it; one that was taken dies with its service, and is tried again.
 """
 
@@ -22,11 +23,12 @@ from socket import socket
 import numpy as np
 import torch
 
-from teacher.privacy.audit import audit
+from teacher.privacy.database import Place
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.noise import SystemEntropy
 from teacher.service.config import ServiceConfig
 from teacher.service.server import listen, server
+from tests.postgres import audited, swept
 from tests.teacher.service import tiny
 from wall.client import RemoteTeacher
 from wall.messages import Queries
@@ -58,8 +60,8 @@ def forked(work: Callable[[], None]) -> int:
     return process
 
 
-def serve(folder: Path, bound: socket) -> None:
-    made = tiny.make(folder, asked=CAP, answered=CAP, entropy=Witness(folder / "notes"), batch_size=8)
+def serve(folder: Path, bound: socket, place: Place) -> None:
+    made = tiny.make(folder, asked=CAP, answered=CAP, entropy=Witness(folder / "notes"), batch_size=8, place=place)
     server(made.app, ServiceConfig()).run(sockets=[bound])
 
 
@@ -87,12 +89,9 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def examine(folder: Path) -> dict[str, object]:
+def examine(folder: Path, place: Place) -> dict[str, object]:
     """What was told, drawn and paid."""
-    state, told = (
-        Ledger(folder / "ledger.sqlite").state,
-        [json.loads(line) for file in folder.glob("told-*") for line in file.open()],
-    )
+    state, told = Ledger(place).state, [json.loads(line) for file in folder.glob("told-*") for line in file.open()]
     drawn = {"screen": 0, "aggregate": 0}
     for line in (folder / "notes").read_text().splitlines():
         drawn[line.split()[0]] += int(line.split()[1])
@@ -108,13 +107,14 @@ def examine(folder: Path) -> dict[str, object]:
         "wrong": wrong,  # answers that are not the one stored answer of their query
         "paid": all(spent[name] >= drawn[name] >= released[name] for name in drawn),
         "lost": sum(spent.values()) - sum(released.values()),  # charges whose answers died with a service
-        "problems": audit(folder / "ledger.sqlite").problems,
+        "problems": audited(place, folder).problems,
     }
 
 
-def main(folder: Path, kills: int, seed: int) -> None:
+def main(folder: Path, kills: int, server: str, seed: int) -> None:
     torch.set_num_threads(1)
-    made, notes = tiny.make(folder, asked=CAP, answered=CAP), folder / "notes"
+    place, notes = swept(folder, server), folder / "notes"
+    made = tiny.make(folder, asked=CAP, answered=CAP, place=place)
     tokens = [made.tokens["ann"], made.tokens["bob"]]
     made.custodian.close()
     chance, config = random.Random(seed), ServiceConfig(port=0)
@@ -122,20 +122,20 @@ def main(folder: Path, kills: int, seed: int) -> None:
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         analysts = forked(lambda: analyse(folder, url, tokens))
         for _ in range(kills):
-            service, target = forked(lambda: serve(folder, bound)), _size(notes) + chance.randrange(1, 200)
+            service, target = forked(lambda: serve(folder, bound, place)), _size(notes) + chance.randrange(1, 200)
             while _size(notes) < target:  # up to some twenty draws
                 time.sleep(0.002)
                 assert os.waitpid(service, os.WNOHANG) == (0, 0)
             time.sleep(chance.uniform(0, 0.02))
             os.kill(service, signal.SIGKILL)
             os.waitpid(service, 0)
-        service = forked(lambda: serve(folder, bound))
+        service = forked(lambda: serve(folder, bound, place))
         (folder / "stop").touch()
         failed = os.waitstatus_to_exitcode(os.waitpid(analysts, 0)[1])
         os.kill(service, signal.SIGTERM)
         os.waitpid(service, 0)
-    print(json.dumps({"kills": kills, "failed": failed, **examine(folder)}))
+    print(json.dumps({"kills": kills, "failed": failed, **examine(folder, place)}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 0)
+    main(Path(sys.argv[1]), int(sys.argv[2]), "".join(sys.argv[3:4]), int("".join(sys.argv[4:5]) or 0))

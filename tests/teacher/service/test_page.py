@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 from selenium.webdriver.common.by import By
 
-from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.privacy.audit import audit
 from teacher.privacy.noise import SystemEntropy
 from teacher.service.history import History
@@ -24,7 +23,6 @@ from tests.teacher.service import tiny
 from tests.teacher.service.tiny import SPEC, client, rows, served
 from wall.messages import Outcome, Queries
 
-MECHANISM = PrivateKnn(k=9, threshold=4, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5)
 OTHER = replace(SPEC, scale=2.0)
 SITE = {"sec-fetch-site": "same-origin"}
 
@@ -34,7 +32,7 @@ class Shown:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.outcomes = folder, {spec.sha256(): Counter[int]() for spec in (SPEC, OTHER)}
-        self.made = tiny.make(folder, mechanism=MECHANISM, asked=90, answered=30, quota=500)
+        self.made = tiny.make(folder, asked=90, answered=30, quota=500)
 
     def work(self, url: str) -> None:
         self.url, tokens = url, self.made.tokens
@@ -131,7 +129,7 @@ def test_the_figures_are_those_of_the_ledger_and_of_what_callers_were_told(shown
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", shown.send().text))
     assert "90 of 90" in text
     assert f"{told[Outcome.ANSWERED]} answered {told[Outcome.ABSTAINED]} abstained {told[Outcome.CAP_REACHED]} refused" in text
-    assert "added 2 removed 2 PRIVATE" in text
+    assert "added 2 ids removed 2 PRIVATE" in text
     assert "ann analyst 80 500 bob analyst 10 – carol custodian 0 –" in text
 
 

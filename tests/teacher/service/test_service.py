@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,16 +18,21 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from teacher import updates
 from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.radius import RadiusNeighbours
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.audit import audit
+from teacher.privacy.database import Place
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.noise import SystemEntropy
 from teacher.privacy.unsafe import UnsafeTape
 from teacher.service import models
+from teacher.service.calls import Call, Calls
 from teacher.service.config import ServiceConfig
 from teacher.teacher import Teacher
+from tests.postgres import audited
+from tests.teacher.privacy.test_ledger import plan
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, client, rows, served
 from wall.cells import Cells
@@ -106,13 +112,13 @@ def test_counts_are_those_of_the_teacher_in_process(tmp_path: Path) -> None:
     assert (found.receipt.served, again.receipt.served) == (0, 1)
 
 
-def test_a_restarted_service_serves_what_it_answered(tmp_path: Path) -> None:
+def test_a_restarted_service_serves_what_it_answered(tmp_path: Path, place: Place) -> None:
     """The client notices nothing: its extractor is sent again, its queries are known."""
-    made = tiny.make(tmp_path)
+    made = tiny.make(tmp_path, place=place)
     with served(made) as url, client(url, made.tokens["ann"]) as remote:
         first = remote.answer(Queries(rows(20, 1)))
         port = int(url.rpartition(":")[2])
-    again = tiny.make(tmp_path)
+    again = tiny.make(tmp_path, place=place)
     with served(again, ServiceConfig(port=port)) as url, client(url, again.tokens["ann"], spec=None) as remote:
         remote._spec = SPEC  # as a client that was there before
         second = remote.answer(Queries(rows(20, 1)))
@@ -121,9 +127,9 @@ def test_a_restarted_service_serves_what_it_answered(tmp_path: Path) -> None:
     assert second.receipt.charged == {"screen": 0, "aggregate": 0}
 
 
-def test_concurrent_callers_share_batches_and_never_overspend(tmp_path: Path) -> None:
+def test_concurrent_callers_share_batches_and_never_overspend(tmp_path: Path, place: Place) -> None:
     """Eight callers ask 8 x 60 queries, a third of them the same, against a cap of 200."""
-    made = tiny.make(tmp_path, asked=200, answered=50)
+    made = tiny.make(tmp_path, asked=200, answered=50, place=place)
     gathered: list[int] = []
     together = made.service.teacher.answer_together
     made.service.teacher.answer_together = lambda calls: gathered.append(len(calls)) or together(calls)  # type: ignore[method-assign]
@@ -145,12 +151,12 @@ def test_concurrent_callers_share_batches_and_never_overspend(tmp_path: Path) ->
     told = [f[0] for f in found]
     shared = [tuple(t[row.tobytes()] for row in rows(20, 9)) for t in told]
     assert len(set(shared)) == 1  # one answer for each query, whoever asks
-    spent = Ledger(tmp_path / LEDGER).state.spent
+    spent = Ledger(place).state.spent
     assert spent[0, "screen"] == 200
     assert spent[0, "aggregate"] <= 50
     # a repeated request of a key gets its stored receipt, so the callers' sums can count a charge twice, never miss one
     assert sum(f[1] for f in found) >= 200
-    assert audit(tmp_path / LEDGER).problems == []
+    assert audited(place, tmp_path).problems == []
     assert max(gathered) > 1
 
 
@@ -226,23 +232,52 @@ def test_what_leaves_is_documented(shared: tuple[tiny.Made, str]) -> None:
     models.Problem.model_validate(call(url, token, path="nowhere").json(), strict=True)
 
 
-def test_a_keys_cap_is_below_the_plans_and_a_refused_request_is_not_charged(tmp_path: Path) -> None:
-    made = tiny.make(tmp_path, quota=30)
+def test_a_keys_cap_is_below_the_plans_and_a_refused_request_is_not_charged(tmp_path: Path, place: Place) -> None:
+    made = tiny.make(tmp_path, quota=30, place=place)
     with served(made) as url, client(url, made.tokens["ann"]) as ann, client(url, made.tokens["bob"]) as bob:
         ann.answer(Queries(rows(25, 1)))
-        before = Ledger(tmp_path / LEDGER).state.head
+        before = Ledger(place).state.head
         with pytest.raises(Refused, match="more new queries") as refusal:
             ann.answer(Queries(rows(40, 2)))
         assert refusal.value.code == "quota_reached"
-        assert Ledger(tmp_path / LEDGER).state.head == before
+        assert Ledger(place).state.head == before
         assert ann.answer(Queries(np.concatenate([rows(25, 1), rows(5, 3)]))).receipt.charged["screen"] == 5
         bob.answer(Queries(rows(40, 2)))
         assert ann.answer(Queries(rows(40, 2))).receipt.served == 40  # known by now, so nothing is charged
         assert ann.budget()["charged"] == ann.budget()["queries"] == 30
         assert [entry["caller"] for entry in ann.receipts()] == ["ann"] * len(ann.receipts())
-    again = tiny.make(tmp_path)  # the cap survives a restart
+    again = tiny.make(tmp_path, place=place)  # the cap survives a restart
     assert again.service.desk.calls.charged == {"ann": 30, "bob": 40}
     again.custodian.close()
+
+
+def test_a_cap_is_kept_by_services_that_share_a_ledger(place: Place) -> None:
+    """Each asks its own memory first, which knows nothing of the other; the note's transaction decides."""
+    ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
+    one, other = Calls(ledger), Calls(Ledger(place))
+    call = Call("ann", 0, 20, 0)
+    assert one.note([(call, 50), (replace(call, caller="bob"), None), (call, 50)]) == [True, True, True]
+    assert other.charged["ann"] == 0
+    assert other.note([(call, 50), (replace(call, queries=10), 50), (replace(call, queries=0), 1), (call, 50)]) == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert other.charged["ann"] == 50
+    assert [(found.caller, found.queries) for found in one.listed()] == [("ann", 20), ("bob", 20), ("ann", 20), ("ann", 10)]
+
+
+def test_a_caller_that_another_service_charged_meanwhile_is_refused(tmp_path: Path, place: Place) -> None:
+    made = tiny.make(tmp_path, quota=30, place=place)
+    with served(made) as url, client(url, made.tokens["ann"]) as ann:
+        Calls(Ledger(place)).note([(Call("ann", 0, 25, 0), None)])
+        before = Ledger(place).state.head
+        with pytest.raises(Refused) as refusal:
+            ann.answer(Queries(rows(10, 1)))
+        assert refusal.value.code == "quota_reached"
+        assert Ledger(place).state.head == before
+        assert ann.answer(Queries(rows(5, 1))).receipt.charged["screen"] == 5
 
 
 def test_past_the_plans_cap_queries_are_refused_one_by_one(tmp_path: Path) -> None:
@@ -274,8 +309,8 @@ def test_a_failure_is_one_constant_and_is_not_tried_again(tmp_path: Path, capfd:
     assert {line["status"] for line in made.lines if line.get("route") == "/v1/labels"} == {503}
 
 
-def test_records_come_and_go(tmp_path: Path) -> None:
-    made = tiny.make(tmp_path)
+def test_records_come_and_go(tmp_path: Path, place: Place) -> None:
+    made = tiny.make(tmp_path, place=place)
     new, labels, ids = rows(4, 50), np.array([0, 1, 2, 0]), np.array([500, 501, 502, -3])
     held = lambda: made.service.teacher._opened().ids.tolist()  # noqa: E731
     with served(made) as url, client(url, made.tokens["carol"], spec=None) as carol:
@@ -289,7 +324,8 @@ def test_records_come_and_go(tmp_path: Path) -> None:
         assert set(held()) == ({*range(80), *ids.tolist()} - {500, 3})
         carol.add(new, labels, ids)  # once more after a removal is no repetition
         assert 500 in held()
-    again = tiny.make(tmp_path)
+    again = tiny.make(tmp_path, place=place)
+    assert again.service.ledger.in_custody(updates.counts) == (4, 2)  # 12345, too, will not be taken from the source
     assert set(again.service.teacher._opened().ids.tolist()) == ({*range(80), *ids.tolist()} - {3})
     again.custodian.close()
 
@@ -360,6 +396,40 @@ def self_signed(folder: Path) -> Path:
     (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, plain[1], plain[0]))
     (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     return folder / "cert.pem"
+
+
+def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path: Path) -> None:
+    """The batch at work is charged, drawn, stored and sent; what waits was not charged, and is told to come back."""
+    made, working, go_on = tiny.make(tmp_path), threading.Event(), threading.Event()
+    teacher = made.service.teacher
+    together = teacher.answer_together
+    teacher.answer_together = lambda calls: (working.set(), go_on.wait(60), together(calls))[2]  # type: ignore[method-assign]
+
+    def ask(url: str, name: str, seed: int) -> Answers:
+        with client(url, made.tokens[name], patience=0, spec=None) as remote:
+            remote._spec = SPEC
+            return remote.answer(Queries(rows(16, seed)))
+
+    with ThreadPoolExecutor(3) as pool, served(made) as url:
+        with client(url, made.tokens["ann"]):
+            pass
+        first = pool.submit(ask, url, "ann", 1)
+        assert working.wait(60)
+        second = pool.submit(ask, url, "bob", 2)
+        while made.service.desk.waiting < 2:
+            time.sleep(0.01)
+        closing = pool.submit(made.service.desk.close)
+        while not made.service.desk._closing:
+            time.sleep(0.01)
+        go_on.set()
+        closing.result()
+        assert len(first.result().labels) == 16
+        with pytest.raises(Refused) as refusal:
+            second.result()
+        assert refusal.value.code == "shutting_down"
+    state = Ledger(tmp_path / LEDGER).state
+    assert len(state.results) == state.spent[0, "screen"] == 16
+    assert audit(tmp_path / LEDGER).problems == []
 
 
 def test_a_fast_caller_is_told_to_come_back(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from fastapi import FastAPI
 from teacher.custodian import Custodian, open_custodian
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.registry import AnyMechanism
+from teacher.privacy.database import Place
+from teacher.privacy.ledger_url import LedgerUrl
 from teacher.privacy.noise import SystemEntropy
 from teacher.privacy.plan import Plan, Slot
 from teacher.records import Records
@@ -61,12 +63,15 @@ def make(
     entropy: object = None,
     batch_size: int = 16,
     quota: int | None = None,
+    place: Place | None = None,
     records: Callable[[], Records] = lambda: Records(rows(RECORDS, 0), np.arange(RECORDS) % CLASSES, np.arange(RECORDS)),
 ) -> Made:
-    """A service in ``folder``, which may be one of before. ``quota``: cap on ann's new queries."""
+    """A service in ``folder``, which may be one of before. ``quota``: cap on ann's new queries; ``place``: of the ledger, a file
+    in the folder unless it is a server's."""
     entropy = entropy or SystemEntropy()
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
-    custodian = open_custodian(folder, data={}, plan=plan, unsafe=entropy.unsafe)  # type: ignore[attr-defined]
+    ledger_url = place if isinstance(place, LedgerUrl) else None
+    custodian = open_custodian(folder, data={}, plan=plan, unsafe=entropy.unsafe, ledger_url=ledger_url)  # type: ignore[attr-defined]
     keys = Keys(folder)
     roles = {"ann": "analyst", "bob": "analyst", "carol": "custodian"}
     if not keys.listed():
