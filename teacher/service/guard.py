@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import threading
 import time
@@ -31,6 +32,7 @@ STATUS = {
     "ledger_refused": 503,
     "teacher_failed": 503,
 }
+SLOWEST = 300  # seconds
 BUSY = ("too_fast", "busy", "shutting_down")  # what a client tries again by itself
 BEARER, BASIC = "bearer ", "basic "
 CHALLENGES = {"unauthorized": "Bearer", "sign_in": 'Basic realm="labelwall custodian", charset="UTF-8"'}
@@ -110,16 +112,32 @@ def _password(credentials: str) -> str:
         return ""
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The body, of at most ``limit`` bytes and not compressed; a larger one is not read to its end.
+class Bodies:
+    """Reads request bodies, of so many bytes (``room``) at once in all, each within SLOWEST seconds."""
 
-    Raises Refused.
-    """
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise Refused("invalid_input", "`content-encoding` must be identity: bodies are not unpacked here.")
-    declared = request.headers.get("content-length", "0")
-    if not (declared.isdigit() and len(declared) < 16) or int(declared) > limit:
-        raise failed("too_large")
+    def __init__(self, room: int) -> None:
+        self._room, self._held = room, 0
+
+    async def read(self, request: Request, limit: int) -> bytes:
+        """A body of at most ``limit`` bytes, not compressed; a larger one is not read to its end. Raises Refused."""
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise Refused("invalid_input", "`content-encoding` must be identity: bodies are not unpacked here.")
+        declared = request.headers.get("content-length", str(limit))  # none: as much as there may be
+        if not (declared.isdigit() and len(declared) < 16) or int(declared) > limit:
+            raise failed("too_large")
+        if self._held and self._held + int(declared) > self._room:
+            raise failed("busy")
+        self._held += int(declared)
+        try:
+            async with asyncio.timeout(SLOWEST):
+                return await _received(request, limit)
+        except TimeoutError as error:
+            raise Refused("invalid_request", f"the body must arrive within {SLOWEST} seconds.") from error
+        finally:
+            self._held -= int(declared)
+
+
+async def _received(request: Request, limit: int) -> bytes:
     body = bytearray()
     async for part in request.stream():
         body += part

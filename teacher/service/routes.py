@@ -25,7 +25,7 @@ from teacher.records import Records
 from teacher.service import models
 from teacher.service.config import ServiceConfig
 from teacher.service.desk import Desk
-from teacher.service.guard import STATUS, Guard, read_body
+from teacher.service.guard import STATUS, Bodies, Guard
 from teacher.service.jobs import Ask, Extractor, Job, Task, distinct, failed, job_id
 from teacher.service.keys import Key
 from teacher.teacher import Teacher
@@ -54,6 +54,7 @@ class Service:
     teacher: Teacher
     ledger: Ledger
     guard: Guard
+    bodies: Bodies
     config: ServiceConfig
     learned: Learned
     directory: Path
@@ -183,7 +184,7 @@ def _copied(service: Service) -> Iterator[Path]:
 async def send_extractor(request: Request, key: Analyst, sha256: Named, wait: Wait = 0.0) -> Response:
     """Send a feature map, by name and safetensors. The private records are embedded with it; nothing is released."""
     service = the(request)
-    body = await read_body(request, service.config.max_extractor * MIB)
+    body = await service.bodies.read(request, service.config.max_extractor * MIB)
     extractor = await run_in_threadpool(_received, service, body, _media(request), sha256)
 
     def work() -> dict[str, object]:
@@ -223,7 +224,7 @@ def _known(service: Service, sha256: str) -> Extractor:
 async def ask(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0, wait: Wait = 0.0) -> Response:
     """Ask for noisy labels of public inputs. A query that was asked before gets its stored answer and costs nothing."""
     service = the(request)
-    body = await read_body(request, service.config.max_request * MIB)
+    body = await service.bodies.read(request, service.config.max_request * MIB)
     used = _known(service, extractor)
     identity = job_id(key.name, "labels", {"slot": slot, "extractor": extractor, "media": _media(request)}, body)
 
@@ -246,7 +247,7 @@ async def ask(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0,
 async def count(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0, wait: Wait = 0.0) -> Response:
     """Ask for the noisy votes of all records in public cells: one release for the whole set."""
     service = the(request)
-    body = await read_body(request, service.config.max_request * MIB)
+    body = await service.bodies.read(request, service.config.max_request * MIB)
     used = _known(service, extractor)
     cells = Cells((await run_in_threadpool(decode, body, _media(request), ("centers",)))["centers"], slot)
     identity = job_id(key.name, "cells", {"slot": slot, "extractor": extractor, "media": _media(request)}, body)
@@ -258,7 +259,7 @@ async def count(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 
 async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
     """Add records. A row that is there already, with the same content, is left alone."""
     service = the(request)
-    body = await read_body(request, service.config.max_request * MIB)
+    body = await service.bodies.read(request, service.config.max_request * MIB)
     found = await run_in_threadpool(decode, body, _media(request), ("inputs", "labels", "ids"), service.config.max_rows)
     records = Records(found["inputs"], found["labels"], found["ids"])
 
@@ -274,7 +275,9 @@ async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Res
 async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
     """Remove records by their ids; their data is deleted. An id that is not there is no error."""
     service = the(request)
-    body = await read_body(request, service.config.max_request * MIB)  # FastAPI would read it before the key, and all of it
+    body = await service.bodies.read(
+        request, service.config.max_request * MIB
+    )  # FastAPI would read it before the key, and all of it
     try:
         removal = models.Removal.model_validate_json(body)
     except ValidationError as error:

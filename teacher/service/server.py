@@ -18,7 +18,7 @@ from teacher.records import Records
 from teacher.service.app import Log, create_app, log_line
 from teacher.service.config import ServiceConfig
 from teacher.service.desk import Desk
-from teacher.service.guard import Guard, Rates
+from teacher.service.guard import Bodies, Guard, Rates
 from teacher.service.keys import Keys
 from teacher.service.routes import MIB, Service
 from teacher.teacher import Teacher
@@ -70,6 +70,7 @@ def build_app(
         teacher=teacher,
         ledger=ledger,
         guard=Guard(keys, Rates(config.requests_per_second)),
+        bodies=Bodies(room),
         config=config,
         learned=learned,
         directory=custodian.directory,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import threading
 import time
@@ -430,6 +431,36 @@ def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path
     state = Ledger(tmp_path / LEDGER).state
     assert len(state.results) == state.spent[0, "screen"] == 16
     assert audit(tmp_path / LEDGER).problems == []
+
+
+def test_bodies_that_arrive_slowly_fill_the_room_and_end(shared: tuple[tiny.Made, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is being read counts before it has come, so that no number of callers takes more memory than there is room for."""
+    made, url = shared
+    monkeypatch.setattr("teacher.service.guard.SLOWEST", 2)
+    monkeypatch.setattr(made.service.bodies, "_room", 1000)
+    go_on, headers = threading.Event(), {"authorization": f"Bearer {made.tokens['carol']}", "content-length": "900"}
+
+    def slowly() -> Iterator[bytes]:
+        yield b"x"
+        go_on.wait(60)
+        yield b"x" * 899
+
+    def post(content: object, **more: str) -> httpx.Response:
+        send = {"headers": {**headers, **more}, "trust_env": False, "timeout": 60}
+        return httpx.post(f"{url}/v1/records/removals", content=content, **send)  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(post, slowly())
+        while made.service.bodies._held != 900:
+            time.sleep(0.01)
+        crowded = post(b"x" * 900)
+        assert (crowded.status_code, crowded.json()["code"]) == (503, "busy")
+        while made.service.bodies._held:  # until its time is over
+            time.sleep(0.01)
+        go_on.set()
+        with contextlib.suppress(httpx.TransportError):  # the connection may be closed by then
+            assert slow.result().json()["code"] == "invalid_request"
+    assert post(b"x" * 900).json()["code"] == "invalid_request"  # read, and not understood
 
 
 def test_a_fast_caller_is_told_to_come_back(tmp_path: Path) -> None:
