@@ -325,6 +325,7 @@ def test_records_come_and_go(tmp_path: Path, place: Place) -> None:
         assert set(held()) == ({*range(80), *ids.tolist()} - {500, 3})
         carol.add(new, labels, ids)  # once more after a removal is no repetition
         assert 500 in held()
+        assert httpx.get(url, auth=("", made.tokens["carol"]), trust_env=False).status_code == 200  # the page, on either ledger
     again = tiny.make(tmp_path, place=place)
     assert again.service.ledger.in_custody(updates.counts) == (4, 2)  # 12345, too, will not be taken from the source
     assert set(again.service.teacher._opened().ids.tolist()) == ({*range(80), *ids.tolist()} - {3})
