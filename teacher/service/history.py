@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ class Round:
 
 
 class History:
-    """The entries of one ledger, read as far as ``position``.
+    """The entries of one ledger, read as far as ``position``. For one thread at a time.
 
     ``rounds``: in the order in which their extractors were first used; one that is used again goes on where it was.
     ``points``: (entry, releases charged up to it in the order of the plan's list), one for each charge.
@@ -49,15 +48,13 @@ class History:
         self._charges: dict[int, tuple[int, str]] = {}
         self._unsettled: dict[str, dict[str, Value]] = {}
         self._works: list[tuple[int, Round]] = []  # entries that charge or release, and under which extractor
-        self._lock = threading.Lock()
 
     def catch_up(self) -> None:
         """Take in what was written since. Raises LedgerMismatch where the ledger can not be read."""
-        with self._lock:
-            while found := self._ledger.entries_after(self.position, AT_ONCE):
-                for seq, kind, body in found:
-                    self._take(seq, kind, json.loads(body))
-                    self.position = seq
+        while found := self._ledger.entries_after(self.position, AT_ONCE):
+            for seq, kind, body in found:
+                self._take(seq, kind, json.loads(body))
+                self.position = seq
 
     def round_after(self, position: int) -> Round | None:
         """The round of the first charge or release after an entry, None where nothing came of it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import threading
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,6 +73,7 @@ class Page:
 
     def __init__(self, service: Service) -> None:
         self._service, self._history = service, History(service.ledger, service.plan)
+        self._alone = threading.Lock()  # the history grows while a page is made
         self._readings: dict[tuple[int, ...], float] = {}
         loader = FileSystemLoader(FOLDER)
         environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -89,6 +91,10 @@ class Page:
 
     def render(self, finding: Finding | None) -> str:
         """The document. Raises LedgerMismatch where the ledger can not be read."""
+        with self._alone:
+            return self._rendered(finding)
+
+    def _rendered(self, finding: Finding | None) -> str:
         service, figures = self._service, self._service.desk.figures
         self._history.catch_up()
         added, removed = service.ledger.in_custody(updates.counts)
@@ -148,7 +154,8 @@ class Page:
 
     def _callers(self) -> list[dict[str, object]]:
         """Everybody who holds a key or was charged, by name."""
-        charged, keys, now = self._service.desk.calls.charged, defaultdict[str, list[Key]](list), datetime.now(UTC).timestamp()
+        charged = Counter(dict(self._service.desk.calls.charged))  # a copy: the writer's thread goes on
+        keys, now = defaultdict[str, list[Key]](list), datetime.now(UTC).timestamp()
         for key in self._service.guard.keys().values():
             keys[key.name].append(key)
         shown = []

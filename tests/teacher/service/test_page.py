@@ -6,6 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,6 +141,13 @@ def test_a_replay_in_small_steps_is_the_same(shown: Shown, monkeypatch: pytest.M
     steps = History(shown.made.service.ledger, shown.made.service.plan)
     steps.catch_up()
     assert (steps.rounds, steps.points, steps.position) == (whole.rounds, whole.points, whole.position)
+
+
+def test_pages_that_are_made_at_once_are_the_same(shown: Shown) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: shown.send(), range(12)))
+    assert {reply.status_code for reply in found} == {200}
+    assert len({reply.text for reply in found}) == 1
 
 
 def test_names_are_text_and_a_revoked_key_ends_at_once(tmp_path: Path) -> None:
