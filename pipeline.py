@@ -135,7 +135,9 @@ def _predict(args: Sequence[str]) -> int:
 
     out = Path(rest.out)
     answers = predict(config, Path(rest.queries), out, slot=rest.slot, entropy=SystemEntropy(), console=console)
-    print(f"{(answers.labels >= 0).sum()} of {len(answers.labels)} answered, {answers.receipt.served} known before: {out}")
+    from wall.attributes import said
+
+    print(f"{said(answers.labels).sum()} of {len(answers.labels)} answered, {answers.receipt.served} known before: {out}")
     return 0
 
 

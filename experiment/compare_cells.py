@@ -21,6 +21,7 @@ from teacher.embeddings import embed_records
 from teacher.features import Embedder
 from teacher.privacy.conversion import round_up
 from teacher.records import open_records
+from wall.attributes import unpack
 from wall.backbones import preprocess
 from wall.errors import InvalidInput
 from wall.sources import PublicData, Task, describe, read_public
@@ -62,15 +63,16 @@ def reference_result(config: CompareConfig, private: bool, seed: int, folder: Pa
     task, public = describe(config.data), read_public(config.data)
     if private:
         records = open_records(config.data, task)
-        inputs, labels = records.inputs, records.labels
+        inputs = records.inputs
+        labels = unpack(records.labels, task.num_classes) if task.attributes else records.labels
     elif public.labels is None:
         raise InvalidInput("methods.reference", "non_private where the public rows have no labels", "true_labels")
     else:
         inputs, labels = public.inputs, public.labels
-    pool = Pool(inputs, task.num_classes, *channel_statistics(public.inputs))
+    pool = Pool(inputs, task.num_classes, *channel_statistics(public.inputs), task.attributes)
     trained = train(config.student, pool, labels, run_dir=folder, seed=seed)
     spec = pool.spec(config.student.backbone, trained.weights)
-    accuracy = float((predict(spec, public.test_inputs) == public.test_labels).mean())
+    accuracy = float((predict(spec, public.test_inputs, task.attributes) == public.test_labels).mean())
     return {"epsilon": None, "labels": None if private else len(labels), "label_accuracy": 1.0, "accuracy": accuracy}
 
 

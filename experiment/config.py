@@ -9,6 +9,7 @@ from typing import Literal
 from student.config import StudentConfig
 from teacher.mechanisms.batch import BatchMechanism
 from teacher.mechanisms.ind_knn import IndKnn
+from teacher.mechanisms.multilabel import MultiLabel
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.registry import AnyMechanism
 from teacher.privacy.ledger_url import LedgerUrl
@@ -132,6 +133,7 @@ class Config:
         for number in range(1, len(self.rounds) + 1):
             if self.rounds[number - 1].queries is None and not self.mechanism_of(number).once_a_round:
                 raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
+            check_labels(self.data, self.mechanism_of(number))
         self.ledger_url()
         self.plan()  # the budget's own rules
 
@@ -173,6 +175,13 @@ def _slot(mechanism: AnyMechanism, caps: CapsConfig, rounds: list[RoundConfig], 
         raise InvalidInput(f"mechanism.{next(iter(own))}", rule, None)
     planned = mechanism.planned(budget.epsilon, budget.delta, asked)
     return Slot(planned.fields(), planned.releases(asked, min(asked, answered)))
+
+
+def check_labels(data: DataConfig, mechanism: AnyMechanism) -> None:
+    """Raises InvalidInput unless the mechanism answers with what rows have: a class, or attributes."""
+    if isinstance(mechanism, MultiLabel) != data.attributes:
+        rule = "private_knn_attributes or gnmax_attributes where rows have attributes, and only there"
+        raise InvalidInput("mechanism.kind", rule, mechanism.kind)
 
 
 def first_extractor(config: Config, task: Task) -> ExtractorSpec:

@@ -9,6 +9,7 @@ import numpy as np
 
 from experiment import plots
 from experiment.run_folder import RunFolder
+from wall.attributes import said
 from wall.errors import LabelwallError
 from wall.messages import ABSTAINED, Outcome
 from wall.sources import DataConfig, PublicData, read_public
@@ -18,7 +19,10 @@ MOST = 10  # images shown for each round and outcome
 
 @dataclass(frozen=True)
 class Example:
-    """``image``: a PNG file; ``given``: the class released for it, None for none; ``true``: its own, None where unknown."""
+    """``image``: a PNG file; ``given``: the class released for it, None for none; ``true``: its own, None where unknown.
+
+    Where rows have attributes, both name those present, and those unsaid with a question mark.
+    """
 
     image: bytes
     given: str | None
@@ -51,6 +55,16 @@ def examples(data: DataConfig, folder: RunFolder, rounds: int, class_names: Sequ
     return [_of_round(number, public, *answers, class_names) for number, answers in enumerate(stored, start=1)]
 
 
+def _named(label: np.ndarray, names: Sequence[str]) -> str | None:
+    """A label, int64 [] or [c], for a reader; None where nothing is said."""
+    if not said(label[np.newaxis])[0]:
+        return None
+    if label.ndim == 0:
+        return names[int(label)]
+    shown = [name + "?" * (bit == ABSTAINED) for name, bit in zip(names, label.tolist(), strict=True) if bit]
+    return ", ".join(shown) or "none of them"
+
+
 def _of_round(
     number: int, public: PublicData, rows: np.ndarray, labels: np.ndarray, outcomes: np.ndarray, names: Sequence[str]
 ) -> RoundExamples:
@@ -60,8 +74,8 @@ def _of_round(
         return [
             Example(
                 image=plots.png(public.inputs[rows[at]]),
-                given=None if labels[at] == ABSTAINED else names[labels[at]],
-                true=None if public.labels is None else names[public.labels[rows[at]]],
+                given=_named(labels[at], names),
+                true=None if public.labels is None else _named(public.labels[rows[at]], names),
             )
             for at in np.flatnonzero(outcomes == outcome)[:MOST]
         ]

@@ -105,6 +105,26 @@ def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
     return svg(draw, height=WIDTH)
 
 
+def attribute_accuracy(counts: np.ndarray, names: Sequence[str]) -> bytes:
+    """SVG of ``counts``: int64 [n_attributes, 2, 2], by attribute, true and predicted; the share that is right, beside that of
+    always saying what is more frequent."""
+    rows = counts.sum(axis=(1, 2))
+    right, frequent = 100 * counts.trace(axis1=1, axis2=2) / rows, 100 * counts.sum(axis=2).max(axis=1) / rows
+
+    def draw(axes: Axes) -> None:
+        places = np.arange(len(names))
+        bars = axes.barh(places, right, color=STUDENT, height=0.6, label="student")
+        axes.bar_label(bars, fmt="%.1f", padding=3)
+        axes.plot(frequent, places, linestyle="none", marker="|", markersize=12, color=LABELS, label="the more frequent answer")
+        axes.set_yticks(places, names)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 108)
+        axes.set_xlabel("test rows right, percent")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+
+    return svg(draw, height=1.2 + 0.3 * len(names))
+
+
 def curve(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: str, y: str) -> bytes:
     """SVG of lines over training. ``series``: name -> (x values, y values of the same length)."""
 

@@ -25,7 +25,8 @@ def predict(config: Config, queries: Path, out: Path, *, slot: int, entropy: Ent
     """Answer the rows of an npz file with the first round's features; known queries are served from the ledger.
 
     ``queries``: an npz file with the array ``x``, rows like the data set's public inputs. Written: ``out``, an npz file with
-    ``labels`` (int64 [n], -1: none) and ``outcomes`` (uint8 [n]); beside it ``.receipt.json`` (cost, what is left, the ledger's
+    ``labels`` (int64 [n], or attributes [n, c]; -1: none) and ``outcomes`` (uint8 [n]); beside it ``.receipt.json`` (cost, what
+    is left, the ledger's
     head, certified epsilon and delta) and ``.ledger.sqlite``, an auditor's copy.
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData; nothing is read before the plan is affordable.

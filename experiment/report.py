@@ -135,7 +135,10 @@ def contents(run: FinishedRun) -> dict[str, object]:
         "charges": _charges(run),
         "accuracy_plot": plots.accuracy_by_round(labels, students),
         "epsilon_plot": plots.epsilon_by_round(readings, certified, plan.epsilon),
-        "confusion_plot": plots.confusion_matrix(np.array(run.rounds[-1]["confusion"]), names),
+        "attributes": run.config.data.attributes,
+        "confusion_plot": (plots.attribute_accuracy if run.config.data.attributes else plots.confusion_matrix)(
+            np.array(run.rounds[-1]["confusion"]), names
+        ),
         "curves": training_curves([r["history"] for r in run.rounds]),
         "examples": examples(run.config.data, run.folder, len(run.rounds), names),
         "config": yaml.safe_dump(shown_config(run.config), sort_keys=False, allow_unicode=True),

@@ -26,6 +26,7 @@ from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.accountant import certificates, certified_epsilon, reading, require_affordable
 from teacher.privacy.conversion import round_up
 from teacher.privacy.noise import Entropy
+from wall.attributes import said
 from wall.errors import LabelwallError
 from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries
 from wall.sources import PublicData, Task, describe, read_public
@@ -74,7 +75,7 @@ def run(config: Config, run_dir: Path, *, entropy: Entropy, console: Console, is
     task = describe(config.data)
     public = read_public(config.data, lambda done, total: console.progress("reading public rows", done, total))
     first_extractor(config, task)  # fails early
-    check(config.student, task.input_shape, task.num_classes)
+    check(config.student, task.input_shape, task.num_classes, task.attributes)
     directory = Path(config.custodian_dir or f"{run_dir}.custodian")
     with teacher_of(config, task, directory, entropy, console, known_dataset=known, isolate=isolate) as teacher:
         teacher.export(folder.ledger)
@@ -115,7 +116,7 @@ def _status(experiment: Experiment, number: int) -> np.ndarray:
     status = np.zeros(len(experiment.public.inputs), dtype=np.uint8)
     for earlier in range(1, number):
         rows, labels, _ = experiment.folder.load_answers(earlier)
-        status[rows] = np.maximum(status[rows], np.where(labels == ABSTAINED, 1, 2))
+        status[rows] = np.maximum(status[rows], np.where(said(labels), 2, 1))
     return status
 
 
@@ -162,15 +163,16 @@ def _choose(experiment: Experiment, number: int, extractor: ExtractorSpec, wante
 
 
 def released_labels(folder: RunFolder, number: int, size: int) -> np.ndarray:
-    """All labels released up to round ``number``: int64 [size], -1 where there is none.
+    """All labels released up to round ``number``: int64 [size] or, of attributes, [size, c], -1 where there is none.
 
     Where a row was asked again the later word counts, an abstention too: better features found it doubtful. A refusal says
     nothing.
     """
-    labels = np.full(size, ABSTAINED, dtype=np.int64)
+    labels = np.full((size, *folder.load_answers(number)[1].shape[1:]), ABSTAINED, dtype=np.int64)
     for earlier in range(1, number + 1):
         rows, answered, outcomes = folder.load_answers(earlier)
-        labels[rows] = np.where(outcomes == Outcome.CAP_REACHED, labels[rows], answered)
+        counted = outcomes != Outcome.CAP_REACHED
+        labels[rows[counted]] = answered[counted]
     return labels
 
 
@@ -178,9 +180,10 @@ def _train(experiment: Experiment, number: int, answers: Answers, rows: np.ndarr
     started = time.perf_counter()
     config, public, task, folder = experiment.config, experiment.public, experiment.task, experiment.folder
     labels = released_labels(folder, number, len(public.inputs))
-    if not (labels != ABSTAINED).any():
+    if not said(labels).any():
         raise LabelwallError("no query was answered, so there is nothing to train on. Lower the threshold or ask more queries.")
-    pool, seed = Pool(public.inputs, task.num_classes, *channel_statistics(public.inputs)), config.seed * 1000 + number
+    seed = config.seed * 1000 + number
+    pool = Pool(public.inputs, task.num_classes, *channel_statistics(public.inputs), task.attributes)
     kept = prune(config.student, pool, labels, seed=seed)
     trained = train(
         config.student,
@@ -208,28 +211,35 @@ def _metrics(
     trained: TrainedStudent,
     exported: ExtractorSpec,
 ) -> dict:
-    public, state = experiment.public, experiment.folder.ledger_state()
-    answered, classes = answers.labels != ABSTAINED, experiment.task.num_classes
-    truth = None if public.labels is None else public.labels[rows]
-    right = None if truth is None or not answered.any() else float((answers.labels == truth)[answered].mean())
-    predicted = predict(exported, public.test_inputs)
-    confusion = np.zeros((classes, classes), dtype=np.int64)  # [true, predicted]
-    np.add.at(confusion, (public.test_labels, predicted), 1)
+    public, task, state = experiment.public, experiment.task, experiment.folder.ledger_state()
+    known, truth = answers.labels != ABSTAINED, None if public.labels is None else public.labels[rows]
+    right = None if truth is None or not known.any() else float((answers.labels == truth)[known].mean())
+    predicted = predict(exported, public.test_inputs, task.attributes)
     assert state.plan is not None
     return {
         "asked": len(rows),
-        "answered": int(answered.sum()),
+        "answered": int(said(answers.labels).sum()),
         "abstained": int((answers.outcomes == Outcome.ABSTAINED).sum()),
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
         "label_accuracy": right,
-        "student_accuracy": float(np.trace(confusion) / max(1, confusion.sum())),
+        "student_accuracy": float((predicted == public.test_labels).mean()),
         # Another certificate than the reading's may be smaller for all that the caps allow, hence for what was bought of it.
         "epsilon_reading": round_up(min(reading(state.plan, state.counts()), certified_epsilon(state.plan))),
         "extractor": extractor.backbone,
         "ledger_head": answers.receipt.ledger_head,
-        "confusion": confusion.tolist(),
+        "confusion": _confusion(public.test_labels, predicted, task).tolist(),
         "history": trained.history,
     }
+
+
+def _confusion(truth: np.ndarray, predicted: np.ndarray, task: Task) -> np.ndarray:
+    """Test rows by true and predicted class, int64 [c, c]; of attributes, by attribute, true and predicted: int64 [c, 2, 2]."""
+    if task.attributes:
+        pairs = np.stack([(truth == i) & (predicted == j) for i, j in np.ndindex(2, 2)], axis=-1)  # [n, c, 4]
+        return pairs.sum(axis=0).reshape(-1, 2, 2)
+    counts = np.zeros((task.num_classes, task.num_classes), dtype=np.int64)
+    np.add.at(counts, (truth, predicted), 1)
+    return counts
 
 
 def channel_statistics(inputs: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from experiment.config import Config
+from experiment.printed import printed_for
 from teacher.privacy.accountant import certificates, certified_epsilon
 from teacher.privacy.conversion import round_up
 
 
 def describe_plan(config: Config) -> dict[str, object]:
-    """What `plan --json` prints: epsilon, delta, budget, certificates (name -> epsilon), certified names, rounds and caps."""
+    """What `plan --json` prints: epsilon, delta, budget, certificates (name -> epsilon), certified names, rounds and caps; and
+    what a paper prints for the same parameters, where one does."""
     plan, slots = config.plan(), config.slots()
     found = certificates(plan)
     rounds = [
@@ -20,7 +22,9 @@ def describe_plan(config: Config) -> dict[str, object]:
         }
         for r, slot in zip(config.rounds, slots, strict=True)
     ]
+    row = printed_for(plan)
     return {
+        "printed": None if row is None else {"where": f"{row.table}, {row.name}", "epsilon": row.epsilon},
         "epsilon": round_up(certified_epsilon(plan)),
         "delta": plan.delta,
         "budget": plan.epsilon,
@@ -36,6 +40,10 @@ def render_plan(shown: dict) -> str:
     for name, epsilon in sorted(shown["certificates"].items(), key=lambda item: item[1]):
         note = "" if name in shown["certified"] else "   not certified: continuous noise"
         lines.append(f"  {name:36} {epsilon:8.3f}{note}")
+    if shown["printed"]:
+        lines.append(
+            f"  {shown['printed']['where']:36} {shown['printed']['epsilon']:8.3f}   as the paper prints it, for these parameters"
+        )
     lines.append("")
     for number, entry in enumerate(shown["rounds"], start=1):
         caps = ", ".join(f"{name} {cap}" for name, cap in entry["caps"].items())

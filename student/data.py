@@ -10,10 +10,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from student.config import StudentConfig
+from wall.attributes import said
 from wall.backbones import preprocess
 from wall.messages import ExtractorSpec
 
-Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # labelled x, labels, unlabelled x
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # labelled x, labels [b] or attributes [b, c], unlabelled x
 STEPS_A_CHAPTER = 100  # Lightning calls it an epoch: a checkpoint and a reading of the metrics follow each
 
 
@@ -22,13 +23,14 @@ class Pool:
     """The rows that a student is trained on, labelled or not, and what is known of them.
 
     ``inputs``: uint8 [n, h, w, c] or float32 [n, d]; ``mean``, ``std``: per-channel statistics of images on the 0..1 scale, empty
-    for vectors.
+    for vectors. ``attributes``: rows have ``num_classes`` attributes, each present or absent, instead of one class.
     """
 
     inputs: np.ndarray = field(repr=False)
     num_classes: int
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    attributes: bool = False
 
     def spec(self, backbone: str, weights: bytes) -> ExtractorSpec:
         """A trained network for such rows, as it crosses the wall."""
@@ -38,7 +40,8 @@ class Pool:
 class Steps(Dataset[Batch]):
     """Batches of ``count`` steps from ``first``: float32 [b_l, ...], int64 [b_l], float32 [b_u, ...], on the 0..1 scale.
 
-    ``labels``: int64 [n], -1 where nothing was released. All of ``public_x`` serves as unlabelled data.
+    ``labels``: int64 [n], or attributes int64 [n, c], -1 where nothing was released; of attributes a batch has int64 [b_l, c],
+    with -1 where one was not. All of ``public_x`` serves as unlabelled data.
     """
 
     def __init__(
@@ -46,9 +49,11 @@ class Steps(Dataset[Batch]):
     ) -> None:
         self._x, self._labels, self._config = public_x, labels, config
         self._seed, self._first, self._count = seed, first, count
-        self._labelled = np.flatnonzero(labels >= 0)
-        counts = np.bincount(labels[self._labelled])
-        weight = 1.0 / counts[labels[self._labelled]]  # classes take turns: screening passes some of them far less often
+        self._labelled = np.flatnonzero(said(labels))
+        weight = np.ones(len(self._labelled))
+        if labels.ndim == 1:
+            counts = np.bincount(labels[self._labelled])
+            weight /= counts[labels[self._labelled]]  # classes take turns: screening passes some of them far less often
         self._share = weight / weight.sum()
 
     def __len__(self) -> int:

@@ -25,6 +25,16 @@ def generalised_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, q: flo
     return (1 - torch.exp(q * log_p)) / q
 
 
+def pairs(logits: torch.Tensor) -> torch.Tensor:
+    """An attribute's logit z as the two classes absent and present: (0, z), float32 [n, c] -> [n * c, 2].
+
+    Their softmax is (1 - sigmoid(z), sigmoid(z)), and their cross-entropy the binary cross-entropy of z: after this, every loss
+    here is the mean over c attributes, each by itself.
+    """
+    flat = logits.reshape(-1)
+    return torch.stack([torch.zeros_like(flat), flat], dim=1)
+
+
 def tsa_threshold(schedule: str, progress: float, num_classes: int) -> float:
     """Training signal annealing: eta_t = a_t (1 - 1/c) + 1/c. Xie et al. 2019, section 2.3 and Appendix.
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics.classification import MulticlassAccuracy, MultilabelAccuracy
 
 from student import losses
 from student.augment import Augmenter
@@ -41,7 +41,8 @@ class Student(pl.LightningModule):
     """Trains a backbone on released labels and all public inputs.
 
     ``mean``, ``std``: per-channel statistics of public images (0..1 scale), empty for vectors; ``seed``: of the random
-    distortions and perturbations, drawn anew from (seed, step) at every step.
+    distortions and perturbations, drawn anew from (seed, step) at every step. ``attributes``: there are ``num_classes`` of
+    them, each present or absent, and every loss is the mean over them of its binary form (losses.pairs).
     """
 
     class_share: torch.Tensor  # float32 [c], running share of each class among the predictions
@@ -54,14 +55,20 @@ class Student(pl.LightningModule):
         mean: tuple[float, ...],
         std: tuple[float, ...],
         seed: int,
+        attributes: bool = False,
     ) -> None:
         super().__init__()
         self.network = network
         self.average = copy.deepcopy(network).requires_grad_(False)  # the student; in the state dict, so it resumes exactly
-        self._config, self._num_classes, self._mean, self._std, self._seed = config, num_classes, mean, std, seed
+        self._config, self._mean, self._std, self._seed = config, mean, std, seed
+        self._attributes, self._outcomes = attributes, 2 if attributes else num_classes
         self._augment = Augmenter(config.augment)
         self.register_buffer("class_share", torch.full((num_classes,), 1 / num_classes))  # resumes with the state dict
-        self.accuracy = MulticlassAccuracy(num_classes, average="micro")
+        self.accuracy: MulticlassAccuracy | MultilabelAccuracy
+        if attributes:  # the mean over the attributes, as in CVPR20 Table 3
+            self.accuracy = MultilabelAccuracy(num_classes, average="macro")
+        else:
+            self.accuracy = MulticlassAccuracy(num_classes, average="micro")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [n, c] of inputs on the 0..1 scale."""
@@ -82,15 +89,19 @@ class Student(pl.LightningModule):
         """(supervised, semi-supervised) terms. One forward pass for all rows, so that batch norm sees one population."""
         c, x = self._config, self._augment.weak(x)
         if c.objective == "supervised":
-            return self._supervised(self(x), y), torch.zeros((), device=self.device)
+            return self._supervised(self._choices(self(x)), y), torch.zeros((), device=self.device)
         if c.objective == "uda":
             logits = self(torch.cat([x, public, self._augment.strong(public)]))
-            labelled, clean, augmented = logits.split([len(x), len(public), len(public)])
+            labelled, clean, augmented = map(self._choices, logits.split([len(x), len(public), len(public)]))
             target = self._aligned(clean) if c.class_prior == "uniform" else clean
             return self._supervised(labelled, y), losses.uda_consistency(target, augmented, c.uda_temperature, c.uda_confidence)
         public = self._augment.weak(public)
-        labelled, clean = self(torch.cat([x, public])).split([len(x), len(public)])
+        labelled, clean = map(self._choices, self(torch.cat([x, public])).split([len(x), len(public)]))
         return self._supervised(labelled, y), self._adversarial(public, clean)
+
+    def _choices(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits of exclusive outcomes: of the classes as they are, of each attribute being absent or present."""
+        return losses.pairs(logits) if self._attributes else logits
 
     @torch.no_grad()
     def _aligned(self, clean: torch.Tensor) -> torch.Tensor:
@@ -104,7 +115,13 @@ class Student(pl.LightningModule):
         generator = torch.Generator().manual_seed((self._seed << 24) + self.global_step)
         with frozen_statistics(self.network):
             smooth = losses.virtual_adversarial_loss(
-                self.network, inputs, logits, epsilon=c.vat_epsilon, xi=c.vat_xi, iterations=c.vat_iterations, generator=generator
+                lambda x: self._choices(self.network(x)),
+                inputs,
+                logits,
+                epsilon=c.vat_epsilon,
+                xi=c.vat_xi,
+                iterations=c.vat_iterations,
+                generator=generator,
             )
         certain = losses.entropy(logits)
         if c.class_prior == "uniform":
@@ -112,13 +129,14 @@ class Student(pl.LightningModule):
         return smooth + c.entropy_weight * certain
 
     def _supervised(self, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        c = self._config
+        c, y = self._config, y.flatten()
+        logits, y = logits[y >= 0], y[y >= 0]  # of a labelled row's attributes some may be unsaid
         if c.loss == "gce" and self.global_step >= c.gce_warm_up * c.steps:
             each = losses.generalised_cross_entropy(logits, y, c.gce_q, c.gce_truncation)
         else:
             each = F.cross_entropy(logits, y, reduction="none")
         schedule = c.uda_tsa if c.objective == "uda" else "none"
-        threshold = losses.tsa_threshold(schedule, self.global_step / c.steps, self._num_classes)
+        threshold = losses.tsa_threshold(schedule, self.global_step / c.steps, self._outcomes)
         return losses.annealed_mean(each, logits, y, threshold)
 
     @torch.no_grad()
@@ -134,7 +152,8 @@ class Student(pl.LightningModule):
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
         """Reported, never selected by: the last averaged weights are the student, whatever this says."""
         x, y = batch
-        self.accuracy(self.average(self._standardised(x)), y)
+        logits = self.average(self._standardised(x))
+        self.accuracy((logits > 0).long() if self._attributes else logits, y)
         self.log("accuracy/test", self.accuracy, on_step=False, on_epoch=True)
 
     def configure_optimizers(self) -> dict[str, object]:  # type: ignore[override]

@@ -11,13 +11,13 @@ import torch
 
 from student.config import StudentConfig
 from student.data import Pool
-from student.train import LABEL_BATCH, train
-from wall.backbones import load, preprocess
+from student.train import outputs, train
+from wall.attributes import said
 from wall.messages import ExtractorSpec
 
 
 def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -> np.ndarray:
-    """``labels`` (int64 [n], -1 where none was released) without the doubtful ones: int64 [n].
+    """``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) without the doubtful ones, of the same shape.
 
     Cross-validation as in confident learning (Northcutt et al. 2021, section 3.1): short supervised trainings on all folds
     but one judge the labels of that one; a label to which its judge gives a probability below config.prune_below goes. A
@@ -31,18 +31,24 @@ def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -
     pruned = labels.copy()
     for number in range(folds):
         with tempfile.TemporaryDirectory() as scratch:
-            seen = np.where(fold == number, -1, labels)
+            seen = labels.copy()
+            seen[fold == number] = -1
             judge = train(brief, pool, seen, run_dir=Path(scratch), seed=seed + number)
         spec = pool.spec(config.backbone, judge.weights)
         rows = np.flatnonzero(fold == number)
         doubtful = _probability(spec, pool.inputs[rows], labels[rows]) < config.prune_below
-        pruned[rows[doubtful]] = -1
+        pruned[rows] = np.where(doubtful, -1, labels[rows])
     return pruned
 
 
 def _stratified(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """int64 [n]: the fold of each label, -1 for rows that are not judged; every fold gets its share of every class."""
+    """int64 [n]: the fold of each label, -1 for rows that are not judged; every fold gets its share of every class.
+
+    Rows with attributes are of one kind: every fold gets its share of them.
+    """
     rng, fold = np.random.default_rng([seed, folds]), np.full(len(labels), -1)
+    if labels.ndim == 2:
+        labels = np.where(said(labels), 0, -1)
     for c in np.unique(labels[labels >= 0]):
         rows = rng.permutation(np.flatnonzero(labels == c))
         if len(rows) >= 2 * folds:
@@ -51,11 +57,8 @@ def _stratified(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
 
 
 def _probability(spec: ExtractorSpec, inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """What a network gives to each row's label: float64 [n]."""
-    network, found = load(spec), np.ones(len(labels))
-    with torch.inference_mode():
-        for start in range(0, len(inputs), LABEL_BATCH):
-            part = slice(start, start + LABEL_BATCH)
-            given = network(preprocess(inputs[part], spec.mean, spec.std)).softmax(dim=1).numpy()
-            found[part] = given[np.arange(len(given)), labels[part]]
-    return found
+    """What a network gives to each row's label, or to each of its attributes as they are said: float32 [n] or [n, c]."""
+    logits = torch.from_numpy(outputs(spec, inputs))
+    if labels.ndim == 2:
+        return torch.where(torch.from_numpy(labels) == 1, logits, -logits).sigmoid().numpy()
+    return logits.softmax(dim=1).numpy()[np.arange(len(labels)), labels]

@@ -44,13 +44,13 @@ def train(
     progress: bool = False,
     initial: bytes | None = None,
 ) -> TrainedStudent:
-    """Train on ``labels`` (int64 [n], -1 where none was released) and all rows of ``pool``.
+    """Train on ``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) and all rows of ``pool``.
 
     ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin with, used when config.warm_start.
     Writes checkpoints and TensorBoard events under ``run_dir``.
     """
     network = _network(config, pool, seed, initial if config.warm_start else None)
-    student = Student(config, network, pool.num_classes, pool.mean, pool.std, seed)
+    student = Student(config, network, pool.num_classes, pool.mean, pool.std, seed, pool.attributes)
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
     data = StudentData(config, pool.inputs, labels, test, seed)
     history = History()
@@ -78,8 +78,12 @@ def train(
     return TrainedStudent(to_safetensors(student.average.cpu()), history.rows)
 
 
-def check(config: StudentConfig, input_shape: tuple[int, ...], num_classes: int) -> None:
+def check(config: StudentConfig, input_shape: tuple[int, ...], num_classes: int, attributes: bool = False) -> None:
     """Raises InvalidInput where the configured network does not take such inputs, or its features are too wide to search."""
+    if attributes and config.class_prior != "none":
+        raise InvalidInput(
+            "student.class_prior", "none where rows have attributes: no two are equally frequent", config.class_prior
+        )
     with torch.random.fork_rng(devices=[]):
         network = build(config.backbone, input_shape=input_shape, num_classes=num_classes).eval()
         blank = np.zeros((1, *input_shape), dtype=np.uint8 if len(input_shape) == 3 else np.float32)
@@ -92,15 +96,22 @@ def check(config: StudentConfig, input_shape: tuple[int, ...], num_classes: int)
         raise InvalidInput("student.backbone", f"a network with at most {MAX_FEATURES} penultimate features", width)
 
 
-def predict(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
-    """Classes that an exported student gives to raw inputs (uint8 [n, h, w, c] or float32 [n, d]): int64 [n]."""
+def predict(spec: ExtractorSpec, inputs: np.ndarray, attributes: bool = False) -> np.ndarray:
+    """Classes that an exported student gives to raw inputs (uint8 [n, h, w, c] or float32 [n, d]): int64 [n].
+
+    Where it was trained on ``attributes``, which of them are present: int64 [n, c] of 0 and 1.
+    """
+    logits = outputs(spec, inputs)
+    return (logits > 0).astype(np.int64) if attributes else logits.argmax(axis=1)
+
+
+def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
+    """An exported student's logits of raw inputs: float32 [n, c]."""
     network = load(spec)
     with torch.inference_mode():
-        parts = [
-            network(preprocess(inputs[start : start + LABEL_BATCH], spec.mean, spec.std)).argmax(dim=1)
-            for start in range(0, len(inputs), LABEL_BATCH)
-        ]
-    return torch.cat(parts).numpy() if parts else np.zeros(0, dtype=np.int64)
+        starts = range(0, len(inputs), LABEL_BATCH)
+        parts = [network(preprocess(inputs[start : start + LABEL_BATCH], spec.mean, spec.std)) for start in starts]
+    return torch.cat(parts).numpy() if parts else np.zeros((0, spec.num_classes), dtype=np.float32)
 
 
 class History(Callback):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from wall.errors import InvalidInput
 
 KEY, KEY_BYTES = "shards.key", 32
 RIDGE = 1.0  # added to the diagonal of the kernel matrix of rows scaled to entries in -1..1
+PRESENT = 0.5  # of a target between 0, absent, and 1, present
 MAX_TEACHERS = 10_000
 
 Progress = Callable[[int, int], None]
@@ -30,7 +31,8 @@ Progress = Callable[[int, int], None]
 class Ensemble:
     """``teachers`` classifiers over int8 features, trained at once.
 
-    ``features``: int8 [n, d]; ``labels``, ``ids``: int64 [n]; ``key``: of the shards. ``weights``: float32
+    ``features``: int8 [n, d]; ``ids``: int64 [n]; ``labels``: int64 [n], classes, or [n, n_classes] of 0 and 1, attributes;
+    ``key``: of the shards. ``weights``: float32
     [teachers, d + 1, n_classes]; the last row is the intercept.
     """
 
@@ -58,6 +60,11 @@ class Ensemble:
             counts[np.arange(len(rows)), (rows @ weights).argmax(axis=1)] += 1
         return counts
 
+    def attributes(self, queries: np.ndarray) -> Iterator[np.ndarray]:
+        """Which attributes each classifier finds present, one after the other: int64 [n_queries, n_classes] of 0 and 1."""
+        rows = _scaled(queries)
+        return ((rows @ weights > PRESENT).astype(np.int64) for weights in self.weights)
+
 
 def shards(ids: np.ndarray, key: bytes, teachers: int) -> np.ndarray:
     """int64 [n]: the shard of each id (int64 [n]), HMAC-SHA256 under the custodian's key: a function of the id alone."""
@@ -84,12 +91,13 @@ def shard_key(directory: Path) -> bytes:
 
 
 def fit(features: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
-    """Ridge regression on one-hot targets, in its dual form: float32 [d + 1, n_classes]; zeros, hence class 0, for no rows.
+    """Ridge regression on targets of 0 and 1, in its dual form: float32 [d + 1, n_classes]; for no rows zeros, hence class 0, or
+    no attribute.
 
-    ``features``: int8 [n, d]; ``labels``: int64 [n].
+    ``features``: int8 [n, d]; ``labels``: int64 [n], or [n, n_classes] of 0 and 1.
     """
     rows = _scaled(features).astype(np.float64)  # [n, d + 1]
-    targets = np.eye(num_classes)[labels]  # [n, c]
+    targets = np.eye(num_classes)[labels] if labels.ndim == 1 else labels  # [n, c]
     kernel = rows @ rows.T + RIDGE * np.eye(len(rows))
     return (rows.T @ np.linalg.solve(kernel, targets)).astype(np.float32)
 

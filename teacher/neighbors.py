@@ -195,11 +195,13 @@ def sampled_votes(
 ) -> np.ndarray:
     """Votes of the min(k, |sample|) nearest of a fresh Poisson sample for each query: int64 [q, num_classes].
 
-    ``labels``: int64 [n] in 0..num_classes-1, by row of the index; ``queries``: int8 [q, d]; ``keys``, ``release``: what the
-    draw is for. A record is in a query's sample with probability floor(gamma 2^32) / 2^32 <= gamma, independently.
+    ``labels``: int64 [n] in 0..num_classes-1, by row of the index, each a vote for that class; or ballots, int64
+    [n, num_classes], which are added up; ``queries``: int8 [q, d]; ``keys``, ``release``: what the draw is for. A record is in a
+    query's sample with probability floor(gamma 2^32) / 2^32 <= gamma, independently.
 
     Sensitivity, for one query, the other records' bits fixed: a record added to the sample moves the votes by 0, by e_a
-    (sample smaller than k) or by e_a - e_b (it displaces the k-th); L2 sqrt(2), L1 2.
+    (sample smaller than k) or by e_a - e_b (it displaces the k-th); L2 sqrt(2), L1 2. With ballots, by one or by the
+    difference of two.
 
     The bits are drawn along the records in order of distance, nearest first, only as far as k hits need: the law is that
     of sampling the whole data set first. A query without k hits keeps its bits and goes on along a prefix twice as long,
@@ -243,7 +245,11 @@ def _count(
         bits = included(index.ids[near], todo)
         rank = hits[todo, None] + np.cumsum(bits, axis=1, dtype=np.int32)
         query, column = np.divmod(np.flatnonzero(bits & (rank <= k)), near.shape[1])  # a hit votes as one of the first k
-        np.add.at(votes, (todo[query], labels[near[query, column]]), 1)
+        voting = labels[near[query, column]]
+        if labels.ndim == 1:
+            np.add.at(votes, (todo[query], voting), 1)
+        else:
+            np.add.at(votes, todo[query], voting)
         hits[todo] = rank[:, -1]
         todo, done, length = todo[hits[todo] < k], done + near.shape[1], 2 * length
 

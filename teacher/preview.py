@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from teacher.records import GOOD, NOT_FINITE, REPEATED_ID, UNKNOWN_CLASS, UNREADABLE, Ingested, ingest
+from wall.attributes import unpack
 from wall.readers import Progress
 from wall.sources import DataConfig, Task, describe
 
@@ -25,8 +26,9 @@ BANNER = "PRIVATE, for the custodian alone: not for release, and not for choosin
 class Preview:
     """Counts of private rows.
 
-    ``found``: rows read. ``by_class``: (class name, usable rows) in class order. ``bad``: (reason, rows), zeros included.
-    ``widths``, ``heights``: (least, median, largest) of readable images as stored, pixels; None but for image folders.
+    ``found``: rows read. ``by_class``: (name of a class or an attribute, usable rows with it), in order. ``bad``: (reason,
+    rows), zeros included. ``widths``, ``heights``: (least, median, largest) of readable images as stored, pixels; None but for
+    image folders.
     ``repeated``: usable rows with the very inputs of an earlier one; ``contradicting``: those of them with another label.
     ``other_files``: files of an image folder that are no images. ``hints``: what the custodian may want to look at.
     """
@@ -46,7 +48,7 @@ class Preview:
     @property
     def usable(self) -> int:
         """Rows that a run would use."""
-        return sum(count for _, count in self.by_class)
+        return self.found - sum(count for _, count in self.bad)
 
 
 def preview(config: DataConfig, k: int = 1, sampling_probability: float = 1.0, progress: Progress | None = None) -> Preview:
@@ -59,7 +61,8 @@ def preview(config: DataConfig, k: int = 1, sampling_probability: float = 1.0, p
     task = describe(config)
     found = ingest(config, task, progress)
     good = found.verdicts == GOOD
-    counts = np.bincount(found.labels[good], minlength=task.num_classes)
+    labels = found.labels[good]
+    counts = unpack(labels, task.num_classes).sum(axis=0) if task.attributes else np.bincount(labels, minlength=task.num_classes)
     repeated, contradicting = _repeats(found.inputs[good], found.labels[good])
     return Preview(
         source=config.source,
@@ -72,7 +75,7 @@ def preview(config: DataConfig, k: int = 1, sampling_probability: float = 1.0, p
         repeated=repeated,
         contradicting=contradicting,
         other_files=found.other_files,
-        hints=_hints(task, counts, k, sampling_probability),
+        hints=_hints(task, len(labels), counts, k, sampling_probability),
     )
 
 
@@ -98,10 +101,10 @@ def _spread(found: Ingested, axis: int) -> tuple[int, int, int] | None:
     return int(pixels.min()), int(np.median(pixels)), int(pixels.max())
 
 
-def _hints(task: Task, counts: np.ndarray, k: int, sampling_probability: float) -> tuple[str, ...]:
+def _hints(task: Task, usable: int, counts: np.ndarray, k: int, sampling_probability: float) -> tuple[str, ...]:
     """Where the mechanism's neighbours run short. A run goes on all the same: short samples vote with fewer."""
     hints = []
-    sample = sampling_probability * counts.sum()
+    sample = sampling_probability * usable
     if sample < k:
         hints.append(f"a sample holds about {sample:.0f} records, fewer than k = {k}: all of them vote on every query.")
     names = np.array(task.class_names)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from wall import published, readers
+from wall.attributes import pack
 from wall.errors import InvalidInput, MissingData
 from wall.readers import Progress
 from wall.sources import DataConfig, Task
@@ -20,8 +21,8 @@ GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID = range(5)  # what is w
 class Records:
     """The custodian's rows that count. Nothing of it prints, not even how many there are: that is private too.
 
-    ``inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels``: int64 [n], indices of the task's classes.
-    ``ids``: int64 [n], distinct. n may be 0.
+    ``inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels``: int64 [n], indices of the task's classes, or
+    packed attributes. ``ids``: int64 [n], distinct. n may be 0.
 
     An id is an attribute of the row: its position in the published file; private_id of an npz, or its row number there
     when the file was written without (rows are then only ever appended); a hash of an image's relative path.
@@ -88,7 +89,14 @@ def ingest(config: DataConfig, task: Task, progress: Progress | None = None) -> 
             return _ingest_folder(config, task, _percent(progress))
         if config.source == "arrays":
             return _ingest_arrays(config, task)
-        rows = published.private_rows(config.source, Path(config.root), config.download, _percent(progress))
+        rows = published.private_rows(
+            config.source,
+            Path(config.root),
+            config.download,
+            _percent(progress),
+            attributes=config.attributes,
+            size=config.image_size,
+        )
     return _judged(task, rows.inputs, rows.labels, rows.ids, rows.readable)
 
 
@@ -120,7 +128,10 @@ def _ingest_folder(config: DataConfig, task: Task, progress: Progress | None) ->
     files = readers.list_files(root)
     paths = [path for path in files if readers.is_image(path)]
     images = readers.read_images(root, paths, config.image_size, config.channels, progress)
-    labels = np.array([readers.class_of(path, task.class_names) for path in paths], dtype=np.int64)
+    if task.attributes:
+        labels = pack(readers.attributes_of("data.private", root, paths, task.class_names))
+    else:
+        labels = np.array([readers.class_of(path, task.class_names) for path in paths], dtype=np.int64)
     ids = np.array([readers.stable_hash(path) for path in paths], dtype=np.int64)
     return _judged(task, images.pixels, labels, ids, images.readable, images.sizes, len(files) - len(paths))
 
@@ -132,7 +143,8 @@ def _ingest_arrays(config: DataConfig, task: Task) -> Ingested:
     if inputs.shape[1:] != task.input_shape or inputs.dtype != dtype:
         rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as public_x is"
         raise InvalidInput("private_x", rule, readers.shape_text(inputs))
-    labels = _whole_numbers("private_y", _required(path, "private_y"), len(inputs))
+    wide = task.num_classes if task.attributes else None
+    labels = _whole_numbers("private_y", _required(path, "private_y"), len(inputs), wide)
     ids = readers.read_member(path, "private_id")
     ids = np.arange(len(inputs)) if ids is None else _whole_numbers("private_id", ids, len(inputs))
     return _judged(task, inputs, labels, ids, np.ones(len(inputs), dtype=bool))
@@ -145,13 +157,15 @@ def _required(path: Path, name: str) -> np.ndarray:
     return found
 
 
-def _whole_numbers(name: str, values: np.ndarray, rows: int) -> np.ndarray:
-    """int64 [n]. The error does not say how many there are."""
-    if values.dtype.kind not in "iu" or values.ndim != 1:
-        raise InvalidInput(name, "whole numbers [n]", readers.shape_text(values))
+def _whole_numbers(name: str, values: np.ndarray, rows: int, attributes: int | None = None) -> np.ndarray:
+    """int64 [n]; ``attributes``, so many columns, are packed. The error does not say how many rows there are."""
+    wide = () if attributes is None else (attributes,)
+    if values.dtype.kind not in "iu" or values.ndim != 1 + len(wide) or values.shape[1:] != wide:
+        rule = "whole numbers [n]" if attributes is None else f"0 and 1 [n, {attributes}]"
+        raise InvalidInput(name, rule, readers.shape_text(values))
     if len(values) != rows:
         raise InvalidInput(name, "one number for each row of private_x", "another count")
-    return values.astype(np.int64)
+    return values.astype(np.int64) if attributes is None else pack(values.astype(np.int64))
 
 
 def _judged(
@@ -165,7 +179,7 @@ def _judged(
 ) -> Ingested:
     """Judge each row by itself, then repeated ids among the rows that are good, so that a bad row displaces no good one."""
     finite = np.isfinite(inputs).all(axis=1) if inputs.dtype == np.float32 else np.ones(len(inputs), dtype=bool)
-    known = (labels >= 0) & (labels < task.num_classes)
+    known = (labels >= 0) & (labels < task.num_labels)
     verdicts = np.select([~readable, ~finite, ~known], [UNREADABLE, NOT_FINITE, UNKNOWN_CLASS], GOOD).astype(np.uint8)
     good = np.flatnonzero(verdicts == GOOD)
     _, first = np.unique(ids[good], return_index=True)  # the first position of each id

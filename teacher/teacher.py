@@ -21,6 +21,7 @@ from teacher.mechanisms.batch import BatchMechanism
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.mechanism import Mechanism
+from teacher.mechanisms.multilabel import GnmaxAttributes, MultiLabel
 from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from teacher.mechanisms.registry import from_slot
 from teacher.mechanisms.reverse_knn import HISTOGRAM, ReverseKnn
@@ -29,9 +30,10 @@ from teacher.privacy.ledger import Ledger
 from teacher.privacy.noise import Entropy
 from teacher.records import Records
 from teacher.reuse import Released
+from wall.attributes import unpack
 from wall.cells import CellCounts, Cells
 from wall.errors import InvalidInput, TeacherFailed
-from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt
+from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt, Value
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 
@@ -51,7 +53,7 @@ class Teacher:
         open_records: called once, when an extractor is first used; the private rows.
         ledger: the data set's; its plan says which mechanisms may draw, and how often.
         directory: the custodian's own (mode 0700), for private embeddings.
-        num_classes: size of the public label set.
+        num_classes: size of the public label set; the number of attributes where the plan's mechanisms answer with those.
         entropy: the source of sampling bits and noise; there is no default.
         batch_size: queries charged, searched and recorded together; a crash costs at most one batch of charges. A batch mechanism
             takes all new queries of a call together.
@@ -77,6 +79,10 @@ class Teacher:
         self._batch_size, self._workers = batch_size, workers
         assert ledger.state.plan is not None
         self._mechanisms = [from_slot(slot) for slot in ledger.state.plan.slots]
+        kinds = {isinstance(mechanism, MultiLabel) for mechanism in self._mechanisms}
+        if len(kinds) > 1:
+            raise InvalidInput("plan", "of mechanisms for classes, or of mechanisms for attributes", "both")
+        self._attributes = kinds == {True}
         self._individual = any(isinstance(mechanism, IndKnn) for mechanism in self._mechanisms)
         self._serials = np.zeros(0, dtype=np.int64)
         self._reused = 0  # queries of the present call on which earlier answers voted
@@ -117,7 +123,7 @@ class Teacher:
         with self._lock:
             held = self._opened()
             records = updates.without_repeated(records, held)
-            updates.check(records, held, self._num_classes)
+            updates.check(records, held, 1 << self._num_classes if self._attributes else self._num_classes)
             self._ledger.in_custody(lambda connection: updates.add(connection, records))
             self._hold(held.joined(records))
 
@@ -164,7 +170,8 @@ class Teacher:
             self._serials = self._ledger.enrol(embedded.ids)
 
     def answer(self, queries: Queries) -> Answers:
-        """Noisy labels for public inputs: int64 [n] with -1 where none was released, outcomes, and the receipt.
+        """Noisy labels for public inputs: int64 [n] with -1 where none was released, outcomes, and the receipt. Where rows have
+        attributes, labels are int64 [n, n_attributes] of 1, 0 and -1.
 
         A query whose identity is known is served from the ledger at no charge; duplicates inside a batch are one query. For a
         batch mechanism the queries that are not known are one batch and one charge.
@@ -277,13 +284,16 @@ class Teacher:
 
     def _ensemble_sizes(self, classifier: str) -> set[int]:
         pates = [mechanism for mechanism in self._mechanisms if isinstance(mechanism, Lnmax | Gnmax | ConfidentGnmax)]
-        return {mechanism.teachers for mechanism in pates if mechanism.classifier == classifier}
+        sizes = {mechanism.teachers for mechanism in pates if mechanism.classifier == classifier}
+        if classifier == "linear":
+            sizes |= {mechanism.teachers for mechanism in self._mechanisms if isinstance(mechanism, GnmaxAttributes)}
+        return sizes
 
     def _ensemble(self, embedded: Embedded, teachers: int) -> Ensemble:
         """PATE's classifiers on the private embeddings. They are trained in seconds and kept nowhere: nothing to purge."""
         return Ensemble(
             embedded.features,
-            embedded.labels,
+            unpack(embedded.labels, self._num_classes) if self._attributes else embedded.labels,
             embedded.ids,
             num_classes=self._num_classes,
             teachers=teachers,
@@ -364,21 +374,22 @@ class Teacher:
         asks it and served to the others. A charge for a batch or for all is that of the first call with a new query."""
         state, mechanism, unclaimed = self._ledger.state, self._mechanisms[slot], dict(known)
         once = self._spent_since(slot, before) if isinstance(mechanism, IndKnn | BatchMechanism) else None
-        replies = []
+        replies, shape = [], (-1, self._num_classes) if self._attributes else (-1,)
+        nothing: Value = [ABSTAINED] * self._num_classes if self._attributes else ABSTAINED
         for own in identities:
             new = {i: unclaimed.pop(i) for i in dict.fromkeys(own) if i in unclaimed}
             charged = {s: sum(s in state.results.get(i, {}) and s not in had for i, had in new.items()) for s in mechanism.stages}
             if once is not None:
                 charged, once = (once, dict.fromkeys(once, 0)) if new else (dict.fromkeys(once, 0), once)
             settled = {
-                i: (Outcome.CAP_REACHED, ABSTAINED) if i in state.refused else mechanism.outcome(state.results[i])
-                for i in set(own)
+                i: (Outcome.CAP_REACHED, nothing) if i in state.refused else mechanism.outcome(state.results[i]) for i in set(own)
             }
             outcomes = np.array([settled[i][0] for i in own], dtype=np.uint8)
             receipt = self._receipt(slot, len(own), len(settled) - len(new), charged)
             if isinstance(mechanism, BatchMechanism):
                 receipt = replace(receipt, cliques=mechanism.cliques([state.results.get(i, {}) for i in settled]))
-            replies.append(Answers(np.array([settled[i][1] for i in own], dtype=np.int64), outcomes, receipt))
+            labels = np.array([settled[i][1] for i in own], dtype=np.int64).reshape(shape)
+            replies.append(Answers(labels, outcomes, receipt))
         return replies
 
     def _spent_since(self, slot: int, before: dict[tuple[int, str], int]) -> dict[str, int]:

@@ -18,7 +18,7 @@ updates = sa.Table(
     TABLE,
     updates_metadata,
     sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("label", sa.Integer),  # null: removed
+    sa.Column("label", sa.BigInteger),  # null: removed
     sa.Column("input", sa.LargeBinary),
 )
 
@@ -82,7 +82,7 @@ def without_repeated(records: Records, held: Records) -> Records:
     return Records(records.inputs[new], records.labels[new], records.ids[new])
 
 
-def check(records: Records, like: Records, num_classes: int) -> None:
+def check(records: Records, like: Records, num_labels: int) -> None:
     """Raises InvalidInput, naming no value, unless the rows could be rows of the data set and none of their ids is there."""
     if records.inputs.dtype != like.inputs.dtype or records.inputs.shape[1:] != like.inputs.shape[1:]:
         rule = f"{like.inputs.dtype} rows of shape {list(like.inputs.shape[1:])}"
@@ -93,7 +93,7 @@ def check(records: Records, like: Records, num_classes: int) -> None:
         values = getattr(records, name)
         if values.dtype != np.int64 or values.shape != records.inputs.shape[:1]:
             raise InvalidInput(f"records.{name}", "int64, one for each row", f"{values.dtype} {list(values.shape)}")
-    if ((records.labels < 0) | (records.labels >= num_classes)).any():
+    if ((records.labels < 0) | (records.labels >= num_labels)).any():
         raise InvalidInput("records.labels", "indices of the public classes", "another one")
     if len(np.unique(records.ids)) != len(records.ids) or np.isin(records.ids, like.ids).any():
         raise InvalidInput("records.ids", "distinct, and of no present record", "a repeated one", "Remove the old row first.")

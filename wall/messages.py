@@ -77,7 +77,10 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Answers:
-    """``labels``: int64 [n], -1 where no class was released; ``outcomes``: uint8 [n] of Outcome."""
+    """``labels``: int64 [n], -1 where no class was released; ``outcomes``: uint8 [n] of Outcome.
+
+    Where rows have attributes, labels are int64 [n, n_attributes]: 1 present, 0 absent, -1 not said.
+    """
 
     labels: np.ndarray
     outcomes: np.ndarray

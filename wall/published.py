@@ -6,10 +6,12 @@
 | mnist, fashion_mnist   | train, 60,000        | test[:5000]                     | test[5000:]               |
 | svhn                   | train + extra        | 25,000 of test                  | 1,000 more of test        |
 | cifar10                | data_batch_1 to 3    | data_batch_4, 5, test[:9000]    | test[9000:]               |
+| celeba                 | train, 162,770       | valid, 19,867                   | test, 19,962              |
 
 CVPR20 does not say which images are where. mnist5k and svhn are cut along a constant shuffle, cifar10 along its files (its
 authors shuffled them), or, unpacked as image folders, along a constant shuffle of the file names: 30,000 of train are private.
-No split looks at a label. Where the splits are separate files, the public side opens no private one.
+No split looks at a label. Where the splits are separate files, the public side opens no private one; CelebA's tables of
+attributes and splits hold all images, so the public side reads lines about private ones; it opens the images of its own splits.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from wall.attributes import CLOTHES_ATTRIBUTES, FACES_ATTRIBUTES, clothes_codes, pack
 from wall.errors import InvalidInput, MissingData
 from wall.readers import Progress, class_of, constant_order, is_image, list_files, read_images
 
@@ -30,6 +33,7 @@ DIGITS = tuple("0123456789")
 CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CLASSES = {"mnist5k": DIGITS, "mnist": DIGITS, "fashion_mnist": CLOTHES, "svhn": DIGITS, "cifar10": OBJECTS}
+ATTRIBUTES = {"fashion_mnist": tuple(CLOTHES_ATTRIBUTES), "celeba": FACES_ATTRIBUTES}
 SHAPES = {"mnist5k": (28, 28, 1), "mnist": (28, 28, 1), "fashion_mnist": (28, 28, 1), "svhn": (32, 32, 3), "cifar10": (32, 32, 3)}
 
 MNIST5K_PRIVATE, MNIST5K_PUBLIC = 3_600, 900
@@ -56,8 +60,20 @@ class Rows:
         return Rows(self.inputs[rows], self.labels[rows], self.ids[rows], self.readable[rows])
 
 
-def private_rows(source: str, root: Path, download: bool, progress: Progress | None = None) -> Rows:
-    """The PRIVATE split of a published data set; teacher.records alone calls this. Raises MissingData."""
+def private_rows(
+    source: str, root: Path, download: bool, progress: Progress | None = None, *, attributes: bool = False, size: int = 0
+) -> Rows:
+    """The PRIVATE split of a published data set; teacher.records alone calls this. Raises MissingData.
+
+    ``attributes``: labels are packed attributes instead of classes; ``size``: side of an image, for celeba (pixels).
+    """
+    if source == "celeba":
+        return _celeba(root, "train", download, size, progress)
+    rows = _private_rows(source, root, download, progress)
+    return _with_attributes(rows) if attributes else rows
+
+
+def _private_rows(source: str, root: Path, download: bool, progress: Progress | None) -> Rows:
     if source == "mnist5k":
         return _mnist5k().take(slice(None, MNIST5K_PRIVATE))
     if source == "svhn":
@@ -72,8 +88,20 @@ def private_rows(source: str, root: Path, download: bool, progress: Progress | N
     return _mnist(source, root, True, download)
 
 
-def public_rows(source: str, root: Path, download: bool, progress: Progress | None = None) -> tuple[Rows, Rows]:
-    """The public split and the test split of a published data set. Raises MissingData, InvalidInput."""
+def public_rows(
+    source: str, root: Path, download: bool, progress: Progress | None = None, *, attributes: bool = False, size: int = 0
+) -> tuple[Rows, Rows]:
+    """The public split and the test split of a published data set. Raises MissingData, InvalidInput. Rest as private_rows."""
+    if source == "celeba":
+        public, test = (_celeba(root, split, download, size, progress) for split in ("valid", "test"))
+        if not (public.readable.all() and test.readable.all()):
+            raise InvalidInput("data.root", "a folder of readable images", str(root), "Unpack CelebA again.")
+        return public, test
+    public, test = _public_rows(source, root, download, progress)
+    return (_with_attributes(public), _with_attributes(test)) if attributes else (public, test)
+
+
+def _public_rows(source: str, root: Path, download: bool, progress: Progress | None) -> tuple[Rows, Rows]:
     if source == "mnist5k":
         rows = _mnist5k()
         end = MNIST5K_PRIVATE + MNIST5K_PUBLIC
@@ -91,6 +119,26 @@ def public_rows(source: str, root: Path, download: bool, progress: Progress | No
 def _rows(inputs: np.ndarray, labels: np.ndarray) -> Rows:
     n = len(labels)
     return Rows(inputs, labels.astype(np.int64), np.arange(n, dtype=np.int64), np.ones(n, dtype=bool))
+
+
+def _with_attributes(rows: Rows) -> Rows:
+    """Fashion-MNIST's rows with packed attributes in place of classes."""
+    return replace(rows, labels=clothes_codes(rows.labels, CLOTHES))
+
+
+def _celeba(root: Path, split: str, download: bool, size: int, progress: Progress | None) -> Rows:
+    """A split of torchvision's CelebA: faces cut to their central square, 40 packed attributes; ids are the files' numbers."""
+    from torchvision import datasets
+
+    found = _open(
+        lambda: datasets.CelebA(str(root), split=split, target_type="attr", download=download),
+        f"{datasets.CelebA.base_folder} (its lists and img_align_celeba)",
+        root,
+        download,
+    )
+    images = read_images(root / datasets.CelebA.base_folder / "img_align_celeba", found.filename, size, 3, progress)
+    ids = np.array([int(Path(name).stem) for name in found.filename], dtype=np.int64)
+    return Rows(images.pixels, pack(found.attr.numpy()), ids, images.readable)
 
 
 def _joined(*parts: Rows) -> Rows:
@@ -172,6 +220,6 @@ def _open(build: Callable[[], Any], needs: str, root: Path, download: bool) -> A
     try:
         with contextlib.redirect_stdout(sys.stderr):
             return build()
-    except (RuntimeError, OSError, ValueError, AssertionError) as error:
+    except Exception as error:  # torchvision's own are of many types, and so are those of what it downloads with
         tried = "and the download failed: put the files there" if download else "or set data.download to true"
         raise MissingData(f"`data.root` must hold {needs}, complete. Found none in {str(root)!r}, {tried}.") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import hashlib
 import os
 import zipfile
@@ -20,6 +22,7 @@ Progress = Callable[[int, int], None]  # (done, total)
 
 FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP")  # the only decoders that are ever run on a file
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
+ATTRIBUTES = "attributes.csv"  # in an image folder: a header (path, then names of attributes), a line for each image
 CHUNK = 128  # images decoded by one task of the thread pool
 
 
@@ -76,6 +79,48 @@ def class_of(path: str, class_names: Sequence[str]) -> int:
     """Class index by the first folder of a relative path; -1 for a file in no class folder or in one outside the names."""
     first, *rest = path.split("/")
     return class_names.index(first) if rest and first in class_names else -1
+
+
+def attribute_names(field: str, root: Path) -> list[str]:
+    """The attributes that a folder's attributes.csv has columns for. Raises MissingData, InvalidInput for its header."""
+    return _attribute_lines(field, root)[0][1:]
+
+
+def attributes_of(field: str, root: Path, paths: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """Attributes of images by their relative paths, from the folder's attributes.csv: int64 [n, c] of 0 and 1.
+
+    1 is present, 0 or -1 is absent. An image without a line, or with a line that says anything else, is -1 throughout; of several
+    lines for one image the first counts. Raises MissingData without the file, InvalidInput where a name has no column: what
+    lines hold raises nothing.
+    """
+    header, lines = _attribute_lines(field, root)
+    absent = [name for name in names if name not in header[1:]]
+    if absent:
+        raise InvalidInput(f"{field}/{ATTRIBUTES}", f"a table with the columns {', '.join(names)}", f"none for {absent[0]}")
+    columns, written = [header.index(name, 1) for name in names], {"1": 1, "0": 0, "-1": 0}
+    found = dict[str, list[int]]()
+    for path, *values in lines:
+        if len(values) == len(header) - 1:
+            entries = [written.get(values[column - 1].strip(), -1) for column in columns]
+            found.setdefault(path, entries if -1 not in entries else [-1] * len(names))
+    unknown = [-1] * len(names)
+    return np.array([found.get(path, unknown) for path in paths], dtype=np.int64).reshape(len(paths), len(names))
+
+
+def _attribute_lines(field: str, root: Path) -> tuple[list[str], list[list[str]]]:
+    """Header and lines, each read by itself: a damaged one is no table's end."""
+    if not (root / ATTRIBUTES).is_file():
+        raise MissingData(f"`{field}` must hold {ATTRIBUTES}: image paths and their attributes. Found none in {str(root)!r}.")
+    lines = []
+    for text in (root / ATTRIBUTES).read_text(errors="replace").splitlines():
+        with contextlib.suppress(csv.Error):
+            lines += [row for row in csv.reader([text]) if row]
+    header = [name.strip() for name in lines[0]] if lines else []
+    if len(header) < 2 or len(set(header)) != len(header):
+        raise InvalidInput(
+            f"{field}/{ATTRIBUTES}", "a table whose first line has a column for paths and distinct names", "another"
+        )
+    return header, lines[1:]
 
 
 def read_images(root: Path, paths: Sequence[str], size: int, channels: int, progress: Progress | None = None) -> Images:

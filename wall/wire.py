@@ -135,7 +135,9 @@ def answers_of(value: dict) -> Answers:  # type: ignore[type-arg]
     """Inverse of result_to_json for answers. Raises InvalidInput for something else."""
     try:
         labels, outcomes = np.array(value["labels"], dtype=np.int64), np.array(value["outcomes"], dtype=np.uint8)
-        return Answers(labels.reshape(-1), outcomes.reshape(-1), Receipt(**value["receipt"]))
+        if labels.ndim not in (1, 2) or labels.shape[:1] != outcomes.shape:
+            raise ValueError("other shapes")
+        return Answers(labels, outcomes, Receipt(**value["receipt"]))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InvalidInput("reply", "answers", "something else") from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Electorate:
     """Searchable private embeddings with their labels, and one batch of embedded queries.
 
-    ``index``: of the records whose features are finite; ``labels``: int64 [n_records]; ``queries``: int8 [n_queries, d], or
+    ``index``: of the records whose features are finite; ``labels``: int64 [n_records], packed where they
+    are attributes, of which there are ``num_classes`` then; ``queries``: int8 [n_queries, d], or
     [n_queries, m, d] where a query is a set of m cells. ``length``: that of a unit vector after quantisation, public.
     ``ensembles``: linear ones, by their number of classifiers; ``networks``: those that vote on ``inputs``, the batch's images,
     uint8 [n_queries, h, w, c].
@@ -47,11 +48,22 @@ class Electorate:
         """For each query, the records that a kernel selects, as rows of ``labels``; among the candidates of ``hashing``."""
         return self.index.similar(self.queries, select, hashing)
 
-    def votes(self, k: int, sampling_probability: float, keys: Sequence[str], release: str, entropy: Entropy) -> np.ndarray:
-        """Votes of the min(k, |sample|) nearest of a fresh Poisson sample per query: int64 [n_queries, n_classes]."""
+    def votes(
+        self,
+        k: int,
+        sampling_probability: float,
+        keys: Sequence[str],
+        release: str,
+        entropy: Entropy,
+        ballots: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Votes of the min(k, |sample|) nearest of a fresh Poisson sample per query: int64 [n_queries, n_classes].
+
+        ``ballots``: int64 [n_records, n_classes], what each record adds where it votes; 1 for its label where None.
+        """
         return sampled_votes(
             self.index,
-            self.labels,
+            self.labels if ballots is None else ballots,
             self.queries,
             k=k,
             num_classes=self.num_classes,
@@ -88,6 +100,10 @@ class Electorate:
         """Records in each cell of a uniform grid over the domain box, ``cells`` a side: int64 [cells^d]."""
         features = self.index.features
         return np.bincount(cell_numbers(features, cells), minlength=cells ** features.shape[1])
+
+    def teacher_attributes(self, teachers: int) -> Iterator[np.ndarray]:
+        """What each of so many linear classifiers says, one after the other: int64 [n_queries, n_attributes] of 0 and 1."""
+        return self.ensembles[teachers].attributes(self.queries)
 
     def teacher_votes(self, teachers: int, classifier: str) -> np.ndarray:
         """How many of so many classifiers, each trained on a shard of its own, choose each class: int64 [n_queries, c]."""

@@ -51,8 +51,8 @@ class Mechanism(Protocol):
         """The release a query still needs, given what it has; None when it is settled."""
         ...
 
-    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
-        """(outcome, label) of a settled query."""
+    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
+        """(outcome, label) of a settled query; a list where rows have attributes (multilabel.py)."""
         ...
 
 

@@ -6,6 +6,7 @@ from typing import TypeAlias, get_args
 
 from teacher.mechanisms.batch_knn import BatchKnn
 from teacher.mechanisms.ind_knn import IndKnn
+from teacher.mechanisms.multilabel import GnmaxAttributes, PrivateKnnAttributes
 from teacher.mechanisms.naive_knn import NaiveKnn
 from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from teacher.mechanisms.private_knn import PrivateKnn
@@ -15,7 +16,17 @@ from teacher.privacy.plan import Slot
 from wall.errors import InvalidInput, LedgerMismatch
 
 AnyMechanism: TypeAlias = (  # a union, told apart by `kind`
-    PrivateKnn | IndKnn | ReverseKnn | NaiveKnn | Lnmax | Gnmax | ConfidentGnmax | RadiusNeighbours | BatchKnn
+    PrivateKnn
+    | IndKnn
+    | ReverseKnn
+    | NaiveKnn
+    | Lnmax
+    | Gnmax
+    | ConfidentGnmax
+    | RadiusNeighbours
+    | BatchKnn
+    | PrivateKnnAttributes
+    | GnmaxAttributes
 )
 
 MECHANISMS: dict[str, type[AnyMechanism]] = {m.kind: m for m in get_args(AnyMechanism)}

@@ -9,13 +9,14 @@ from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.mechanism import Mechanism
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.empirical import PROBE_DELTA, EmpiricalFinding, audit_mechanism, probe
+from teacher.privacy.empirical_attributes import Attributes, audit_attributes, probe_attributes
 from teacher.privacy.empirical_batch import Batch, audit_batch, probe_batch
 from teacher.privacy.empirical_cells import audit_cells, probe_cells
 from teacher.privacy.empirical_individual import PARTS, audit_individual, probes_individual
 from teacher.privacy.worst_case import Voting
 from wall.errors import InvalidInput
 
-Known = Voting | IndKnn | ReverseKnn | Batch
+Known = Voting | IndKnn | ReverseKnn | Batch | Attributes
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ def _probes(mechanism: Known) -> list[_Setting]:
         return [_Setting(weak, PROBE_DELTA, parts) for weak, parts in probes_individual(mechanism)]
     if isinstance(mechanism, Batch):
         return [_Setting(probe_batch(mechanism), PROBE_DELTA)]
+    if isinstance(mechanism, Attributes):
+        return [_Setting(probe_attributes(mechanism), PROBE_DELTA)]
     return [_Setting(probe_cells(mechanism) if isinstance(mechanism, ReverseKnn) else probe(mechanism), PROBE_DELTA)]
 
 
@@ -59,4 +62,6 @@ def _audit(setting: _Setting, trials: int, confidence: float) -> EmpiricalFindin
         return audit_cells(mechanism, delta=setting.delta, trials=trials, confidence=confidence)
     if isinstance(mechanism, Batch):
         return audit_batch(mechanism, delta=setting.delta, trials=trials, confidence=confidence)
+    if isinstance(mechanism, Attributes):
+        return audit_attributes(mechanism, delta=setting.delta, trials=trials, confidence=confidence)
     return audit_mechanism(mechanism, delta=setting.delta, trials=trials, confidence=confidence)

@@ -61,13 +61,17 @@ def run_cells(mechanism: ReverseKnn, added: bool, n: int, entropy: Entropy) -> n
         keys = [f"{call}-{row}" for row in range(start, min(start + _TOGETHER, n))]
         voters = Electorate(index, labels, CLASSES, np.broadcast_to(centers, (len(keys), *centers.shape)))
         drawn = mechanism.draw(HISTOGRAM, voters, keys, entropy).reshape(len(keys), len(centers), CLASSES)
-        codes.append(_code(mechanism, drawn[:, : mechanism.neighbours, -1].sum(axis=1)))
+        codes.append(code(drawn[:, : mechanism.neighbours, -1].sum(axis=1), _deviation(mechanism)))
     return np.concatenate(codes)
 
 
-def _code(mechanism: ReverseKnn, sums: np.ndarray) -> np.ndarray:
-    step = math.ceil(8 * mechanism.sigma * math.sqrt(mechanism.neighbours) / OUTCOMES)
-    return np.clip(sums // step + OUTCOMES // 2, 0, OUTCOMES)
+def code(sums: np.ndarray, deviation: float) -> np.ndarray:
+    """Integer sums of noise of that standard deviation, int64 [n], as outcomes 0..OUTCOMES."""
+    return np.clip(sums // math.ceil(8 * deviation / OUTCOMES) + OUTCOMES // 2, 0, OUTCOMES)
+
+
+def _deviation(mechanism: ReverseKnn) -> float:
+    return mechanism.sigma * math.sqrt(mechanism.neighbours)
 
 
 def _laws(mechanism: ReverseKnn) -> tuple[np.ndarray, np.ndarray]:
@@ -78,6 +82,6 @@ def _laws(mechanism: ReverseKnn) -> tuple[np.ndarray, np.ndarray]:
     for _ in range(mechanism.neighbours - 1):
         law = np.convolve(law, single)
     sums = np.arange(len(law)) - len(law) // 2
-    moved = [_code(mechanism, sums + shift) for shift in (0, mechanism.neighbours)]
+    moved = [code(sums + shift, _deviation(mechanism)) for shift in (0, mechanism.neighbours)]
     without, added = (np.bincount(codes, law, minlength=OUTCOMES + 1) for codes in moved)
     return without, added

@@ -41,10 +41,10 @@ class Receipt(BaseModel):
 
 
 class Result(BaseModel):
-    """What a finished job released: labels and outcomes of queries, or noisy counts by cell and class (null: cap reached), or
-    the extractor that is ready, or how many records were named."""
+    """What a finished job released: labels (by attribute, where rows have those) and outcomes of queries, or noisy counts by
+    cell and class (null: cap reached), or the extractor that is ready, or how many records were named."""
 
-    labels: list[int] | None = None
+    labels: list[int] | list[list[int]] | None = None
     outcomes: list[int] | None = None
     counts: list[list[int]] | None = None
     receipt: Receipt | None = None

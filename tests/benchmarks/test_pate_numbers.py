@@ -43,6 +43,9 @@ def test_the_command_prints_what_the_page_says():
     rows = [line for line in shown.splitlines() if line.startswith("| CelebA") or line.startswith("| Market")]
     assert len(rows) == 4
     assert all(row in page for row in rows)
+    rows = [line for line in shown.splitlines() if line.startswith("| GNMAX, ") or line.startswith("| Private-kNN, ")]
+    assert len(rows) == 8
+    assert all(row in page for row in rows)
     for line in shown.splitlines():
         if "labels" in line:
             name, value = line.rsplit(": ", 1)

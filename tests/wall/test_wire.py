@@ -166,13 +166,19 @@ def test_results_arrive_as_they_were() -> None:
     received = wire.answers_of(json.loads(json.dumps(wire.result_to_json(answers))))
     assert (received.labels.tolist(), received.outcomes.tolist(), received.receipt) == ([2, -1, 0], [0, 1, 0], RECEIPT)
     assert (received.labels.dtype, received.outcomes.dtype) == (np.int64, np.uint8)
+    several = Answers(np.array([[1, -1, 0], [-1, -1, -1]]), np.array([0, 2], np.uint8), RECEIPT)
+    np.testing.assert_array_equal(wire.answers_of(wire.result_to_json(several)).labels, several.labels)
     for counts in (np.array([[-3, 4], [0, 1]]), None):
         cells = wire.counts_of(json.loads(json.dumps(wire.result_to_json(CellCounts(counts, RECEIPT)))))
         assert cells.receipt == RECEIPT
         assert (cells.counts is None and counts is None) or np.array_equal(cells.counts, counts)
 
 
-@pytest.mark.parametrize("value", [{}, {"labels": ["x"], "outcomes": [0]}, {"labels": [1], "outcomes": [300], "receipt": {}}])
+MISSHAPEN = {"labels": [[1, 0]], "outcomes": [0, 0], "receipt": vars(RECEIPT)}
+OTHERS = [{}, {"labels": ["x"], "outcomes": [0]}, {"labels": [1], "outcomes": [300], "receipt": {}}, MISSHAPEN]
+
+
+@pytest.mark.parametrize("value", OTHERS)
 def test_a_reply_of_another_form_is_refused(value: dict) -> None:  # type: ignore[type-arg]
     with pytest.raises(InvalidInput):
         wire.answers_of(value)
