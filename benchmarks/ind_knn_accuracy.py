@@ -44,6 +44,7 @@ from teacher.privacy.conversion import round_up  # noqa: E402
 from teacher.privacy.ledger import Ledger  # noqa: E402
 from teacher.privacy.noise import SystemEntropy  # noqa: E402
 from teacher.privacy.plan import Plan, Slot  # noqa: E402
+from teacher.reuse import Released  # noqa: E402
 
 BATCH = 250
 NARROW = IndKnn(kernel="rbf", bandwidth=0.5, near=1.0)  # a record at cosine 0.5 counts in full, at 0.3 a fifth of that
@@ -151,10 +152,13 @@ def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Electorate) -> np.nda
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.create(Path(folder) / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False)
         serials = ledger.enrol(voters.index.ids)
+        released, select = Released(Path(folder) / "answered.bin", voters.queries.shape[1]), mechanism.select(voters.length)
         for start in range(0, len(voters.queries), BATCH):
             part = voters.select(range(start, min(start + BATCH, len(voters.queries))))
-            keys = [f"query {start + i}" for i in range(len(part.queries))]
-            answer_individually(ledger, 0, mechanism, part, serials, keys, SystemEntropy())
+            keys = [f"{start + i:064x}" for i in range(len(part.queries))]
+            reused = released.votes(ledger.state.results, select, part.queries, CLASSES) if mechanism.reuse else None
+            answer_individually(ledger, 0, mechanism, part, serials, keys, SystemEntropy(), reused)
+            released.add(keys, part.queries)
             labels += [mechanism.outcome(ledger.state.results[key])[1] for key in keys]
         ledger.close()
     return np.array(labels)

@@ -25,7 +25,9 @@ def test_every_part_prints_its_rows_and_draws(
     tiny_cache.run(ablations, monkeypatch, *options)
     printed = capsys.readouterr().out
     rows = [line.split("|")[1].strip() for line in printed.splitlines()[2:]]
-    assert [row for row in rows if row.startswith("queries")] == ["queries 10", "queries 20"]
+    assert [row for row in rows if row.startswith("queries")] == [
+        *("queries 10", "queries 20", "queries 10, reused", "queries 20, reused")
+    ]
     assert [row for row in rows if row.startswith("records")] == ["records 300", "records 600"]
     assert len([row for row in rows if row.startswith("threshold")]) == 4
     assert len([row for row in rows if row.startswith(("exact", "3 tables"))]) == 6
