@@ -91,7 +91,15 @@ def _features(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The same under the first round's features; the records' come from the cache that all cells share."""
     budget, shared = BudgetConfig(1e6, config.delta), [RoundConfig(1)]
-    settings = Config(config.data, shared, budget, features=config.features, box=config.box, whiten=config.whiten)
+    settings = Config(
+        config.data,
+        shared,
+        budget,
+        features=config.features,
+        weights=config.weights,
+        box=config.box,
+        whiten=config.whiten,
+    )
     spec = starting_extractor(settings, task, public.inputs)
     embedder = Embedder(spec, probe=public.inputs[:64], batch_size=config.batch_size, workers=config.workers)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -81,6 +81,7 @@ class CompareConfig:
         seeds: public randomness of the repetitions; tables show medians and ranges over them.
         student: the public-side network and its training, for all methods that have a student.
         features: features of the first round, as in a run.
+        weights: safetensors file for "timm/NAME", as in a run (path).
         box: domain of feature vectors, as in a run.
         whiten: principal axes of the public rows, as in a run (a count).
         threads: CPU threads of torch, a count.
@@ -93,7 +94,8 @@ class CompareConfig:
     delta: float = 1e-5
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     student: StudentConfig = field(default_factory=StudentConfig)
-    features: Literal["auto", "hog", "raw", "box"] = "auto"
+    features: str = "auto"
+    weights: str | None = None
     box: list[list[float]] = field(default_factory=list)
     whiten: int = 0
     threads: int = 2
@@ -123,6 +125,7 @@ class CompareConfig:
             mechanism=point.mechanism,
             caps=point.caps,
             features=self.features,
+            weights=self.weights,
             box=self.box,
             whiten=self.whiten,
             student=self.student,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from student.config import StudentConfig
@@ -17,6 +18,8 @@ from teacher.privacy.plan import Plan, Slot
 from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec
 from wall.sources import DataConfig, Task
+
+FEATURES, TIMM = ("auto", "hog", "raw", "efficientnet_lite0", "box"), "timm/"  # of the first round
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,9 @@ class Config:
         caps: caps of that mechanism, over all those rounds.
         rounds: what happens, in order.
         features: features of the first round: "hog" for images, "raw" for feature vectors, "auto" by the data,
-            "efficientnet_lite0" for images by ImageNet weights (extra "pretrained"), "box" for feature vectors in a declared box.
+            "efficientnet_lite0" for images by ImageNet weights (extra "pretrained"), "timm/NAME" for images by a timm model
+            with its published weights, "box" for feature vectors in a declared box.
+        weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when null.
         box: that domain, public (the vectors' units): [low, high] for each dimension, or one for all of them; needed by "box".
         whiten: principal axes of the public rows that the first round's features are put on, each divided by its spread (a
             count); 0: features as they are. Neighbours are better ones where few directions held most of the spread.
@@ -108,7 +113,8 @@ class Config:
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     mechanism: AnyMechanism = field(default_factory=PrivateKnn)
     caps: CapsConfig = field(default_factory=CapsConfig)
-    features: Literal["auto", "hog", "raw", "efficientnet_lite0", "box"] = "auto"
+    features: str = "auto"
+    weights: str | None = None
     box: list[list[float]] = field(default_factory=list)
     whiten: int = 0
     choice: Literal["typical", "random"] = "typical"
@@ -128,6 +134,7 @@ class Config:
         for name in ("threads", "workers", "batch_size"):
             if getattr(self, name) < 1:
                 raise InvalidInput(name, "at least 1", getattr(self, name))
+        check_features(self.features, self.weights)
         check_box(self.features, self.box)
         check_whitening(self.features, self.whiten)
         for number in range(1, len(self.rounds) + 1):
@@ -189,14 +196,28 @@ def first_extractor(config: Config, task: Task) -> ExtractorSpec:
     images = len(task.input_shape) == 3
     features = config.features if config.features != "auto" else "hog" if images else "raw"
     if (features in ("raw", "box")) == images:
-        raise InvalidInput("features", "hog or efficientnet_lite0 for images, raw or box for feature vectors", features)
+        rule = "hog, efficientnet_lite0 or timm/NAME for images, raw or box for feature vectors"
+        raise InvalidInput("features", rule, features)
     if features == "box":
         return box_extractor(config.box, task)
     if features == "efficientnet_lite0":
         from wall.pretrained import efficientnet_lite0  # torch
 
         return efficientnet_lite0(task.input_shape, task.num_classes)
+    if features.startswith(TIMM):
+        from wall.pretrained import timm_model  # torch
+
+        weights = None if config.weights is None else Path(config.weights)
+        return timm_model(features.removeprefix(TIMM), weights, task.input_shape, task.num_classes)
     return ExtractorSpec(features, task.input_shape, task.num_classes)
+
+
+def check_features(features: str, weights: str | None) -> None:
+    """Raises InvalidInput for an unknown name, and for weights without a network that takes them."""
+    if features not in FEATURES and not features.startswith(TIMM):
+        raise InvalidInput("features", f"one of {', '.join(FEATURES)}, {TIMM}NAME", features)
+    if weights is not None and not features.startswith(TIMM):
+        raise InvalidInput("weights", f"given with features: {TIMM}NAME alone", weights)
 
 
 def check_box(features: str, box: list[list[float]]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import safetensors
 import safetensors.torch
@@ -11,8 +13,11 @@ from torch import nn
 from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec
 
+if TYPE_CHECKING:
+    import timm.models
+
 MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refused unread
-TIMM = "timm/"
+TIMM, PRETRAINED = "timm/", "pretrained/"
 
 
 class Backbone(nn.Module):
@@ -38,11 +43,14 @@ class Backbone(nn.Module):
 def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backbone:
     """A network with fresh weights (from torch's global generator).
 
-    ``name``: one of NETWORKS, or "timm/" and the name of a timm model. ``input_shape``: (height, width, channels) or
-    (dimensions,). Raises InvalidInput for an unknown name or inputs that the network does not take.
+    ``name``: one of NETWORKS, or "timm/" and the name of a timm model, or "pretrained/" and such a name: the model on colour
+    images of the size that its published weights were trained with, to which images are enlarged. ``input_shape``: (height,
+    width, channels) or (dimensions,). Raises InvalidInput for an unknown name or inputs that the network does not take.
     """
     if name.startswith(TIMM):
         return _timm(name.removeprefix(TIMM), input_shape, num_classes)
+    if name.startswith(PRETRAINED):
+        return _pretrained(name.removeprefix(PRETRAINED), input_shape, num_classes)
     if name not in NETWORKS:
         raise InvalidInput("backbone", f"one of {', '.join(NETWORKS)} or timm/NAME", name)
     if (name == "mlp") != (len(input_shape) == 1):
@@ -179,6 +187,28 @@ def _timm(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
     with torch.no_grad():  # the width that comes out: num_features leaves out a model's own last layer
         width = trunk.eval()(torch.zeros(1, shape[2], *shape[:2])).shape[1]
     return Backbone(trunk.train(), width, num_classes)
+
+
+def published_settings(name: str) -> timm.models.PretrainedCfg:
+    """What timm says about a model's published weights. Raises InvalidInput where it says nothing."""
+    import timm
+
+    found = timm.models.get_pretrained_cfg(name)
+    if found is None:
+        raise InvalidInput("backbone", "the name of a timm model with published weights", name)
+    return found
+
+
+def _pretrained(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
+    import timm
+
+    if len(shape) != 3 or not timm.is_model(name):
+        raise InvalidInput("backbone", "the name of a timm model after pretrained/, and images as inputs", PRETRAINED + name)
+    network = timm.create_model(name, pretrained=False, num_classes=0)
+    size = published_settings(name).input_size[-1]
+    with torch.no_grad():  # the width that comes out, as in _timm
+        width = network.eval()(torch.zeros(1, 3, size, size)).shape[1]
+    return Backbone(_Enlarged(network.train(), size), width, num_classes)
 
 
 class _Enlarged(nn.Module):
