@@ -37,6 +37,7 @@ from experiment.rehearsal import StandIns, threshold_at  # noqa: E402
 from teacher.individual import answer_individually  # noqa: E402
 from teacher.mechanisms.electorate import Electorate  # noqa: E402
 from teacher.mechanisms.ind_knn import IndKnn  # noqa: E402
+from teacher.mechanisms.naive_knn import NaiveKnn  # noqa: E402
 from teacher.mechanisms.private_knn import AGGREGATE, PrivateKnn  # noqa: E402
 from teacher.neighbors import ExactIndex  # noqa: E402
 from teacher.privacy.accountant import certified_epsilon, reading, require_affordable  # noqa: E402
@@ -113,10 +114,12 @@ def choose_own(validation: Split, records: int, length: float) -> tuple[IndKnn, 
     return max(own, key=lambda found: found[1])
 
 
-def choose_poll(stand_ins: StandIns, epsilon: float, asked: int, seed: int) -> tuple[PrivateKnn, float]:
+def choose_poll(
+    stand_ins: StandIns, epsilon: float, asked: int, seed: int, sampled: Sequence[float] = SAMPLED
+) -> tuple[PrivateKnn, float]:
     """Private-kNN's sampling probability and k at ``epsilon``."""
     found = []
-    for gamma in SAMPLED:
+    for gamma in sampled:
         sigma = least_noise(gamma, epsilon, asked)
         for k in (round(gamma * reach) for reach in REACH):
             other = PrivateKnn(k=k, threshold=0, sigma_vote=sigma, sampling_probability=gamma)
@@ -164,7 +167,7 @@ def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Electorate) -> np.nda
     return np.array(labels)
 
 
-def ask_private_knn(mechanism: PrivateKnn, voters: Electorate) -> np.ndarray:
+def ask_poll(mechanism: PrivateKnn | NaiveKnn, voters: Electorate) -> np.ndarray:
     """Labels int64 [n]: one noisy winner a query."""
     return mechanism.draw(AGGREGATE, voters, [f"query {i}" for i in range(len(voters.queries))], SystemEntropy())
 
@@ -250,7 +253,8 @@ def report(options: argparse.Namespace, scaling: Scaling) -> None:
     print(f"Ind-KNN without noise and budgets, {described(IndKnn(**fields))}, public {100 * share:.1f}: {spread(own)}, ", end="")
     print(f"{100 * (best - np.median(own)):.1f} less than kNN", flush=True)
     sgd = linear_sgd(private, validation, sets, options)
-    measured = private_table(exam, chosen, options, own, sgd)
+    naive = naive_knn(exam, validation, scaling.scale, options)
+    measured = private_table(exam, chosen, options, own, {"naive kNN": naive, "Linear NoisySGD": sgd})
     flat = {"plain kNN, not private": best, "Ind-KNN without noise": float(np.median(own))}
     series = {name: (options.epsilons, shares) for name, shares in measured.items()}
     draw_medians(options.out, series, f"epsilon at delta = {DELTA:g}", flat)  # UAI23 Figure 1a
@@ -267,6 +271,18 @@ def linear_sgd(private: Split, validation: Split, sets: list[Split], options: ar
         trainings = [kept(options.results, f"sgd {epsilon:g} {rate:g}", lambda rate=rate: trained(rate)) for rate in RATES]
         found.append(max((training["right"] for training in trainings), key=lambda right: right[0])[1:])
     return found
+
+
+def naive_knn(exam: Exam, validation: Split, length: float, options: argparse.Namespace) -> list[list[float]]:
+    """Naive kNN's (UAI23 Algorithm 2) share of right answers in each set, for each epsilon, at the k that public rows choose."""
+
+    def measure(epsilon: float) -> list[float]:
+        records = len(exam.voters[0].labels)
+        stand_ins = StandIns.of(validation.features, validation.labels, records, CLASSES, KERNELS[-1], length)
+        chosen, _ = choose_poll(stand_ins, epsilon, options.queries, options.seed, sampled=(1.0,))
+        return exam.right(lambda voters: ask_poll(NaiveKnn(k=chosen.k, sigma_vote=chosen.sigma_vote), voters))
+
+    return [kept(options.results, f"naive {epsilon:g}", lambda epsilon=epsilon: measure(epsilon)) for epsilon in options.epsilons]
 
 
 Series = dict[
@@ -321,15 +337,13 @@ def plain_table(exam: Exam, options: argparse.Namespace) -> float:
 
 
 def private_table(
-    exam: Exam, chosen: Chosen, options: argparse.Namespace, own: list[float], sgd: list[list[float]]
+    exam: Exam, chosen: Chosen, options: argparse.Namespace, own: list[float], others: dict[str, list[list[float]]]
 ) -> dict[str, list[list[float]]]:
     """All methods at each epsilon, and then what public rows chose; returns their shares right in each set, by method."""
-    measured: dict[str, list[list[float]]] = {"Ind-KNN": [], "Private-kNN": [], "Linear NoisySGD": sgd}
-    print(
-        "| epsilon | Ind-KNN | less than without noise | same, no noise, no budgets | certified | Private-kNN | certified ",
-        end="",
-    )
-    print("| Linear NoisySGD |\n|---|---|---|---|---|---|---|---|")
+    measured: dict[str, list[list[float]]] = {"Ind-KNN": [], "Private-kNN": []} | others
+    own_columns = ["Ind-KNN", "less than without noise", "same, no noise, no budgets", "certified"]
+    names = ["epsilon", *own_columns, "Private-kNN", "certified", *others]
+    print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
     for place, epsilon in enumerate(options.epsilons):
         ind, other = chosen.ind_knn[place][0], chosen.private_knn[place][0]
 
@@ -337,7 +351,7 @@ def private_table(
             return {
                 "ind": exam.right(lambda voters: ask_ind_knn(ind, epsilon, voters)),
                 "clear": exam.right(lambda voters: without_noise(ind, voters)),
-                "polled": exam.right(lambda voters: ask_private_knn(other, voters)),
+                "polled": exam.right(lambda voters: ask_poll(other, voters)),
             }
 
         found = kept(options.results, f"epsilon {epsilon:g}", measure)
@@ -351,7 +365,7 @@ def private_table(
             costs[0],
             spread(found["polled"]),
             costs[1],
-            spread(sgd[place]),
+            *(spread(shares[place]) for shares in others.values()),
         ]
         measured["Ind-KNN"].append(found["ind"])
         measured["Private-kNN"].append(found["polled"])

@@ -107,6 +107,6 @@ def test_the_benchmark_prints_its_tables(
     assert capsys.readouterr().out == printed
     lines = printed.splitlines()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| 40")]
-    assert [len(row) for row in rows] == [8, 5]
+    assert [len(row) for row in rows] == [9, 5]
     assert all(float(rows[0][place].split()[0]) > 50 for place in (1, 3)), rows
     assert all(float(rows[0][place]) <= 40 for place in (4, 6))
