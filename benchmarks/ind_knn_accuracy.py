@@ -27,7 +27,7 @@ import numpy as np
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 import image_features  # noqa: E402
-from figures import DASHED, PALETTE, picture  # noqa: E402
+from figures import DASHED, INK, PALETTE, picture  # noqa: E402
 from image_features import Scaling, public_scaling  # noqa: E402
 from kept import kept  # noqa: E402
 from linear_sgd import CLASSES, DELTA, RATES, train  # noqa: E402
@@ -298,7 +298,7 @@ def draw_medians(path: Path, series: Series, x: str, flat: dict[str, float] | No
             middle = np.median(percent, axis=1)
             sides = [middle - percent.min(axis=1), percent.max(axis=1) - middle]
             axes.errorbar(at, middle, yerr=sides, color=color, marker="o", capsize=3, label=name)
-        for (name, share), color in zip((flat or {}).items(), PALETTE[len(series) :], strict=False):
+        for (name, share), color in zip((flat or {}).items(), (INK, PALETTE[0]), strict=False):
             axes.axhline(100 * share, color=color, linestyle=DASHED, label=name)
         axes.set(xlabel=x, ylabel="percent right, median and range")
 
