@@ -100,7 +100,7 @@ def folds(rng: np.random.Generator) -> list[Fold]:
 
 def draw(mechanism: BatchMechanism, voters: Electorate) -> np.ndarray:
     """int64 [q, 4]: label, clique bound, exact, squared radius."""
-    return mechanism.draw(BATCH, voters, [str(i) for i in range(len(voters.queries))], SystemEntropy())  # type: ignore[attr-defined]
+    return mechanism.draw(BATCH, voters, [str(i) for i in range(len(voters.queries))], SystemEntropy())
 
 
 def accuracies(made: list[Fold], count: int, answer: Callable[[Electorate], np.ndarray], seed: int) -> tuple[float, float]:
@@ -117,8 +117,8 @@ def radius_figure(made: list[Fold], epsilon: float) -> dict[str, list[tuple[floa
         "non-private": [accuracies(made, q, lambda v: v.ball_votes(exact[: len(v.queries)]).argmax(axis=1), q) for q in QUERIES]
     }
     for title, fields in CLASSIFIERS.items():
-        mechanism = RadiusNeighbours(radius=RADIUS, epsilon=epsilon, **fields)  # type: ignore[arg-type]
-        lines[title] = [accuracies(made, q, lambda v, m=mechanism: draw(m, v)[:, 0], q) for q in QUERIES]  # type: ignore[misc]
+        mechanism = RadiusNeighbours(radius=RADIUS, epsilon=epsilon, **fields)
+        lines[title] = [accuracies(made, q, lambda v, m=mechanism: draw(m, v)[:, 0], q) for q in QUERIES]
     return lines
 
 
@@ -126,10 +126,10 @@ def knn_figure(made: list[Fold], epsilon: float, records: int) -> dict[str, list
     """Figures 12 to 14: accuracy by k, 100 queries."""
     lines: dict[str, list[tuple[float, float]]] = {
         "non-private": [accuracies(made, 100, lambda v, k=k: plain(v, k), k) for k in NEIGHBOURS]
-    }  # type: ignore[misc]
+    }
     for title, fields in CONVERSIONS.items():
-        mechanisms = [BatchKnn(k=k, epsilon=epsilon, records=records, **fields) for k in NEIGHBOURS]  # type: ignore[arg-type]
-        lines[title] = [accuracies(made, 100, lambda v, m=m: draw(m, v)[:, 0], m.k) for m in mechanisms]  # type: ignore[misc]
+        mechanisms = [BatchKnn(k=k, epsilon=epsilon, records=records, **fields) for k in NEIGHBOURS]
+        lines[title] = [accuracies(made, 100, lambda v, m=m: draw(m, v)[:, 0], m.k) for m in mechanisms]
     return lines
 
 
@@ -140,7 +140,7 @@ def plain(voters: Electorate, k: int) -> np.ndarray:
 
 def conversion_errors(made: list[Fold], fields: dict[str, str], epsilon: float, records: int) -> tuple[float, float]:
     """Figures 10 and 11, 100 queries, k = 30: (AvRE of the radius in percent, RMSE of the number of neighbours)."""
-    mechanism, relative, missed = BatchKnn(k=K, epsilon=2 * epsilon, records=records, **fields), [], []  # type: ignore[arg-type]
+    mechanism, relative, missed = BatchKnn(k=K, epsilon=2 * epsilon, records=records, **fields), [], []
     rng = np.random.default_rng(0)
     for fold in made:
         for voters, _ in fold.batches(100, rng):
@@ -209,7 +209,7 @@ def speed(queries: int = 1000, records: int = 5000) -> None:
     x, y = rng.random((records, 2)).astype(np.float32), rng.integers(0, CLASSES, records)
     spec = ExtractorSpec("box", (2,), CLASSES, mean=(0.5, 0.5), std=(0.5, 0.5))
     mechanisms: list[BatchMechanism] = [RadiusNeighbours(radius=0.03, epsilon=1.0)]
-    mechanisms += [BatchKnn(k=K, epsilon=1.0, records=records, conversion=way) for way in ("interactive", "grid")]  # type: ignore[arg-type]
+    mechanisms += [BatchKnn(k=K, epsilon=1.0, records=records, conversion=way) for way in ("interactive", "grid")]
     print(f"\n{queries} queries on {records} records, seconds (of CPU):")
     for mechanism in mechanisms:
         with tempfile.TemporaryDirectory() as folder:

@@ -80,7 +80,7 @@ def serve(setting: Setting, folder: Path, pipe: Connection) -> None:
     learned = Task(CLASSES, tuple(map(str, range(CLASSES))), setting.shape)
     custodian, config = opened(folder), ServiceConfig(port=0, requests_per_second=1e6)
     place = {"config": config, "keys": Keys(folder), "entropy": SystemEntropy(), "certified": None, "probe": None}
-    app = build_app(custodian, setting.private, learned, **place, log=lambda *_, **__: None)  # type: ignore[arg-type]
+    app = build_app(custodian, setting.private, learned, **place, log=lambda *_, **__: None)
     running = server(app, config)
 
     def stop() -> None:
