@@ -41,7 +41,7 @@ def ask_cells(
     with np.load(kept, allow_pickle=False) as stored:
         centers = stored["centers"]
     found = count(Cells(centers, slot))
-    labels, outcomes = inherit(found.counts, nearest_cells(features, centers, 1)[:, 0], mechanism.margin)
+    labels, outcomes = inherit(found.counts, nearest_cells(features, centers, mechanism.reach), mechanism.margin)
     return Answers(labels, outcomes, found.receipt)
 
 

@@ -32,12 +32,14 @@ class PointConfig:
         mechanism: the private mechanism of all rounds that name none.
         caps: caps of that mechanism, over all those rounds.
         rounds: what happens, in order.
+        whiten: principal axes for this point, where they are not the comparison's (a count).
     """
 
     epsilon: float
     rounds: list[RoundConfig]
     mechanism: AnyMechanism = field(default_factory=PrivateKnn)
     caps: CapsConfig = field(default_factory=CapsConfig)
+    whiten: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class CompareConfig:
             features=self.features,
             weights=self.weights,
             box=self.box,
-            whiten=self.whiten,
+            whiten=self.whiten if point.whiten is None else point.whiten,
             student=self.student,
             seed=seed,
             custodian_dir=custodian_dir,

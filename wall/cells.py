@@ -1,4 +1,4 @@
-"""Public cells: where private records vote once for all public rows, and what every row inherits from its cell.
+"""Public cells: where private records vote once for all public rows, and what every row inherits from those next to it.
 
 Centres go in, noisy counts come out. What follows from the counts is post-processing and costs nothing.
 """
@@ -76,16 +76,18 @@ def nearest_cells(features: np.ndarray, centers: np.ndarray, neighbours: int) ->
     return found
 
 
-def inherit(counts: np.ndarray | None, cell_of_row: np.ndarray, margin: float) -> tuple[np.ndarray, np.ndarray]:
+def inherit(counts: np.ndarray | None, cells_of_row: np.ndarray, margin: float) -> tuple[np.ndarray, np.ndarray]:
     """Labels int64 [n] and outcomes uint8 [n] of public rows from their cells' noisy counts. Post-processing: free.
 
-    ``counts``: as of CellCounts; ``cell_of_row``: int64 [n]. A row gets the class with the most noisy votes in its cell
-    (the lowest of equals) where they exceed the second most by more than ``margin`` votes; it abstains elsewhere.
+    ``counts``: as of CellCounts; ``cells_of_row``: int64 [n, reach]. A row gets the class with the most noisy votes in its
+    cells together (the lowest of equals) where they exceed the second most by more than ``margin`` votes; it abstains
+    elsewhere.
     """
-    labels = np.full(len(cell_of_row), ABSTAINED, dtype=np.int64)
+    labels = np.full(len(cells_of_row), ABSTAINED, dtype=np.int64)
     if counts is None:
         return labels, np.full(len(labels), Outcome.CAP_REACHED, dtype=np.uint8)
-    ordered = np.sort(counts, axis=1)
-    sure = (ordered[:, -1] - ordered[:, -2] > margin)[cell_of_row]
-    labels[sure] = counts.argmax(axis=1)[cell_of_row][sure]
+    votes = counts[cells_of_row].sum(axis=1)  # int64 [n, n_classes]
+    ordered = np.sort(votes, axis=1)
+    sure = ordered[:, -1] - ordered[:, -2] > margin
+    labels[sure] = votes[sure].argmax(axis=1)
     return labels, np.where(sure, Outcome.ANSWERED, Outcome.ABSTAINED).astype(np.uint8)

@@ -38,7 +38,9 @@ class ReverseKnn:
         neighbours: each record votes in so many nearest cells, a count. More of them smooth the counts, and the noise for the
             same epsilon grows with their square root.
         sigma: scale of the discrete Gaussian noise on every cell's count of every class, in votes.
-        margin: the rows of a cell are labelled only if its best class leads the next by more, in noisy votes; free.
+        margin: a public row is labelled only if its best class leads the next by more, in noisy votes; free.
+        reach: a public row adds the noisy counts of so many nearest cells, a count; free. Small cells are purer, and what
+            they lack in votes comes back from those beside them.
     """
 
     kind: Literal["reverse_knn"] = "reverse_knn"
@@ -46,6 +48,7 @@ class ReverseKnn:
     neighbours: int = 1
     sigma: float = 44.0
     margin: float = 0.0
+    reach: int = 1
 
     stages = (HISTOGRAM,)
     once_a_round = True
@@ -59,6 +62,8 @@ class ReverseKnn:
             raise InvalidInput("mechanism.sigma", "positive and finite", self.sigma)
         if not (math.isfinite(self.margin) and self.margin >= 0):
             raise InvalidInput("mechanism.margin", "at least 0 and finite", self.margin)
+        if not 1 <= self.reach <= min(self.cells, MOST_NEIGHBOURS):
+            raise InvalidInput("mechanism.reach", f"from 1 to {MOST_NEIGHBOURS} and at most cells", self.reach)
 
     def fields(self) -> dict[str, object]:
         """The publishable fields, as a ledger records them."""

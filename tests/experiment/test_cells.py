@@ -78,17 +78,18 @@ def test_two_rounds_end_to_end_planned_audited_and_resumed(
     assert pipeline.main(["report", "out"]) == 0
 
 
-def test_answers_follow_from_the_ledgers_counts_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recomputed from public things: cells, public rows under the round's features, released counts, margin."""
+@pytest.mark.parametrize("reach", [1, 3])
+def test_answers_follow_from_the_ledgers_counts_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reach: int) -> None:
+    """Recomputed from public things: cells, public rows under the round's features, released counts, margin and reach."""
     write(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert pipeline.main(RUN) == 0
+    assert pipeline.main([*RUN, "--mechanism.reach", str(reach)]) == 0
     (value,) = entries(tmp_path, "release")[0]["results"].values()
     counts = np.array(value).reshape(CELLS, tiny.CLASSES)
     x = tiny.rows(40, 2)[0].astype(np.float64)
     features = np.clip(np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)), -63, 63).astype(np.int8)
     with np.load("out/round_1/cells.npz") as stored:
-        cells = nearest_cells(features, stored["centers"], 1)[:, 0]
+        cells = nearest_cells(features, stored["centers"], reach)
     with np.load("out/round_1/answers.npz") as stored:
         np.testing.assert_array_equal(stored["labels"], inherit(counts, cells, 3)[0][stored["rows"]])
 
@@ -150,6 +151,7 @@ def test_a_later_rounds_abstention_counts(tmp_path: Path) -> None:
         (["--mechanism.cells", "41"], "at most 40"),
         (["--mechanism.neighbours", "0"], "mechanism.neighbours"),
         (["--mechanism.margin", "nan"], "mechanism.margin"),
+        (["--mechanism.reach", "0"], "mechanism.reach"),
         (["--mechanism.kind", "private_knn"], "rounds.queries"),
         (["--caps.asked", "1", "--rounds", "[{queries: 0}]"], "rounds.queries"),
     ],

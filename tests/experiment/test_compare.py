@@ -9,6 +9,7 @@ import pytest
 
 import pipeline
 from experiment.compare import render, summarise
+from experiment.compare_config import parse_comparison
 from experiment.compare_plots import plots
 from tests.experiment import tiny
 
@@ -67,6 +68,16 @@ def test_a_table_of_every_kind_of_method_that_resumes(folder: Path, capsys: pyte
     assert {p.name for p in (folder / "out").glob("*.svg")} == {"accuracy_by_epsilon.svg", "labels_by_epsilon.svg", "cost.svg"}
     assert (folder / "out.custodian").stat().st_mode & 0o077 == 0
     assert not list((folder / "out").rglob("*embeddings*"))
+
+
+def test_a_point_may_have_principal_axes_of_its_own(folder: Path) -> None:
+    (folder / "compare.yaml").write_text(
+        CONFIG.split("  - name: Linear")[0]
+        .replace("rounds: [{}]}", "rounds: [{}], whiten: 3}")
+        .replace("threads", "whiten: 2\nthreads")
+    )
+    config, _ = parse_comparison(COMMAND[1:])
+    assert [config.run_config(method.points[0], 0, "").whiten for method in config.methods] == [3, 2]
 
 
 def test_another_split_or_method_under_the_same_name_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

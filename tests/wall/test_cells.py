@@ -77,7 +77,7 @@ def test_distances_are_exact_where_float32_would_not_be() -> None:
 
 def test_rows_inherit_their_cells_best_class_where_it_leads_by_more_than_the_margin() -> None:
     counts = np.array([[5, 9, -3], [7, 7, 1], [-4, -9, -2]])
-    cell_of_row = np.array([0, 1, 2, 0, 2])
+    cell_of_row = np.array([[0], [1], [2], [0], [2]])
     labels, outcomes = inherit(counts, cell_of_row, 0.0)
     assert labels.tolist() == [1, ABSTAINED, 2, 1, 2]  # nobody leads in cell 1
     labels, outcomes = inherit(counts, cell_of_row, 2.0)
@@ -87,7 +87,15 @@ def test_rows_inherit_their_cells_best_class_where_it_leads_by_more_than_the_mar
     assert outcomes.dtype == np.uint8
 
 
+def test_rows_add_the_counts_of_all_cells_in_their_reach() -> None:
+    counts = np.array([[5, 9, -3], [7, 2, 1], [-4, -9, 12]])
+    labels, outcomes = inherit(counts, np.array([[0, 1], [1, 2], [0, 2], [2, 1]]), 0.0)
+    assert labels.tolist() == [0, 2, 2, 2]  # 12, 11, -2; 3, -7, 13; 1, 0, 9; and the second again, whatever the order
+    assert inherit(counts, np.array([[0, 1], [0, 2]]), 1.0)[0].tolist() == [ABSTAINED, 2]
+    assert outcomes.tolist() == [Outcome.ANSWERED] * 4
+
+
 def test_without_counts_every_row_is_refused() -> None:
-    labels, outcomes = inherit(None, np.array([0, 3]), 1.0)
+    labels, outcomes = inherit(None, np.array([[0], [3]]), 1.0)
     assert labels.tolist() == [ABSTAINED] * 2
     assert outcomes.tolist() == [Outcome.CAP_REACHED] * 2
