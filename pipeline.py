@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from wall.adversary import POOLED
 from wall.errors import InvalidInput, LabelwallError
 
 
@@ -78,7 +79,8 @@ def _result(summary: dict, run_dir: Path) -> str:  # type: ignore[type-arg]
     from teacher.privacy.conversion import round_up
 
     accuracy, delta = f"test accuracy {100 * summary['test_accuracy']:.2f}%", f"delta {summary['delta']:g}"
-    return f"{accuracy} at epsilon {round_up(summary['epsilon'])}, {delta}: {run_dir}/report.html"
+    against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"
+    return f"{accuracy} at epsilon {round_up(summary['epsilon'])}, {delta}{against}: {run_dir}/report.html"
 
 
 def _price(plan) -> str:  # type: ignore[no-untyped-def]

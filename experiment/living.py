@@ -10,13 +10,17 @@ import numpy as np
 from experiment.config import Config
 from experiment.console import Console
 from experiment.teaching import local_teacher
+from teacher.analysts import remove_for_all
 from teacher.custodian import IDENTITY
 from teacher.preview import BANNER, REASONS
 from teacher.privacy.noise import SystemEntropy
 from teacher.records import ingest_more
 from wall import readers
+from wall.adversary import EACH, POOLED
 from wall.errors import InvalidInput, MissingData
 from wall.sources import describe
+
+ANY = (POOLED, EACH)  # a directory with one budget, or with one for each analyst: the records are the same
 
 
 def add_records(config: Config, rows: Path, *, dry_run: bool, console: Console) -> str:
@@ -28,7 +32,7 @@ def add_records(config: Config, rows: Path, *, dry_run: bool, console: Console) 
     task = describe(config.data)
     found = ingest_more(rows, task, lambda done, total: console.progress("reading rows (percent)", done, total))
     usable = found.records
-    with local_teacher(config, task, directory, SystemEntropy(), console) as teacher:
+    with local_teacher(config, task, directory, SystemEntropy(), console, adversaries=ANY) as teacher:
         present = int(teacher.present(usable.ids).sum())
         if not dry_run:
             teacher.add(usable)
@@ -42,10 +46,10 @@ def add_records(config: Config, rows: Path, *, dry_run: bool, console: Console) 
 def remove_records(config: Config, ids: np.ndarray, *, dry_run: bool, console: Console) -> str:
     """Remove records (int64 [n] ids); text for the custodian, private. An id that is not there is no error."""
     directory = _directory(config)
-    with local_teacher(config, describe(config.data), directory, SystemEntropy(), console) as teacher:
+    with local_teacher(config, describe(config.data), directory, SystemEntropy(), console, adversaries=ANY) as teacher:
         present = int(teacher.present(ids).sum())
         if not dry_run:
-            teacher.remove(ids)
+            remove_for_all(teacher, directory, ids)
     return _told([f"{len(ids)} ids, {present} of them present"], f"{present} removed", dry_run)
 
 

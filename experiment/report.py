@@ -25,6 +25,7 @@ from experiment.settings import load_config
 from teacher.privacy.accountant import certificates, certified_epsilon
 from teacher.privacy.audit import Finding, audit
 from teacher.privacy.conversion import round_up
+from wall.adversary import POOLED
 from wall.errors import LabelwallError, MissingData
 from wall.sources import describe
 
@@ -132,6 +133,7 @@ def contents(run: FinishedRun) -> dict[str, object]:
         "unsafe": run.unsafe,
         "problems": run.problems,
         "finding": run.finding,
+        "pooled": POOLED,
         "charges": _charges(run),
         "accuracy_plot": plots.accuracy_by_round(labels, students),
         "epsilon_plot": plots.epsilon_by_round(readings, certified, plan.epsilon),

@@ -262,6 +262,7 @@ def _summarise(experiment: Experiment, rounds: Sequence[dict]) -> dict[str, obje
         "epsilon": None if state.unsafe else round_up(certified_epsilon(plan)),
         "delta": plan.delta,
         "unsafe": state.unsafe,
+        "adversary": state.adversary,
         "certificates": {name: round_up(c.epsilon) for name, c in certificates(plan).items()},
         "test_accuracy": rounds[-1]["student_accuracy"],
         "rounds": [{key: metrics[key] for key in SUMMARY_KEYS} for metrics in rounds],

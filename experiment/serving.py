@@ -21,6 +21,7 @@ from teacher.records import open_records
 from teacher.service.config import ServiceConfig
 from teacher.service.keys import Key, Keys, digest_of
 from teacher.service.server import address, build_app, listen, server
+from wall.adversary import EACH, POOLED
 from wall.errors import InvalidInput
 from wall.sources import describe, read_public
 
@@ -39,7 +40,8 @@ def serve(config: Config, service: ServiceConfig, *, entropy: Entropy, child_of:
         raise InvalidInput("custodian_dir", "given: the ledger and the keys lie there", None)
     require_affordable(config.plan())
     directory = Path(config.custodian_dir)
-    custodian = custody(config, directory, entropy.unsafe)
+    against = EACH if service.budget == "per_analyst" else POOLED
+    custodian = custody(config, directory, entropy.unsafe, adversaries=[against])
     try:
         more = {CHILD: Key("run", "analyst", digest_of(child_of))} if child_of else {}
         app = app_of(config, service, custodian, Keys(directory, more), entropy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +19,7 @@ from teacher.privacy.noise import Entropy
 from teacher.privacy.plan import Plan
 from teacher.records import open_records
 from teacher.teacher import Teacher
+from wall.adversary import POOLED
 from wall.cells import CellCounts, Cells
 from wall.client import RemoteTeacher
 from wall.errors import InvalidInput, LedgerMismatch
@@ -42,8 +43,17 @@ class Answering(Protocol):
         ...
 
 
-def custody(config: Config, directory: Path, unsafe: bool, known_dataset: str | None = None) -> Custodian:
-    """Open, or set up, the custodian's directory that a configuration names. Raises LedgerMismatch, InvalidInput."""
+def custody(
+    config: Config,
+    directory: Path,
+    unsafe: bool,
+    known_dataset: str | None = None,
+    adversaries: Sequence[str] = (POOLED,),
+) -> Custodian:
+    """Open, or set up, the custodian's directory that a configuration names; ``adversaries``: as for ``open_custodian``.
+
+    Raises LedgerMismatch, InvalidInput.
+    """
     return open_custodian(
         directory,
         data={key: value for key, value in asdict(config.data).items() if key != "download"},
@@ -52,6 +62,7 @@ def custody(config: Config, directory: Path, unsafe: bool, known_dataset: str | 
         anchor=Path(config.anchor) if config.anchor else None,
         ledger_url=config.ledger_url(),
         known_dataset=known_dataset,
+        adversaries=adversaries,
     )
 
 
@@ -87,10 +98,16 @@ def teacher_of(
 
 @contextmanager
 def local_teacher(
-    config: Config, task: Task, directory: Path, entropy: Entropy, console: Console, known_dataset: str | None = None
+    config: Config,
+    task: Task,
+    directory: Path,
+    entropy: Entropy,
+    console: Console,
+    known_dataset: str | None = None,
+    adversaries: Sequence[str] = (POOLED,),
 ) -> Iterator[Teacher]:
     """The teacher of this process over the custodian's ``directory``, which has opened no record yet. Raises as ``custody``."""
-    custodian = custody(config, directory, entropy.unsafe, known_dataset)
+    custodian = custody(config, directory, entropy.unsafe, known_dataset, adversaries)
     try:
         yield Teacher(
             lambda: open_records(config.data, task),
@@ -124,6 +141,8 @@ def remote(
             raise LedgerMismatch(
                 "the run folder's ledger belongs to another data set than the service's. Choose another run_dir."
             )
+        if budget["adversary"] != POOLED:
+            console.say(f"the certificate holds against {budget['adversary']}")
         yield teacher
     finally:
         teacher.close()

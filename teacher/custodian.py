@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -16,6 +16,7 @@ from teacher.privacy.database import Place, open_database
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.ledger_url import LedgerUrl
 from teacher.privacy.plan import Plan
+from wall.adversary import POOLED
 from wall.errors import InvalidInput, LedgerMismatch
 
 LEDGER, IDENTITY, LOCK = "ledger.sqlite", "dataset.json", "lock"
@@ -23,12 +24,15 @@ LEDGER, IDENTITY, LOCK = "ledger.sqlite", "dataset.json", "lock"
 
 @dataclass
 class Custodian:
-    """An opened custodian's directory. Holds its lock until ``close``."""
+    """An opened custodian's directory. Holds its lock until ``close``. ``data``, ``anchor``, ``ledger_url``: as it was opened."""
 
     directory: Path
     dataset: str  # random UUID, the only name a data set has in public
     ledger: Ledger
     _lock: IO[str]
+    data: dict[str, object]
+    anchor: Path | None
+    ledger_url: LedgerUrl | None
 
     def close(self) -> None:
         self.ledger.close()
@@ -45,14 +49,16 @@ def open_custodian(
     ledger_url: LedgerUrl | None = None,
     known_dataset: str | None = None,
     new_dataset: Callable[[], str] = lambda: str(uuid.uuid4()),
+    adversaries: Sequence[str] = (POOLED,),
 ) -> Custodian:
     """Open, or set up, the directory that answers for one data set.
 
     ``data``: how its rows are found (publishable settings); ``plan``: the budget and what spends it, fixed by the first call.
     ``ledger_url``: where the ledger lies; a file in the directory when None.
     ``known_dataset``: the data set a caller already holds a ledger of.
+    ``adversaries``: against whom the ledger's certificate may hold; a new one's holds against the first of them.
 
-    Raises LedgerMismatch where the directory serves another data set, plan or entropy, or its ledger was lost.
+    Raises LedgerMismatch where the directory serves another data set, plan, entropy or adversary, or its ledger was lost.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.chmod(0o700)
@@ -65,20 +71,27 @@ def open_custodian(
                 "the custodian's ledger is gone, but it was in use. Restore it; a new one would forget its releases."
             )
         if fresh:
-            ledger = Ledger.create(place, dataset=new_dataset(), plan=plan, unsafe=unsafe, anchor=anchor)
+            ledger = Ledger.create(
+                place, dataset=new_dataset(), plan=plan, unsafe=unsafe, anchor=anchor, adversary=adversaries[0]
+            )
         else:
             ledger = Ledger(place, anchor)
         _check_identity(directory / IDENTITY, data, ledger)
         _check_plan(ledger, plan, unsafe, known_dataset)
+        if ledger.state.adversary not in adversaries:
+            raise LedgerMismatch(
+                f"the ledger's certificate holds against {ledger.state.adversary}; that is fixed before its first release. Use "
+                "`service.budget` as it was, or another custodian_dir."
+            )
     except BaseException:
         lock.close()
         raise
-    return Custodian(directory, ledger.state.dataset, ledger, lock)
+    return Custodian(directory, ledger.state.dataset, ledger, lock, data, anchor, ledger_url)
 
 
 def _check_plan(ledger: Ledger, plan: Plan, unsafe: bool, known_dataset: str | None) -> None:
     if known_dataset not in (None, ledger.state.dataset):
-        raise LedgerMismatch("the run folder's ledger belongs to another data set. Choose another run_dir or custodian_dir.")
+        raise LedgerMismatch("the ledger that is known belongs to another data set. Choose another run_dir or custodian_dir.")
     if ledger.state.plan != plan or ledger.state.unsafe != unsafe:
         raise LedgerMismatch(
             "the ledger was opened with another budget, mechanism, caps or rounds; a data set's plan is fixed before its first "

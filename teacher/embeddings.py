@@ -51,9 +51,11 @@ def embed_records(
     return Embedded(features[finite], records.labels[finite], records.ids[finite])
 
 
-def forget(directory: Path, records: Records) -> None:
+def forget(records: Records, *directories: Path) -> None:
     """Delete every cache that holds a row of a record that is not among these."""
-    _forget(directory, set(row_digests(records)), None)
+    present = set(row_digests(records)) if directories else set()
+    for directory in directories:
+        _forget(directory, present, None)
 
 
 def _forget(directory: Path, present: set[bytes], kept: Path | None) -> None:

@@ -141,6 +141,16 @@ class Teacher:
             kept = ~np.isin(held.ids, ids)
             self._hold(Records(held.inputs[kept], held.labels[kept], held.ids[kept]))
 
+    def held(self) -> Records:
+        """The records as they are now. Private, for teachers over the same rows."""
+        with self._lock:
+            return self._opened()
+
+    def hold(self, records: Records) -> None:
+        """Answer from these records from now on: those that another teacher over the same rows holds."""
+        with self._lock:
+            self._hold(records)
+
     def present(self, ids: np.ndarray) -> np.ndarray:
         """Which of ``ids`` (int64 [n]) are records now: bool [n]. Private, for the custodian alone."""
         with self._lock:
@@ -154,11 +164,12 @@ class Teacher:
         return self._records
 
     def _hold(self, records: Records) -> None:
-        self._records = records
-        if self._spec is not None:
-            self._embed(records, self._spec, self._embedder)  # which forgets the rest, too
+        self._records, spec, self._spec = records, self._spec, None  # whatever fails below, no record that left votes again
+        if spec is not None:
+            self._embed(records, spec, self._embedder)  # which forgets the rest, too
+            self._spec = spec
         else:
-            forget(self._directory, records)
+            forget(records, self._directory)
             forget_classifiers(self._directory)
 
     def _embed(self, records: Records, spec: ExtractorSpec, embedder: Embedder) -> None:
@@ -406,4 +417,5 @@ class Teacher:
             ledger_position=state.seq,
             ledger_head=state.head,
             reused=self._reused,
+            adversary=state.adversary,
         )

@@ -14,6 +14,7 @@ from experiment.compare_config import parse_comparison
 from experiment.settings import config_parser, parse
 from teacher.mechanisms.registry import MECHANISMS
 from teacher.service.config import ServiceConfig
+from wall.adversary import POOLED
 
 REPOSITORY = Path(__file__).parents[1]
 README, GUIDE = REPOSITORY / "README.md", REPOSITORY / "docs" / "guide.md"
@@ -106,7 +107,7 @@ def test_the_result_stands_by_line_25() -> None:
     top = "\n".join(README.read_text().splitlines()[:25])
     assert "make demo" in top
     assert "make test" in top
-    line = pipeline._result({"test_accuracy": 0.5, "epsilon": 1.25, "delta": 1e-5}, Path("runs/demo"))
+    line = pipeline._result({"test_accuracy": 0.5, "epsilon": 1.25, "delta": 1e-5, "adversary": POOLED}, Path("runs/demo"))
     assert "50.00%" in line  # what varies; the rest is what the program prints
     assert re.search(re.escape(line).replace(r"50\.00%", r"\S+").replace(r"1\.25", r"\S+"), top)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
 
+from wall.adversary import POOLED
 from wall.errors import InvalidInput
 
 Value = int | list[int]  # what one release of a query is, in the ledger
@@ -73,6 +74,7 @@ class Receipt:
     ledger_head: str  # its hash (hex), which `audit --expect_head` accepts
     cliques: dict[str, int] = field(default_factory=dict)  # batches: largest clique bound, queries whose bound is a colouring's
     reused: int = 0  # of the queries, those on which earlier answers voted, at no charge
+    adversary: str = POOLED  # against whom the ledger's certificate holds
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def joined(parts: Sequence[Answers]) -> Answers:
     whole = (
         {"largest": max(b["largest"] for b in bounds), "by_colouring": sum(b["by_colouring"] for b in bounds)} if bounds else {}
     )
-    receipt = Receipt(asked, served, charged, last.left, last.ledger_position, last.ledger_head, whole, reused)
+    receipt = replace(last, asked=asked, served=served, charged=charged, cliques=whole, reused=reused)
     return Answers(np.concatenate([p.labels for p in parts]), np.concatenate([p.outcomes for p in parts]), receipt)
 
 

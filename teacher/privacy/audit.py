@@ -16,6 +16,7 @@ from pathlib import Path
 from teacher.privacy.accountant import certificates, certified_epsilon
 from teacher.privacy.conversion import round_up
 from teacher.privacy.plan import Plan
+from wall.adversary import EACH, POOLED, is_alone
 from wall.errors import LabelwallError, MissingData
 
 PREPAID_KIND = "ind_knn"
@@ -26,12 +27,18 @@ KNOWN = {
     "charge": {"slot", "release", "count"},
     "release": {"charge", "results"},
     "refusal": {"slot", "release", "identities"},
+    "analyst": {"name", "dataset"},
 }
+GENESIS_ALONE = KNOWN["genesis"] | {"adversary"}  # format 2: of one analyst's own ledger, or of the register of several
 
 
 @dataclass
 class Finding:
-    """What an audit says. ``epsilon``: of the recorded plan, None where nothing is certified; ``problems``: one line each."""
+    """What an audit says. ``epsilon``: of the recorded plan, None where nothing is certified; ``problems``: one line each.
+
+    ``adversary``: against whom it holds, as the first entry says. A finding is about one ledger; two can not be joined to one.
+    ``pooled``: of a register, the epsilon against all its analysts together, at the same delta.
+    """
 
     epsilon: float | None = None
     delta: float | None = None
@@ -40,6 +47,9 @@ class Finding:
     head: str = ""
     dataset: str = ""
     unsafe: bool = False
+    adversary: str = ""
+    analysts: dict[str, str] = field(default_factory=dict)  # of a register: name -> data set of the own ledger
+    pooled: float | None = None
     certificates: dict[str, float] = field(default_factory=dict)
     charged: dict[str, int] = field(default_factory=dict)  # "slot/release" -> releases paid
     released: dict[str, int] = field(default_factory=dict)
@@ -56,6 +66,10 @@ class Finding:
         """The finding for a reader."""
         certified = "nothing" if self.epsilon is None else f"epsilon {self.epsilon:.3f} at delta {self.delta:g}"
         lines = [f"{'consistent' if self.consistent else 'NOT CONSISTENT'}: {self.entries} entries certify {certified}"]
+        lines.append(f"  against {self.adversary or 'an unknown adversary'}")
+        lines += [f"  analyst {name}: ledger of data set {dataset}" for name, dataset in self.analysts.items()]
+        if self.pooled is not None:
+            lines.append(f"  if all {len(self.analysts)} pool their answers: epsilon {self.pooled:.3f} at delta {self.delta:g}")
         lines += [f"  {name:36} {epsilon:8.3f}" for name, epsilon in sorted(self.certificates.items(), key=lambda item: item[1])]
         lines += [f"  charged {count} x {name}, released {self.released.get(name, 0)}" for name, count in self.charged.items()]
         lines += [f"  problem: {problem}" for problem in self.problems]
@@ -80,7 +94,7 @@ def audit(path: Path, *, expect_head: str | None = None) -> Finding:
         finding.problems.append("the expected head is not in the chain: this copy is older than it, or another ledger")
     _check_entries(rows, finding)
     if finding.problems:
-        finding.epsilon = None
+        finding.epsilon = finding.pooled = None
     return finding
 
 
@@ -117,17 +131,37 @@ def _check_chain(rows: list[tuple], finding: Finding) -> list[str]:  # type: ign
 def _check_entries(rows: list[tuple], finding: Finding) -> None:  # type: ignore[type-arg]
     try:
         bodies = [(kind, json.loads(body)) for _, kind, body, _, _ in rows]
-        unknown = [position for position, (kind, body) in enumerate(bodies) if set(body) != KNOWN.get(kind)]
+        unknown = [position for position, (kind, body) in enumerate(bodies) if set(body) != _fields(kind, body)]
         if unknown or not bodies or [kind for kind, _ in bodies].index("genesis") != 0:
             finding.problems.append(f"entries of an unknown kind or with unknown fields: {unknown[:5]}, or no first entry")
             return
         plan = Plan.from_json(bodies[0][1]["plan"])
         _check_prepaid(plan, finding)
         _check_batches(plan, finding)
+        _check_adversary(bodies, finding)
         _check_certificate(bodies[0][1], plan, finding)
         _check_counts(bodies, plan, finding)
     except (KeyError, TypeError, ValueError, AttributeError, LabelwallError) as error:
         finding.problems.append(f"an entry can not be understood ({type(error).__name__})")
+
+
+def _fields(kind: str, body: dict) -> set[str] | None:  # type: ignore[type-arg]
+    """The fields that an entry has, none more and none less."""
+    return GENESIS_ALONE if kind == "genesis" and body.get("format") == 2 else KNOWN.get(kind)
+
+
+def _check_adversary(bodies: list[tuple], finding: Finding) -> None:  # type: ignore[type-arg]
+    """Against whom the certificate holds, and whether the entries are those of a budget, or of a register of analysts."""
+    finding.adversary = bodies[0][1].get("adversary", POOLED)
+    if bodies[0][1]["format"] == 2 and not (finding.adversary == EACH or is_alone(finding.adversary)):
+        finding.problems.append("the first entry names an adversary that no certificate is made for")
+    later = {kind for kind, _ in bodies[1:]}
+    if later - {"analyst"} if finding.adversary == EACH else "analyst" in later:
+        finding.problems.append("a register of analysts holds other entries, or another ledger holds a register's")
+    entered = [(body["name"], body["dataset"]) for kind, body in bodies if kind == "analyst"]
+    finding.analysts = dict(entered)
+    if len({name for name, _ in entered}) < len(entered) or len({dataset for _, dataset in entered}) < len(entered):
+        finding.problems.append("a register names an analyst, or a ledger, twice")
 
 
 def _check_certificate(genesis: dict, plan: Plan, finding: Finding) -> None:  # type: ignore[type-arg]
@@ -137,7 +171,7 @@ def _check_certificate(genesis: dict, plan: Plan, finding: Finding) -> None:  # 
         plan.delta,
         plan.epsilon,
     )
-    if genesis["format"] != 1:
+    if genesis["format"] not in (1, 2):
         finding.problems.append(f"format {genesis['format']} is unknown")
     if genesis["unsafe"] is not False:
         finding.problems.append("noise came from a test tape (unsafe): epsilon is infinite")
@@ -145,6 +179,8 @@ def _check_certificate(genesis: dict, plan: Plan, finding: Finding) -> None:  # 
     finding.certificates = {name: round_up(c.epsilon) for name, c in certificates(plan).items() if c.certified}
     exact = certified_epsilon(plan)
     finding.epsilon = round_up(exact)
+    if finding.analysts:
+        finding.pooled = round_up(certified_epsilon(plan.pooled(len(finding.analysts))))
     if exact > plan.epsilon:
         finding.problems.append("the plan's caps cost more than its budget")
 

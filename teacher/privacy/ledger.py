@@ -24,8 +24,9 @@ from teacher.privacy import accounts_table
 from teacher.privacy.accounts import DAMAGED, ENROL, PAY, RESERVE, Accounts, Payments, Row, encode_ids
 from teacher.privacy.anchor import Anchor
 from teacher.privacy.database import ENTRIES, HEAD, Place, open_database, write_file
-from teacher.privacy.ledger_state import FORMAT, GENESIS_PREV, LedgerState
+from teacher.privacy.ledger_state import FORMAT, FORMAT_ALONE, GENESIS_PREV, LedgerState
 from teacher.privacy.plan import Plan
+from wall.adversary import POOLED
 from wall.errors import LedgerMismatch
 from wall.messages import Value, canonical_json
 
@@ -96,9 +97,17 @@ class Ledger:
             self._anchor.check(self.state.hashes)
 
     @classmethod
-    def create(cls, place: Place, *, dataset: str, plan: Plan, unsafe: bool, anchor: Path | None = None) -> Ledger:
-        """Start a data set's ledger with its plan. ``unsafe``: drawn from a test tape, so it certifies epsilon = infinity."""
+    def create(
+        cls, place: Place, *, dataset: str, plan: Plan, unsafe: bool, anchor: Path | None = None, adversary: str = POOLED
+    ) -> Ledger:
+        """Start a data set's ledger with its plan. ``unsafe``: drawn from a test tape, so it certifies epsilon = infinity.
+
+        ``adversary``: against whom the plan's certificate holds (wall/adversary.py); another than POOLED is named in the first
+        entry, so that it can be left out of no copy. EACH starts a register, which is charged for nothing.
+        """
         body = {"format": FORMAT, "dataset": dataset, "unsafe": unsafe, "plan": plan.to_json()}
+        if adversary != POOLED:
+            body |= {"format": FORMAT_ALONE, "adversary": adversary}
         text = canonical_json(body).decode()
         row = {"seq": 0, "kind": "genesis", "body": text, "prev": GENESIS_PREV}
         digest = entry_hash(0, "genesis", text, GENESIS_PREV)
@@ -118,6 +127,16 @@ class Ledger:
         with self._transaction() as write:
             if self.state.extractor != sha256:
                 write.append("extractor", {"sha256": sha256, "fields": fields})
+
+    def enter_analyst(self, name: str, dataset: str) -> None:
+        """Enter an analyst and the data set of the analyst's own ledger in a register. Raises LedgerMismatch for a known one."""
+        with self._transaction() as write:
+            write.append("analyst", {"name": name, "dataset": dataset})
+
+    def analysts(self) -> dict[str, str]:
+        """A register's analysts and the data sets of their ledgers, as they are stored now."""
+        with self._transaction():
+            return dict(self.state.analysts)
 
     def enrol(self, ids: np.ndarray) -> np.ndarray:
         """Give records (int64 [n] distinct ids) their accounts, where they have none: int64 [n] serials. Commits."""

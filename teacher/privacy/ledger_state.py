@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from teacher.privacy.plan import Plan, Release
+from wall.adversary import EACH, POOLED, alone, is_alone
 from wall.errors import LedgerMismatch
 from wall.messages import Value
 
-FORMAT = 1
+FORMAT, FORMAT_ALONE = 1, 2  # the second names its adversary
 ONE_OUTCOME = ("screening", "argmax")  # curves that price a bit or a winner, not the noisy numbers behind it
 GENESIS_PREV = "0" * 64
 
@@ -23,6 +24,8 @@ class LedgerState:
     dataset: str = ""
     unsafe: bool = False
     plan: Plan | None = None
+    adversary: str = POOLED  # against whom the certificate holds
+    analysts: dict[str, str] = field(default_factory=dict)  # of a register: analyst -> data set of the own ledger
     extractor: str = ""
     spent: dict[tuple[int, str], int] = field(default_factory=dict)  # (slot, release) -> releases charged
     open_charges: dict[int, tuple[int, str, int]] = field(default_factory=dict)  # seq -> (slot, release, count)
@@ -65,8 +68,9 @@ class LedgerState:
             "charge": self._charge,
             "release": self._release,
             "refusal": self._refusal,
+            "analyst": self._analyst,
         }
-        if kind not in rules or (kind == "genesis") != (self.seq < 0):
+        if kind not in rules or (kind == "genesis") != (self.seq < 0) or (kind == "analyst") != self.is_register():
             raise LedgerMismatch(f"entry {self.seq + 1} of the ledger has the unknown or misplaced kind {kind!r}.")
         try:
             rules[kind](**body)
@@ -75,13 +79,23 @@ class LedgerState:
         self.hashes.append(digest)
         self.head = digest
 
+    def is_register(self) -> bool:
+        """Whether this is no budget but the list of several analysts' ledgers: then it names analysts, and nothing else."""
+        return self.seq >= 0 and self.adversary == EACH
+
     def _require(self, rule: bool, text: str) -> None:
         if not rule:
             raise LedgerMismatch(f"entry {self.seq + 1} of the ledger: {text}.")
 
-    def _genesis(self, *, format: int, dataset: str, unsafe: bool, plan: dict) -> None:
-        self._require(format == FORMAT, f"format {format} is not {FORMAT}")
-        self.dataset, self.unsafe, self.plan = dataset, bool(unsafe), Plan.from_json(plan)
+    def _genesis(self, *, format: int, dataset: str, unsafe: bool, plan: dict, adversary: str = POOLED) -> None:
+        self._require(format == (FORMAT if adversary == POOLED else FORMAT_ALONE), f"format {format} is unknown, or another's")
+        self._require(adversary in (POOLED, EACH) or is_alone(adversary), "an adversary that no certificate is made for")
+        self.dataset, self.unsafe, self.plan, self.adversary = dataset, bool(unsafe), Plan.from_json(plan), adversary
+
+    def _analyst(self, *, name: str, dataset: str) -> None:
+        fresh = name not in self.analysts and dataset not in self.analysts.values()
+        self._require(is_alone(alone(name)) and isinstance(dataset, str) and fresh, "an analyst, or a data set, that is known")
+        self.analysts[name] = dataset
 
     def _extractor(self, *, sha256: str, fields: dict) -> None:
         self.extractor = sha256

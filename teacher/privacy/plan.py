@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from wall.errors import InvalidInput
 
@@ -62,6 +62,14 @@ class Plan:
     def releases(self) -> list[Release]:
         """All releases of all slots, in order."""
         return [release for slot in self.slots for release in slot.releases]
+
+    def pooled(self, ledgers: int) -> Plan:
+        """The list of all that so many ledgers under this plan may release together: every cap, so many times."""
+        slots = [
+            Slot(slot.mechanism, tuple(replace(r, cap=ledgers * r.cap, prepaid=False) for r in slot.releases))
+            for slot in self.slots
+        ]
+        return Plan(self.epsilon, self.delta, tuple(slots))
 
     def to_json(self) -> dict[str, object]:
         """The form the ledger's first entry records."""

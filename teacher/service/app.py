@@ -16,9 +16,10 @@ from starlette.exceptions import HTTPException
 
 from teacher.service.guard import problem
 from teacher.service.jobs import failed
+from teacher.service.ledgers import Service
 from teacher.service.metrics import Metrics
-from teacher.service.page import Page, page
-from teacher.service.routes import PROBLEMS, VERSION, Custodian, Service, router
+from teacher.service.page import Pages, page
+from teacher.service.routes import PROBLEMS, VERSION, Custodian, router
 from wall.errors import InvalidInput, LedgerMismatch, Refused
 
 Log = Callable[..., None]
@@ -45,12 +46,14 @@ def create_app(service: Service, report: Callable[[], None], log: Log = log_line
             yield
         finally:
             service.desk.close()  # the step at work is finished and stored, what waits is refused
+            if service.analysts is not None:
+                service.analysts.close()
             log("stopped", ledger_position=service.desk.figures.position)
 
     app = FastAPI(
         title="labelwall", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json"
     )
-    app.state.service, app.state.page, metrics = service, Page(service), Metrics(service.desk)
+    app.state.service, app.state.page, metrics = service, Pages(), Metrics(service)
     app.include_router(router)
     app.include_router(page)
 

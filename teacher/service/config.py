@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
+from typing import Literal
 
 from wall.errors import InvalidInput
 
@@ -24,6 +25,9 @@ class ServiceConfig:
         max_rows: most rows of one request, a count.
         waiting: most requests that wait for the teacher, a count; more are told to come back.
         requests_per_second: what one API key may send on average, a count per second.
+        budget: "shared": one budget against all callers together, who may pool their answers; "per_analyst": a whole budget and a
+            ledger of its own for each analyst (name of a key), under the assumption, named in every certificate, that analysts
+            do not pool answers. Fixed by the first start on a custodian_dir.
         backbones: extractors that are accepted, by name; "timm/NAME" has to be named here.
     """
 
@@ -36,6 +40,7 @@ class ServiceConfig:
     max_rows: int = 1 << 16
     waiting: int = 256
     requests_per_second: float = 100.0
+    budget: Literal["shared", "per_analyst"] = "shared"
     backbones: list[str] = field(default_factory=lambda: list(OWN_BACKBONES))
 
     def __post_init__(self) -> None:

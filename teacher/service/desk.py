@@ -16,6 +16,7 @@ from teacher.features import Embedder
 from teacher.privacy.ledger import Ledger
 from teacher.service.calls import Call, Calls
 from teacher.service.jobs import Ask, Extractor, Job, Result, Task, failed
+from teacher.service.turns import Turns
 from teacher.teacher import Teacher
 from wall.cells import Cells
 from wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
@@ -42,7 +43,8 @@ class Desk:
 
     ``probe``: PUBLIC rows of the custodian's own on which received networks are tested; a caller has no say in them.
     ``batch_size``: queries of a step, gathered from all callers. ``waiting``, ``room``: jobs, and their bytes, that may queue.
-    ``report``: hears of an unexpected failure (its traceback), for the custodian alone.
+    ``report``: hears of an unexpected failure (its traceback), for the custodian alone. ``turns``: shared with other desks, which
+    do not work while this one does.
     """
 
     def __init__(
@@ -55,9 +57,10 @@ class Desk:
         waiting: int,
         room: int,
         report: Callable[[], None],
+        turns: Turns,
     ) -> None:
         self._teacher, self._ledger, self._probe, self._report = teacher, ledger, probe, report
-        self._batch_size, self._waiting, self._room = batch_size, waiting, room
+        self._batch_size, self._waiting, self._room, self._turns = batch_size, waiting, room, turns
         self.calls = Calls(ledger)
         self._queue: deque[Job] = deque()
         self._jobs: dict[tuple[str, str], Job] = {}
@@ -117,6 +120,10 @@ class Desk:
         if self._running is not None:
             self._running.done, self._running.total = done, total
 
+    def start_anew(self) -> None:
+        """The teacher lost its extractor; the next question lets it take one in again. For the desk whose turn it is."""
+        self._extractor = ""
+
     def _use(self, extractor: Extractor) -> None:
         """Let the teacher use an extractor. A network is tested by its own weights and, since a caller could choose weights that
         sleep on known rows, by fresh ones; where one test fails it runs one row at a time."""
@@ -146,17 +153,21 @@ class Desk:
         while jobs := self._next():
             for job in jobs:
                 job.started = True
-            try:
-                if isinstance(jobs[0], Ask):
-                    self._answer([job for job in jobs if isinstance(job, Ask)])
-                else:
-                    self._do(jobs[0])
-            except Exception as error:
-                refusal = self._refusal(error)
-                for job in jobs:
-                    if not job.future.done():
-                        self._finish(job, refusal)
-            self.figures = self._figures()
+            with self._turns.turn():
+                self._step(jobs)
+
+    def _step(self, jobs: list[Job]) -> None:
+        try:
+            if isinstance(jobs[0], Ask):
+                self._answer([job for job in jobs if isinstance(job, Ask)])
+            else:
+                self._do(jobs[0])
+        except Exception as error:
+            refusal = self._refusal(error)
+            for job in jobs:
+                if not job.future.done():
+                    self._finish(job, refusal)
+        self.figures = self._figures()
 
     def _next(self) -> list[Job]:
         """The jobs of the next step, none when the service stops: one task, or queries that one batch can answer."""
@@ -259,7 +270,7 @@ class Desk:
             return error
         if isinstance(error, InvalidInput):
             return Refused("invalid_input", str(error))
-        self._extractor = ""  # whatever it was in the middle of
+        self.start_anew()  # whatever it was in the middle of
         if not isinstance(error, TeacherFailed | LedgerMismatch):
             self._report()
         return failed("ledger_refused" if isinstance(error, LedgerMismatch) else "teacher_failed")

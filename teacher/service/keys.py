@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
+from wall.adversary import NAME
 from wall.errors import InvalidInput, LedgerMismatch
 
 KEYS, FORMAT = "keys.json", 1
@@ -64,7 +65,7 @@ class Keys:
 
         Raises InvalidInput for a name that has a valid key, or settings out of range.
         """
-        if not re.fullmatch(r"[\w.@-]{1,64}", name):
+        if not re.fullmatch(NAME, name):
             raise InvalidInput("name", "1 to 64 letters, digits, dots, dashes, @ or underscores", name)
         if role not in get_args(Role):
             raise InvalidInput("role", f"one of {', '.join(get_args(Role))}", role)

@@ -38,6 +38,7 @@ class Receipt(BaseModel):
     ledger_head: str
     cliques: dict[str, int] = {}
     reused: int = 0
+    adversary: str
 
 
 class Result(BaseModel):
@@ -72,13 +73,14 @@ class ReleaseLeft(BaseModel):
 
 
 class Budget(BaseModel):
-    """The plan and how far it is spent. ``epsilon`` is certified for all callers together, whatever they ask; null for a ledger
-    that certifies nothing. ``queries``: this key's own cap on new queries, null for none; ``charged``: what it used of it."""
+    """The plan and how far it is spent. ``epsilon`` is certified against the ``adversary``, whatever is asked; null where nothing
+    is certified. ``queries``: this key's own cap on new queries, null for none; ``charged``: what it used of it."""
 
     dataset: str
     unsafe: bool
     epsilon: float | None
     delta: float
+    adversary: str
     plan: dict[str, object]
     releases: list[ReleaseLeft]
     ledger_position: int
@@ -94,6 +96,30 @@ class Charge(BaseModel):
     slot: int
     queries: int
     ledger_position: int
+    adversary: str
+
+
+class AnalystBudget(BaseModel):
+    """How far an analyst's own ledger is spent. ``charged``: new queries noted for the analyst."""
+
+    name: str
+    dataset: str
+    adversary: str
+    releases: list[ReleaseLeft]
+    ledger_position: int
+    ledger_head: str
+    charged: int
+
+
+class Analysts(BaseModel):
+    """Those who have a ledger of their own. ``epsilon``: certified against the ``adversary``; ``pooled``: at the same delta,
+    against so many of them who do pool their answers. Where all share one budget, both lists are empty."""
+
+    adversary: str
+    epsilon: float | None
+    delta: float
+    analysts: list[AnalystBudget]
+    pooled: dict[int, float]
 
 
 class Removal(Strict):

@@ -1,7 +1,8 @@
 """The custodian's page at /: one document made here, without scripts; its two buttons export the ledger and audit it.
 
 It shows what the ledger says, which is public, and what is the custodian's own: who holds keys, who was charged for what, and how
-many records came and went. Nothing on it is computed from votes or features.
+many records came and went. Nothing on it is computed from votes or features. Where each analyst has a budget, there is one for
+each, below the list of them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from teacher import updates
@@ -26,7 +27,8 @@ from teacher.privacy.audit import Finding
 from teacher.privacy.conversion import round_up
 from teacher.service.history import History, Round
 from teacher.service.keys import Key
-from teacher.service.routes import LEDGER, Service, audited, exported, the
+from teacher.service.ledgers import Service, audited, exported, left_of, opened, pooled_epsilons
+from teacher.service.routes import LEDGER, OfAnalyst, own, the
 from wall.messages import Outcome
 
 POINTS = 60  # of the curve
@@ -45,36 +47,37 @@ Keeper = Annotated[Key, Depends(keeper)]
 
 
 @page.get("/")
-async def show(request: Request, _: Keeper) -> Response:
+async def show(request: Request, key: Keeper, analyst: OfAnalyst = None) -> Response:
     """What was spent, by whom, on what."""
-    return await _document(request)
+    return await _document(request, await own(request, key, analyst), analyst)
 
 
 @page.post("/export")
-async def export(request: Request, _: Keeper) -> Response:
+async def export(request: Request, key: Keeper, analyst: OfAnalyst = None) -> Response:
     """The auditors' copy of the ledger, as a file."""
     headers = {"content-disposition": 'attachment; filename="ledger.sqlite"', **request.app.state.page.headers}
-    return Response(await run_in_threadpool(exported, the(request)), media_type=LEDGER, headers=headers)
+    found = await run_in_threadpool(exported, await own(request, key, analyst))
+    return Response(found, media_type=LEDGER, headers=headers)
 
 
 @page.post("/audit")
-async def audit_now(request: Request, _: Keeper) -> Response:
+async def audit_now(request: Request, key: Keeper, analyst: OfAnalyst = None) -> Response:
     """The page with an audit of the ledger as it is now."""
-    return await _document(request, await run_in_threadpool(audited, the(request)))
+    service = await own(request, key, analyst)
+    return await _document(request, service, analyst, await run_in_threadpool(audited, service))
 
 
-async def _document(request: Request, finding: Finding | None = None) -> Response:
-    shown: Page = request.app.state.page
-    return HTMLResponse(await run_in_threadpool(shown.render, finding), headers=shown.headers)
+async def _document(request: Request, service: Service, analyst: str | None, finding: Finding | None = None) -> Response:
+    pages: Pages = request.app.state.page
+    return HTMLResponse(await run_in_threadpool(pages.of(service, analyst).render, finding), headers=pages.headers)
 
 
-class Page:
-    """The document of one service. ``headers``: nothing but its own style is used, and it is kept in no cache or frame."""
+class Pages:
+    """The documents of a service, one for each ledger. ``headers``: nothing but its own style is used, and it is kept in no cache
+    or frame."""
 
-    def __init__(self, service: Service) -> None:
-        self._service, self._history = service, History(service.ledger, service.plan)
-        self._alone = threading.Lock()  # the history grows while a page is made
-        self._readings: dict[tuple[int, ...], float] = {}
+    def __init__(self) -> None:
+        self._pages: dict[str, Page] = {}
         loader = FileSystemLoader(FOLDER)
         environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
         self._template, self._style = environment.get_template("page.html"), (FOLDER / "page.css").read_text()
@@ -89,6 +92,20 @@ class Page:
             "cross-origin-resource-policy": "same-origin",
         }
 
+    def of(self, service: Service, analyst: str | None) -> Page:
+        """The document of one ledger, which is ``analyst``'s where each has one."""
+        return self._pages.setdefault(service.dataset, Page(service, analyst, self._template, self._style))
+
+
+class Page:
+    """The document of one ledger."""
+
+    def __init__(self, service: Service, analyst: str | None, template: Template, style: str) -> None:
+        self._service, self._analyst, self._template, self._style = service, analyst, template, style
+        self._history = History(service.ledger, service.plan)
+        self._alone = threading.Lock()  # the history grows while a page is made
+        self._readings: dict[tuple[int, ...], float] = {}
+
     def render(self, finding: Finding | None) -> str:
         """The document. Raises LedgerMismatch where the ledger can not be read."""
         with self._alone:
@@ -96,7 +113,8 @@ class Page:
 
     def _rendered(self, finding: Finding | None) -> str:
         service, figures = self._service, self._service.desk.figures
-        self._history.catch_up()
+        if service.analysts is None:
+            self._history.catch_up()
         added, removed = service.ledger.in_custody(updates.counts)
         total = sum((entry.outcomes for entry in self._history.rounds), Counter[Outcome]())
         releases = [(slot, release) for slot, entry in enumerate(service.plan.slots) for release in entry.releases]
@@ -105,6 +123,10 @@ class Page:
             dataset=service.dataset,
             unsafe=service.unsafe,
             certified=service.certified,
+            adversary=service.adversary,
+            analyst=self._analyst,
+            analysts=None if service.analysts is None else self._analysts(),
+            pooled=pooled_epsilons(service),
             delta=service.plan.delta,
             curve=self._curve(),
             releases=[
@@ -122,6 +144,17 @@ class Page:
             waiting=service.desk.waiting,
             finding=finding,
         )
+
+    def _analysts(self) -> list[dict[str, object]]:
+        """Everybody with a ledger: the share of its caps that is used, release by release."""
+        return [
+            {
+                "name": name,
+                "spent": [(left.slot, left.release, left.spent, left.cap) for left in left_of(of_analyst)],
+                "charged": of_analyst.desk.calls.charged[name],
+            }
+            for name, of_analyst in opened(self._service).items()
+        ]
 
     def _curve(self) -> dict[str, object]:
         """Epsilon as a reading by the ledger's entries: ``steps`` [(entry, epsilon)], as a path in a square of 100 whose top is
@@ -155,6 +188,8 @@ class Page:
     def _callers(self) -> list[dict[str, object]]:
         """Everybody who holds a key or was charged, by name."""
         charged = Counter(dict(self._service.desk.calls.charged))  # a copy: the writer's thread goes on
+        for name, of_analyst in opened(self._service).items():
+            charged[name] += of_analyst.desk.calls.charged[name]
         keys, now = defaultdict[str, list[Key]](list), datetime.now(UTC).timestamp()
         for key in self._service.guard.keys().values():
             keys[key.name].append(key)

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,21 +13,16 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from pydantic import ValidationError
 
-from teacher.privacy.audit import Finding, audit
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.plan import Plan
 from teacher.records import Records
 from teacher.service import models
-from teacher.service.config import ServiceConfig
-from teacher.service.desk import Desk
-from teacher.service.guard import STATUS, Bodies, Guard
+from teacher.service.guard import STATUS
 from teacher.service.jobs import Ask, Extractor, Job, Task, distinct, failed, job_id
 from teacher.service.keys import Key
-from teacher.teacher import Teacher
+from teacher.service.ledgers import Service, exported, left_of, opened, pooled_epsilons
+from wall.adversary import NAME
 from wall.cells import Cells
 from wall.errors import InvalidInput, Refused
 from wall.messages import Queries
-from wall.sources import Task as Learned
 from wall.wire import MAX_ROWS, NPY, SAFETENSORS, decode, decode_extractor
 
 VERSION = "1"
@@ -45,29 +35,24 @@ router = APIRouter(prefix="/v1", responses=PROBLEMS)
 bearer = HTTPBearer(auto_error=False, description="a key of `labelwall keys`")
 
 
-@dataclass
-class Service:
-    """What the routes work on. ``certified``: the plan's epsilon, None for a ledger that certifies nothing; ``dataset``,
-    ``plan``, ``unsafe``: of the ledger's first entry. ``extractors``: those that were received lately, by identity."""
-
-    desk: Desk
-    teacher: Teacher
-    ledger: Ledger
-    guard: Guard
-    bodies: Bodies
-    config: ServiceConfig
-    learned: Learned
-    directory: Path
-    dataset: str
-    plan: Plan
-    unsafe: bool
-    certified: float | None
-    extractors: dict[str, Extractor] = field(default_factory=dict)
-
-
 def the(request: Request) -> Service:
     """The service of the application that got a request."""
     return request.app.state.service
+
+
+async def own(request: Request, key: Key, analyst: str | None = None) -> Service:
+    """The service of a key: the analyst's own where each has one. A custodian's key reads the one of any ``analyst`` who has a
+    ledger. Raises Refused for another analyst's, or for one that is none; LedgerMismatch where a ledger can not be opened."""
+    service = the(request)
+    if analyst is not None and key.role != "custodian":
+        raise failed("forbidden")
+    if service.analysts is None or (analyst is None and key.role == "custodian"):
+        if analyst is not None:
+            raise failed("not_found")
+        return service
+    if analyst is not None and analyst not in await run_in_threadpool(service.analysts.listed):
+        raise failed("not_found")
+    return await run_in_threadpool(service.analysts.of, key.name if analyst is None else analyst)
 
 
 async def anyone(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
@@ -91,6 +76,9 @@ Custodian = Annotated[Key, Depends(custodian)]
 Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for the job to finish")]
 Slot = Annotated[int, Query(ge=0, lt=1 << 16, description="which entry of the plan pays")]
 Sha256 = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="identity of an extractor that was sent")]
+OfAnalyst = Annotated[
+    str | None, Query(pattern=f"^{NAME}$", description="for a custodian: whose ledger, where each analyst has one")
+]
 Named = Annotated[str, PathParameter(pattern="^[0-9a-f]{64}$")]
 
 
@@ -122,23 +110,18 @@ async def health() -> models.Health:
 
 
 @router.get("/budget")
-async def budget(request: Request, key: Anyone) -> models.Budget:
-    """The plan, its certificate, and how far its caps are used up."""
-    service = the(request)
+async def budget(request: Request, key: Anyone, analyst: OfAnalyst = None) -> models.Budget:
+    """The plan, its certificate, against whom that holds, and how far its caps are used up."""
+    service = await own(request, key, analyst)
     figures = service.desk.figures
-    kinds = [(slot, release) for slot, entry in enumerate(service.plan.slots) for release in entry.releases]
     return models.Budget(
         dataset=service.dataset,
         unsafe=service.unsafe,
         epsilon=service.certified,
         delta=service.plan.delta,
+        adversary=service.adversary,
         plan=service.plan.to_json(),
-        releases=[
-            models.ReleaseLeft(
-                slot=slot, release=r.name, cap=r.cap, spent=figures.spent[slot, r.name], left=figures.left[slot, r.name]
-            )
-            for slot, r in kinds
-        ],
+        releases=left_of(service),
         ledger_position=figures.position,
         ledger_head=figures.head,
         queries=key.queries,
@@ -146,44 +129,54 @@ async def budget(request: Request, key: Anyone) -> models.Budget:
     )
 
 
+@router.get("/analysts")
+async def analysts(request: Request, _: Custodian) -> models.Analysts:
+    """Who has a budget of the own and how far it is spent; and the certificates against analysts who do pool their answers."""
+    service = the(request)
+    return models.Analysts(
+        adversary=service.adversary,
+        epsilon=service.certified,
+        delta=service.plan.delta,
+        analysts=[_of_analyst(name, found) for name, found in (await run_in_threadpool(opened, service)).items()],
+        pooled=await run_in_threadpool(pooled_epsilons, service),
+    )
+
+
+def _of_analyst(name: str, service: Service) -> models.AnalystBudget:
+    figures = service.desk.figures
+    return models.AnalystBudget(
+        name=name,
+        dataset=service.dataset,
+        adversary=service.adversary,
+        releases=left_of(service),
+        ledger_position=figures.position,
+        ledger_head=figures.head,
+        charged=service.desk.calls.charged[name],
+    )
+
+
 @router.get("/receipts")
-async def receipts(request: Request, key: Anyone, newest: Annotated[int, Query(ge=1, le=10000)] = 1000) -> list[models.Charge]:
+async def receipts(
+    request: Request, key: Anyone, newest: Annotated[int, Query(ge=1, le=10000)] = 1000, analyst: OfAnalyst = None
+) -> list[models.Charge]:
     """The calls that were charged, oldest first: an analyst's own, everybody's for a custodian."""
-    whose = None if key.role == "custodian" else key.name
-    listed = await run_in_threadpool(the(request).desk.calls.listed, whose, newest)
-    return [models.Charge(caller=c.caller, slot=c.slot, queries=c.queries, ledger_position=c.position) for c in listed]
+    service, whose = await own(request, key, analyst), None if key.role == "custodian" else key.name
+    return [
+        models.Charge(caller=c.caller, slot=c.slot, queries=c.queries, ledger_position=c.position, adversary=service.adversary)
+        for c in await run_in_threadpool(service.desk.calls.listed, whose, newest)
+    ]
 
 
 @router.get("/ledger", response_class=Response, responses={200: {"content": {LEDGER: {"schema": {"format": "binary"}}}}})
-async def ledger(request: Request, _: Anyone) -> Response:
+async def ledger(request: Request, key: Anyone, analyst: OfAnalyst = None) -> Response:
     """A copy of the ledger for auditors (SQLite): every entry, nothing private."""
-    return Response(await run_in_threadpool(exported, the(request)), media_type=LEDGER)
-
-
-def exported(service: Service) -> bytes:
-    """The auditors' copy of the ledger."""
-    with _copied(service) as copy:
-        return copy.read_bytes()
-
-
-def audited(service: Service) -> Finding:
-    """An audit of such a copy."""
-    with _copied(service) as copy:
-        return audit(copy)
-
-
-@contextmanager
-def _copied(service: Service) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=service.directory) as folder:
-        copy = Path(folder) / "export.sqlite"
-        service.ledger.export(copy)
-        yield copy
+    return Response(await run_in_threadpool(exported, await own(request, key, analyst)), media_type=LEDGER)
 
 
 @router.put("/extractors/{sha256}", response_model=models.Job, responses=PENDING, openapi_extra=EXTRACTOR)
 async def send_extractor(request: Request, key: Analyst, sha256: Named, wait: Wait = 0.0) -> Response:
     """Send a feature map, by name and safetensors. The private records are embedded with it; nothing is released."""
-    service = the(request)
+    service = await own(request, key)
     body = await service.bodies.read(request, service.config.max_extractor * MIB)
     extractor = await run_in_threadpool(_received, service, body, _media(request), sha256)
 
@@ -223,7 +216,7 @@ def _known(service: Service, sha256: str) -> Extractor:
 @router.post("/labels", response_model=models.Job, responses=PENDING, openapi_extra=ROWS)
 async def ask(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0, wait: Wait = 0.0) -> Response:
     """Ask for noisy labels of public inputs. A query that was asked before gets its stored answer and costs nothing."""
-    service = the(request)
+    service = await own(request, key)
     body = await service.bodies.read(request, service.config.max_request * MIB)
     used = _known(service, extractor)
     identity = job_id(key.name, "labels", {"slot": slot, "extractor": extractor, "media": _media(request)}, body)
@@ -246,7 +239,7 @@ async def ask(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0,
 @router.post("/cells", response_model=models.Job, responses=PENDING, openapi_extra=CENTRES)
 async def count(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0, wait: Wait = 0.0) -> Response:
     """Ask for the noisy votes of all records in public cells: one release for the whole set."""
-    service = the(request)
+    service = await own(request, key)
     body = await service.bodies.read(request, service.config.max_request * MIB)
     used = _known(service, extractor)
     cells = Cells((await run_in_threadpool(decode, body, _media(request), ("centers",)))["centers"], slot)
@@ -264,7 +257,7 @@ async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Res
     records = Records(found["inputs"], found["labels"], found["ids"])
 
     def work() -> dict[str, object]:
-        service.teacher.add(records)
+        (service.analysts or service.teacher).add(records)
         return {"records": len(records.ids)}
 
     job = Task(job_id(key.name, "add", {}, body), key.name, "add", 100, None, len(body), work=work)
@@ -286,7 +279,7 @@ async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> 
     ids = np.array(removal.ids, dtype=np.int64)
 
     def work() -> dict[str, object]:
-        service.teacher.remove(ids)
+        (service.analysts or service.teacher).remove(ids)
         return {"records": len(ids)}
 
     job = Task(job_id(key.name, "remove", {}, ids.tobytes()), key.name, "remove", 100, None, ids.nbytes, work=work)
@@ -296,7 +289,7 @@ async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> 
 @router.get("/jobs/{job}", response_model=models.Job, responses=PENDING)
 async def job_state(request: Request, key: Anyone, job: Named, wait: Wait = 0.0) -> Response:
     """How far a job of this key is, or its result."""
-    return await _state_of(the(request).desk.find(key.name, job), wait)
+    return await _state_of((await own(request, key)).desk.find(key.name, job), wait)
 
 
 async def _state_of(job: Job, wait: float) -> Response:

@@ -15,12 +15,15 @@ from fastapi import FastAPI
 from teacher.custodian import Custodian
 from teacher.privacy.noise import Entropy
 from teacher.records import Records
+from teacher.service.analysts import Analysts
 from teacher.service.app import Log, create_app, log_line
 from teacher.service.config import ServiceConfig
 from teacher.service.desk import Desk
 from teacher.service.guard import Bodies, Guard, Rates
 from teacher.service.keys import Keys
-from teacher.service.routes import MIB, Service
+from teacher.service.ledgers import Service
+from teacher.service.routes import MIB
+from teacher.service.turns import Turns
 from teacher.teacher import Teacher
 from wall.errors import InvalidInput
 from wall.sources import Task
@@ -45,40 +48,47 @@ def build_app(
     """The application that answers for one custodian's directory. The private rows are read here, once.
 
     ``certified``: the plan's epsilon, None where nothing is certified. ``probe``: PUBLIC rows of the custodian's own, on which
-    received networks are tested; without them a network runs one row at a time.
+    received networks are tested; without them a network runs one row at a time. Where the directory's ledger is a register, each
+    analyst gets a service over the same rows.
 
     Raises what reading the private rows raises: for the custodian, before anybody can ask.
     """
-    ledger, desk = custodian.ledger, None
-
-    def progress(what: str, done: int, total: int) -> None:
-        if desk is not None:
-            desk.progress(what, done, total)
 
     def report() -> None:
         (custodian.directory / "errors.log").open("a").write(traceback.format_exc())
 
-    place = custodian.directory, learned.num_classes, entropy
-    teacher = Teacher(open_records, ledger, *place, batch_size=batch_size, workers=workers, progress=progress)
-    teacher.open()
-    room = 4 * MIB * max(config.max_request, config.max_extractor)
-    desk = Desk(teacher, ledger, probe=probe, batch_size=batch_size, waiting=config.waiting, room=room, report=report)
-    state = ledger.state
-    assert state.plan is not None
-    service = Service(
-        desk=desk,
-        teacher=teacher,
-        ledger=ledger,
-        guard=Guard(keys, Rates(config.requests_per_second)),
-        bodies=Bodies(room),
-        config=config,
-        learned=learned,
-        directory=custodian.directory,
-        dataset=state.dataset,
-        plan=state.plan,
-        unsafe=state.unsafe,
-        certified=certified,
-    )
+    guard, turns, state = Guard(keys, Rates(config.requests_per_second)), Turns(), custodian.ledger.state
+    plan, room = state.plan, 4 * MIB * max(config.max_request, config.max_extractor)
+    assert plan is not None
+
+    def service_over(opened: Custodian, open_rows: Callable[[], Records]) -> Service:
+        """A teacher, its queue and all else that belongs to one ledger."""
+        place = opened.ledger, opened.directory, learned.num_classes, entropy
+        teacher = Teacher(open_rows, *place, batch_size=batch_size, workers=workers, progress=lambda *now: desk.progress(*now))
+        queue = {"batch_size": batch_size, "waiting": config.waiting, "room": room}
+        desk = Desk(teacher, opened.ledger, probe=probe, report=report, turns=turns, **queue)
+        return Service(
+            desk=desk,
+            teacher=teacher,
+            ledger=opened.ledger,
+            guard=guard,
+            bodies=Bodies(room),
+            config=config,
+            learned=learned,
+            directory=opened.directory,
+            dataset=opened.dataset,
+            plan=plan,
+            unsafe=state.unsafe,
+            certified=certified,
+            adversary=opened.ledger.state.adversary,
+        )
+
+    service = service_over(custodian, open_records)
+    service.teacher.open()
+    if state.is_register():
+        rows = service.teacher.held
+        service.analysts = Analysts(custodian, service.teacher, lambda opened: service_over(opened, rows), report)
+        service.analysts.finish()
     return create_app(service, report, log)
 
 

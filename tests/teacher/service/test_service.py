@@ -170,6 +170,7 @@ def test_who_may_do_what(shared: tuple[tiny.Made, str]) -> None:
         ("GET", "ledger"): everyone,
         ("GET", f"jobs/{'0' * 64}"): {"ann": 404, "carol": 404},
         ("GET", "metrics"): {"ann": 403, "carol": 200},
+        ("GET", "analysts"): {"ann": 403, "carol": 200},
         ("POST", f"labels?extractor={'0' * 64}"): asks,
         ("POST", f"cells?extractor={'0' * 64}"): asks,
         ("PUT", f"extractors/{'0' * 64}"): asks,

@@ -22,8 +22,9 @@ from teacher.privacy.plan import Plan, Slot
 from teacher.records import Records
 from teacher.service.config import ServiceConfig
 from teacher.service.keys import Keys
-from teacher.service.routes import Service
+from teacher.service.ledgers import Service
 from teacher.service.server import address, build_app, listen, server
+from wall.adversary import POOLED
 from wall.client import RemoteTeacher
 from wall.messages import ExtractorSpec
 from wall.sources import Task
@@ -65,13 +66,14 @@ def make(
     quota: int | None = None,
     place: Place | None = None,
     records: Callable[[], Records] = lambda: Records(rows(RECORDS, 0), np.arange(RECORDS) % CLASSES, np.arange(RECORDS)),
+    adversary: str = POOLED,
 ) -> Made:
     """A service in ``folder``, which may be one of before. ``quota``: cap on ann's new queries; ``place``: of the ledger, a file
-    in the folder unless it is a server's."""
+    in the folder unless it is a server's; ``adversary``: EACH for a budget for each analyst."""
     entropy = entropy or SystemEntropy()
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
     ledger_url = place if isinstance(place, LedgerUrl) else None
-    custodian = open_custodian(folder, data={}, plan=plan, unsafe=entropy.unsafe, ledger_url=ledger_url)  # type: ignore[attr-defined]
+    custodian = open_custodian(folder, data={}, plan=plan, unsafe=entropy.unsafe, ledger_url=ledger_url, adversaries=[adversary])  # type: ignore[attr-defined]
     keys = Keys(folder)
     roles = {"ann": "analyst", "bob": "analyst", "carol": "custodian"}
     if not keys.listed():
