@@ -1,0 +1,120 @@
+"""SIGKILL a service with a budget for each analyst at every step of a removal; prints one JSON object about what is left.
+
+    python removal_sweep.py FOLDER [SOCKET]
+
+Three analysts, two of them at work when a record goes, the third with embeddings from before. Each time a forked service removes
+a record of its own and dies before the n-th step: before the transaction, between two analysts, before the last mark is gone.
+Then another service opens the same directory, and all analysts' teachers have to agree, in memory and on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from teacher import analysts, embeddings, updates
+from teacher.embeddings import row_digests
+from teacher.privacy.database import Place
+from teacher.records import Records
+from teacher.teacher import Teacher
+from tests.postgres import swept
+from tests.teacher.service import tiny
+from wall.adversary import EACH
+
+NAMES, LATE = ("ann", "bob"), "cat"
+STEPS = ((updates, "remove"), (Teacher, "hold"), (embeddings, "_forget"), (embeddings, "_save"), (analysts, "_forget"))
+
+
+def forked(work: Callable[[], int]) -> int:
+    """The exit code of a process, negative for a signal. It starts without threads."""
+    process = os.fork()
+    if process == 0:
+        try:
+            os._exit(work())
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            os._exit(111)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def service(folder: Path, place: Place, names: tuple[str, ...]) -> tiny.Made:
+    """A service whose analysts' teachers have embedded the records."""
+    made = tiny.make(folder, adversary=EACH, place=place)
+    for name in names:
+        assert made.service.analysts is not None
+        made.service.analysts.of(name).teacher.use_extractor(tiny.SPEC)
+    return made
+
+
+def prepared(folder: Path, place: Place) -> int:
+    """An analyst was here, and is not when a record goes."""
+    service(folder, place, (LATE,))
+    return 0
+
+
+def removing(folder: Path, place: Place, identity: int, last: int) -> int:
+    """Remove a record, and die before step ``last``. 0: all was done before."""
+    made, taken = service(folder, place, NAMES), [0]
+
+    def dying(work: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any, **named: Any) -> Any:
+            taken[0] += 1
+            if taken[0] == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return work(*arguments, **named)
+
+        return step
+
+    for owner, name in STEPS:
+        setattr(owner, name, dying(getattr(owner, name)))
+    assert made.service.analysts is not None
+    made.service.analysts.remove(np.array([identity]))
+    return 0
+
+
+def examine(folder: Path, place: Place, identity: int) -> int:
+    """0 where the record is there for all, 1 where it is gone for all, also from every cache of the directory; 2 otherwise.
+
+    Caches are looked at before any analyst asks again.
+    """
+    made = tiny.make(folder, adversary=EACH, place=place)
+    whole = Records(tiny.rows(tiny.RECORDS, 0), np.arange(tiny.RECORDS) % tiny.CLASSES, np.arange(tiny.RECORDS))
+    digest = row_digests(whole)[identity]
+    cached = []
+    for path in folder.rglob("embeddings-*"):
+        with np.load(path) as stored:
+            cached.append(digest in {row.tobytes() for row in stored["digests"]})
+    votes = []
+    for name in (*NAMES, LATE):
+        assert made.service.analysts is not None
+        teacher = made.service.analysts.of(name).teacher
+        teacher.use_extractor(tiny.SPEC)
+        votes.append(identity in teacher._index.ids)
+    if all(votes) and bool(made.service.teacher.present(np.array([identity])).all()):
+        return 0
+    return 2 if any(votes) or any(cached) or (folder / analysts.UNFINISHED).exists() else 1
+
+
+def main(folder: Path, server: str) -> None:
+    torch.set_num_threads(1)
+    place, found, last = swept(folder, server), [], 0
+    forked(partial(prepared, folder, place))
+    status = -signal.SIGKILL
+    while status == -signal.SIGKILL:
+        last += 1  # and the record's id
+        status = forked(partial(removing, folder, place, last, last))
+        found.append(forked(partial(examine, folder, place, last)))
+    print(json.dumps({"steps": last - 1, "status": status, "found": found}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), "".join(sys.argv[2:3]))
