@@ -223,11 +223,12 @@ def speed(queries: int = 1000, records: int = 5000) -> None:
             print(f"  {mechanism}: {wall:.1f} ({cpu:.1f}), {found.receipt.cliques}")
 
 
-def export(path: Path) -> None:
-    """One fold as an npz file for the source `arrays`: 80% private, 10% public, 10% test."""
+def export(path: Path, fold: int) -> None:
+    """A fold as an npz file for the source `arrays`: 80% private; the other rows, public and test by halves."""
     rows, labels = keel()
-    order = np.random.default_rng(0).permutation(len(rows))
-    private, public, test = np.split(order, [8 * len(rows) // 10, 9 * len(rows) // 10])
+    parts = np.array_split(np.random.default_rng(0).permutation(len(rows)), FOLDS)
+    public, test = np.array_split(parts.pop(fold), 2)
+    private = np.concatenate(parts)
     arrays = {"private_x": rows[private], "private_y": labels[private], "private_id": private, "public_x": rows[public]}
     np.savez(path, **arrays, public_y=labels[public], test_x=rows[test], test_y=labels[test])
 
@@ -237,10 +238,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("dmkd17"), help="folder for the plots")
     parser.add_argument("--figures", nargs="+", choices=FIGURES, default=list(FIGURES), help="which figures; all by default")
     parser.add_argument("--export", type=Path, help="write the rows to an npz file, and do nothing else")
+    parser.add_argument("--fold", type=int, choices=range(FOLDS), default=0, help="which fold to export")
     parser.add_argument("--speed", action="store_true", help="time a batch on synthetic rows, and do nothing else")
     options = parser.parse_args()
     if options.export:
-        export(options.export)
+        export(options.export, options.fold)
     elif options.speed:
         speed()
     else:

@@ -23,6 +23,8 @@ from experiment.compare_plots import plots
 from experiment.console import Console
 from experiment.rounds import run
 from experiment.whitening import starting_extractor
+from teacher.baselines.config import PrivateClassification
+from teacher.baselines.private_classifiers import require_diffprivlib
 from teacher.privacy.accountant import require_affordable
 from teacher.privacy.noise import Entropy
 from wall.errors import LabelwallError
@@ -65,6 +67,8 @@ def compare(config: CompareConfig, out: Path, *, entropy: Entropy, console: Cons
     for cell in cells(config):
         if cell.point is not None:
             require_affordable(config.run_config(cell.point, cell.seed, "").plan())
+        if isinstance(cell.method.baseline, PrivateClassification):
+            require_diffprivlib()
     places = [cell.folder for cell in cells(config)]
     if len(set(places)) != len(places):
         raise LabelwallError("two methods or budgets of the comparison would share a folder. Give them different names.")
@@ -172,6 +176,7 @@ def _row(method: str, group: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "method": method,
         "epsilon": None if None in epsilons else max(epsilons),
+        "claim": group[0].get("claim"),
         "seeds": len(group),
         "labels": median("labels"),
         "label_accuracy": median("label_accuracy"),
@@ -183,19 +188,20 @@ def _row(method: str, group: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def render(rows: list[dict[str, Any]]) -> str:
-    """The table in Markdown."""
+    """The table in Markdown; below it, whose epsilon it is where the ledger does not certify it."""
     lines = [
         "| method | epsilon | labels | labels right | test accuracy, median (range) | seeds | CPU seconds |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        epsilon = "no privacy" if row["epsilon"] is None else f"{row['epsilon']:g}"
+        epsilon = "no privacy" if row["epsilon"] is None else f"{row['epsilon']:g}" + (" (claimed)" if row["claim"] else "")
         labels = "" if row["labels"] is None else f"{row['labels']:g}"
         right = "" if row["label_accuracy"] is None else f"{100 * row['label_accuracy']:.1f}%"
         accuracy = f"{100 * row['accuracy']:.2f}% ({100 * row['low']:.2f} to {100 * row['high']:.2f})"
         cost = f"{row['seeds']} | {row['cpu_seconds']:.0f}"
         lines.append(f"| {row['method']} | {epsilon} | {labels} | {right} | {accuracy} | {cost} |")
-    return "\n".join(lines)
+    claims = {row["method"]: row["claim"] for row in rows if row["claim"]}
+    return "\n".join(lines + [f"\n{method}: epsilon is {claim}." for method, claim in claims.items()])
 
 
 def _write(out: Path, results: list[dict[str, Any]]) -> None:

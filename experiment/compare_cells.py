@@ -15,8 +15,9 @@ from experiment.rounds import channel_statistics
 from experiment.whitening import starting_extractor
 from student.data import Pool
 from student.train import predict, train
-from teacher.baselines.config import LinearNoisySgd, NoisySgd
+from teacher.baselines.config import AnyBaseline, LinearNoisySgd, NoisySgd, PrivateClassification
 from teacher.baselines.noisy_sgd import train_privately
+from teacher.baselines.private_classifiers import fit_privately
 from teacher.embeddings import embed_records
 from teacher.features import Embedder
 from teacher.privacy.conversion import round_up
@@ -27,35 +28,60 @@ from wall.errors import InvalidInput
 from wall.sources import PublicData, Task, describe, read_public
 
 UNIT = 63.0  # quantised features are integers in -63..63
+Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # private inputs, their labels, test inputs
 
 
 def baseline_result(
-    config: CompareConfig, baseline: NoisySgd | LinearNoisySgd, epsilon: float, seed: int, directory: Path, console: Console
+    config: CompareConfig, baseline: AnyBaseline, epsilon: float, seed: int, directory: Path, console: Console
 ) -> dict[str, Any]:
-    """A model trained privately on the records, judged on the public test split. ``directory``: the custodian's, for caches."""
+    """A model trained privately on the records, judged on the public test split. ``directory``: the custodian's, for caches.
+
+    ``claim`` says whose epsilon it is: the ledger certifies none of them.
+    """
     task, public = describe(config.data), read_public(config.data)
-    if isinstance(baseline, LinearNoisySgd):
-        inputs, labels, tests = _features(config, task, public, directory, console)
-    else:
+    if isinstance(baseline, NoisySgd):
         inputs, labels, tests = _pixels(config, task, public)
+    else:
+        inputs, labels, tests = _features(config, task, public, directory, console)
+    if isinstance(baseline, NoisySgd | LinearNoisySgd):
+        predicted, found = _descended(config, baseline, epsilon, seed, console, (inputs, labels, tests), task.num_classes)
+    else:
+        predicted, found = _classified(baseline, epsilon, (inputs, labels, tests), task.num_classes)
+    return {**found, "labels": None, "label_accuracy": None, "accuracy": float((predicted == public.test_labels).mean())}
+
+
+def _descended(
+    config: CompareConfig,
+    baseline: NoisySgd | LinearNoisySgd,
+    epsilon: float,
+    seed: int,
+    console: Console,
+    rows: Rows,
+    num_classes: int,
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """(classes of the test rows, what is reported) of NoisySGD."""
+    inputs, labels, tests = rows
     model = train_privately(
         baseline,
         inputs,
         labels,
-        num_classes=task.num_classes,
+        num_classes=num_classes,
         epsilon=epsilon,
         delta=config.delta,
         seed=seed,
         progress=lambda done, total: console.progress("training privately", done, total),
     )
-    return {
-        "epsilon": round_up(model.epsilon),
-        "epsilon_rdp": round_up(model.epsilon_rdp),
-        "noise_multiplier": model.noise_multiplier,
-        "labels": None,
-        "label_accuracy": None,
-        "accuracy": float((model.predict(tests) == public.test_labels).mean()),
-    }
+    found = {"epsilon": round_up(model.epsilon), "claim": model.claim}
+    return model.predict(tests), {**found, "epsilon_rdp": round_up(model.epsilon_rdp), "noise_multiplier": model.noise_multiplier}
+
+
+def _classified(
+    baseline: PrivateClassification, epsilon: float, rows: Rows, num_classes: int
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """The same of a classifier by diffprivlib, which has no seed."""
+    inputs, labels, tests = (tensor.numpy() for tensor in rows)
+    model = fit_privately(baseline, inputs.astype(np.float64), labels, num_classes=num_classes, epsilon=epsilon)
+    return model.predict(tests.astype(np.float64)), {"epsilon": round_up(model.epsilon), "claim": model.claim}
 
 
 def reference_result(config: CompareConfig, private: bool, seed: int, folder: Path) -> dict[str, Any]:
@@ -76,19 +102,17 @@ def reference_result(config: CompareConfig, private: bool, seed: int, folder: Pa
     return {"epsilon": None, "labels": None if private else len(labels), "label_accuracy": 1.0, "accuracy": accuracy}
 
 
-def _pixels(config: CompareConfig, task: Task, public: PublicData) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _pixels(config: CompareConfig, task: Task, public: PublicData) -> Rows:
     """(private inputs, their labels, test inputs), standardised by statistics of the public rows."""
     if len(task.input_shape) != 3:
-        raise InvalidInput("baseline.kind", "linear_noisy_sgd for feature vectors", "noisy_sgd")
+        raise InvalidInput("baseline.kind", "another baseline for feature vectors", "noisy_sgd")
     mean, std = channel_statistics(public.inputs)
     records = open_records(config.data, task)
     inputs, tests = (preprocess(rows, mean, std) for rows in (records.inputs, public.test_inputs))
     return inputs, torch.from_numpy(records.labels), tests
 
 
-def _features(
-    config: CompareConfig, task: Task, public: PublicData, directory: Path, console: Console
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _features(config: CompareConfig, task: Task, public: PublicData, directory: Path, console: Console) -> Rows:
     """The same under the first round's features; the records' come from the cache that all cells share."""
     budget, shared = BudgetConfig(1e6, config.delta), [RoundConfig(1)]
     settings = Config(

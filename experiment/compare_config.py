@@ -14,7 +14,7 @@ import jsonargparse
 from experiment.config import BudgetConfig, CapsConfig, Config, RoundConfig
 from experiment.settings import BadSetting
 from student.config import StudentConfig
-from teacher.baselines.config import LinearNoisySgd, NoisySgd
+from teacher.baselines.config import AnyBaseline
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.registry import AnyMechanism
 from wall.errors import InvalidInput
@@ -49,7 +49,7 @@ class MethodConfig:
     Args:
         name: how tables and plots call it.
         points: budgets and mechanisms, for a method that labels public rows.
-        baseline: a model trained by NoisySGD on the private side, instead of points.
+        baseline: a model trained on the private side, by NoisySGD or as a classifier through diffprivlib, instead of points.
         epsilons: budgets of the baseline (dimensionless).
         reference: non_private (the student's network trained on all private labels) or true_labels (the student trained on the
             public rows' true labels), instead of points.
@@ -57,7 +57,7 @@ class MethodConfig:
 
     name: str
     points: list[PointConfig] = field(default_factory=list)
-    baseline: NoisySgd | LinearNoisySgd | None = None
+    baseline: AnyBaseline | None = None
     epsilons: list[float] = field(default_factory=list)
     reference: Reference | None = None
 

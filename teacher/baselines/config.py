@@ -9,8 +9,8 @@ from wall.errors import InvalidInput
 
 
 @dataclass(frozen=True)
-class PrivateTraining:
-    """What both baselines set.
+class GradientDescent:
+    """What both NoisySGD baselines set.
 
     Args:
         batch_size: expected records a step, a count; over a public guess of the number of records it is the sampling rate.
@@ -38,7 +38,7 @@ class PrivateTraining:
 
 
 @dataclass(frozen=True)
-class NoisySgd(PrivateTraining):
+class NoisySgd(GradientDescent):
     """NoisySGD on the private images, end to end (Abadi et al. 2016), with Poisson sampled batches.
 
     Args:
@@ -49,7 +49,7 @@ class NoisySgd(PrivateTraining):
 
 
 @dataclass(frozen=True)
-class LinearNoisySgd(PrivateTraining):
+class LinearNoisySgd(GradientDescent):
     """NoisySGD of a linear model on the first round's features (Tramer and Boneh 2021).
 
     Args:
@@ -60,3 +60,56 @@ class LinearNoisySgd(PrivateTraining):
     batch_size: int = 256
     clip: float = 0.1
     learning_rate: float = 1.0
+
+
+@dataclass(frozen=True)
+class DpLogisticRegression:
+    """Logistic regression by objective perturbation (Chaudhuri et al. 2011) through diffprivlib, on the first round's features.
+
+    Args:
+        kind: the baseline's name.
+        penalty: weight of half the squared norm of the weights beside the sum of the records' losses; 1/C of scikit-learn.
+    """
+
+    kind: Literal["dp_logistic_regression"] = "dp_logistic_regression"
+    penalty: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.penalty < 1e9:  # also catches NaN
+            raise InvalidInput("baseline.penalty", "positive and finite", self.penalty)
+
+
+@dataclass(frozen=True)
+class DpNaiveBayes:
+    """Gaussian naive Bayes (Vaidya et al. 2013) through diffprivlib, on the first round's features.
+
+    Args:
+        kind: the baseline's name.
+    """
+
+    kind: Literal["dp_naive_bayes"] = "dp_naive_bayes"
+
+
+@dataclass(frozen=True)
+class DpForest:
+    """Random decision trees with private leaves (Fletcher and Islam 2017) through diffprivlib, on the first round's features.
+
+    Args:
+        kind: the baseline's name.
+        trees: each record trains one of so many trees, a count; 1 is a single decision tree.
+        depth: splits from the root to a leaf, a count.
+    """
+
+    kind: Literal["dp_forest"] = "dp_forest"
+    trees: int = 10
+    depth: int = 5
+
+    def __post_init__(self) -> None:
+        for name, most in (("trees", 1000), ("depth", 12)):
+            value = getattr(self, name)
+            if not 1 <= value <= most:
+                raise InvalidInput(f"baseline.{name}", f"from 1 to {most}", value)
+
+
+PrivateClassification = DpLogisticRegression | DpNaiveBayes | DpForest
+AnyBaseline = NoisySgd | LinearNoisySgd | PrivateClassification

@@ -32,6 +32,7 @@ class PrivateModel:
     epsilon_rdp: float
     noise_multiplier: float
     steps: int
+    claim = "Opacus' PRV accountant's, for ideal noise and one record added or removed"
 
     def predict(self, inputs: torch.Tensor) -> np.ndarray:
         """Classes of float32 [n, ...] inputs: int64 [n]."""

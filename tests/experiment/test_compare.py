@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,13 +30,16 @@ methods:
   - name: Linear NoisySGD
     baseline: {kind: linear_noisy_sgd, batch_size: 50, expected_records: 200, epochs: 5, clip: 1.0}
     epsilons: [8.0]
+  - name: DP naive Bayes
+    baseline: {kind: dp_naive_bayes}
+    epsilons: [100.0]
   - name: true labels
     reference: true_labels
   - name: all private labels
     reference: non_private
 """
 COMMAND = ["compare", "--config", "compare.yaml", "--out", "out"]
-METHODS = ["reverse kNN", "LNMAX", "Linear NoisySGD", "true labels", "all private labels"]
+METHODS = ["reverse kNN", "LNMAX", "Linear NoisySGD", "DP naive Bayes", "true labels", "all private labels"]
 
 
 @pytest.fixture
@@ -62,7 +66,11 @@ def test_a_table_of_every_kind_of_method_that_resumes(folder: Path, capsys: pyte
     assert 0 < by_name["reverse kNN"]["epsilon"] <= 50
     assert by_name["LNMAX"]["labels"] == 12
     assert 4 < by_name["Linear NoisySGD"]["epsilon"] <= 8
+    assert by_name["DP naive Bayes"]["epsilon"] == 100
     assert by_name["true labels"]["epsilon"] is None
+    assert [row["method"] for row in found["table"] if row["claim"]] == ["Linear NoisySGD", "DP naive Bayes"]
+    assert "| DP naive Bayes | 100 (claimed) |" in shown
+    assert "DP naive Bayes: epsilon is diffprivlib's" in shown
     # The least sure, LNMAX's student, had 0.72 with a deviation of 0.05 over 105 random keys and noises, and never below 0.57.
     assert all(0.3 < row["low"] <= row["accuracy"] <= row["high"] <= 1 for row in found["table"])
     assert {p.name for p in (folder / "out").glob("*.svg")} == {"accuracy_by_epsilon.svg", "labels_by_epsilon.svg", "cost.svg"}
@@ -100,6 +108,8 @@ def test_another_split_or_method_under_the_same_name_is_refused(folder: Path, ca
         (("reference: true_labels", "epsilons: [1.0]"), "one of them"),
         (("rounds: [{queries: 12}]", "rounds: [{}]"), "rounds.queries"),
         (("batch_size: 50", "batch_size: 201"), "baseline.batch_size"),
+        (("kind: dp_naive_bayes", "kind: dp_forest, trees: 0"), "baseline.trees"),
+        (("kind: dp_naive_bayes", "kind: dp_bayes"), "dp_bayes"),
         (("name: LNMAX", "name: reverse-KNN"), "share a folder"),
     ],
 )
@@ -114,6 +124,15 @@ def test_a_mistake_is_one_line_and_nothing_is_run(
     assert len(error) == 1
     assert mentioned in error[0]
     assert not (folder / "out/comparison.json").exists()
+
+
+def test_a_baseline_whose_extra_is_missing_is_one_line_and_nothing_is_run(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "diffprivlib.models", None)  # type: ignore[arg-type]
+    assert pipeline.main(COMMAND) == 2
+    assert capsys.readouterr().err.strip().endswith("pip install 'labelwall[compare]'.")
+    assert not (folder / "out").exists()
 
 
 def result(method: str, epsilon: float | None, accuracy: float, seconds: float = 1.0) -> dict:

@@ -1,0 +1,160 @@
+"""diffprivlib's classifiers: learning, what is public about them, whose noise it is, and what their claim does not cover."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from teacher.baselines import private_classifiers
+from teacher.baselines.config import DpForest, DpLogisticRegression, DpNaiveBayes, PrivateClassification
+from teacher.baselines.private_classifiers import fit_privately, with_every_class
+from wall.errors import InvalidInput, LabelwallError, MissingData
+
+KINDS = [DpLogisticRegression(), DpNaiveBayes(), DpForest(trees=1), DpForest(trees=4)]
+NAMES = ["logistic", "bayes", "tree", "forest"]
+DRAWN = {
+    "dp_logistic_regression": lambda model: model.coef_,
+    "dp_naive_bayes": lambda model: model.theta_,
+    "dp_forest": lambda model: model.tree_.threshold,
+}
+EXACT = 1e6  # epsilon at which noise is below what these tests look at
+
+
+def data(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two corners of a square and a class for each: float64 [n, 2] in -1..1, int64 [n]."""
+    labels = np.arange(n) % 2
+    return (labels[:, None] - 0.5) * 1.4 + np.random.default_rng(0).uniform(-0.3, 0.3, (n, 2)), labels
+
+
+def fit(config: PrivateClassification, rows: np.ndarray, labels: np.ndarray, epsilon: float, classes: int = 2):  # type: ignore[no-untyped-def]
+    return fit_privately(config, rows, labels, num_classes=classes, epsilon=epsilon)
+
+
+@pytest.mark.parametrize("config", KINDS[:3], ids=NAMES[:3])
+def test_it_learns_and_spends_what_it_was_given(config: PrivateClassification) -> None:
+    """At epsilon 1000 the noise has a scale of at most 0.012 on sums over 200 records, and errors need sums that are off by 10:
+    the chance is below e^-800. Random splits may miss the gap between the corners, so a tree is held to its leaves, below."""
+    rows, labels = data(400)
+    model = fit(config, rows, labels, 1000.0)
+    assert model.epsilon == 1000.0
+    predicted = model.predict(rows)
+    assert predicted.dtype == np.int64
+    assert isinstance(config, DpForest) or (predicted == labels).mean() > 0.95
+
+
+def test_logistic_regression_is_scikit_learns_on_unit_rows_without_noise() -> None:
+    rows, labels = data(400)
+    model = fit(DpLogisticRegression(penalty=2.0), rows, labels, EXACT)
+    unit = np.column_stack([rows, np.ones(400)]) / np.sqrt(3)
+    oracle = LogisticRegression(C=0.5, fit_intercept=False, tol=1e-10).fit(unit, labels)
+    np.testing.assert_allclose(model.models[0].coef_, oracle.coef_, atol=1e-3)
+    assert np.linalg.norm(model.prepare(np.array([[1.0, -1.0], [1.0, 1.0]])), axis=1).max() <= 1 + 1e-12
+
+
+def test_naive_bayes_has_the_means_of_its_classes_without_noise() -> None:
+    rows, labels = data(400)
+    (model,) = fit(DpNaiveBayes(), rows, labels, EXACT).models
+    expected = [rows[labels == c].sum(axis=0) / 201 for c in (0, 1)]  # 200 and the public row at zero
+    np.testing.assert_allclose(model.theta_, expected, atol=1e-3)
+
+
+def test_leaves_have_their_records_majority_without_noise() -> None:
+    rows, labels = data(400)
+    (tree,) = fit(DpForest(trees=1, depth=3), rows, labels, EXACT).models
+    rows, labels = with_every_class(rows, labels, 2)
+    leaves = tree.tree_.apply(rows.astype(np.float32))
+    for leaf in np.unique(leaves):
+        counts = np.bincount(labels[leaves == leaf], minlength=2)
+        assert counts[0] == counts[1] or tree.tree_.value[leaf, 0].argmax() == counts.argmax()
+
+
+def test_a_forest_splits_the_records_and_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    forest = private_classifiers.require_diffprivlib().models.forest
+    sizes, own = [], forest.DecisionTreeClassifier.fit
+    monkeypatch.setattr(
+        forest.DecisionTreeClassifier, "fit", lambda self, x, y, *rest: sizes.append(len(x) - 2) or own(self, x, y, *rest)
+    )
+    rows, labels = data(400)
+    model = fit(DpForest(trees=4), rows, labels, 3.0)
+    assert len(sizes) == 4
+    assert sum(sizes) == 400  # each record is in one tree, so that epsilons do not add up
+    assert model.epsilon == 3.0
+    voted = np.stack([tree.predict(rows) for tree in model.models]).sum(axis=0)
+    assert (model.predict(rows) == (voted > 2)).all()  # ties to class 0
+
+
+@pytest.mark.parametrize("config", KINDS, ids=NAMES)
+@pytest.mark.parametrize("n", [0, 1, 7])
+def test_classes_are_the_declared_ones_whatever_the_records(config: PrivateClassification, n: int) -> None:
+    model = fit(config, np.full((n, 2), 0.5), np.ones(n, dtype=np.int64), 1.0, classes=3)
+    assert all(list(part.classes_) == [0, 1, 2] for part in model.models)
+    assert model.predict(np.zeros((4, 2))).shape == (4,)
+
+
+@pytest.mark.parametrize("config", KINDS, ids=NAMES)
+def test_noise_is_the_operating_systems_and_splits_have_no_public_seed(
+    config: PrivateClassification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every generator that a mechanism of diffprivlib gets is recorded. Weights, means or thresholds are continuous, but
+    for means cut off at 1, 15 scales away at this epsilon: that two fits are equal has a probability far below 1e-9."""
+    base = private_classifiers.require_diffprivlib().mechanisms.base
+    generators, own = [], base.DPMechanism.__init__
+
+    def recorded(self, **settings):  # type: ignore[no-untyped-def]
+        own(self, **settings)
+        generators.append(self._rng)
+
+    monkeypatch.setattr(base.DPMechanism, "__init__", recorded)
+    rows, labels = data(60)
+    found = []
+    for _ in range(2):
+        np.random.seed(0)
+        before = np.random.get_state()[1].tolist()
+        (model, *_) = fit(config, rows, labels, 20.0).models
+        assert np.random.get_state()[1].tolist() == before  # what else draws from numpy is not disturbed
+        found.append(
+            model.tree_.threshold if isinstance(config, DpForest) else getattr(model, "coef_", getattr(model, "theta_", 0))
+        )
+    assert generators
+    assert all(isinstance(generator, secrets.SystemRandom) for generator in generators)
+    assert not np.array_equal(*found)
+
+
+@pytest.mark.parametrize("config", KINDS[1:3], ids=NAMES[1:3])
+def test_a_bound_read_from_the_records_is_an_error(config: PrivateClassification, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_classifiers, "BOUNDS", None)
+    with pytest.raises(LabelwallError, match="read bounds or classes from the records"):
+        fit(config, *data(60), 1.0)
+
+
+def test_naive_bayes_publishes_the_number_of_records() -> None:
+    """Why its claim is about replaced records: diffprivlib makes its noisy counts add up to the rows, at any epsilon."""
+    for n in (40, 41):
+        (model,) = fit(DpNaiveBayes(), *data(n), 0.01).models
+        assert model.class_count_.sum() == n + 2
+
+
+@pytest.mark.parametrize("missing", ["diffprivlib", "diffprivlib.models"])
+def test_without_the_extra_it_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)  # type: ignore[arg-type]
+    with pytest.raises(MissingData, match=r"labelwall\[compare\]"):
+        fit(DpNaiveBayes(), *data(4), 1.0)
+
+
+def test_the_library_is_the_one_that_was_read() -> None:
+    """docs/privacy.md speaks of this version's code."""
+    library: ModuleType = private_classifiers.require_diffprivlib()
+    assert library.__version__ == "0.6.6"
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"), [(DpLogisticRegression, {"penalty": 0.0}), (DpForest, {"trees": 0}), (DpForest, {"depth": 13})]
+)
+def test_bad_settings_are_refused(kind: type, wrong: dict) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        kind(**wrong)
