@@ -61,8 +61,8 @@ def test_an_examples_options_exist(line: str, capsys: pytest.CaptureFixture[str]
     assert {argument for argument in arguments if argument.startswith("--")} <= known
 
 
-def test_the_comparisons_example_is_valid() -> None:
-    (line,) = [line for line in EXAMPLES if line.startswith("compare ")]
+@pytest.mark.parametrize("line", [line for line in EXAMPLES if line.startswith("compare ")])
+def test_a_comparisons_example_is_valid(line: str) -> None:
     arguments = [str(REPOSITORY / a) if a.startswith("configs/") else a for a in shlex.split(line)[1:]]
     assert parse_comparison(arguments)[0].methods
 

@@ -7,6 +7,7 @@ Bounds and classes are public: rows are quantised features in -1..1 and labels 0
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,7 +83,8 @@ def _parts(count: int, inputs: np.ndarray, labels: np.ndarray) -> Iterator[tuple
 
     diffprivlib's own forest cuts the records by position, so that one more moves many, and seeds each tree's noise with 31 bits.
     """
-    part = np.random.default_rng().integers(count, size=len(labels))
+    draw = secrets.SystemRandom()
+    part = np.array([draw.randrange(count) for _ in labels], dtype=np.int64)
     for number in range(count):
         yield inputs[part == number], labels[part == number]
 
