@@ -40,6 +40,7 @@ from wall.sources import Task
 CLASSES, BATCH = 10, 256
 MECHANISM = PrivateKnn(k=300, threshold=30, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15)
 CAP = 50_000
+REQUESTS = {1: 64, 16: 16, 256: 8}  # of each analyst, by batch: for p50 and p99
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Load:
     """Analysts of one service, each with a connection of its own. No two calls ask the same rows."""
 
     def __init__(self, setting: Setting, url: str, token: str) -> None:
-        self._setting, self._seed = setting, 10
+        self._setting, self._seed, self.asked = setting, 10, 0
         self._clients = [RemoteTeacher(url, token) for _ in range(setting.analysts)]
         for client in self._clients:
             client.use_extractor(setting.spec)
@@ -107,6 +108,7 @@ class Load:
         """(queries per second, seconds of each request): ``queries`` in all, shared among the analysts."""
         each = max(1, queries // (batch * len(self._clients)))
         self._seed += 1
+        self.asked += each * batch * len(self._clients)
         rows = self._setting.rows(each * batch * len(self._clients), self._seed).reshape(
             len(self._clients), each, batch, *self._setting.shape
         )
@@ -142,7 +144,7 @@ def alone(teacher: Teacher, setting: Setting, queries: int, seed: int) -> float:
     return queries / (time.perf_counter() - started)
 
 
-def measure(setting: Setting, queries: int, rounds: int, batches: tuple[int, ...]) -> None:
+def measure(setting: Setting, queries: int, rounds: int) -> None:
     """Print a table for one kind of rows."""
     with tempfile.TemporaryDirectory() as folder:
         here, there = Path(folder) / "here", Path(folder) / "there"
@@ -162,14 +164,15 @@ def measure(setting: Setting, queries: int, rounds: int, batches: tuple[int, ...
         ratio = float(np.median([http / local for local, http in pairs]))
         local, http = (float(np.median([pair[side] for pair in pairs])) for side in (0, 1))
         print(f"  in process {local:8.1f} queries/s   over HTTP {http:8.1f} queries/s   ratio {ratio:.2f}, batch {BATCH}")
-        for batch in batches:
-            speed, seconds = load.ask(max(queries * batch // (4 * BATCH), 8 * setting.analysts * batch), batch)
+        for batch, requests in REQUESTS.items():
+            speed, seconds = load.ask(requests * setting.analysts * batch, batch)
             p50, p99 = (1000 * float(np.quantile(seconds, q)) for q in (0.5, 0.99))
             print(f"  batch {batch:4}: p50 {p50:8.1f} ms   p99 {p99:8.1f} ms   {speed:8.1f} queries/s   {len(seconds)} requests")
         ours.send("stop")
         process.join()
         finding = audit(there / "ledger.sqlite")
-        print(f"  audit: {finding.problems or 'no problem'}; charged {finding.charged}, caps {CAP:,}")
+        charged = ", ".join(f"{count:,} of at most {CAP:,} {name}" for name, count in finding.charged.items())
+        print(f"  audit: {finding.problems or 'no problem'}; no request failed; {load.asked:,} new queries, charged {charged}")
 
 
 def main() -> None:
@@ -186,10 +189,10 @@ def main() -> None:
 
     torch.set_num_threads(options.threads)
     vectors = Setting(options.records, (options.dimensions,), options.analysts, options.threads)
-    measure(vectors, options.queries, options.rounds, (1, 16, 256))
+    measure(vectors, options.queries, options.rounds)
     if options.images:
         images = Setting(options.images, (28, 28, 1), options.analysts, options.threads)
-        measure(images, max(BATCH, options.queries // 10), 1, (1, 16, 256))
+        measure(images, max(BATCH, options.queries // 10), 1)
 
 
 if __name__ == "__main__":

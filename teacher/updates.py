@@ -1,7 +1,8 @@
 """Records that came or went after the data set was opened: private rows in the ledger's database, next to the payments.
 
-A removed record leaves its id and nothing else: SQLite overwrites what it frees, on PostgreSQL the table is written anew, and no
-digest is kept. The data source may still hold it, as may a server's WAL and backups; they are the custodian's to clean.
+A removed record leaves its id, when so many records left, and nothing else: SQLite overwrites what it frees, on PostgreSQL the
+table is written anew, and no digest is kept. The data source may still hold it, as may a server's WAL and backups; they are the
+custodian's to clean.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import sqlalchemy as sa
 
+from teacher import moments
 from teacher.records import Records
 from wall.errors import InvalidInput
 
@@ -43,6 +45,7 @@ def present(connection: sa.Connection, base: Records) -> Records:
 def add(connection: sa.Connection, records: Records) -> None:
     """Write records whose ids are not present; a tombstone with the id gives way."""
     updates_metadata.create_all(connection)
+    moments.note(connection, moments.ADDED, len(records.ids))
     little = records.inputs.astype(records.inputs.dtype.newbyteorder("<"), copy=False)
     for row, label, identity in zip(little, records.labels.tolist(), records.ids.tolist(), strict=True):
         connection.execute(updates.delete().where(updates.c.id == identity))
@@ -52,6 +55,7 @@ def add(connection: sa.Connection, records: Records) -> None:
 def remove(connection: sa.Connection, ids: np.ndarray) -> None:
     """Leave a tombstone for each id (int64 [n]), whether or not there is such a record."""
     updates_metadata.create_all(connection)
+    moments.note(connection, moments.REMOVED, len(ids))
     for identity in ids.tolist():
         connection.execute(updates.delete().where(updates.c.id == identity))
         connection.execute(updates.insert(), {"id": identity, "label": None, "input": None})

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from teacher import moments
 from teacher.privacy.ledger import Ledger
 
 calls_metadata = sa.MetaData()
@@ -77,5 +78,6 @@ def _note(connection: sa.Connection, noted: Sequence[tuple[Call, int | None]]) -
         allowed.append(call.queries == 0 or cap is None or sums[call.caller] + call.queries <= cap)
         if allowed[-1] and call.queries:
             connection.execute(calls.insert(), vars(call))
+            moments.note(connection, moments.CHARGED, call.queries, call.caller, call.position)
             sums[call.caller] += call.queries
     return allowed, sums

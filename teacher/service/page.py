@@ -11,28 +11,30 @@ import base64
 import hashlib
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
+import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from teacher import updates
-from teacher.privacy.accountant import reading
+from teacher import moments, updates
+from teacher.moments import Moment
 from teacher.privacy.audit import Finding
-from teacher.privacy.conversion import round_up
+from teacher.service.charts import Chart, minute
 from teacher.service.history import History, Round
 from teacher.service.keys import Key
 from teacher.service.ledgers import Service, audited, exported, left_of, opened, pooled_epsilons
 from teacher.service.routes import LEDGER, OfAnalyst, own, the
 from wall.messages import Outcome
 
-POINTS = 60  # of the curve
 NEWEST = 40  # extractors listed; older ones are counted together
+CHANGES = 20  # of the records, listed
 FOLDER = Path(__file__).parent
 
 page = APIRouter(include_in_schema=False)
@@ -103,8 +105,8 @@ class Page:
     def __init__(self, service: Service, analyst: str | None, template: Template, style: str) -> None:
         self._service, self._analyst, self._template, self._style = service, analyst, template, style
         self._history = History(service.ledger, service.plan)
+        self._chart = Chart(service.plan, service.plan.epsilon if service.certified is None else service.certified, self._history)
         self._alone = threading.Lock()  # the history grows while a page is made
-        self._readings: dict[tuple[int, ...], float] = {}
 
     def render(self, finding: Finding | None) -> str:
         """The document. Raises LedgerMismatch where the ledger can not be read."""
@@ -116,6 +118,7 @@ class Page:
         if service.analysts is None:
             self._history.catch_up()
         added, removed = service.ledger.in_custody(updates.counts)
+        changes, charged = service.ledger.in_custody(_moments)
         total = sum((entry.outcomes for entry in self._history.rounds), Counter[Outcome]())
         releases = [(slot, release) for slot, entry in enumerate(service.plan.slots) for release in entry.releases]
         return self._template.render(
@@ -128,7 +131,9 @@ class Page:
             analysts=None if service.analysts is None else self._analysts(),
             pooled=pooled_epsilons(service),
             delta=service.plan.delta,
-            curve=self._curve(),
+            curve=self._chart.by_entry(),
+            by_time=self._chart.by_time(charged),
+            changes=[(minute(change.time), change.kind, change.size) for change in reversed(changes)],
             releases=[
                 (slot, service.plan.slots[slot].mechanism["kind"], r.name, figures.spent[slot, r.name], r.cap)
                 for slot, r in releases
@@ -136,7 +141,7 @@ class Page:
             outcomes=_outcomes(total),
             rounds=self._rounds(),
             earlier=max(0, len(self._history.rounds) - NEWEST),
-            callers=self._callers(),
+            callers=self._callers(charged),
             added=added,
             removed=removed,
             position=figures.position,
@@ -156,25 +161,6 @@ class Page:
             for name, of_analyst in opened(self._service).items()
         ]
 
-    def _curve(self) -> dict[str, object]:
-        """Epsilon as a reading by the ledger's entries: ``steps`` [(entry, epsilon)], as a path in a square of 100 whose top is
-        ``top``."""
-        service, points = self._service, self._history.points
-        chosen = points[:: -(-len(points) // POINTS)]
-        chosen += [points[-1]] if chosen[-1] != points[-1] else []
-        limit = service.plan.epsilon if service.certified is None else service.certified
-        steps = [(entry, self._reading(counts, limit)) for entry, counts in chosen]
-        last, top = max(1, self._history.position), 1.15 * limit
-        path = " ".join(f"H{100 * entry / last:.2f} V{100 - 100 * epsilon / top:.2f}" for entry, epsilon in steps)
-        cap = 100 - 100 * limit / top
-        return {"path": f"M0 100 {path} H100", "cap": cap, "limit": limit, "last": last, "reading": steps[-1][1]}
-
-    def _reading(self, counts: tuple[int, ...], limit: float) -> float:
-        """What was spent, at most ``limit``: for all that the caps allow another certificate may be smaller than the reading."""
-        if counts not in self._readings:
-            self._readings[counts] = round_up(min(reading(self._service.plan, counts), limit))
-        return self._readings[counts]
-
     def _rounds(self) -> list[dict[str, object]]:
         """The newest extractors first."""
         callers: dict[int, Counter[str]] = defaultdict(Counter)
@@ -185,7 +171,7 @@ class Page:
         numbered = list(enumerate(self._history.rounds, 1))[-NEWEST:]
         return [_round(number, used, callers[used.first]) for number, used in reversed(numbered)]
 
-    def _callers(self) -> list[dict[str, object]]:
+    def _callers(self, noted: Sequence[Moment]) -> list[dict[str, object]]:
         """Everybody who holds a key or was charged, by name."""
         charged = Counter(dict(self._service.desk.calls.charged))  # a copy: the writer's thread goes on
         for name, of_analyst in opened(self._service).items():
@@ -193,6 +179,7 @@ class Page:
         keys, now = defaultdict[str, list[Key]](list), datetime.now(UTC).timestamp()
         for key in self._service.guard.keys().values():
             keys[key.name].append(key)
+        last = {moment.caller: moment.time for moment in noted}
         shown = []
         for name in sorted({*keys, *charged}):
             valid = next((key for key in keys[name] if key.valid(now)), None)
@@ -204,9 +191,16 @@ class Page:
                     "valid": valid is not None,
                     "charged": charged[name],
                     "queries": newest.queries if newest else None,
+                    "last": minute(last[name]) if name in last else None,
                 }
             )
         return shown
+
+
+def _moments(connection: sa.Connection) -> tuple[list[Moment], list[Moment]]:
+    """(the newest changes of the records, all notes of charges). Private."""
+    changes = moments.listed(connection, moments.ADDED, moments.REMOVED, newest=CHANGES)
+    return changes, moments.listed(connection, moments.CHARGED)
 
 
 def _round(number: int, used: Round, callers: Counter[str]) -> dict[str, object]:

@@ -131,7 +131,10 @@ def test_the_figures_are_those_of_the_ledger_and_of_what_callers_were_told(shown
     assert "90 of 90" in text
     assert f"{told[Outcome.ANSWERED]} answered {told[Outcome.ABSTAINED]} abstained {told[Outcome.CAP_REACHED]} refused" in text
     assert "added 2 ids removed 2 PRIVATE" in text
-    assert "ann analyst 80 500 bob analyst 10 – carol custodian 0 –" in text
+    when = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
+    assert re.search(f"ann analyst 80 500 {when} bob analyst 10 – {when} carol custodian 0 – –", text)
+    assert re.search(f"{when} removed 2 {when} added 3", text)
+    assert re.search(f"{when} the same by time {when}", text)
 
 
 def test_a_replay_in_small_steps_is_the_same(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
