@@ -174,12 +174,13 @@ class Page:
     def _callers(self, noted: Sequence[Moment]) -> list[dict[str, object]]:
         """Everybody who holds a key or was charged, by name."""
         charged = Counter(dict(self._service.desk.calls.charged))  # a copy: the writer's thread goes on
+        last = {moment.caller: moment.time for moment in noted}
         for name, of_analyst in opened(self._service).items():
             charged[name] += of_analyst.desk.calls.charged[name]
+            last |= {moment.caller: moment.time for moment in of_analyst.ledger.in_custody(_moments)[1]}
         keys, now = defaultdict[str, list[Key]](list), datetime.now(UTC).timestamp()
         for key in self._service.guard.keys().values():
             keys[key.name].append(key)
-        last = {moment.caller: moment.time for moment in noted}
         shown = []
         for name in sorted({*keys, *charged}):
             valid = next((key for key in keys[name] if key.valid(now)), None)
