@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +15,19 @@ from PIL import Image
 import pipeline
 from experiment.console import Console
 from experiment.living import add_records, parse_ids
+from experiment.settings import load_config
+from experiment.teaching import custody
+from teacher.analysts import open_analyst
 from teacher.privacy.ledger import Ledger
+from teacher.privacy.noise import SystemEntropy
+from teacher.records import open_records
+from teacher.teacher import Teacher
 from tests.experiment import tiny
 from wall import readers
+from wall.adversary import EACH
 from wall.errors import InvalidInput
+from wall.messages import ExtractorSpec
+from wall.sources import describe
 
 IND_KNN = "mechanism: {kind: ind_knn, threshold: 0.3, sigma_label: 0.3}\n"
 WHERE = ("--config", "config.yaml")
@@ -178,3 +189,25 @@ def test_images_of_a_folder_are_added_as_a_run_would_read_them(tmp_path: Path, m
     assert "1 images that can not be decoded" in told
     with local_teacher(config, describe(data), Path("custody"), SystemEntropy(), Console(quiet=True)) as teacher:
         assert teacher.present(parse_ids(None, None, ["cat/later0.png", "dog/private1.png", "cat/broken.png"])).sum() == 2
+
+
+def test_records_of_a_directory_with_a_budget_for_each_analyst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One change for all of them; a run can not spend from such a directory."""
+    monkeypatch.setattr(tiny, "CONFIG", tiny.CONFIG + "custodian_dir: custody\n")
+    tiny.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    config, extractor = load_config(Path("config.yaml")), ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES)
+    with closing(custody(config, Path("custody"), False, adversaries=[EACH])) as register:
+        directories = []
+        for name in ("ann", "bob"):
+            with closing(open_analyst(register, name)) as mine:
+                task = describe(config.data)
+                rows = partial(open_records, config.data, task)
+                Teacher(rows, mine.ledger, mine.directory, task.num_classes, SystemEntropy()).use_extractor(extractor)
+                directories.append(mine.directory)
+    assert pipeline.main(["records", "remove", *WHERE, "--ids", "1007"]) == 0
+    assert [list(directory.glob("embeddings-*")) for directory in directories] == [[], []]  # they held its features
+    more([1007])
+    assert pipeline.main(["records", "add", *WHERE, "--rows", "more.npz"]) == 0
+    np.savez("q.npz", x=tiny.rows(10, 9)[0])
+    assert pipeline.main(["predict", *WHERE, "--queries", "q.npz", "--out", "a.npz", "--quiet"]) == 2

@@ -7,7 +7,6 @@ import sqlite3
 from pathlib import Path
 from types import SimpleNamespace
 
-import httpx
 import numpy as np
 import pytest
 
@@ -17,7 +16,7 @@ from teacher.privacy.database import Place
 from teacher.service.charts import Chart
 from teacher.service.history import History
 from tests.teacher.service import tiny
-from tests.teacher.service.tiny import client, rows, served
+from tests.teacher.service.tiny import call, client, rows, served
 from wall.messages import Queries
 
 DAY = 86400
@@ -45,7 +44,7 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
         chart = Chart(made.service.plan, 1.0, history)
         charged = ledger.in_custody(lambda connection: moments.listed(connection, CHARGED))
         changes = ledger.in_custody(lambda connection: moments.listed(connection, ADDED, REMOVED))
-        told = [asked(url, made.tokens[name], path) for name in ("ann", "carol") for path in ("budget", "receipts")]
+        told = [call(url, made.tokens[name], path=path).json() for name in ("ann", "carol") for path in ("budget", "receipts")]
         ann.export(tmp_path / "copy.sqlite")
     by_day = {(moment.caller, (moment.time - 1_900_000_000) // DAY): 0 for moment in charged}
     for moment in charged:
@@ -62,10 +61,6 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
         told += [json.loads(body) for (body,) in copy.execute("SELECT body FROM entries")]
     assert max(numbers([told, made.lines])) < DAY  # no time is among them; caps, positions and counts are
     assert desk.calls.charged == {"ann": 20, "bob": 7}
-
-
-def asked(url: str, token: str, path: str) -> object:
-    return httpx.get(f"{url}/v1/{path}", headers={"authorization": f"Bearer {token}"}, trust_env=False, timeout=60).json()
 
 
 def numbers(value: object) -> list[float]:

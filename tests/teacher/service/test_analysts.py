@@ -20,8 +20,7 @@ from teacher.privacy.database import Place
 from teacher.service import models
 from teacher.service.turns import Turns
 from tests.teacher.service import tiny
-from tests.teacher.service.test_service import call
-from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, client, rows, served
+from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, call, client, rows, served
 from wall.adversary import EACH, POOLED, alone
 from wall.errors import LedgerMismatch, Refused
 from wall.messages import ExtractorSpec, Outcome, Queries

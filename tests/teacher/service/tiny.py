@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
 import numpy as np
 from fastapi import FastAPI
 
@@ -125,3 +126,9 @@ def client(url: str, token: str, patience: float = 20.0, spec: ExtractorSpec | N
         yield teacher
     finally:
         teacher.close()
+
+
+def call(url: str, token: str | None, method: str = "GET", path: str = "budget", **arguments: object) -> httpx.Response:
+    """A plain request to a route under /v1."""
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    return httpx.request(method, f"{url}/v1/{path}", headers=headers, trust_env=False, timeout=60, **arguments)  # type: ignore[arg-type]

@@ -1,0 +1,17 @@
+"""A service for tests that only look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.teacher.service import tiny
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[tiny.Made, str]]:
+    """(application, URL) of one service for the tests of a file."""
+    made = tiny.make(tmp_path_factory.mktemp("shared"))
+    with tiny.served(made) as url:
+        yield made, url

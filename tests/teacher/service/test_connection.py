@@ -1,0 +1,207 @@
+"""What goes over the wire besides answers: failures, logs, metrics, TLS, slow bodies, the end of a service."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from teacher.privacy.audit import audit
+from teacher.privacy.ledger import Ledger
+from teacher.privacy.noise import SystemEntropy
+from teacher.service import models
+from teacher.service.config import ServiceConfig
+from tests.teacher.service import tiny
+from tests.teacher.service.tiny import SPEC, call, client, rows, served
+from wall.errors import InvalidInput, Refused, TeacherFailed
+from wall.messages import Answers, Queries
+
+
+def test_what_leaves_is_documented(shared: tuple[tiny.Made, str]) -> None:
+    """Replies, errors and headers have the form of the OpenAPI document; no header says more than the protocol needs."""
+    made, url = shared
+    token = made.tokens["ann"]
+    with client(url, token) as remote:
+        remote.answer(Queries(rows(2, 5)))
+        models.Budget.model_validate(remote.budget(), strict=True)
+        models.Charge.model_validate(remote.receipts()[-1], strict=True)
+    body = rows(3, 6)
+    from wall.wire import SAFETENSORS, encode
+
+    headers = {"authorization": f"Bearer {token}", "content-type": SAFETENSORS}
+    parameters = {"extractor": SPEC.sha256(), "wait": 10}
+    reply = httpx.post(
+        f"{url}/v1/labels", content=encode({"inputs": body}), headers=headers, params=parameters, trust_env=False, timeout=60
+    )
+    state = models.Job.model_validate(reply.json(), strict=True)
+    assert state.status == "done"
+    assert state.result is not None
+    assert len(state.result.labels or []) == 3
+    assert set(reply.headers) == {"date", "content-length", "content-type"}
+    found = call(url, token, path=f"jobs/{state.job}")
+    assert found.json() == reply.json()
+    assert call(url, made.tokens["bob"], path=f"jobs/{state.job}").status_code == 404  # another key's job is no job
+    models.Problem.model_validate(call(url, token, path="nowhere").json(), strict=True)
+
+
+class Broken(SystemEntropy):
+    def discrete_gaussian(self, *_: object) -> np.ndarray:
+        raise ValueError("record 17 is a secret")
+
+
+def test_a_failure_is_one_constant_and_is_not_tried_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What was charged stays charged, so a client that tried again by itself would spend the budget."""
+    made = tiny.make(tmp_path, entropy=Broken())
+    with served(made) as url, client(url, made.tokens["ann"]) as remote:
+        with pytest.raises(TeacherFailed):
+            remote.answer(Queries(rows(10, 1)))
+        assert remote.budget()["releases"][0]["spent"] == 10
+        assert "record 17" not in str(made.lines)
+    captured = capfd.readouterr()
+    assert "record 17" not in captured.out + captured.err
+    assert "record 17" in (tmp_path / "errors.log").read_text()
+    assert {line["status"] for line in made.lines if line.get("route") == "/v1/labels"} == {503}
+
+
+def test_logs_and_metrics_hold_public_quantities(shared: tuple[tiny.Made, str]) -> None:
+    made, url = shared
+    with client(url, made.tokens["ann"]) as remote:
+        remote.answer(Queries(rows(7, 60)))
+        budget = remote.budget()
+    text = call(url, made.tokens["carol"], path="metrics").text
+    left = {(r["slot"], r["release"]): r["left"] for r in budget["releases"]}
+    assert f'labelwall_releases_left{{release="screen",slot="0"}} {float(left[0, "screen"])}' in text
+    assert 'labelwall_requests_total{method="POST",route="/v1/labels",status="200"}' in text
+    names = {line.partition("{")[0].partition(" ")[0] for line in text.splitlines() if not line.startswith("#")}
+    assert names <= {
+        "labelwall_releases_spent",
+        "labelwall_releases_left",
+        "labelwall_ledger_position",
+        "labelwall_waiting",
+        "labelwall_requests_total",
+        "labelwall_requests_created",
+    }
+    lines = [line for line in made.lines if line["event"] == "request"]
+    assert {frozenset(line) for line in lines} == {frozenset({"event", "method", "route", "status", "caller"})}
+    secret = made.tokens["ann"].rpartition("_")[2]
+    assert secret not in str(made.lines)
+
+
+@pytest.mark.parametrize("url", ["http://example.org", "ftp://127.0.0.1", "https://", "https://u:p@example.org", "127.0.0.1:80"])
+def test_a_client_talks_to_https_or_to_this_machine(url: str) -> None:
+    with pytest.raises(InvalidInput, match="teacher"):
+        tiny.RemoteTeacher(url, "key")
+
+
+def test_a_service_that_is_not_there_is_given_up(tmp_path: Path) -> None:
+    with (
+        client("http://127.0.0.1:9", "key", patience=0.2, spec=None) as remote,
+        pytest.raises(Refused, match="can not be reached"),
+    ):
+        remote.budget()
+
+
+def test_another_address_needs_tls() -> None:
+    with pytest.raises(InvalidInput, match="certfile"):
+        ServiceConfig(host="0.0.0.0")
+
+
+def test_tls_by_a_certificate_that_the_client_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = self_signed(tmp_path)
+    config = ServiceConfig(port=0, certfile=str(certificate), keyfile=str(tmp_path / "key.pem"))
+    made = tiny.make(tmp_path / "service")
+    with served(made, config) as url:
+        assert url.startswith("https://")
+        with client(url, made.tokens["ann"], patience=0.1, spec=None) as stranger, pytest.raises(Refused, match="ConnectError"):
+            stranger.budget()
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        with client(url, made.tokens["ann"]) as remote:
+            assert len(remote.answer(Queries(rows(3, 1))).labels) == 3
+
+
+def self_signed(folder: Path) -> Path:
+    """A certificate for 127.0.0.1, its key beside it."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now, place = datetime.now(UTC), x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
+    certificate = builder.add_extension(place, critical=False).sign(key, hashes.SHA256())
+    plain = serialization.NoEncryption(), serialization.PrivateFormat.PKCS8
+    (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, plain[1], plain[0]))
+    (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    return folder / "cert.pem"
+
+
+def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path: Path) -> None:
+    """The batch at work is charged, drawn, stored and sent; what waits was not charged, and is told to come back."""
+    made, working, go_on = tiny.make(tmp_path), threading.Event(), threading.Event()
+    teacher = made.service.teacher
+    together = teacher.answer_together
+    teacher.answer_together = lambda calls: (working.set(), go_on.wait(60), together(calls))[2]  # type: ignore[method-assign]
+
+    def ask(url: str, name: str, seed: int) -> Answers:
+        with client(url, made.tokens[name], patience=0, spec=None) as remote:
+            remote._spec = SPEC
+            return remote.answer(Queries(rows(16, seed)))
+
+    with ThreadPoolExecutor(3) as pool, served(made) as url:
+        with client(url, made.tokens["ann"]):
+            pass
+        first = pool.submit(ask, url, "ann", 1)
+        assert working.wait(60)
+        second = pool.submit(ask, url, "bob", 2)
+        while made.service.desk.waiting < 2:
+            time.sleep(0.01)
+        closing = pool.submit(made.service.desk.close)
+        while not made.service.desk._closing:
+            time.sleep(0.01)
+        go_on.set()
+        closing.result()
+        assert len(first.result().labels) == 16
+        with pytest.raises(Refused) as refusal:
+            second.result()
+        assert refusal.value.code == "shutting_down"
+    state = Ledger(tmp_path / "ledger.sqlite").state
+    assert len(state.results) == state.spent[0, "screen"] == 16
+    assert audit(tmp_path / "ledger.sqlite").problems == []
+
+
+def test_bodies_that_arrive_slowly_fill_the_room_and_end(shared: tuple[tiny.Made, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is being read counts before it has come, so that no number of callers takes more memory than there is room for."""
+    made, url = shared
+    monkeypatch.setattr("teacher.service.guard.SLOWEST", 2)
+    monkeypatch.setattr(made.service.bodies, "_room", 1000)
+    go_on, headers = threading.Event(), {"authorization": f"Bearer {made.tokens['carol']}", "content-length": "900"}
+
+    def slowly() -> Iterator[bytes]:
+        yield b"x"
+        go_on.wait(60)
+        yield b"x" * 899
+
+    def post(content: object, **more: str) -> httpx.Response:
+        send = {"headers": {**headers, **more}, "trust_env": False, "timeout": 60}
+        return httpx.post(f"{url}/v1/records/removals", content=content, **send)  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(post, slowly())
+        while made.service.bodies._held != 900:
+            time.sleep(0.01)
+        crowded = post(b"x" * 900)
+        assert (crowded.status_code, crowded.json()["code"]) == (503, "busy")
+        while made.service.bodies._held:  # until its time is over
+            time.sleep(0.01)
+        go_on.set()
+        with contextlib.suppress(httpx.TransportError):  # the connection may be closed by then
+            assert slow.result().json()["code"] == "invalid_request"
+    assert post(b"x" * 900).json()["code"] == "invalid_request"  # read, and not understood
