@@ -39,6 +39,7 @@ class Analysts:
     report: Callable[[], None]
     _opened: dict[str, _Opened] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _reading: threading.Lock = field(default_factory=threading.Lock)  # of the register: one transaction of this process at a time
     _closed: bool = False
 
     def of(self, name: str) -> Service:
@@ -55,7 +56,8 @@ class Analysts:
 
     def _open(self, name: str) -> _Opened:
         try:
-            custodian = open_analyst(self.register, name)
+            with self._reading:
+                custodian = open_analyst(self.register, name)
         except InvalidInput as error:  # another process works there
             self.report()
             raise failed("ledger_refused") from error
@@ -65,7 +67,8 @@ class Analysts:
 
     def listed(self) -> list[str]:
         """The analysts who have a ledger, by name. Raises LedgerMismatch where the register can not be read."""
-        return sorted(self.register.ledger.analysts())
+        with self._reading:
+            return sorted(self.register.ledger.analysts())
 
     def open_ones(self) -> dict[str, Service]:
         """The services that were opened, by analyst."""
