@@ -12,13 +12,16 @@ import numpy as np
 
 from teacher.gemm import LARGEST, MAX_DIMENSIONS, choose_product, minus_twice
 from teacher.hashing import HashTables, codes, products_of
+from teacher.index import Count, Index, Nearest, Recent
 from teacher.kernels import Select, Similar
 from teacher.privacy.noise import BITS, Entropy, inclusion_bound
-from teacher.selection import nearest_rows
+from teacher.selection import UNBOUNDED, Smallest, bounds_of_sample, stride_of
 from wall.errors import InvalidInput
 
-SCORE_BYTES = 256 << 20  # one block of int32 scores
-TOGETHER = 16  # queries selected together, so that a thread's numpy calls are few and long
+SCORE_BYTES = 256 << 20  # one block of int32 scores that are wanted for all records
+CACHED_BYTES = 8 << 20  # one block of a search: scores that are still in the processor's cache when they are looked at
+TOGETHER = 256  # queries searched together
+AT_ONCE = 1 << 16  # records whose similarity is decided together
 ALONE, STREAM = 40, 17  # in steps of a batch's product with one record: a candidate gathered for one query; reading a record
 PREFIX_ENTRIES = 1 << 23  # entries of the ordered lists, or of their scores, that one thread handles at once
 
@@ -28,15 +31,16 @@ class ExactIndex:
 
     ``features``: int8 [n, d], entries in -63..63, d <= 4000; ``ids``: int64 [n], unique. Squared distances are integers
     below 2^26 and equal ones are ordered by id: a total order, which an added record enters without reordering the others.
-    Memory beyond the features: under 1 GiB for two threads and up to 4 million records (features whose ids do not ascend
-    are copied once).
+    Memory beyond the features: 12 bytes a record, a sample of the features (a 31st, from 2^18 records a 127th) and under 1 GiB
+    for two threads, whatever the number of records (features whose ids do not ascend are copied once). Features may be a
+    memory-mapped file.
     ``product``: "int8" or "float32" instead of the faster one; ``threads``: of the selection, torch's number where None.
 
     Raises InvalidInput for any other shape, dtype or entry. n = 0 is allowed.
     """
 
     def __init__(self, features: np.ndarray, ids: np.ndarray, *, product: str | None = None, threads: int | None = None) -> None:
-        _check_features("features", features)
+        check_features("features", features)
         if ids.dtype != np.int64 or ids.shape != features.shape[:1]:
             raise InvalidInput("ids", "int64, one for each row of `features`", f"{ids.dtype} {list(ids.shape)}")
         order = np.argsort(ids, kind="stable")
@@ -47,15 +51,21 @@ class ExactIndex:
         self._features = np.ascontiguousarray(features if self._order is None else features[order])
         self.ids = ids
         self._norms = _squared_norms(self._features)
+        self._stride = stride_of(len(ids))
+        self._sample = np.ascontiguousarray(self._features[:: self._stride])
         self._product, self._threads = choose_product(product), threads
         self._tables: tuple[tuple[int, int, int], HashTables] | None = None
-        self._recent: tuple[int, dict[bytes, np.ndarray]] = (0, {})
+        self._recent = Recent()
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __repr__(self) -> str:
         return "ExactIndex()"
+
+    @property
+    def dimensions(self) -> int:
+        return self._features.shape[1]
 
     @property
     def features(self) -> np.ndarray:
@@ -66,27 +76,26 @@ class ExactIndex:
         given[self._order] = self._features
         return given
 
+    def total(self, count: Count, labels: np.ndarray) -> np.ndarray:
+        """A sum over the records; see Index."""
+        return count(self, labels)
+
     def prefix(self, queries: np.ndarray, m: int) -> np.ndarray:
         """Row positions of the min(m, n) nearest records: int64 [q, min(m, n)], by (squared distance, id).
 
         ``queries``: int8 [q, d], entries in -63..63. The last call's lists are kept, so that the two releases of a query
         search once; hence the result is read-only.
         """
-        _check_features("queries", queries, self._features.shape[1])
+        check_features("queries", queries, self.dimensions)
         if m < 0:
             raise InvalidInput("m", "at least 0", m)
         width = min(m, len(self))
-        found = np.empty((len(queries), width), dtype=np.int64)
-        rows = [row.tobytes() for row in queries]
-        kept_width, kept = self._recent
-        if kept_width == width and all(row in kept for row in rows):
-            for i, row in enumerate(rows):
-                found[i] = kept[row]
-        else:
-            self._search(queries, found)
-            self._recent = width, dict(zip(rows, found, strict=True))
-        found.setflags(write=False)
-        return found
+        return self._recent.lists(queries, width, lambda: self._search(queries, width).rows)
+
+    def nearest(self, queries: np.ndarray, m: int) -> Nearest:
+        """The min(m, n) nearest records with their squared distances; nothing is kept."""
+        check_features("queries", queries, self.dimensions)
+        return self._search(queries, min(m, len(self)))
 
     def similar(self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
         """What ``select`` makes of all records for each of ``queries`` (int8 [q, d]), as row positions, ascending by id.
@@ -94,38 +103,58 @@ class ExactIndex:
         ``hashing``: (tables, bits, public seed): only records that share a bucket with the query are looked at. Their products
         are computed one query at a time where that is less work than one product of the whole batch with all records.
         """
-        _check_features("queries", queries, self._features.shape[1])
+        check_features("queries", queries, self.dimensions)
         norms = _squared_norms(queries).tolist()
         if hashing is not None:
             return self._similar_hashed(queries, norms, select, self._hashed(hashing))
-        found: list[Similar] = []
-        with self._mapping() as mapped:
-            for start, cross in self._blocks(queries):
-                found += mapped(lambda row, norm: self._outward(select(row, self._norms, norm)), cross, norms[start:])
-        return found
+
+        def whole(number: int, first: int, cross: np.ndarray) -> Similar:
+            near = select(cross, self._norms[first : first + len(cross)], norms[number])
+            return Similar(near.rows + np.int32(first), near.weights)
+
+        return self._gathered(queries, whole)
 
     def _similar_hashed(self, queries: np.ndarray, norms: list[int], select: Select, tables: HashTables) -> list[Similar]:
         def among(rows: np.ndarray, cross: np.ndarray, norm: int) -> Similar:
             near = select(cross, self._norms[rows], norm)
-            return self._outward(Similar(rows[near.rows].astype(np.int32), near.weights))
+            return Similar(rows[near.rows].astype(np.int32), near.weights)
 
         def alone(rows: np.ndarray, query: np.ndarray, norm: int) -> Similar:
-            return among(rows, products_of(self._features, rows, query, self._product), norm)
+            return self._outward(among(rows, products_of(self._features, rows, query, self._product), norm))
 
-        found: list[Similar] = []
         with self._mapping() as mapped:
             looked = list(mapped(tables.candidates, codes(queries, tables.planes, tables.bits, self._product)))
             if ALONE * sum(len(rows) for rows in looked) <= len(self) * (len(queries) + STREAM):
                 return list(mapped(alone, looked, queries, norms))
-            for start, cross in self._blocks(queries):
-                found += mapped(lambda rows, row, norm: among(rows, row[rows], norm), looked[start:], cross, norms[start:])
+
+        def whole(number: int, first: int, cross: np.ndarray) -> Similar:
+            rows = looked[number]
+            start, stop = np.searchsorted(rows, (first, first + len(cross)))
+            return among(rows[start:stop], cross[rows[start:stop] - first], norms[number])
+
+        return self._gathered(queries, whole)
+
+    def _gathered(self, queries: np.ndarray, whole: Callable[[int, int, np.ndarray], Similar]) -> list[Similar]:
+        """For each query the joined results of ``whole(query, first row, cross terms of a block of records)``."""
+        found: list[Similar] = []
+        with self._mapping() as mapped:
+            for start in range(0, len(queries), TOGETHER):
+                part = queries[start : start + TOGETHER]
+                numbers, parts = range(start, start + len(part)), []
+                for first, cross in self._blocks(part, AT_ONCE):
+                    parts.append(list(mapped(whole, numbers, [first] * len(part), cross)))
+                found += [self._outward(_joined(of_query)) for of_query in zip(*parts, strict=True)]
+                found += [_joined(()) for _ in part if not parts]
         return found
 
     def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
         """Squared distances of each of ``queries`` (int8 [q, d]) to all records, in the order they were given: int32 [n] each."""
-        _check_features("queries", queries, self._features.shape[1])
+        check_features("queries", queries, self.dimensions)
         norms = _squared_norms(queries)
-        for start, cross in self._blocks(queries):
+        together = max(1, SCORE_BYTES // (4 * max(1, len(self))))
+        for start in range(0, len(queries), together):
+            cross = np.empty((len(part := queries[start : start + together]), len(self)), dtype=np.int32)
+            self._product(minus_twice(part), self._features, cross)
             for row, norm in zip(cross, norms[start:], strict=False):
                 squared = row + self._norms + norm  # below 2^26
                 if self._order is None:
@@ -145,44 +174,79 @@ class ExactIndex:
         """Internal rows as the caller's."""
         return similar if self._order is None else Similar(self._order[similar.rows].astype(np.int32), similar.weights)
 
-    def _blocks(self, queries: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """(first query, int32 [b, n] of -2 q.x in a buffer that the next block overwrites), blocks that fit SCORE_BYTES."""
-        block = max(1, min(len(queries), SCORE_BYTES // (4 * max(1, len(self)))))
-        scores = np.empty((block, len(self)), dtype=np.int32)  # one buffer: fresh pages cost as much as a selection
-        for start in range(0, len(queries), block):
-            part = queries[start : start + block]
-            cross = scores[: len(part)]
-            self._product(minus_twice(part), self._features, cross)
-            yield start, cross
+    def _blocks(self, queries: np.ndarray, rows: int) -> Iterator[tuple[int, np.ndarray]]:
+        """(first row, int32 [q, r] of -2 q.x in a buffer that the next block overwrites), r <= ``rows``, by rising row."""
+        doubled = minus_twice(queries)
+        scores = np.empty(len(queries) * min(rows, len(self)), dtype=np.int32)  # fresh pages cost as much as a selection
+        for first in range(0, len(self), rows):
+            part = self._features[first : first + rows]
+            cross = scores[: len(queries) * len(part)].reshape(len(queries), len(part))
+            self._product(doubled, part, cross)
+            yield first, cross
 
-    def _search(self, queries: np.ndarray, found: np.ndarray) -> None:
-        """Fill ``found``."""
+    def _search(self, queries: np.ndarray, width: int) -> Nearest:
+        rows, distances = np.empty((len(queries), width), dtype=np.int64), np.empty((len(queries), width), dtype=np.int32)
+        for start in range(0, len(queries), TOGETHER):
+            part = slice(start, start + TOGETHER)
+            bounds = self._guessed(queries[part], width)
+            counts = self._select(queries[part], bounds, rows[part], distances[part])
+            short = start + np.flatnonzero(counts < width)  # the guess was too low: once more, without one
+            if len(short):
+                more = np.empty((len(short), width), dtype=np.int64), np.empty((len(short), width), dtype=np.int32)
+                self._select(queries[short], np.full(len(short), UNBOUNDED, dtype=np.int32), *more)
+                rows[short], distances[short] = more
+        distances += _squared_norms(queries)[:, None]
+        return Nearest(rows if self._order is None else self._order[rows], distances)
+
+    def _guessed(self, queries: np.ndarray, width: int) -> np.ndarray:
+        """A bound of each query's scores that ``width`` records or somewhat more stay within: int32 [q]."""
+        scores = np.empty((len(queries), len(self._sample)), dtype=np.int32)
+        self._product(minus_twice(queries), self._sample, scores)
+        scores += self._norms[:: self._stride]
+        return bounds_of_sample(scores, width, self._stride)
+
+    def _select(self, queries: np.ndarray, bounds: np.ndarray, rows: np.ndarray, distances: np.ndarray) -> np.ndarray:
+        """Fill ``rows`` and ``distances`` (less |q|^2, which does not change the order) within ``bounds``; counts int64 [q]."""
+        width, step = rows.shape[1], max(1, -(-len(queries) // self._number_of_threads()))
+        parts = [slice(i, i + step) for i in range(0, len(queries), step)]
+        smallest = [Smallest(bounds[p], width) for p in parts]
+
+        def add(kept: Smallest, cross: np.ndarray, first: int) -> None:
+            kept.add(cross, self._norms[first : first + cross.shape[1]], first)  # |x - q|^2 - |q|^2
+
         with self._mapping() as mapped:
-            for start, cross in self._blocks(queries):
-                step = max(1, min(TOGETHER, PREFIX_ENTRIES // (8 * max(1, len(self)))))
-                parts = [slice(i, i + step) for i in range(0, len(cross), step)]
-                list(mapped(self._select, [cross[p] for p in parts], [found[start:][p] for p in parts]))
+            at_once = max(1, CACHED_BYTES // (4 * max(1, len(queries))))
+            for first, cross in self._blocks(queries, at_once):
+                list(mapped(add, smallest, [cross[p] for p in parts], [first] * len(parts)))
+            ordered = list(mapped(Smallest.ordered, smallest))
+        for p, (_, part_rows, part_scores) in zip(parts, ordered, strict=True):
+            rows[p], distances[p] = part_rows, part_scores
+        return np.concatenate([counts for counts, _, _ in ordered])
 
     @contextmanager
     def _mapping(self) -> Iterator[Callable[..., Iterable[Any]]]:
         """``map`` over the threads; the caller's own where it is the only one."""
-        threads = self._threads or _default_threads()
+        threads = self._number_of_threads()
         if threads == 1:
             yield map
             return
         with ThreadPoolExecutor(threads) as pool:
             yield pool.map
 
-    def _select(self, cross: np.ndarray, found: np.ndarray) -> None:
-        """``cross``: int32 [b, n] of -2 q.x, used up; ``found``: int64 [b, m], filled in."""
-        cross += self._norms  # |x - q|^2 - |q|^2, and |q|^2 does not change the order
-        nearest_rows(cross, found)
-        if self._order is not None:
-            found[:] = self._order[found]
+    def _number_of_threads(self) -> int:
+        return self._threads or _default_threads()
+
+
+def _joined(parts: Sequence[Similar]) -> Similar:
+    """What blocks of rising rows select."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = [np.zeros(0, dtype=np.int32), *(part.rows for part in parts)]
+    return Similar(np.concatenate(rows), np.concatenate([np.zeros(0, dtype=np.uint8), *(part.weights for part in parts)]))
 
 
 def sampled_votes(
-    index: ExactIndex,
+    index: Index,
     labels: np.ndarray,
     queries: np.ndarray,
     *,
@@ -229,7 +293,7 @@ def prefix_length(k: int, sampling_probability: float) -> int:
 
 
 def _count(
-    index: ExactIndex,
+    index: Index,
     labels: np.ndarray,
     queries: np.ndarray,
     k: int,
@@ -269,7 +333,7 @@ def _squared_norms(features: np.ndarray) -> np.ndarray:
     return norms
 
 
-def _check_features(name: str, features: np.ndarray, dimensions: int | None = None) -> None:
+def check_features(name: str, features: np.ndarray, dimensions: int | None = None) -> None:
     """Raises InvalidInput unless int8 [n, d] with 1 <= d <= 4000 (or d as given) and entries in -63..63."""
     if features.dtype != np.int8 or features.ndim != 2 or not 0 < features.shape[1] <= MAX_DIMENSIONS:
         rule = f"int8 [n, d] with d in 1..{MAX_DIMENSIONS}"

@@ -1,4 +1,4 @@
-"""The smallest of many integer scores, in order: a threshold guessed from a sample, one pass, a radix sort of what is left."""
+"""The smallest of many integer scores, in order: a bound from a sample, one pass over blocks, a radix sort of what is left."""
 
 from __future__ import annotations
 
@@ -6,28 +6,106 @@ import math
 
 import numpy as np
 
-STRIDE = 31  # a first guess of a query's threshold looks at every 31st record; prime, as data sets come in periods
+STRIDES = 31, 127  # a first guess of a query's bound looks at every 31st record; primes, as data sets come in periods
+MANY = 1 << 18  # records of which every 127th is enough
+UNBOUNDED = np.iinfo(np.int32).max
+FEW = 50  # one in so many looked at in vain costs less than adding norms to all
+MOST_HELD = 1 << 22  # survivors that are held before those beyond the m smallest are thrown out
 
 
-def nearest_rows(scores: np.ndarray, found: np.ndarray) -> None:
-    """Fill ``found`` (int64 [b, m], m <= n) with the columns of the m smallest ``scores`` (int32 [b, n]) of each row.
+def stride_of(records: int) -> int:
+    """Every how manieth of so many records is in the sample of ``bounds_of_sample``."""
+    return STRIDES[1] if records >= MANY else STRIDES[0]
 
-    Ascending, equal scores by column: the order of the integer key (score, column), whatever the other rows are.
+
+def bounds_of_sample(scores: np.ndarray, m: int, stride: int) -> np.ndarray:
+    """A bound, int32 [b], that about ``m`` records or somewhat more stay within; ``scores``: int32 [b, s] of the sample."""
+    guess = int(m / stride + 3 * math.sqrt(m / stride) + 3)
+    if guess >= scores.shape[1]:
+        return np.full(len(scores), UNBOUNDED, dtype=np.int32)
+    bounds: np.ndarray = np.partition(scores, guess, axis=1)[:, guess]
+    return bounds
+
+
+class Smallest:
+    """The ``m`` smallest records of each of some queries by the integer key (score, row), among blocks that come by rising row.
+
+    ``bounds``: int32 [b], b < 2^16; records above a query's bound are not looked at. Whatever the bounds, the blocks' size and
+    the other queries are, ``ordered`` gives the same lists, and tells where a bound was too low for ``m`` of them.
     """
-    b, n = scores.shape
-    m = found.shape[1]
-    if m == n or b == 0 or m == 0:
-        found[:] = stable_order(scores)[:, :m]
-        return
-    thresholds, counts, flat = _survivors(scores, m)
-    inside = np.arange(counts.max()) < counts[:, None]
-    # Rows are filled up with their threshold: no survivor is above it and a stable sort leaves the filling last.
-    kept = np.repeat(thresholds[:, None], inside.shape[1], axis=1)
-    kept[inside] = scores.reshape(-1)[flat]
-    columns = np.zeros(inside.shape, dtype=np.int64)
-    columns[inside] = flat
-    columns -= np.arange(b)[:, None] * n
-    found[:] = np.take_along_axis(columns, stable_order(kept)[:, :m], axis=1)
+
+    def __init__(self, bounds: np.ndarray, m: int) -> None:
+        self._bounds, self._m = bounds.copy(), m
+        self._most = max(MOST_HELD, 2 * m * len(bounds))
+        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # of queries uint16, rows int64, scores int32
+        self._held = self._blocks = self._vain = 0
+        self._mask = np.zeros(0, dtype=bool)  # of a block; kept, as fresh pages cost as much as a comparison
+
+    def add(self, cross: np.ndarray, norms: np.ndarray, first: int) -> None:
+        """A block: rows ``first`` to ``first + r - 1`` with the scores ``cross`` + ``norms``, int32 [b, r], used up, and [r].
+
+        Where norms hardly differ, as those of normalised features, looking at the cross terms alone leaves few too many, and
+        saves the addition.
+        """
+        if len(self._mask) < cross.size:
+            self._mask = np.zeros(-(-cross.size // 8) * 8, dtype=bool)
+        self._blocks += 1
+        alike = self._vain * 4 <= self._blocks
+        if alike:
+            flat = _up_to(cross, self._bounds - norms.min(), self._mask)
+            alike = len(flat) * FEW <= cross.size
+            self._vain += not alike
+        if not alike:
+            cross += norms
+            flat = _up_to(cross, self._bounds, self._mask)
+        width = cross.shape[1]
+        queries = np.repeat(
+            np.arange(len(cross), dtype=np.uint16), np.diff(np.searchsorted(flat, np.arange(len(cross) + 1) * width))
+        )
+        columns = flat - queries.astype(np.int64) * width
+        scores = cross.reshape(-1)[flat]
+        if alike:
+            scores += norms[columns]
+            within = scores <= self._bounds[queries]
+            queries, columns, scores = queries[within], columns[within], scores[within]
+        self._parts.append((queries, columns + first, scores))
+        self._held += len(scores)
+        if self._held > self._most:
+            self._shrink()
+
+    def ordered(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(counts int64 [b], rows int64 [b, m], scores int32 [b, m]): a query's first counts[i] entries are its list, in order.
+
+        counts[i] < m: there are no more within the bound.
+        """
+        queries, rows, scores = self._by_query()
+        counts = np.bincount(queries, minlength=len(self._bounds))
+        inside = np.arange(max(self._m, counts.max(initial=0))) < counts[:, None]
+        # Lists are filled up with the largest score: a stable sort leaves the filling last.
+        kept, columns = np.full(inside.shape, scores.max(initial=0), dtype=np.int32), np.zeros(inside.shape, dtype=np.int64)
+        kept[inside], columns[inside] = scores, rows
+        order = stable_order(kept)[:, : self._m]
+        return np.minimum(counts, self._m), np.take_along_axis(columns, order, axis=1), np.take_along_axis(kept, order, axis=1)
+
+    def _by_query(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All survivors by (query, row)."""
+        if not self._parts:
+            return np.zeros(0, dtype=np.uint16), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        queries, rows, scores = (np.concatenate(columns) for columns in zip(*self._parts, strict=True))
+        order = np.argsort(queries, kind="stable")  # a query's rows rise from block to block
+        return queries[order], rows[order], scores[order]
+
+    def _shrink(self) -> None:
+        """Keep the m smallest of each query; what comes later has a higher row, so that it has to be smaller than all of them."""
+        counts, rows, scores = self.ordered()
+        full = counts == self._m
+        if self._m:
+            self._bounds[full] = np.minimum(self._bounds[full], scores[full, -1] - 1)
+        inside = np.arange(self._m) < counts[:, None]
+        queries = np.repeat(np.arange(len(counts), dtype=np.uint16), counts)
+        by_row = np.lexsort((rows[inside], queries))
+        self._parts = [(queries, rows[inside][by_row], scores[inside][by_row])]
+        self._held = len(queries)
 
 
 def stable_order(scores: np.ndarray) -> np.ndarray:
@@ -46,38 +124,18 @@ def stable_order(scores: np.ndarray) -> np.ndarray:
     return np.take_along_axis(order, second, axis=1)
 
 
-def _survivors(scores: np.ndarray, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(thresholds int32 [b], counts int64 [b], flat positions int64 [sum of counts]) with counts >= m in every row.
-
-    A guess from a sample, a little too high, usually leaves somewhat more than m. Where it leaves fewer, or far too many,
-    the m-th score itself is the threshold; either way all ties of the m-th are there.
-    """
-    b, n = scores.shape
-    guess = int(m / STRIDE + 3 * math.sqrt(m / STRIDE) + 3)
-    exact = np.ones(b, dtype=bool)
-    thresholds = np.zeros(b, dtype=np.int32)
-    if guess < n // STRIDE:
-        thresholds[:] = np.partition(scores[:, ::STRIDE], guess, axis=1)[:, guess]
-        flat, counts = _up_to(scores, thresholds)
-        exact = (counts < m) | (counts > 2 * m + 8 * STRIDE)
-        if not exact.any():
-            return thresholds, counts, flat
-    thresholds[exact] = np.partition(scores[exact], m - 1, axis=1)[:, m - 1]
-    flat, counts = _up_to(scores, thresholds)
-    return thresholds, counts, flat
-
-
-def _up_to(scores: np.ndarray, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Flat positions of the scores up to their row's threshold, ascending, and their number by row.
+def _up_to(scores: np.ndarray, bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Flat positions of the scores up to their row's bound, ascending: int64 [m]. ``mask``: room for a block.
 
     By way of the groups of eight that hold any: below a tenth of hits numpy's flatnonzero branches at each one and
     mispredicts; among chosen groups it does not.
     """
     b, n = scores.shape
-    mask = np.zeros(-(-b * n // 8) * 8, dtype=bool)
-    np.less_equal(scores, thresholds[:, None], out=mask[: b * n].reshape(b, n))
-    groups = mask.view(np.uint64)
+    used = mask[: -(-b * n // 8) * 8]
+    used[b * n :] = False
+    np.less_equal(scores, bounds[:, None], out=used[: b * n].reshape(b, n))
+    groups = used.view(np.uint64)
     chosen = np.flatnonzero(groups != 0)
     hits = np.flatnonzero(groups[chosen].view(bool))
-    flat = (chosen[hits >> 3] << 3) + (hits & 7)
-    return flat, np.diff(np.searchsorted(flat, np.arange(b + 1) * n))
+    flat: np.ndarray = (chosen[hits >> 3] << 3) + (hits & 7)
+    return flat

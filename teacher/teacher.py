@@ -101,7 +101,7 @@ class Teacher:
             self._embed(self._opened(), spec, embedder)
             self._embedder, self._spec = embedder, spec
             path = self._directory / f"answered-{spec.sha256()[:16]}.bin"
-            self._released = Released(path, self._index.features.shape[1])
+            self._released = Released(path, self._index.dimensions)
             self._ledger.use_extractor(spec.sha256(), spec.public_fields())
 
     def open(self) -> None:
@@ -248,7 +248,7 @@ class Teacher:
         spec, mechanism = self._ready("cells", cells.slot)
         if not isinstance(mechanism, ReverseKnn):
             raise InvalidInput("cells.slot", "of the mechanism reverse_knn", cells.slot)
-        expected = (mechanism.cells, self._index.features.shape[1])
+        expected = (mechanism.cells, self._index.dimensions)
         if cells.centers.shape != expected:
             raise InvalidInput("cells.centers", f"int8 {list(expected)}, as mechanism and extractor say", cells.centers.shape)
         return spec, mechanism
@@ -281,7 +281,7 @@ class Teacher:
         known, before = {i: set(self._ledger.state.results.get(i, {})) for i in todo}, dict(self._ledger.state.spent)
         mechanism, size = self._mechanisms[slot], self._batch_size
         if isinstance(mechanism, BatchMechanism):
-            mechanism.require(len(todo), self._index.features.shape[1])
+            mechanism.require(len(todo), self._index.dimensions)
             size = max(1, len(todo))
         for start in range(0, len(todo), size):
             self._progress("answering queries", start, len(todo))

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from teacher.ensemble import Ensemble
+from teacher.index import Index
 from teacher.kernels import Select, Similar
-from teacher.mechanisms.radii import cell_numbers
-from teacher.neighbors import ExactIndex, sampled_votes
+from teacher.mechanisms.counts import BallCounts, BallVotes, CellVotes, GridCounts
+from teacher.neighbors import sampled_votes
 from teacher.privacy.noise import Entropy
-from wall.cells import nearest_cells
 
 if TYPE_CHECKING:
     from teacher.cnn_ensemble import CnnEnsemble
@@ -30,7 +30,7 @@ class Electorate:
     uint8 [n_queries, h, w, c].
     """
 
-    index: ExactIndex = field(repr=False)
+    index: Index = field(repr=False)
     labels: np.ndarray = field(repr=False)
     num_classes: int
     queries: np.ndarray = field(repr=False)
@@ -75,31 +75,19 @@ class Electorate:
 
     def cell_votes(self, neighbours: int) -> np.ndarray:
         """Votes of every record for its label in its nearest cells: int64 [n_queries, m * n_classes], all entries present."""
-        features, shape = self.index.features, (self.queries.shape[1], self.num_classes)
-        votes = np.zeros((len(self.queries), *shape), dtype=np.int64)
-        for counts, centers in zip(votes, self.queries, strict=True):
-            np.add.at(counts, (nearest_cells(features, centers, neighbours), self.labels[:, None]), 1)
-        return votes.reshape(len(votes), -1)  # [n_queries, m, n_classes] -> [n_queries, m * n_classes]
+        return self.index.total(CellVotes(self.queries, neighbours, self.num_classes), self.labels)
 
     def ball_votes(self, squared_radii: np.ndarray) -> np.ndarray:
         """Records of each class at most so far from each query (int64 [n_queries]): int64 [n_queries, n_classes]."""
-        votes = np.zeros((len(self.queries), self.num_classes), dtype=np.int64)
-        for counts, squared, reach in zip(votes, self.index.distances(self.queries), squared_radii.tolist(), strict=True):
-            counts += np.bincount(self.labels[squared <= reach], minlength=self.num_classes)
-        return votes
+        return self.index.total(BallVotes(self.queries, squared_radii, self.num_classes), self.labels)
 
     def ball_counts(self, squared_radii: np.ndarray) -> np.ndarray:
         """Records within each of some radii (int64 [m], ascending) of each query: int64 [n_queries, m]."""
-        counts = np.zeros((len(self.queries), len(squared_radii)), dtype=np.int64)
-        for row, squared in zip(counts, self.index.distances(self.queries), strict=True):
-            nearest = np.searchsorted(squared_radii, squared)  # the first radius that reaches the record
-            row += np.bincount(nearest, minlength=len(row) + 1)[: len(row)].cumsum()
-        return counts
+        return self.index.total(BallCounts(self.queries, squared_radii), self.labels)
 
     def grid_counts(self, cells: int) -> np.ndarray:
         """Records in each cell of a uniform grid over the domain box, ``cells`` a side: int64 [cells^d]."""
-        features = self.index.features
-        return np.bincount(cell_numbers(features, cells), minlength=cells ** features.shape[1])
+        return self.index.total(GridCounts(cells), self.labels)
 
     def teacher_attributes(self, teachers: int) -> Iterator[np.ndarray]:
         """What each of so many linear classifiers says, one after the other: int64 [n_queries, n_attributes] of 0 and 1."""
