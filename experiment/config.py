@@ -15,6 +15,7 @@ from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.registry import AnyMechanism
 from teacher.privacy.ledger_url import LedgerUrl
 from teacher.privacy.plan import Plan, Slot
+from teacher.scale.config import ScaleConfig, require_sharded
 from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec
 from wall.sources import DataConfig, Task
@@ -106,6 +107,7 @@ class Config:
         threads: CPU threads of torch, a count.
         workers: processes that compute HOG features, a count.
         batch_size: queries charged, answered and recorded together, a count.
+        scale: where the private rows are held and searched.
     """
 
     data: DataConfig
@@ -127,6 +129,7 @@ class Config:
     threads: int = 2
     workers: int = 2
     batch_size: int = 256
+    scale: ScaleConfig = field(default_factory=ScaleConfig)
 
     def __post_init__(self) -> None:
         if not self.rounds:
@@ -141,6 +144,8 @@ class Config:
             if self.rounds[number - 1].queries is None and not self.mechanism_of(number).once_a_round:
                 raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
             check_labels(self.data, self.mechanism_of(number))
+            if self.scale.shards:
+                require_sharded(self.mechanism_of(number))
         self.ledger_url()
         self.plan()  # the budget's own rules
 

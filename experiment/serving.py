@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from experiment.child import CHILD
 from experiment.config import Config
-from experiment.teaching import custody
+from experiment.teaching import custody, teaching
 from teacher.custodian import Custodian
 from teacher.privacy.accountant import certified_epsilon, require_affordable
 from teacher.privacy.conversion import round_up
@@ -64,6 +64,7 @@ def app_of(config: Config, service: ServiceConfig, custodian: Custodian, keys: K
         custodian,
         lambda: open_records(data, learned),
         learned,
+        sharded=teaching(config, learned) if config.scale.shards else None,
         config=service,
         keys=keys,
         entropy=entropy,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,8 @@ from experiment.console import Console
 from teacher.custodian import Custodian, open_custodian
 from teacher.privacy.noise import Entropy
 from teacher.privacy.plan import Plan
-from teacher.records import open_records
+from teacher.records import open_records, stream_records
+from teacher.scale.teacher import ShardedTeacher
 from teacher.teacher import Teacher
 from wall.adversary import POOLED
 from wall.cells import CellCounts, Cells
@@ -109,8 +111,7 @@ def local_teacher(
     """The teacher of this process over the custodian's ``directory``, which has opened no record yet. Raises as ``custody``."""
     custodian = custody(config, directory, entropy.unsafe, known_dataset, adversaries)
     try:
-        yield Teacher(
-            lambda: open_records(config.data, task),
+        yield teaching(config, task)(
             custodian.ledger,
             custodian.directory,
             task.num_classes,
@@ -121,6 +122,14 @@ def local_teacher(
         )
     finally:
         custodian.close()
+
+
+def teaching(config: Config, task: Task) -> Callable[..., Teacher]:
+    """The kind of teacher that a configuration names, over its private rows; what is left to give is the custodian's."""
+    if not config.scale.shards:
+        return partial(Teacher, lambda: open_records(config.data, task))
+    stream = partial(stream_records, config.data, task)
+    return partial(ShardedTeacher, stream, scale=config.scale, input_shape=task.input_shape)
 
 
 @contextmanager

@@ -35,7 +35,7 @@ class Embedder:
     """
 
     def __init__(self, spec: ExtractorSpec, *, probe: np.ndarray | None, batch_size: int = 256, workers: int = 1) -> None:
-        self.spec, self.batch_size, self._workers = spec, batch_size, workers
+        self.spec, self.probe, self.batch_size, self._workers = spec, probe, batch_size, workers
         self._network = None
         if spec.backbone == "box" and not len(spec.mean) == len(spec.std) == spec.input_shape[-1]:
             raise InvalidInput("extractor.mean, std", f"{spec.input_shape[-1]} numbers, one a dimension", len(spec.mean))

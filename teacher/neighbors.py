@@ -86,15 +86,13 @@ class ExactIndex:
         ``queries``: int8 [q, d], entries in -63..63. The last call's lists are kept, so that the two releases of a query
         search once; hence the result is read-only.
         """
-        check_features("queries", queries, self.dimensions)
-        if m < 0:
-            raise InvalidInput("m", "at least 0", m)
+        check_queries(queries, m, self.dimensions)
         width = min(m, len(self))
         return self._recent.lists(queries, width, lambda: self._search(queries, width).rows)
 
     def nearest(self, queries: np.ndarray, m: int) -> Nearest:
         """The min(m, n) nearest records with their squared distances; nothing is kept."""
-        check_features("queries", queries, self.dimensions)
+        check_queries(queries, m, self.dimensions)
         return self._search(queries, min(m, len(self)))
 
     def similar(self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
@@ -331,6 +329,13 @@ def _squared_norms(features: np.ndarray) -> np.ndarray:
         wide = features[start : start + 4096].astype(np.int32)
         norms[start : start + 4096] = np.einsum("ij,ij->i", wide, wide)
     return norms
+
+
+def check_queries(queries: np.ndarray, m: int, dimensions: int) -> None:
+    """Raises InvalidInput unless there can be lists of the ``m`` nearest of ``queries``."""
+    check_features("queries", queries, dimensions)
+    if m < 0:
+        raise InvalidInput("m", "at least 0", m)
 
 
 def check_features(name: str, features: np.ndarray, dimensions: int | None = None) -> None:

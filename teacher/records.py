@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,6 +101,34 @@ def ingest(config: DataConfig, task: Task, progress: Progress | None = None) -> 
     return _judged(task, rows.inputs, rows.labels, rows.ids, rows.readable)
 
 
+def stream_records(config: DataConfig, task: Task, size: int, start: int = 0) -> Iterator[tuple[int, int, Records]]:
+    """The rows that ``open_records`` gives, in blocks of ``size`` rows as found: (rows found by then, of how many, good rows).
+
+    ``start``: rows found that are left out, a multiple of ``size``. Image folders and npz files are read block by block: memory
+    is that of two blocks, and of paths. Rows of one id in several blocks are all given: the first of them is to count.
+    Raises InvalidInput, MissingData, as open_records.
+    """
+    if config.source == "folder":
+        root, paths, _ = _folder_paths(config)
+        for first in range(start, len(paths), size):
+            part = paths[first : first + size]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                block = _folder_rows(config, task, root, part)
+            yield first + len(part), len(paths), block.records
+    elif config.source == "arrays":
+        path = readers.require_npz(config.path)
+        total = readers.member_rows(path, "private_x")
+        for first in range(start, total, size):
+            yield min(first + size, total), total, _arrays_rows(path, task, slice(first, first + size)).records
+    else:
+        whole = ingest(config, task).records
+        for first in range(start, len(whole.ids), size):
+            rows = slice(first, first + size)
+            found = min(first + size, len(whole.ids))
+            yield found, len(whole.ids), Records(whole.inputs[rows], whole.labels[rows], whole.ids[rows])
+
+
 def ingest_more(rows: Path, task: Task, progress: Progress | None = None) -> Ingested:
     """More rows for a data set in use, whatever its source: a folder of class folders, or an npz file with private_id.
 
@@ -124,34 +153,50 @@ def _percent(progress: Progress | None) -> Progress | None:
 
 
 def _ingest_folder(config: DataConfig, task: Task, progress: Progress | None) -> Ingested:
+    root, paths, others = _folder_paths(config)
+    return _folder_rows(config, task, root, paths, others, progress)
+
+
+def _folder_paths(config: DataConfig) -> tuple[Path, list[str], int]:
+    """(folder, images in it, number of other files)."""
     root = readers.require_folder("data.private", config.private)
     files = readers.list_files(root)
     paths = [path for path in files if readers.is_image(path)]
+    return root, paths, len(files) - len(paths)
+
+
+def _folder_rows(
+    config: DataConfig, task: Task, root: Path, paths: list[str], others: int = 0, progress: Progress | None = None
+) -> Ingested:
     images = readers.read_images(root, paths, config.image_size, config.channels, progress)
     if task.attributes:
         labels = pack(readers.attributes_of("data.private", root, paths, task.class_names))
     else:
         labels = np.array([readers.class_of(path, task.class_names) for path in paths], dtype=np.int64)
     ids = np.array([readers.stable_hash(path) for path in paths], dtype=np.int64)
-    return _judged(task, images.pixels, labels, ids, images.readable, images.sizes, len(files) - len(paths))
+    return _judged(task, images.pixels, labels, ids, images.readable, images.sizes, others)
 
 
 def _ingest_arrays(config: DataConfig, task: Task) -> Ingested:
-    path = readers.require_npz(config.path)
-    inputs = readers.canonical_rows("private_x", _required(path, "private_x"))
+    return _arrays_rows(readers.require_npz(config.path), task, slice(None))
+
+
+def _arrays_rows(path: Path, task: Task, part: slice) -> Ingested:
+    """Some rows of an npz file."""
+    inputs = readers.canonical_rows("private_x", _required(path, "private_x", part))
     dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
     if inputs.shape[1:] != task.input_shape or inputs.dtype != dtype:
         rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as public_x is"
         raise InvalidInput("private_x", rule, readers.shape_text(inputs))
     wide = task.num_classes if task.attributes else None
-    labels = _whole_numbers("private_y", _required(path, "private_y"), len(inputs), wide)
-    ids = readers.read_member(path, "private_id")
-    ids = np.arange(len(inputs)) if ids is None else _whole_numbers("private_id", ids, len(inputs))
+    labels = _whole_numbers("private_y", _required(path, "private_y", part), len(inputs), wide)
+    ids, first = readers.read_member(path, "private_id", part), part.start or 0
+    ids = np.arange(first, first + len(inputs)) if ids is None else _whole_numbers("private_id", ids, len(inputs))
     return _judged(task, inputs, labels, ids, np.ones(len(inputs), dtype=bool))
 
 
-def _required(path: Path, name: str) -> np.ndarray:
-    found = readers.read_member(path, name)
+def _required(path: Path, name: str, part: slice) -> np.ndarray:
+    found = readers.read_member(path, name, part)
     if found is None:
         raise InvalidInput("data.path", f"an npz file with the array {name}", str(path))
     return found

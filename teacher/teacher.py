@@ -16,6 +16,7 @@ from teacher.cnn_ensemble import CnnEnsemble, forget_classifiers
 from teacher.embeddings import Embedded, embed_records, forget
 from teacher.ensemble import Ensemble, shard_key
 from teacher.features import Embedder
+from teacher.index import Index
 from teacher.individual import answer_individually
 from teacher.mechanisms.batch import BatchMechanism
 from teacher.mechanisms.electorate import Electorate
@@ -38,7 +39,7 @@ from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, R
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 
 
-def _quiet(what: str, done: int, total: int) -> None:
+def quiet(what: str, done: int, total: int) -> None:
     """The default progress: none."""
 
 
@@ -70,7 +71,7 @@ class Teacher:
         *,
         batch_size: int = 256,
         workers: int = 1,
-        progress: Progress = _quiet,
+        progress: Progress = quiet,
     ) -> None:
         if entropy.unsafe and not ledger.state.unsafe:
             raise InvalidInput("entropy", "the system's for a ledger that certifies a guarantee", "a test tape")
@@ -87,6 +88,7 @@ class Teacher:
         self._serials = np.zeros(0, dtype=np.int64)
         self._reused = 0  # queries of the present call on which earlier answers voted
         self._lock = threading.Lock()
+        self._index: Index
         self._spec: ExtractorSpec | None = None
         self._records: Records | None = None
 
@@ -98,7 +100,7 @@ class Teacher:
         """
         with self._lock:
             embedder = Embedder(spec, probe=probe, batch_size=self._batch_size, workers=self._workers)
-            self._embed(self._opened(), spec, embedder)
+            self._embed(spec, embedder)
             self._embedder, self._spec = embedder, spec
             path = self._directory / f"answered-{spec.sha256()[:16]}.bin"
             self._released = Released(path, self._index.dimensions)
@@ -121,11 +123,11 @@ class Teacher:
         a call can be repeated. Raises InvalidInput for rows that do not fit or an id that is present with other content.
         """
         with self._lock:
-            held = self._opened()
+            held = self._among(records.ids)
             records = updates.without_repeated(records, held)
             updates.check(records, held, 1 << self._num_classes if self._attributes else self._num_classes)
             self._ledger.in_custody(lambda connection: updates.add(connection, records))
-            self._hold(held.joined(records))
+            self._take_in(records)
 
     def remove(self, ids: np.ndarray) -> None:
         """Records (int64 [n] ids) that never vote again, and whose data is deleted: features, caches, rows that ``add`` stored.
@@ -136,10 +138,9 @@ class Teacher:
         if ids.dtype != np.int64 or ids.ndim != 1:
             raise InvalidInput("ids", "int64 [n]", f"{ids.dtype} {list(ids.shape)}")
         with self._lock:
-            held = self._opened()
+            self._among(ids)  # whatever fails to open, fails before anything is written
             self._ledger.in_custody(lambda connection: updates.remove(connection, ids), purged=updates.TABLE)
-            kept = ~np.isin(held.ids, ids)
-            self._hold(Records(held.inputs[kept], held.labels[kept], held.ids[kept]))
+            self._leave_out(ids)
 
     def held(self) -> Records:
         """The records as they are now. Private, for teachers over the same rows."""
@@ -154,7 +155,7 @@ class Teacher:
     def present(self, ids: np.ndarray) -> np.ndarray:
         """Which of ``ids`` (int64 [n]) are records now: bool [n]. Private, for the custodian alone."""
         with self._lock:
-            return np.isin(ids, self._opened().ids)
+            return np.isin(ids, self._among(ids).ids)
 
     def _opened(self) -> Records:
         """The records as they are now; the data source is read once."""
@@ -163,16 +164,32 @@ class Teacher:
             self._records = self._ledger.in_custody(lambda connection: updates.present(connection, base))
         return self._records
 
+    def _among(self, ids: np.ndarray) -> Records:
+        """Records now, at least those of ``ids`` (int64 [n]) that there are."""
+        return self._opened()
+
+    def _take_in(self, records: Records) -> None:
+        """Hold what was added to the ledger's table of updates."""
+        self._hold(self._opened().joined(records))
+
+    def _leave_out(self, ids: np.ndarray) -> None:
+        """Hold nothing of what was removed there."""
+        held = self._opened()
+        kept = ~np.isin(held.ids, ids)
+        self._hold(Records(held.inputs[kept], held.labels[kept], held.ids[kept]))
+
     def _hold(self, records: Records) -> None:
         self._records, spec, self._spec = records, self._spec, None  # whatever fails below, no record that left votes again
         if spec is not None:
-            self._embed(records, spec, self._embedder)  # which forgets the rest, too
+            self._embed(spec, self._embedder)  # which forgets the rest, too
             self._spec = spec
         else:
             forget(records, self._directory)
             forget_classifiers(self._directory)
 
-    def _embed(self, records: Records, spec: ExtractorSpec, embedder: Embedder) -> None:
+    def _embed(self, spec: ExtractorSpec, embedder: Embedder) -> None:
+        """Make the index, the labels by its rows, and what else votes."""
+        records = self._opened()
         embedded = embed_records(self._directory, records, spec, embedder, self._embedding)
         self._index, self._labels = ExactIndex(embedded.features, embedded.ids), embedded.labels
         self._ensembles = {size: self._ensemble(embedded, size) for size in self._ensemble_sizes("linear")}

@@ -27,19 +27,24 @@ updates = sa.Table(
 
 def present(connection: sa.Connection, base: Records) -> Records:
     """The records of the data source less those removed, plus those added, which come last, ascending by id."""
-    if not sa.inspect(connection).has_table(TABLE):
+    named, added = changes(connection, base.inputs.dtype, base.inputs.shape[1:])
+    if not len(named):
         return base
-    rows = connection.execute(sa.select(updates).order_by(updates.c.id)).all()
-    kept = ~np.isin(base.ids, np.array([row.id for row in rows], dtype=np.int64))
+    kept = ~np.isin(base.ids, named)
+    return Records(base.inputs[kept], base.labels[kept], base.ids[kept]).joined(added)
+
+
+def changes(connection: sa.Connection, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[np.ndarray, Records]:
+    """(int64 [m] ids of which the data source's rows no longer count, records added), both ascending by id.
+
+    ``dtype``, ``shape``: of a row of inputs.
+    """
+    has_any = sa.inspect(connection).has_table(TABLE)
+    rows = connection.execute(sa.select(updates).order_by(updates.c.id)).all() if has_any else []
     added = [row for row in rows if row.label is not None]
-    shape, dtype = (len(added), *base.inputs.shape[1:]), base.inputs.dtype
-    inputs = np.frombuffer(b"".join(row.input for row in added), dtype=dtype.newbyteorder("<")).reshape(shape).astype(dtype)
+    inputs = np.frombuffer(b"".join(row.input for row in added), dtype=dtype.newbyteorder("<")).reshape(len(added), *shape)
     labels, ids = (np.array(values, dtype=np.int64) for values in ([r.label for r in added], [r.id for r in added]))
-    return Records(
-        np.concatenate([base.inputs[kept], inputs]),
-        np.concatenate([base.labels[kept], labels]),
-        np.concatenate([base.ids[kept], ids]),
-    )
+    return np.array([row.id for row in rows], dtype=np.int64), Records(inputs.astype(dtype), labels, ids)
 
 
 def add(connection: sa.Connection, records: Records) -> None:

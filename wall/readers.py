@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import csv
 import hashlib
+import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from joblib import Parallel, cpu_count, delayed
@@ -172,15 +174,47 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
 
 
-def read_member(path: Path, name: str) -> np.ndarray | None:
-    """One array of an npz file, or None when it has no such member; no other member is decompressed.
+def read_member(path: Path, name: str, part: slice = slice(None)) -> np.ndarray | None:
+    """One array of an npz file, or some rows of it, or None when it has no such member; no other member is decompressed.
 
     Raises InvalidInput for a file that is no npz, a damaged member, or one that holds Python objects.
     """
+    with _numbers(name):
+        if part == slice(None):
+            with np.load(require_npz(path), allow_pickle=False) as members:
+                return members[name] if name in members.files else None
+        if not has_member(path, name):
+            return None
+        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+            dtype, shape = _header(member)
+            first, stop, _ = part.indices(shape[0])
+            size = dtype.itemsize * math.prod(shape[1:])
+            member.seek(first * size, os.SEEK_CUR)
+            stored = member.read((stop - first) * size)
+            return np.frombuffer(stored, dtype=dtype).reshape(stop - first, *shape[1:])
+
+
+def member_rows(path: Path, name: str) -> int:
+    """How many rows an array of an npz file has. Raises InvalidInput, also for one that is not there or not stored by rows."""
+    with _numbers(name), zipfile.ZipFile(require_npz(path)) as archive, archive.open(f"{name}.npy") as member:
+        return _header(member)[1][0]
+
+
+def _header(member: IO[bytes]) -> tuple[np.dtype, tuple[int, ...]]:
+    """Dtype and shape of an array that follows. Raises ValueError for one of objects, of columns, or without rows."""
+    version = np.lib.format.read_magic(member)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read(member)
+    if dtype.hasobject or not shape or (by_columns and len(shape) > 1):
+        raise ValueError("not rows of numbers")
+    return dtype, shape
+
+
+@contextlib.contextmanager
+def _numbers(name: str) -> Iterator[None]:
     try:
-        with np.load(require_npz(path), allow_pickle=False) as members:
-            return members[name] if name in members.files else None
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        yield
+    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise InvalidInput(name, "a readable array of numbers", "a damaged member, or Python objects") from error
 
 

@@ -6,6 +6,7 @@ import logging
 import socket
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ def build_app(
     open_records: Callable[[], Records],
     learned: Task,
     *,
+    sharded: Callable[..., Teacher] | None = None,
     config: ServiceConfig,
     keys: Keys,
     entropy: Entropy,
@@ -48,11 +50,15 @@ def build_app(
     """The application that answers for one custodian's directory. The private rows are read here, once.
 
     ``certified``: the plan's epsilon, None where nothing is certified. ``probe``: PUBLIC rows of the custodian's own, on which
-    received networks are tested; without them a network runs one row at a time. Where the directory's ledger is a register, each
+    received networks are tested; without them a network runs one row at a time. ``sharded``: makes the teacher, given what is the
+    custodian's, where the rows lie in shards instead of in ``open_records``. Where the directory's ledger is a register, each
     analyst gets a service over the same rows.
 
-    Raises what reading the private rows raises: for the custodian, before anybody can ask.
+    Raises what reading the private rows raises: for the custodian, before anybody can ask; InvalidInput for analysts with ledgers
+    of their own over shards.
     """
+    if sharded is not None and custodian.ledger.state.is_register():
+        raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
 
     def report() -> None:
         (custodian.directory / "errors.log").open("a").write(traceback.format_exc())
@@ -64,7 +70,8 @@ def build_app(
     def service_over(opened: Custodian, open_rows: Callable[[], Records]) -> Service:
         """A teacher, its queue and all else that belongs to one ledger."""
         place = opened.ledger, opened.directory, learned.num_classes, entropy
-        teacher = Teacher(open_rows, *place, batch_size=batch_size, workers=workers, progress=lambda *now: desk.progress(*now))
+        make = sharded or partial(Teacher, open_rows)
+        teacher = make(*place, batch_size=batch_size, workers=workers, progress=lambda *now: desk.progress(*now))
         queue = {"batch_size": batch_size, "waiting": config.waiting, "room": room}
         desk = Desk(teacher, opened.ledger, probe=probe, report=report, turns=turns, **queue)
         return Service(

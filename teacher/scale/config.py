@@ -1,0 +1,64 @@
+"""Where private rows are held and searched. No torch and no Ray here: the command line's help reads these fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from teacher.mechanisms.batch_knn import BatchKnn
+from teacher.mechanisms.ind_knn import IndKnn
+from teacher.mechanisms.mechanism import Mechanism
+from teacher.mechanisms.multilabel import PrivateKnnAttributes
+from teacher.mechanisms.naive_knn import NaiveKnn
+from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.mechanisms.radius import RadiusNeighbours
+from teacher.mechanisms.reverse_knn import ReverseKnn
+from wall.errors import InvalidInput
+
+MOST_SHARDS = 10_000
+SHARDED = (
+    PrivateKnn,
+    PrivateKnnAttributes,
+    NaiveKnn,
+    IndKnn,
+    ReverseKnn,
+    RadiusNeighbours,
+    BatchKnn,
+)  # lists, sets and sums are enough
+
+
+def require_sharded(mechanism: Mechanism) -> None:
+    """Raises InvalidInput for a mechanism that needs all rows in one process, or is not known to need less."""
+    if not isinstance(mechanism, SHARDED):
+        known = ", ".join(kind.kind for kind in SHARDED)
+        raise InvalidInput("scale.shards", f"0 for another mechanism than {known}", mechanism.fields()["kind"])
+
+
+@dataclass(frozen=True)
+class ScaleConfig:
+    """Shards of the private rows. Answers do not depend on it: the same ones come from any backend and number of shards.
+
+    Args:
+        backend: who searches the shards: local (this process, one after the other) or ray (a worker process for each shard, on
+            this machine or a cluster; extra "scale").
+        shards: parts in which the private rows lie on disk, by a keyed hash of their ids, a count; 0 (local alone): all rows in
+            this process's memory.
+        ray_address: of a running Ray cluster that asks for a token, as HOST:PORT; null: workers on this machine.
+        threads: CPU threads of a Ray worker, a count.
+    """
+
+    backend: Literal["local", "ray"] = "local"
+    shards: int = 0
+    ray_address: str | None = None
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.backend not in ("local", "ray"):
+            raise InvalidInput("scale.backend", "local or ray", self.backend)
+        least = 1 if self.backend == "ray" else 0
+        if not least <= self.shards <= MOST_SHARDS:
+            raise InvalidInput("scale.shards", f"from {least} to {MOST_SHARDS} for {self.backend}", self.shards)
+        if self.ray_address is not None and self.backend != "ray":
+            raise InvalidInput("scale.ray_address", "left out without the backend ray", self.ray_address)
+        if not 1 <= self.threads <= 1024:
+            raise InvalidInput("scale.threads", "from 1 to 1024", self.threads)

@@ -1,0 +1,129 @@
+"""One shard of the private rows: its files, its embeddings, its index. The same class in this process and as a Ray actor."""
+
+from __future__ import annotations
+
+import shutil
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from teacher.features import Embedder
+from teacher.neighbors import ExactIndex
+from teacher.records import Records
+from teacher.scale.growing import append, finish, journal, read
+from wall.errors import LabelwallError
+from wall.messages import ExtractorSpec
+
+COLUMNS = ("inputs", "labels", "ids")
+ROWS, BLOCK = "rows", 16_384  # raw rows' folder; rows that are embedded, or copied, together
+T = TypeVar("T")
+Request = Callable[["Shard"], T]  # a frozen description; whatever it does may be done again
+
+
+class ShardFailed(LabelwallError):
+    """A constant, as it crosses processes and their logs: why stands in the custodian's directory."""
+
+    def __init__(self) -> None:
+        super().__init__("a shard of the private rows failed.")
+
+
+class Shard:
+    """The rows in ``directory``. It keeps no state that its files do not hold, so that a restarted worker goes on.
+
+    ``threads``: of torch in a process of its own; None leaves this process's number.
+    """
+
+    def __init__(self, directory: str, threads: int | None = None) -> None:
+        self._directory = Path(directory)
+        self._loaded: tuple[str, ExactIndex, np.ndarray] | None = None
+        self._embedder: tuple[str, Embedder] | None = None
+        if threads is not None:
+            import torch
+
+            torch.set_num_threads(threads)
+
+    def __repr__(self) -> str:
+        return "Shard()"
+
+    def do(self, request: Request[T]) -> T:
+        """The request's result. Raises ShardFailed for any failure: what went wrong may depend on a record."""
+        try:
+            return request(self)
+        except Exception:
+            with (self._directory / "errors.log").open("a") as file:
+                file.write(traceback.format_exc())
+        raise ShardFailed
+
+    def embed_block(self, spec: ExtractorSpec, probe: np.ndarray | None, batch_size: int) -> tuple[int, int]:
+        """Embed the next rows that have no features yet: (rows done, rows).
+
+        Features lie by rising id, without rows whose features are not finite; of rows of one id the first counts.
+        """
+        folder, rows = self._folder(spec.sha256()), self._directory / ROWS
+        order = self._order()
+        done = journal(folder).done
+        if not journal(folder).complete:
+            part = order[done : done + BLOCK]
+            inputs = read(rows, "inputs")[part] if len(order) else np.zeros((0, *spec.input_shape), dtype=_dtype(spec))
+            if self._embedder is None or self._embedder[0] != spec.sha256():
+                self._embedder = spec.sha256(), Embedder(spec, probe=probe, batch_size=batch_size)
+            features, finite = self._embedder[1].embed(inputs)
+            done += len(part)
+            append(folder, {"features": features[finite], "places": part[finite]}, done)
+            if done == len(order):
+                finish(folder)
+        return done, len(order)
+
+    def index(self, extractor: str) -> tuple[ExactIndex, np.ndarray]:
+        """(index of the embedded rows, their labels int64 [n]), both by rising id."""
+        if self._loaded is None or self._loaded[0] != extractor:
+            folder, rows = self._folder(extractor), self._directory / ROWS
+            places = read(folder, "places")
+            labels, ids = (self._column(rows, name)[places] for name in ("labels", "ids"))
+            self._loaded = extractor, ExactIndex(read(folder, "features"), ids), labels
+        return self._loaded[1], self._loaded[2]
+
+    def rows_of(self, ids: np.ndarray, like: Records) -> Records:
+        """The rows here of some ids (int64 [m]); ``like``: none, of the same form."""
+        order = self._order()
+        places = np.sort(order[np.isin(self._column(self._directory / ROWS, "ids")[order], ids)])
+        if not len(places):
+            return like
+        inputs, labels, held = (read(self._directory / ROWS, name)[places] for name in COLUMNS)
+        return Records(inputs, labels, held)
+
+    def amend(self, named: np.ndarray, added: Records) -> None:
+        """The rows without those of ids ``named`` (int64 [m]), then ``added``; embeddings of a shard that changed are deleted."""
+        rows, scratch = self._directory / ROWS, self._directory / f"{ROWS}.part"
+        columns = {name: read(rows, name) for name in COLUMNS} if journal(rows).rows else {}
+        kept = np.flatnonzero(~np.isin(columns["ids"], named)) if columns else np.zeros(0, dtype=np.int64)
+        gone = len(columns["ids"]) - len(kept) if columns else 0
+        if gone == 0 and len(added.ids) == 0:
+            return
+        self._loaded = None
+        shutil.rmtree(scratch, ignore_errors=True)
+        for start in range(0, len(kept), BLOCK):
+            part = kept[start : start + BLOCK]
+            append(scratch, {name: column[part] for name, column in columns.items()}, start + len(part))
+        append(scratch, {"inputs": added.inputs, "labels": added.labels, "ids": added.ids}, len(kept) + len(added.ids))
+        finish(scratch)
+        for old in [*self._directory.glob("features-*"), rows]:
+            shutil.rmtree(old, ignore_errors=True)
+        scratch.rename(rows)
+
+    def _order(self) -> np.ndarray:
+        """Places of the rows by rising id, the first of each: int64 [n]."""
+        return np.unique(self._column(self._directory / ROWS, "ids"), return_index=True)[1]
+
+    def _column(self, rows: Path, name: str) -> np.ndarray:
+        return read(rows, name) if journal(rows).rows else np.zeros(0, dtype=np.int64)
+
+    def _folder(self, extractor: str) -> Path:
+        return self._directory / f"features-{extractor[:16]}"
+
+
+def _dtype(spec: ExtractorSpec) -> type:
+    return np.uint8 if len(spec.input_shape) == 3 else np.float32
