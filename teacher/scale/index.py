@@ -79,7 +79,7 @@ class ShardedIndex:
         return merged & ((1 << _PLACE_BITS) - 1)
 
     def _merged(self, queries: np.ndarray, width: int, asked: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Keys (distance, row) of the ``width`` first of what shards say, int64 [q, width], and each shard's last, [shards, q]."""
+        """Keys (distance, row), int64 [q, width], of the first of what shards say, and each shard's last, int64 [shards, q]."""
         parts = self._pool.ask([NearestOf(self._extractor, queries, m) for m in asked])
         keys, ends = [], np.zeros((self._shards, len(queries)), dtype=np.int64)
         for shard, (rows, distances) in enumerate(parts):

@@ -45,7 +45,7 @@ class RayPool:
     """An actor for each shard. One that dies is started again by Ray and does its request once more: requests may be repeated."""
 
     def __init__(self, directories: Sequence[Path], config: ScaleConfig) -> None:
-        ray = _connected(config)
+        ray = connected(config)
         actor = ray.remote(Shard)
         options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": TRIES}  # as many shards on a machine as one likes
         self.actors: list[ActorHandle[Shard]] = [
@@ -67,7 +67,7 @@ class RayPool:
             ray.kill(worker)
 
 
-def _connected(config: ScaleConfig) -> Any:
+def connected(config: ScaleConfig) -> Any:
     """Ray, connected. Raises MissingData without the extra, InvalidInput for a cluster that lets everybody in.
 
     Whoever reaches a Ray cluster without a token runs code in it, next to the private rows. So a token is needed in any case. Our
@@ -80,6 +80,9 @@ def _connected(config: ScaleConfig) -> Any:
     os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0")
     if config.ray_address is None:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        os.environ.setdefault(
+            "RAY_worker_niceness", "0"
+        )  # Ray's 15 is for workers beside more urgent work; here they are the work
     try:
         import ray
     except ImportError as error:
@@ -96,7 +99,6 @@ def _connected(config: ScaleConfig) -> Any:
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,
-        _node_ip_address="127.0.0.1",
         _temp_dir=f"{private}/ray",
     )
     return ray

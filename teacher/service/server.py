@@ -73,7 +73,7 @@ def build_app(
         make = sharded or partial(Teacher, open_rows)
         teacher = make(*place, batch_size=batch_size, workers=workers, progress=lambda *now: desk.progress(*now))
         queue = {"batch_size": batch_size, "waiting": config.waiting, "room": room}
-        desk = Desk(teacher, opened.ledger, probe=probe, report=report, turns=turns, **queue)
+        desk: Desk = Desk(teacher, opened.ledger, probe=probe, report=report, turns=turns, **queue)
         return Service(
             desk=desk,
             teacher=teacher,

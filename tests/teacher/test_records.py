@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from teacher.records import Records, ingest, open_records
+from teacher.records import Records, ingest, open_records, stream_records
 from wall.errors import InvalidInput, MissingData
 from wall.sources import DataConfig, Task, describe
 
@@ -184,3 +184,62 @@ def test_progress_tells_percent_not_how_many(image_folders):
     heard: list[tuple[int, int]] = []
     open_records(config, describe(config), lambda done, total: heard.append((done, total)))
     assert heard == [(100, 100)]
+
+
+# --- block by block ------------------------------------------------------------------------------------------------
+
+
+def joined(config: DataConfig, task: Task, size: int, start: int = 0) -> Records:
+    blocks = list(stream_records(config, task, size, start))
+    assert [found for found, _, _ in blocks] == [min(start + size * (i + 1), blocks[-1][1]) for i in range(len(blocks))]
+    whole = blocks[0][2]
+    for _, _, block in blocks[1:]:
+        whole = whole.joined(block)
+    return whole
+
+
+def assert_same(one: Records, other: Records) -> None:
+    for name in ("inputs", "labels", "ids"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        assert getattr(one, name).dtype == getattr(other, name).dtype
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_an_npz_file_read_in_blocks_is_the_file(tmp_path, monkeypatch, compressed, with_ids):
+    """Without a block's worth of memory for the whole array: its member is never loaded as one."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(53, 2)), rng.integers(-1, 4, 53)
+    x[::7] = np.nan
+    ids = {"private_id": rng.permutation(53) * 3} if with_ids else {}
+    (np.savez_compressed if compressed else np.savez)(tmp_path / "a.npz", private_x=x, private_y=y, **ids)
+    config = DataConfig(source="arrays", path=str(tmp_path / "a.npz"))
+    whole = open_records(config, VECTORS)
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", None)
+    for size in (1, 10, 53, 100):
+        assert_same(joined(config, VECTORS, size), whole)
+    later = joined(config, VECTORS, 10, start=30)
+    assert_same(later, Records(*(getattr(whole, name)[-len(later.ids) :] for name in ("inputs", "labels", "ids"))))
+    assert 0 < len(later.ids) < len(whole.ids)
+
+
+def test_a_folder_read_in_blocks_is_the_folder(tmp_path):
+    for i in range(7):
+        (tmp_path / "ab"[i % 2]).mkdir(exist_ok=True)
+        Image.new("L", (9, 9), i * 30).save(tmp_path / "ab"[i % 2] / f"{i}.png")
+    (tmp_path / "a" / "bad.png").write_text("no image")
+    config, task = DataConfig(source="folder", private=str(tmp_path), image_size=8, channels=1), Task(2, ("a", "b"), (8, 8, 1))
+    assert_same(joined(config, task, 3), open_records(config, task))
+
+
+def test_published_rows_in_blocks_are_the_published_rows():
+    config = DataConfig(source="mnist5k")
+    task = describe(config)
+    assert_same(joined(config, task, 999), open_records(config, task))
+
+
+@pytest.mark.parametrize("x", [np.asfortranarray(np.zeros((4, 2))), np.array([{}] * 4)])
+def test_arrays_that_are_not_rows_of_numbers_have_no_blocks(tmp_path, x):
+    config = write_private(tmp_path / "a.npz", x, np.zeros(4, dtype=int))
+    with pytest.raises(InvalidInput, match="private_x"):
+        list(stream_records(config, VECTORS, 2))

@@ -1,0 +1,160 @@
+"""Shards in Ray workers: the same bytes as in one piece, also while workers are killed. One small cluster for all tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from teacher.scale import pools
+from teacher.scale.config import ScaleConfig
+from teacher.scale.pools import RayPool
+from teacher.scale.teacher import ShardedTeacher
+from teacher.teacher import Teacher
+from tests.teacher.scale import tiny
+from wall.errors import InvalidInput, TeacherFailed
+from wall.messages import Queries
+
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra scale")
+SCALE = ScaleConfig(backend="ray", shards=2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    """The product's own start, once, which sets the environment before it imports Ray; it is left as it was found."""
+    before = dict(os.environ)
+    try:
+        ray = pools.connected(SCALE)
+        yield
+    finally:
+        ray.shutdown()
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def over_ray(directory: Path, name: str) -> tuple[ShardedTeacher, RayPool]:
+    made = tiny.teacher(directory, name, tiny.records(), SCALE)
+    made.use_extractor(tiny.RAW)
+    assert isinstance(made, ShardedTeacher)
+    pool = made._shards._pool
+    assert isinstance(pool, RayPool)
+    return made, pool
+
+
+def local(directory: Path, name: str) -> Teacher:
+    made = tiny.teacher(directory, name, tiny.records(), ScaleConfig())
+    made.use_extractor(tiny.RAW)
+    return made
+
+
+def pid(pool: RayPool, shard: int) -> int:
+    import ray
+
+    return ray.get(pool.actors[shard].do.remote(own_pid))
+
+
+def own_pid(shard: object) -> int:
+    return os.getpid()
+
+
+def death_in_mid_request(shard: object) -> str:
+    """Kills its worker, but for the second time, as a file tells."""
+    mark = Path(shard._directory) / "died"  # type: ignore[attr-defined]
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+
+def failing(shard: object) -> int:
+    raise RuntimeError("about a record")
+
+
+def nothing(shard: object) -> str:
+    return "nothing"
+
+
+def test_workers_answer_as_one_piece_does_and_a_death_changes_nothing(tmp_path: Path) -> None:
+    """A worker dies between two calls, and one in the middle of a request; they start again from their shards' files. What fails
+    in a worker is a constant outside. Without workers a batch fails whole, and stays charged."""
+    whole, (made, pool) = local(tmp_path / "local", "private_knn"), over_ray(tmp_path / "ray", "private_knn")
+    first, second = (Queries(tiny.queries(30, seed)) for seed in (1, 2))
+    assert str(made.answer(first)) == str(whole.answer(first))
+    before = pid(pool, 0)
+    os.kill(before, signal.SIGKILL)
+    answers, expected = made.answer(second), whole.answer(second)
+    np.testing.assert_array_equal(answers.labels, expected.labels)
+    assert answers.receipt == expected.receipt  # the ledger's head with it: nothing was charged twice
+    assert pid(pool, 0) != before
+    assert pool.ask([nothing, death_in_mid_request]) == ["nothing", "done"]
+    with pytest.raises(Exception, match="a shard of the private rows failed") as caught:
+        pool.ask([nothing, failing])
+    assert "about a record" not in str(caught.value)
+    assert "about a record" in (tmp_path / "ray" / "shards-2" / "0001" / "errors.log").read_text()
+    spent, results = dict(made._ledger.state.spent), len(made._ledger.state.results)
+    pool.close()
+    with pytest.raises(TeacherFailed):
+        made.answer(Queries(tiny.queries(5, 3)))
+    assert made._ledger.state.spent[0, "screen"] == spent[0, "screen"] + 5
+    assert len(made._ledger.state.results) == results
+
+
+def test_the_own_cluster_is_closed_to_others() -> None:
+    """A token for whoever connects; sockets, logs and spilled objects where this user alone can look."""
+    import ray
+
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert len(os.environ["RAY_AUTH_TOKEN"]) >= 64
+    session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
+    private = session.parents[1]
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    ("mode", "address"), [("disabled", None), ("disabled", "127.0.0.1:6379"), (None, "127.0.0.1:6379"), ("k8s", None)]
+)
+def test_clusters_without_a_token_are_refused(monkeypatch: pytest.MonkeyPatch, mode: str | None, address: str | None) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    with pytest.raises(InvalidInput, match="RAY_AUTH_MODE"):
+        pools.connected(ScaleConfig(backend="ray", shards=1, ray_address=address))
+
+
+@pytest.mark.slow
+def test_twenty_random_kills_lose_nothing(tmp_path: Path) -> None:
+    """Workers die at any moment of 40 calls: every answer and the ledger's head are those of one piece in peace."""
+    whole, (made, pool) = local(tmp_path / "local", "private_knn"), over_ray(tmp_path / "ray", "private_knn")
+    rng, stop, kills = np.random.default_rng(0), threading.Event(), [0]
+
+    def killer() -> None:
+        while kills[0] < 20 and not stop.is_set():
+            time.sleep(rng.uniform(0.05, 1.0))
+            os.kill(pid(pool, int(rng.integers(2))), signal.SIGKILL)
+            kills[0] += 1
+
+    thread = threading.Thread(target=killer)
+    thread.start()
+    try:
+        calls = 0
+        while calls < 40 or kills[0] < 20:
+            made._index._recent._rows.clear()  # type: ignore[attr-defined]
+            asked = Queries(tiny.queries(10, 100 + calls))
+            assert str(made.answer(asked)) == str(whole.answer(asked))
+            calls += 1
+            assert calls < 10_000
+    finally:
+        stop.set()
+        thread.join()
+    assert kills[0] == 20
+    assert made._ledger.state.head == whole._ledger.state.head
+    pool.close()
