@@ -76,11 +76,13 @@ def _run(args: Sequence[str]) -> int:
 
 
 def _result(summary: dict, run_dir: Path) -> str:  # type: ignore[type-arg]
+    from experiment.scores import spoken
     from teacher.privacy.conversion import round_up
 
-    accuracy, delta = f"test accuracy {100 * summary['test_accuracy']:.2f}%", f"delta {summary['delta']:g}"
+    share, errors, delta = summary["test_accuracy"], summary.get("test_errors"), f"delta {summary['delta']:g}"
+    score = f"test {spoken(None, errors)}" if errors else f"test accuracy {100 * share:.2f}%"
     against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"
-    return f"{accuracy} at epsilon {round_up(summary['epsilon'])}, {delta}{against}: {run_dir}/report.html"
+    return f"{score} at epsilon {round_up(summary['epsilon'])}, {delta}{against}: {run_dir}/report.html"
 
 
 def _price(plan) -> str:  # type: ignore[no-untyped-def]

@@ -19,9 +19,10 @@ import numpy as np
 
 from experiment.compare_cells import baseline_result, reference_result
 from experiment.compare_config import CompareConfig, MethodConfig, PointConfig
-from experiment.compare_plots import plots
+from experiment.compare_plots import plots, score
 from experiment.console import Console
 from experiment.rounds import run
+from experiment.scores import ERRORS
 from experiment.whitening import starting_extractor
 from teacher.baselines.config import PrivateClassification
 from teacher.baselines.private_classifiers import require_diffprivlib
@@ -148,6 +149,8 @@ def _answered(
         else sum(r["answered"] for r in rounds),
         "label_accuracy": rounds[-1]["label_accuracy"],
         "accuracy": summary["test_accuracy"],
+        "label_errors": rounds[-1].get("label_errors"),
+        "errors": summary.get("test_errors"),
     }
 
 
@@ -159,7 +162,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def summarise(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each method and budget: medians over the seeds, and the range of the accuracy."""
+    """One row for each method and budget: medians over the seeds, and the range of the accuracy; of R2 where rows have values."""
     groups: dict[tuple[str, float | None], list[dict[str, Any]]] = {}
     for result in results:
         groups.setdefault((result["method"], result["budget"]), []).append(result)
@@ -171,8 +174,9 @@ def _row(method: str, group: list[dict[str, Any]]) -> dict[str, Any]:
         known = [result[name] for result in group if result[name] is not None]
         return statistics.median(known) if known else None
 
-    accuracies = [result["accuracy"] for result in group]
+    scored = [score(result) for result in group]
     epsilons = [result["epsilon"] for result in group]
+    values = group[0].get("errors") is not None
     return {
         "method": method,
         "epsilon": None if None in epsilons else max(epsilons),
@@ -180,24 +184,36 @@ def _row(method: str, group: list[dict[str, Any]]) -> dict[str, Any]:
         "seeds": len(group),
         "labels": median("labels"),
         "label_accuracy": median("label_accuracy"),
-        "accuracy": float(np.median(accuracies)),
-        "low": min(accuracies),
-        "high": max(accuracies),
+        "accuracy": None if values else float(np.median(scored)),
+        "low": min(scored),
+        "high": max(scored),
+        **({} if not values else {name: _median_errors(group, name) for name in ("errors", "label_errors")}),
         "cpu_seconds": median("cpu_seconds"),
     }
 
 
+def _median_errors(group: list[dict[str, Any]], name: str) -> dict[str, float] | None:
+    """Each error's median over the seeds; None where rows have no values."""
+    known = [result[name] for result in group if result.get(name) is not None]
+    return {error: statistics.median(found[error] for found in known) for error in ERRORS} if known else None
+
+
 def render(rows: list[dict[str, Any]]) -> str:
     """The table in Markdown; below it, whose epsilon it is where the ledger does not certify it."""
-    lines = [
-        "| method | epsilon | labels | labels right | test accuracy, median (range) | seeds | CPU seconds |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    values = any(row.get("errors") for row in rows)
+    scores = "labels' RMSE | test RMSE | MAE | R2, median (range)" if values else "labels right | test accuracy, median (range)"
+    heading = f"| method | epsilon | labels | {scores} | seeds | CPU seconds |"
+    lines = [heading, "|---" * (heading.count("|") - 1) + "|"]
     for row in rows:
         epsilon = "no privacy" if row["epsilon"] is None else f"{row['epsilon']:g}" + (" (claimed)" if row["claim"] else "")
         labels = "" if row["labels"] is None else f"{row['labels']:g}"
-        right = "" if row["label_accuracy"] is None else f"{100 * row['label_accuracy']:.1f}%"
-        accuracy = f"{100 * row['accuracy']:.2f}% ({100 * row['low']:.2f} to {100 * row['high']:.2f})"
+        if not values:
+            right = "" if row["label_accuracy"] is None else f"{100 * row['label_accuracy']:.1f}%"
+            accuracy = f"{100 * row['accuracy']:.2f}% ({100 * row['low']:.2f} to {100 * row['high']:.2f})"
+        else:
+            right = "" if row["label_errors"] is None else f"{row['label_errors']['rmse']:.4g}"
+            found, spread = row["errors"], f"({row['low']:.3f} to {row['high']:.3f})"
+            accuracy = f"{found['rmse']:.4g} | {found['mae']:.4g} | {found['r2']:.3f} {spread}"
         cost = f"{row['seeds']} | {row['cpu_seconds']:.0f}"
         lines.append(f"| {row['method']} | {epsilon} | {labels} | {right} | {accuracy} | {cost} |")
     claims = {row["method"]: row["claim"] for row in rows if row["claim"]}

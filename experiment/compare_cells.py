@@ -13,9 +13,10 @@ from experiment.compare_config import CompareConfig
 from experiment.config import BudgetConfig, Config, RoundConfig
 from experiment.console import Console
 from experiment.rounds import channel_statistics
+from experiment.scores import errors
 from experiment.whitening import starting_extractor
 from student.data import Pool
-from student.train import predict, train
+from student.train import predict, predict_values, train
 from teacher.baselines.config import AnyBaseline, LinearNoisySgd, NoisySgd, PrivateClassification
 from teacher.baselines.noisy_sgd import train_privately
 from teacher.baselines.private_classifiers import fit_privately
@@ -101,11 +102,16 @@ def reference_result(config: CompareConfig, private: bool, seed: int, folder: Pa
         raise InvalidInput("methods.reference", "non_private where the public rows have no labels", "true_labels")
     else:
         inputs, labels = public.inputs, public.labels
-    pool = Pool(inputs, task.num_classes, *channel_statistics(public.inputs), task.attributes)
+    if task.scale is not None and not private:
+        labels = task.scale.labels(labels)
+    pool = Pool(inputs, task.num_classes, *channel_statistics(public.inputs), task.attributes, task.scale)
     trained = train(config.student, pool, labels, run_dir=folder, seed=seed)
-    spec = pool.spec(config.student.backbone, trained.weights)
+    spec, count = pool.spec(config.student.backbone, trained.weights), None if private else len(labels)
+    if task.scale is not None:
+        found = errors(predict_values(spec, public.test_inputs, task.scale), public.test_labels)
+        return {"epsilon": None, "labels": count, "label_accuracy": None, "accuracy": None, "errors": found}
     accuracy = float((predict(spec, public.test_inputs, task.attributes) == public.test_labels).mean())
-    return {"epsilon": None, "labels": None if private else len(labels), "label_accuracy": 1.0, "accuracy": accuracy}
+    return {"epsilon": None, "labels": count, "label_accuracy": 1.0, "accuracy": accuracy}
 
 
 def _pixels(config: CompareConfig, task: Task, public: PublicData) -> Rows:

@@ -111,10 +111,9 @@ class CompareConfig:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise InvalidInput("seeds", "a list of different seeds", self.seeds)
         for method in self.methods:
-            if method.baseline is not None and self.data.attributes:
-                raise InvalidInput(
-                    f"methods[{method.name}].baseline", "for rows of one class, not for attributes", method.baseline.kind
-                )
+            if method.baseline is not None and self.data.labels != "class":
+                rule = f"for rows of one class, not for data.labels: {self.data.labels}"
+                raise InvalidInput(f"methods[{method.name}].baseline", rule, method.baseline.kind)
             for point in method.points:
                 self.run_config(point, self.seeds[0], "")  # every rule of a run's own settings
 

@@ -16,18 +16,20 @@ def plots(rows: list[dict[str, Any]]) -> dict[str, bytes]:
     """SVG files by name. ``rows``: of compare.summarise."""
     methods = list(dict.fromkeys(row["method"] for row in rows))
     grouped = {name: [row for row in rows if row["method"] == name] for name in methods}
+    values = any(row.get("errors") for row in rows)
+    unit, what = (1, "R2 on the test split") if values else (100, "test accuracy, percent")
 
     def accuracy(axes: Axes) -> None:
         for marker, (name, points) in zip(MARKERS * len(methods), grouped.items(), strict=False):
             if points[0]["epsilon"] is None:
                 continue
             points = sorted(points, key=lambda row: row["epsilon"])
-            middle = [100 * row["accuracy"] for row in points]
-            spread = [[m - 100 * row["low"] for m, row in zip(middle, points, strict=True)]]
-            spread += [[100 * row["high"] - m for m, row in zip(middle, points, strict=True)]]
+            middle = [unit * score(row) for row in points]
+            spread = [[m - unit * row["low"] for m, row in zip(middle, points, strict=True)]]
+            spread += [[unit * row["high"] - m for m, row in zip(middle, points, strict=True)]]
             axes.errorbar([row["epsilon"] for row in points], middle, yerr=spread, marker=marker, capsize=3, label=name)
-        _references(axes, [row for row in rows if row["epsilon"] is None])
-        _epsilon_axis(axes, "test accuracy, percent (median and range)")
+        _references(axes, [row for row in rows if row["epsilon"] is None], unit)
+        _epsilon_axis(axes, f"{what} (median and range)")
 
     def labels(axes: Axes) -> None:
         for marker, (name, points) in zip(MARKERS * len(methods), grouped.items(), strict=False):
@@ -48,10 +50,15 @@ def plots(rows: list[dict[str, Any]]) -> dict[str, bytes]:
     }
 
 
-def _references(axes: Axes, rows: list[dict[str, Any]]) -> None:
+def score(row: dict[str, Any]) -> float:
+    """What a row is judged by: the share that is right, or R2 where rows have values."""
+    return float(row["accuracy"] if row.get("errors") is None else row["errors"]["r2"])
+
+
+def _references(axes: Axes, rows: list[dict[str, Any]], unit: int) -> None:
     """Lines of methods without privacy; the highest has its name above, the others below."""
-    for place, row in enumerate(sorted(rows, key=lambda row: -row["accuracy"])):
-        height, above = 100 * row["accuracy"], "top" if place else "bottom"
+    for place, row in enumerate(sorted(rows, key=lambda row: -score(row))):
+        height, above = unit * score(row), "top" if place else "bottom"
         axes.axhline(height, color="#5a6875", linestyle=":")
         axes.annotate(row["method"], (0.99, height), xycoords=("axes fraction", "data"), ha="right", va=above, fontsize=9)
 

@@ -10,9 +10,8 @@ from typing import Literal
 from student.config import StudentConfig
 from teacher.mechanisms.batch import BatchMechanism
 from teacher.mechanisms.ind_knn import IndKnn
-from teacher.mechanisms.multilabel import MultiLabel
 from teacher.mechanisms.private_knn import PrivateKnn
-from teacher.mechanisms.registry import AnyMechanism
+from teacher.mechanisms.registry import MECHANISMS, AnyMechanism, answers_with
 from teacher.privacy.ledger_url import LedgerUrl
 from teacher.privacy.plan import Plan, Slot
 from teacher.scale.config import ScaleConfig, require_sharded
@@ -190,10 +189,10 @@ def _slot(mechanism: AnyMechanism, caps: CapsConfig, rounds: list[RoundConfig], 
 
 
 def check_labels(data: DataConfig, mechanism: AnyMechanism) -> None:
-    """Raises InvalidInput unless the mechanism answers with what rows have: a class, or attributes."""
-    if isinstance(mechanism, MultiLabel) != data.attributes:
-        rule = "private_knn_attributes or gnmax_attributes where rows have attributes, and only there"
-        raise InvalidInput("mechanism.kind", rule, mechanism.kind)
+    """Raises InvalidInput unless the mechanism answers with what rows have: a class, attributes, or a value."""
+    if answers_with(mechanism) != data.labels:
+        fitting = [kind for kind, known in MECHANISMS.items() if answers_with(known()) == data.labels]
+        raise InvalidInput("mechanism.kind", f"one of {', '.join(fitting)} for data.labels: {data.labels}", mechanism.kind)
 
 
 def first_extractor(config: Config, task: Task) -> ExtractorSpec:

@@ -13,6 +13,7 @@ from wall.attributes import said
 from wall.errors import LabelwallError
 from wall.messages import ABSTAINED, Outcome
 from wall.sources import DataConfig, PublicData, read_public
+from wall.values import Scale
 
 MOST = 10  # images shown for each round and outcome
 
@@ -21,7 +22,8 @@ MOST = 10  # images shown for each round and outcome
 class Example:
     """``image``: a PNG file; ``given``: the class released for it, None for none; ``true``: its own, None where unknown.
 
-    Where rows have attributes, both name those present, and those unsaid with a question mark.
+    Where rows have attributes, both name those present, and those unsaid with a question mark. A value given stands with the true
+    one beside it in ``given``: no noisy one is right or wrong.
     """
 
     image: bytes
@@ -52,7 +54,7 @@ def examples(data: DataConfig, folder: RunFolder, rounds: int, class_names: Sequ
     stored = [folder.load_answers(number) for number in range(1, rounds + 1)]
     if any((rows >= len(public.inputs)).any() for rows, _, _ in stored):
         return []
-    return [_of_round(number, public, *answers, class_names) for number, answers in enumerate(stored, start=1)]
+    return [_of_round(number, public, *answers, class_names, data.scale) for number, answers in enumerate(stored, start=1)]
 
 
 def _named(label: np.ndarray, names: Sequence[str]) -> str | None:
@@ -65,19 +67,33 @@ def _named(label: np.ndarray, names: Sequence[str]) -> str | None:
     return ", ".join(shown) or "none of them"
 
 
+def _of_value(public: PublicData, row: int, label: np.ndarray, scale: Scale) -> Example:
+    """One row of a value, ``label`` int64 []."""
+    true = None if public.labels is None else f"{public.labels[row]:.4g}"
+    if label == ABSTAINED:
+        return Example(plots.png(public.inputs[row]), None, true)
+    given = f"{scale.values(label):.4g}"
+    return Example(plots.png(public.inputs[row]), given if true is None else f"{given} (true {true})", None)
+
+
 def _of_round(
-    number: int, public: PublicData, rows: np.ndarray, labels: np.ndarray, outcomes: np.ndarray, names: Sequence[str]
+    number: int,
+    public: PublicData,
+    rows: np.ndarray,
+    labels: np.ndarray,
+    outcomes: np.ndarray,
+    names: Sequence[str],
+    scale: Scale | None,
 ) -> RoundExamples:
     """``rows``, ``labels``: int64 [n]; ``outcomes``: uint8 [n], as the run folder stores them."""
 
+    def one(row: int, label: np.ndarray) -> Example:
+        if scale is not None:
+            return _of_value(public, row, label, scale)
+        true = None if public.labels is None else _named(public.labels[row], names)
+        return Example(plots.png(public.inputs[row]), _named(label, names), true)
+
     def first(outcome: Outcome) -> list[Example]:
-        return [
-            Example(
-                image=plots.png(public.inputs[rows[at]]),
-                given=_named(labels[at], names),
-                true=None if public.labels is None else _named(public.labels[rows[at]], names),
-            )
-            for at in np.flatnonzero(outcomes == outcome)[:MOST]
-        ]
+        return [one(int(rows[at]), labels[at]) for at in np.flatnonzero(outcomes == outcome)[:MOST]]
 
     return RoundExamples(number, first(Outcome.ANSWERED), first(Outcome.ABSTAINED))

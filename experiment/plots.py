@@ -58,6 +58,26 @@ def accuracy_by_round(label_accuracy: Sequence[float | None], student_accuracy: 
     return svg(draw, height=3.2)
 
 
+def errors_by_round(label_rmse: Sequence[float | None], student_rmse: Sequence[float]) -> bytes:
+    """SVG: root mean squared error of released values and of the student on test rows by round, in the values' unit.
+
+    A label error of None (the public rows have no true values) leaves its point out.
+    """
+
+    def draw(axes: Axes) -> None:
+        rounds = list(range(1, len(student_rmse) + 1))
+        known = [(r, e) for r, e in zip(rounds, label_rmse, strict=True) if e is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), color=LABELS, marker="s", linestyle="--", label="released values")
+        axes.plot(rounds, student_rmse, color=STUDENT, marker="o", label="student on the test split")
+        axes.set_ylim(bottom=0)
+        _round_axis(axes, len(rounds))
+        axes.set_ylabel("root mean squared error")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+
+    return svg(draw, height=3.2)
+
+
 def epsilon_by_round(readings: Sequence[float], certified: float | None, budget: float) -> bytes:
     """SVG: the odometer's reading after each round against the certified epsilon of all caps and the budget.
 
@@ -123,6 +143,21 @@ def attribute_accuracy(counts: np.ndarray, names: Sequence[str]) -> bytes:
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
     return svg(draw, height=1.2 + 0.3 * len(names))
+
+
+def value_scatter(counts: np.ndarray, low: float, high: float) -> bytes:
+    """SVG of ``counts``: int64 [n, n], test rows by true and predicted value in equal parts of low..high, with the diagonal."""
+    edges = np.linspace(low, high, len(counts) + 1)
+
+    def draw(axes: Axes) -> None:
+        shown = np.log1p(np.where(counts.T > 0, counts.T, np.nan))  # predicted upwards; a place without rows stays blank
+        axes.pcolormesh(edges, edges, shown, cmap="Blues", vmin=0)
+        axes.plot([low, high], [low, high], color=LABELS, linestyle="--", linewidth=1)
+        axes.set_aspect("equal")
+        axes.set_xlabel("true")
+        axes.set_ylabel("predicted")
+
+    return svg(draw, height=WIDTH)
 
 
 def curve(series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: str, y: str) -> bytes:

@@ -25,7 +25,8 @@ def predict(config: Config, queries: Path, out: Path, *, slot: int, entropy: Ent
     """Answer the rows of an npz file with the first round's features; known queries are served from the ledger.
 
     ``queries``: an npz file with the array ``x``, rows like the data set's public inputs. Written: ``out``, an npz file with
-    ``labels`` (int64 [n], or attributes [n, c]; -1: none) and ``outcomes`` (uint8 [n]); beside it ``.receipt.json`` (cost, what
+    ``labels`` (int64 [n], or attributes [n, c]; -1: none), ``outcomes`` (uint8 [n]) and, where rows have one, ``values`` (float64
+    [n], NaN: none); beside it ``.receipt.json`` (cost, what
     is left, the ledger's
     head, certified epsilon and delta) and ``.ledger.sqlite``, an auditor's copy.
 
@@ -44,7 +45,8 @@ def predict(config: Config, queries: Path, out: Path, *, slot: int, entropy: Ent
         answers = teacher.answer(asked)
         teacher.export(out.with_suffix(".ledger.sqlite"))
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
-    _write(out, answers, {"epsilon": epsilon, "delta": plan.delta})
+    values = {} if task.scale is None else {"values": task.scale.values(answers.labels)}
+    _write(out, answers, values, {"epsilon": epsilon, "delta": plan.delta})
     return answers
 
 
@@ -62,10 +64,10 @@ def _rows(path: Path, task: Task) -> np.ndarray:
     return rows
 
 
-def _write(out: Path, answers: Answers, guarantee: dict[str, float | None]) -> None:
+def _write(out: Path, answers: Answers, values: dict[str, np.ndarray], guarantee: dict[str, float | None]) -> None:
     """The receipt last: a file of answers that has one is whole."""
     scratch = out.with_name(out.name + ".part")
     with scratch.open("wb") as file:
-        np.savez(file, labels=answers.labels, outcomes=answers.outcomes)
+        np.savez(file, labels=answers.labels, outcomes=answers.outcomes, **values)  # type: ignore[arg-type]
     scratch.replace(out)
     out.with_suffix(".receipt.json").write_text(json.dumps({**asdict(answers.receipt), **guarantee}, indent=2))

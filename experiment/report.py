@@ -31,6 +31,7 @@ from wall.sources import describe
 
 EPSILON_DIGITS = 3
 COUNTS, SHARES = ("asked", "answered", "abstained", "cap_reached"), ("label_accuracy", "student_accuracy")
+ERRORS = ("label_errors", "student_errors")  # of values, in place of the shares
 ROUND_KEYS = (*COUNTS, *SHARES, "epsilon_reading", "extractor", "confusion", "history")  # what the page says about a round
 MOST_SPELLED = 10.0  # epsilons whose e^epsilon is spelled out; beyond, the number says nothing to a reader
 CUSTODIANS = "(the custodian's, not shown)"  # a report travels further than a run folder
@@ -82,7 +83,7 @@ def write_report(run_dir: Path) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "epsilon": epsilon, "svg": svg_uri, "png": png_uri}
+    environment.filters |= {"percent": percent, "number": number, "epsilon": epsilon, "svg": svg_uri, "png": png_uri}
     run.folder.write_text(run.folder.report, environment.get_template("report.html").render(contents(run)))
     return run.folder.report
 
@@ -121,7 +122,6 @@ def contents(run: FinishedRun) -> dict[str, object]:
     plan, names, certified = run.config.plan(), _class_names(run), run.certified
     bounds = sorted(certificates(plan).items(), key=lambda item: item[1].epsilon)
     readings = [r["epsilon_reading"] for r in run.rounds]
-    labels, students = [r["label_accuracy"] for r in run.rounds], [r["student_accuracy"] for r in run.rounds]
     return {
         "summary": run.summary,
         "rounds": run.rounds,
@@ -135,16 +135,32 @@ def contents(run: FinishedRun) -> dict[str, object]:
         "finding": run.finding,
         "pooled": POOLED,
         "charges": _charges(run),
-        "accuracy_plot": plots.accuracy_by_round(labels, students),
+        "accuracy_plot": _scores_plot(run),
         "epsilon_plot": plots.epsilon_by_round(readings, certified, plan.epsilon),
         "attributes": run.config.data.attributes,
-        "confusion_plot": (plots.attribute_accuracy if run.config.data.attributes else plots.confusion_matrix)(
-            np.array(run.rounds[-1]["confusion"]), names
-        ),
+        "values": run.config.data.scale is not None,
+        "confusion_plot": _confusion_plot(run, names),
         "curves": training_curves([r["history"] for r in run.rounds]),
         "examples": examples(run.config.data, run.folder, len(run.rounds), names),
         "config": yaml.safe_dump(shown_config(run.config), sort_keys=False, allow_unicode=True),
     }
+
+
+def _scores_plot(run: FinishedRun) -> bytes:
+    """How good labels and student were, by round: shares that are right, or root mean squared errors."""
+    if run.config.data.scale is None:
+        labels, students = ([r[share] for r in run.rounds] for share in SHARES)
+        return plots.accuracy_by_round(labels, students)
+    labels, students = ([r[found] and r[found]["rmse"] for r in run.rounds] for found in ERRORS)
+    return plots.errors_by_round(labels, students)
+
+
+def _confusion_plot(run: FinishedRun, names: Sequence[str]) -> bytes:
+    """The last student's answers on the test split against the truth."""
+    counts, scale = np.array(run.rounds[-1]["confusion"]), run.config.data.scale
+    if scale is not None:
+        return plots.value_scatter(counts, scale.low, scale.high)
+    return (plots.attribute_accuracy if run.config.data.attributes else plots.confusion_matrix)(counts, names)
 
 
 def _charges(run: FinishedRun) -> list[dict[str, object]]:
@@ -193,6 +209,11 @@ def shown_config(config: Config) -> dict[str, Any]:
 def percent(value: float | None) -> str:
     """A share in 0..1 for a reader."""
     return "unknown" if value is None else f"{100 * value:.2f}%"
+
+
+def number(value: float | None) -> str:
+    """An error or a score for a reader."""
+    return "unknown" if value is None else f"{value:.4g}"
 
 
 def epsilon(value: float | None) -> str:

@@ -15,12 +15,13 @@ from experiment.choice import choose_queries
 from experiment.config import Config, first_extractor
 from experiment.console import Console
 from experiment.run_folder import RunFolder
+from experiment.scores import errors, joint_counts, share_right, spoken
 from experiment.teaching import Answering, teacher_of
 from experiment.whitening import starting_extractor
 from student.data import Pool
 from student.export import export
 from student.prune import prune
-from student.train import TrainedStudent, check, predict, train
+from student.train import TrainedStudent, check, predict, predict_values, train
 from teacher.features import Embedder
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.accountant import certificates, certified_epsilon, reading, require_affordable
@@ -33,7 +34,7 @@ from wall.sources import PublicData, Task, describe, read_public
 
 PROBE = 64  # public rows on which a network is tested for independence of its batch
 
-# What summary.json says about a round; its metrics.json says more.
+# What summary.json says about a round; its metrics.json says more. Errors are there where rows have values.
 SUMMARY_KEYS = (
     "asked",
     "answered",
@@ -41,6 +42,8 @@ SUMMARY_KEYS = (
     "cap_reached",
     "label_accuracy",
     "student_accuracy",
+    "label_errors",
+    "student_errors",
     "epsilon_reading",
     "extractor",
     "seconds",
@@ -75,7 +78,7 @@ def run(config: Config, run_dir: Path, *, entropy: Entropy, console: Console, is
     task = describe(config.data)
     public = read_public(config.data, lambda done, total: console.progress("reading public rows", done, total))
     first_extractor(config, task)  # fails early
-    check(config.student, task.input_shape, task.num_classes, task.attributes)
+    check(config.student, task.input_shape, task.num_classes, task.attributes, task.scale is not None)
     directory = Path(config.custodian_dir or f"{run_dir}.custodian")
     with teacher_of(config, task, directory, entropy, console, known_dataset=known, isolate=isolate) as teacher:
         teacher.export(folder.ledger)
@@ -94,9 +97,9 @@ def _round(experiment: Experiment, number: int) -> dict:
         metrics = _train(experiment, number, answers, rows, extractor)
         folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
     folder.drop_checkpoints(number)  # scratch of an interrupted training; what it led to is on disk
-    accuracy, labels = _percent(metrics["student_accuracy"]), _percent(metrics["label_accuracy"])
+    labels, student = (spoken(metrics[f"{name}_accuracy"], metrics.get(f"{name}_errors")) for name in ("label", "student"))
     console.say(
-        f"round {number}: {metrics['answered']} of {metrics['asked']} answered, labels {labels} right, student {accuracy} right, "
+        f"round {number}: {metrics['answered']} of {metrics['asked']} answered, labels {labels}, student {student}, "
         f"epsilon so far {metrics['epsilon_reading']:.3f} (a reading)"
     )
     return metrics
@@ -183,7 +186,7 @@ def _train(experiment: Experiment, number: int, answers: Answers, rows: np.ndarr
     if not said(labels).any():
         raise LabelwallError("no query was answered, so there is nothing to train on. Lower the threshold or ask more queries.")
     seed = config.seed * 1000 + number
-    pool = Pool(public.inputs, task.num_classes, *channel_statistics(public.inputs), task.attributes)
+    pool = Pool(public.inputs, task.num_classes, *channel_statistics(public.inputs), task.attributes, task.scale)
     kept = prune(config.student, pool, labels, seed=seed)
     trained = train(
         config.student,
@@ -212,23 +215,41 @@ def _metrics(
     exported: ExtractorSpec,
 ) -> dict:
     public, task, state = experiment.public, experiment.task, experiment.folder.ledger_state()
-    known, truth = answers.labels != ABSTAINED, None if public.labels is None else public.labels[rows]
-    right = None if truth is None or not known.any() else float((answers.labels == truth)[known].mean())
-    predicted = predict(exported, public.test_inputs, task.attributes)
+    truth = None if public.labels is None else public.labels[rows]
     assert state.plan is not None
     return {
         "asked": len(rows),
         "answered": int(said(answers.labels).sum()),
         "abstained": int((answers.outcomes == Outcome.ABSTAINED).sum()),
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
-        "label_accuracy": right,
-        "student_accuracy": float((predicted == public.test_labels).mean()),
+        **_scores(task, answers.labels, truth, exported, public),
         # Another certificate than the reading's may be smaller for all that the caps allow, hence for what was bought of it.
         "epsilon_reading": round_up(min(reading(state.plan, state.counts()), certified_epsilon(state.plan))),
         "extractor": extractor.backbone,
         "ledger_head": answers.receipt.ledger_head,
-        "confusion": _confusion(public.test_labels, predicted, task).tolist(),
         "history": trained.history,
+    }
+
+
+def _scores(
+    task: Task, labels: np.ndarray, truth: np.ndarray | None, student: ExtractorSpec, public: PublicData
+) -> dict[str, object]:
+    """Released ``labels`` against the public rows' own, where there are any, and the student on the test split."""
+    known = labels != ABSTAINED
+    if task.scale is not None:
+        predicted = predict_values(student, public.test_inputs, task.scale)
+        return {
+            "label_accuracy": None,
+            "student_accuracy": None,
+            "label_errors": None if truth is None else errors(task.scale.values(labels[known]), truth[known]),
+            "student_errors": errors(predicted, public.test_labels),
+            "confusion": joint_counts(public.test_labels, predicted, task.scale).tolist(),
+        }
+    predicted = predict(student, public.test_inputs, task.attributes)
+    return {
+        "label_accuracy": None if truth is None else share_right(labels, truth, known),
+        "student_accuracy": float((predicted == public.test_labels).mean()),
+        "confusion": _confusion(public.test_labels, predicted, task).tolist(),
     }
 
 
@@ -265,14 +286,11 @@ def _summarise(experiment: Experiment, rounds: Sequence[dict]) -> dict[str, obje
         "adversary": state.adversary,
         "certificates": {name: round_up(c.epsilon) for name, c in certificates(plan).items()},
         "test_accuracy": rounds[-1]["student_accuracy"],
-        "rounds": [{key: metrics[key] for key in SUMMARY_KEYS} for metrics in rounds],
+        **({} if experiment.task.scale is None else {"test_errors": rounds[-1]["student_errors"]}),
+        "rounds": [{key: metrics[key] for key in SUMMARY_KEYS if key in metrics} for metrics in rounds],
         "dataset": state.dataset,
         "ledger_head": state.head,
         "seed": experiment.config.seed,
     }
     folder.write_text(folder.summary, json.dumps(summary, indent=2))
     return summary
-
-
-def _percent(value: float | None) -> str:
-    return "unknown" if value is None else f"{100 * value:.2f}%"

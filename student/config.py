@@ -12,6 +12,9 @@ from wall.errors import InvalidInput
 class StudentConfig:
     """A student's network, objective and optimiser.
 
+    For values the loss is the squared error, vat and uda hold outputs together by squared differences, and whatever speaks of
+    classes or of their probabilities (loss, gce_*, entropy_weight, uda_temperature, _confidence, _tsa, prune_*) has no effect.
+
     Args:
         backbone: small_cnn, mnist_cvpr20, svhn_cvpr20, cifar_conv3, mlp (feature vectors), or timm/NAME.
         objective: supervised (released labels alone), vat (Miyato et al. 2018) or uda (Xie et al. 2019).

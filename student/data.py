@@ -13,8 +13,9 @@ from student.config import StudentConfig
 from wall.attributes import said
 from wall.backbones import preprocess
 from wall.messages import ExtractorSpec
+from wall.values import Scale
 
-Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # labelled x, labels [b] or attributes [b, c], unlabelled x
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # labelled x; labels [b], attributes [b, c] or values [b, 1]; public x
 STEPS_A_CHAPTER = 100  # Lightning calls it an epoch: a checkpoint and a reading of the metrics follow each
 
 
@@ -23,7 +24,8 @@ class Pool:
     """The rows that a student is trained on, labelled or not, and what is known of them.
 
     ``inputs``: uint8 [n, h, w, c] or float32 [n, d]; ``mean``, ``std``: per-channel statistics of images on the 0..1 scale, empty
-    for vectors. ``attributes``: rows have ``num_classes`` attributes, each present or absent, instead of one class.
+    for vectors. ``attributes``: rows have ``num_classes`` attributes, each present or absent, instead of one class; ``scale``:
+    they have a value within these bounds.
     """
 
     inputs: np.ndarray = field(repr=False)
@@ -31,6 +33,7 @@ class Pool:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     attributes: bool = False
+    scale: Scale | None = None
 
     def spec(self, backbone: str, weights: bytes) -> ExtractorSpec:
         """A trained network for such rows, as it crosses the wall."""
@@ -41,7 +44,7 @@ class Steps(Dataset[Batch]):
     """Batches of ``count`` steps from ``first``: float32 [b_l, ...], int64 [b_l], float32 [b_u, ...], on the 0..1 scale.
 
     ``labels``: int64 [n], or attributes int64 [n, c], -1 where nothing was released; of attributes a batch has int64 [b_l, c],
-    with -1 where one was not. All of ``public_x`` serves as unlabelled data.
+    with -1 where one was not. Values are a column, int64 [n, 1]. All of ``public_x`` serves as unlabelled data.
     """
 
     def __init__(

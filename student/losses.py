@@ -8,7 +8,8 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-Classifier = Callable[[torch.Tensor], torch.Tensor]  # float32 [n, ...] -> logits float32 [n, c]
+Network = Callable[[torch.Tensor], torch.Tensor]  # float32 [n, ...] -> outputs float32 [n, c]
+Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # outputs as they are, and perturbed -> their sum over rows
 
 
 def generalised_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, q: float, truncation: float = 0.0) -> torch.Tensor:
@@ -92,28 +93,39 @@ def imbalance(logits: torch.Tensor) -> torch.Tensor:
     return math.log(logits.shape[1]) + (mean * mean.clamp(min=1e-12).log()).sum()
 
 
+def kl_divergence(clean: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+    """Sum over rows of KL(p(clean) || p(moved)), from logits float32 [n, c]; no gradient flows through ``clean``."""
+    return F.kl_div(moved.log_softmax(dim=1), clean.detach().softmax(dim=1), reduction="sum")
+
+
+def squared_difference(clean: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+    """Sum over rows of |clean - moved|^2, float32 [n, c]; no gradient flows through ``clean``. For real-valued outputs: up to a
+    factor the KL divergence of normal laws of one variance around them."""
+    return ((moved - clean.detach()) ** 2).sum()
+
+
 def virtual_adversarial_loss(
-    classify: Classifier,
+    network: Network,
     x: torch.Tensor,
-    logits: torch.Tensor,
+    outputs: torch.Tensor,
     *,
     epsilon: float,
     xi: float,
     iterations: int,
     generator: torch.Generator,
+    divergence: Divergence = kl_divergence,
 ) -> torch.Tensor:
-    """Mean KL(p(x) || p(x + r_vadv)), |r_vadv| = epsilon. Miyato et al. 2018, equations 5, 6 and 12, Algorithm 1.
+    """Mean D(f(x), f(x + r_vadv)), |r_vadv| = epsilon. Miyato et al. 2018, equations 5, 6 and 12, Algorithm 1.
 
-    ``x``: float32 [n, ...]; ``logits``: float32 [n, c] of x, constants here; ``generator``: draws the first direction.
+    ``x``: float32 [n, ...]; ``outputs``: float32 [n, c] of x, constants here; ``generator``: draws the first direction. D is the
+    paper's KL divergence of classes, or another that is least, and flat, where nothing moves.
     """
-    target = logits.detach().softmax(dim=1)
     direction = _unit(torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device))
     for _ in range(iterations):
         direction.requires_grad_()
-        divergence = F.kl_div(classify(x + xi * direction).log_softmax(dim=1), target, reduction="sum")
-        (gradient,) = torch.autograd.grad(divergence, direction)
+        (gradient,) = torch.autograd.grad(divergence(outputs, network(x + xi * direction)), direction)
         direction = _unit(gradient.detach())
-    return F.kl_div(classify(x + epsilon * direction).log_softmax(dim=1), target, reduction="batchmean")
+    return divergence(outputs, network(x + epsilon * direction)) / len(x)
 
 
 def _unit(x: torch.Tensor) -> torch.Tensor:

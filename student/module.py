@@ -37,12 +37,80 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
 SHARE_DECAY = 0.98  # of the running share of each predicted class, per step
 
 
-class Student(pl.LightningModule):
-    """Trains a backbone on released labels and all public inputs.
+class Trainee(pl.LightningModule):
+    """What all students share: a backbone, its running average, the schedule, and a draw of its own for every step.
 
     ``mean``, ``std``: per-channel statistics of public images (0..1 scale), empty for vectors; ``seed``: of the random
-    distortions and perturbations, drawn anew from (seed, step) at every step. ``attributes``: there are ``num_classes`` of
-    them, each present or absent, and every loss is the mean over them of its binary form (losses.pairs).
+    distortions and perturbations, drawn anew from (seed, step) at every step.
+    """
+
+    def __init__(
+        self, config: StudentConfig, network: Backbone, mean: tuple[float, ...], std: tuple[float, ...], seed: int
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.average = copy.deepcopy(network).requires_grad_(False)  # the student; in the state dict, so it resumes exactly
+        self._config, self._mean, self._std, self._seed = config, mean, std, seed
+        self._augment = Augmenter(config.augment)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Outputs [n, c] of inputs on the 0..1 scale."""
+        return self.network(self._standardised(x))
+
+    def _standardised(self, x: torch.Tensor) -> torch.Tensor:
+        return standardise(x, self._mean, self._std) if x.ndim == 4 else x
+
+    def training_step(self, batch: Batch, _: int) -> torch.Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed((self._seed << 24) + self.global_step)
+            supervised, unlabelled = self._objective(*batch)
+        loss = supervised + self._config.unlabelled_weight * unlabelled
+        self.log_dict({"loss/supervised": supervised, "loss/unlabelled": unlabelled}, on_step=False, on_epoch=True)
+        return loss
+
+    def _objective(self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(supervised, semi-supervised) terms of a batch."""
+        raise NotImplementedError
+
+    def _smoothness(
+        self, public: torch.Tensor, outputs: torch.Tensor, choose: losses.Network, divergence: losses.Divergence
+    ) -> torch.Tensor:
+        """How far a small adversarial step takes the outputs of ``public`` away (VAT). ``choose``: of the network's outputs."""
+        c = self._config
+        with frozen_statistics(self.network):
+            return losses.virtual_adversarial_loss(
+                lambda x: choose(self.network(x)),
+                self._standardised(public),
+                outputs,
+                epsilon=c.vat_epsilon,
+                xi=c.vat_xi,
+                iterations=c.vat_iterations,
+                generator=torch.Generator().manual_seed((self._seed << 24) + self.global_step),
+                divergence=divergence,
+            )
+
+    @torch.no_grad()
+    def on_train_batch_end(self, *_: object) -> None:
+        """Exponential average of weights and batch statistics; the decay grows to its value, to forget the start."""
+        decay = min(self._config.ema_decay, (1 + self.global_step) / (10 + self.global_step))
+        for mean, value in zip(self.average.state_dict().values(), self.network.state_dict().values(), strict=True):
+            if mean.is_floating_point():
+                mean.lerp_(value, 1 - decay)
+            else:
+                mean.copy_(value)
+
+    def configure_optimizers(self) -> dict[str, object]:  # type: ignore[override]
+        c = self._config
+        optimizer = torch.optim.AdamW(self.network.parameters(), lr=c.learning_rate, weight_decay=c.weight_decay)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=c.learning_rate, total_steps=c.steps + 1, pct_start=0.15)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class Student(Trainee):
+    """Trains a backbone on released classes and all public inputs.
+
+    ``attributes``: there are ``num_classes`` of them, each present or absent, and every loss is the mean over them of its binary
+    form (losses.pairs).
     """
 
     class_share: torch.Tensor  # float32 [c], running share of each class among the predictions
@@ -57,33 +125,14 @@ class Student(pl.LightningModule):
         seed: int,
         attributes: bool = False,
     ) -> None:
-        super().__init__()
-        self.network = network
-        self.average = copy.deepcopy(network).requires_grad_(False)  # the student; in the state dict, so it resumes exactly
-        self._config, self._mean, self._std, self._seed = config, mean, std, seed
+        super().__init__(config, network, mean, std, seed)
         self._attributes, self._outcomes = attributes, 2 if attributes else num_classes
-        self._augment = Augmenter(config.augment)
         self.register_buffer("class_share", torch.full((num_classes,), 1 / num_classes))  # resumes with the state dict
         self.accuracy: MulticlassAccuracy | MultilabelAccuracy
         if attributes:  # the mean over the attributes, as in CVPR20 Table 3
             self.accuracy = MultilabelAccuracy(num_classes, average="macro")
         else:
             self.accuracy = MulticlassAccuracy(num_classes, average="micro")
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [n, c] of inputs on the 0..1 scale."""
-        return self.network(self._standardised(x))
-
-    def _standardised(self, x: torch.Tensor) -> torch.Tensor:
-        return standardise(x, self._mean, self._std) if x.ndim == 4 else x
-
-    def training_step(self, batch: Batch, _: int) -> torch.Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed((self._seed << 24) + self.global_step)
-            supervised, unlabelled = self._objective(*batch)
-        loss = supervised + self._config.unlabelled_weight * unlabelled
-        self.log_dict({"loss/supervised": supervised, "loss/unlabelled": unlabelled}, on_step=False, on_epoch=True)
-        return loss
 
     def _objective(self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(supervised, semi-supervised) terms. One forward pass for all rows, so that batch norm sees one population."""
@@ -111,18 +160,7 @@ class Student(pl.LightningModule):
 
     def _adversarial(self, public: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
         c = self._config
-        inputs = self._standardised(public)
-        generator = torch.Generator().manual_seed((self._seed << 24) + self.global_step)
-        with frozen_statistics(self.network):
-            smooth = losses.virtual_adversarial_loss(
-                lambda x: self._choices(self.network(x)),
-                inputs,
-                logits,
-                epsilon=c.vat_epsilon,
-                xi=c.vat_xi,
-                iterations=c.vat_iterations,
-                generator=generator,
-            )
+        smooth = self._smoothness(public, logits, self._choices, losses.kl_divergence)
         certain = losses.entropy(logits)
         if c.class_prior == "uniform":
             certain = certain + c.balance_weight * losses.imbalance(logits)
@@ -139,25 +177,9 @@ class Student(pl.LightningModule):
         threshold = losses.tsa_threshold(schedule, self.global_step / c.steps, self._outcomes)
         return losses.annealed_mean(each, logits, y, threshold)
 
-    @torch.no_grad()
-    def on_train_batch_end(self, *_: object) -> None:
-        """Exponential average of weights and batch statistics; the decay grows to its value, to forget the start."""
-        decay = min(self._config.ema_decay, (1 + self.global_step) / (10 + self.global_step))
-        for mean, value in zip(self.average.state_dict().values(), self.network.state_dict().values(), strict=True):
-            if mean.is_floating_point():
-                mean.lerp_(value, 1 - decay)
-            else:
-                mean.copy_(value)
-
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
         """Reported, never selected by: the last averaged weights are the student, whatever this says."""
         x, y = batch
         logits = self.average(self._standardised(x))
         self.accuracy((logits > 0).long() if self._attributes else logits, y)
         self.log("accuracy/test", self.accuracy, on_step=False, on_epoch=True)
-
-    def configure_optimizers(self) -> dict[str, object]:  # type: ignore[override]
-        c = self._config
-        optimizer = torch.optim.AdamW(self.network.parameters(), lr=c.learning_rate, weight_decay=c.weight_decay)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=c.learning_rate, total_steps=c.steps + 1, pct_start=0.15)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -21,10 +21,11 @@ def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -
 
     Cross-validation as in confident learning (Northcutt et al. 2021, section 3.1): short supervised trainings on all folds
     but one judge the labels of that one; a label to which its judge gives a probability below config.prune_below goes. A
-    class with fewer than two labels a fold keeps all of them: its judges saw too little of it. Uses released labels alone.
+    class with fewer than two labels a fold keeps all of them: its judges saw too little of it. Values are all kept: noise moves
+    each of them, and none has a probability. Uses released labels alone.
     """
     folds = config.prune_folds
-    if folds < 2:
+    if folds < 2 or pool.scale is not None:
         return labels
     fold = _stratified(labels, folds, seed)
     brief = replace(config, objective="supervised", loss="cross_entropy", steps=config.prune_steps, warm_start=False)

@@ -15,10 +15,12 @@ from pytorch_lightning.loggers import TensorBoardLogger
 
 from student.config import StudentConfig
 from student.data import STEPS_A_CHAPTER, Pool, StudentData, unit_scale
-from student.module import Student
+from student.module import Student, Trainee
+from student.regression import Regressor
 from wall.backbones import Backbone, build, load, preprocess, to_safetensors
 from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec
+from wall.values import STEPS, Scale
 
 LABEL_BATCH = 500
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
@@ -46,11 +48,17 @@ def train(
 ) -> TrainedStudent:
     """Train on ``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) and all rows of ``pool``.
 
-    ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin with, used when config.warm_start.
+    Values are labels in steps (wall/values.py). ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin
+    with, used when config.warm_start.
     Writes checkpoints and TensorBoard events under ``run_dir``.
     """
     network = _network(config, pool, seed, initial if config.warm_start else None)
-    student = Student(config, network, pool.num_classes, pool.mean, pool.std, seed, pool.attributes)
+    student: Trainee
+    if pool.scale is not None:
+        student = Regressor(config, network, pool.scale, pool.mean, pool.std, seed)
+        labels = labels[:, np.newaxis]  # a column: there are no classes that take turns
+    else:
+        student = Student(config, network, pool.num_classes, pool.mean, pool.std, seed, pool.attributes)
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
     data = StudentData(config, pool.inputs, labels, test, seed)
     history = History()
@@ -78,12 +86,15 @@ def train(
     return TrainedStudent(to_safetensors(student.average.cpu()), history.rows)
 
 
-def check(config: StudentConfig, input_shape: tuple[int, ...], num_classes: int, attributes: bool = False) -> None:
-    """Raises InvalidInput where the configured network does not take such inputs, or its features are too wide to search."""
-    if attributes and config.class_prior != "none":
-        raise InvalidInput(
-            "student.class_prior", "none where rows have attributes: no two are equally frequent", config.class_prior
-        )
+def check(
+    config: StudentConfig, input_shape: tuple[int, ...], num_classes: int, attributes: bool = False, values: bool = False
+) -> None:
+    """Raises InvalidInput where the configured network does not take such inputs, or its features are too wide to search.
+
+    ``attributes``, ``values``: rows have those instead of a class.
+    """
+    if (attributes or values) and config.class_prior != "none":
+        raise InvalidInput("student.class_prior", "none where rows have attributes or a value", config.class_prior)
     with torch.random.fork_rng(devices=[]):
         network = build(config.backbone, input_shape=input_shape, num_classes=num_classes).eval()
         blank = np.zeros((1, *input_shape), dtype=np.uint8 if len(input_shape) == 3 else np.float32)
@@ -105,8 +116,13 @@ def predict(spec: ExtractorSpec, inputs: np.ndarray, attributes: bool = False) -
     return (logits > 0).astype(np.int64) if attributes else logits.argmax(axis=1)
 
 
+def predict_values(spec: ExtractorSpec, inputs: np.ndarray, scale: Scale) -> np.ndarray:
+    """Values that an exported student of such gives to raw inputs, within the bounds: float64 [n]."""
+    return scale.values((np.clip(outputs(spec, inputs)[:, 0].astype(np.float64), -1, 1) + 1) / 2 * STEPS)
+
+
 def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
-    """An exported student's logits of raw inputs: float32 [n, c]."""
+    """An exported student's outputs for raw inputs, logits or a value from -1 to 1: float32 [n, c]."""
     network = load(spec)
     with torch.inference_mode():
         starts = range(0, len(inputs), LABEL_BATCH)

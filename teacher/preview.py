@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -12,13 +13,15 @@ from teacher.records import GOOD, NOT_FINITE, REPEATED_ID, UNKNOWN_CLASS, UNREAD
 from wall.attributes import unpack
 from wall.readers import Progress
 from wall.sources import DataConfig, Task, describe
+from wall.values import STEPS
 
 REASONS = {
     UNREADABLE: "images that can not be decoded",
     NOT_FINITE: "vectors that are not finite",
-    UNKNOWN_CLASS: "labels outside the public classes",
+    UNKNOWN_CLASS: "labels outside the public classes, or values that are not finite",
     REPEATED_ID: "ids that came before",
 }
+TENTHS = 10  # parts of a range of values that rows are counted in
 BANNER = "PRIVATE, for the custodian alone: not for release, and not for choosing a run's parameters."
 
 
@@ -26,9 +29,9 @@ BANNER = "PRIVATE, for the custodian alone: not for release, and not for choosin
 class Preview:
     """Counts of private rows.
 
-    ``found``: rows read. ``by_class``: (name of a class or an attribute, usable rows with it), in order. ``bad``: (reason,
-    rows), zeros included. ``widths``, ``heights``: (least, median, largest) of readable images as stored, pixels; None but for
-    image folders.
+    ``found``: rows read. ``by_class``: (name of a class, an attribute or a tenth of the values' range; usable rows with it), in
+    order. ``bad``: (reason, rows), zeros included. ``widths``, ``heights``: (least, median, largest) of readable images as
+    stored, pixels; None but for image folders.
     ``repeated``: usable rows with the very inputs of an earlier one; ``contradicting``: those of them with another label.
     ``other_files``: files of an image folder that are no images. ``hints``: what the custodian may want to look at.
     """
@@ -62,12 +65,12 @@ def preview(config: DataConfig, k: int = 1, sampling_probability: float = 1.0, p
     found = ingest(config, task, progress)
     good = found.verdicts == GOOD
     labels = found.labels[good]
-    counts = unpack(labels, task.num_classes).sum(axis=0) if task.attributes else np.bincount(labels, minlength=task.num_classes)
+    names, counts = _by_class(task, labels)
     repeated, contradicting = _repeats(found.inputs[good], found.labels[good])
     return Preview(
         source=config.source,
         found=len(found.labels),
-        by_class=tuple(zip(task.class_names, counts.tolist(), strict=True)),
+        by_class=tuple(zip(names, counts.tolist(), strict=True)),
         bad=tuple((text, int((found.verdicts == reason).sum())) for reason, text in REASONS.items()),
         input_shape=task.input_shape,
         widths=_spread(found, 0),
@@ -77,6 +80,17 @@ def preview(config: DataConfig, k: int = 1, sampling_probability: float = 1.0, p
         other_files=found.other_files,
         hints=_hints(task, len(labels), counts, k, sampling_probability),
     )
+
+
+def _by_class(task: Task, labels: np.ndarray) -> tuple[Sequence[str], np.ndarray]:
+    """Names of classes, attributes, or tenths of the values' range, and how many rows have each, int64 [n]."""
+    if task.scale is not None:
+        edges = task.scale.values(np.linspace(0, STEPS, TENTHS + 1)).tolist()
+        names = [f"{low:g} to {high:g}" for low, high in pairwise(edges)]
+        return names, np.bincount(labels * TENTHS // (STEPS + 1), minlength=TENTHS)
+    if task.attributes:
+        return task.class_names, unpack(labels, task.num_classes).sum(axis=0)
+    return task.class_names, np.bincount(labels, minlength=task.num_classes)
 
 
 def _repeats(inputs: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
@@ -102,11 +116,14 @@ def _spread(found: Ingested, axis: int) -> tuple[int, int, int] | None:
 
 
 def _hints(task: Task, usable: int, counts: np.ndarray, k: int, sampling_probability: float) -> tuple[str, ...]:
-    """Where the mechanism's neighbours run short. A run goes on all the same: short samples vote with fewer."""
+    """Where the mechanism's neighbours run short. A run goes on all the same: short samples vote with fewer. Values that nobody
+    has are no shortage."""
     hints = []
     sample = sampling_probability * usable
     if sample < k:
         hints.append(f"a sample holds about {sample:.0f} records, fewer than k = {k}: all of them vote on every query.")
+    if task.scale is not None:
+        return tuple(hints)
     names = np.array(task.class_names)
     empty, short = counts == 0, (counts > 0) & (sampling_probability * counts < k)
     if empty.any():

@@ -22,8 +22,8 @@ GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID = range(5)  # what is w
 class Records:
     """The custodian's rows that count. Nothing of it prints, not even how many there are: that is private too.
 
-    ``inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels``: int64 [n], indices of the task's classes, or
-    packed attributes. ``ids``: int64 [n], distinct. n may be 0.
+    ``inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels``: int64 [n], indices of the task's classes,
+    packed attributes, or steps of a value within its bounds. ``ids``: int64 [n], distinct. n may be 0.
 
     An id is an attribute of the row: its position in the published file; private_id of an npz, or its row number there
     when the file was written without (rows are then only ever appended); a hash of an image's relative path.
@@ -69,7 +69,8 @@ class Ingested:
 def open_records(config: DataConfig, task: Task, progress: Progress | None = None) -> Records:
     """The private rows of a data set, bad rows dropped; the only way from a configuration to private rows.
 
-    Dropped: images that can not be decoded, vectors that are not finite, labels outside the public classes, ids seen
+    Dropped: images that can not be decoded, vectors that are not finite, labels outside the public classes, values that are no
+    numbers, ids seen
     before among the good rows. Every row is judged by itself, except that the first of several good rows with one id
     stays: rows of one id are one record. No count, warning or error depends on what rows hold.
     ``progress`` hears (percent, 100): the number of records is private.
@@ -188,8 +189,7 @@ def _arrays_rows(path: Path, task: Task, part: slice) -> Ingested:
     if inputs.shape[1:] != task.input_shape or inputs.dtype != dtype:
         rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as public_x is"
         raise InvalidInput("private_x", rule, readers.shape_text(inputs))
-    wide = task.num_classes if task.attributes else None
-    labels = _whole_numbers("private_y", _required(path, "private_y", part), len(inputs), wide)
+    labels = _labels(task, _required(path, "private_y", part), len(inputs))
     ids, first = readers.read_member(path, "private_id", part), part.start or 0
     ids = np.arange(first, first + len(inputs)) if ids is None else _whole_numbers("private_id", ids, len(inputs))
     return _judged(task, inputs, labels, ids, np.ones(len(inputs), dtype=bool))
@@ -202,15 +202,28 @@ def _required(path: Path, name: str, part: slice) -> np.ndarray:
     return found
 
 
+def _labels(task: Task, found: np.ndarray, rows: int) -> np.ndarray:
+    """int64 [n]; values are clipped to their public bounds, each by itself."""
+    if task.scale is None:
+        return _whole_numbers("private_y", found, rows, task.num_classes if task.attributes else None)
+    labels = task.scale.labels(readers.real_numbers("private_y", found))
+    return _one_a_row("private_y", labels, rows)
+
+
 def _whole_numbers(name: str, values: np.ndarray, rows: int, attributes: int | None = None) -> np.ndarray:
     """int64 [n]; ``attributes``, so many columns, are packed. The error does not say how many rows there are."""
     wide = () if attributes is None else (attributes,)
     if values.dtype.kind not in "iu" or values.ndim != 1 + len(wide) or values.shape[1:] != wide:
         rule = "whole numbers [n]" if attributes is None else f"0 and 1 [n, {attributes}]"
         raise InvalidInput(name, rule, readers.shape_text(values))
+    whole = _one_a_row(name, values.astype(np.int64), rows)
+    return whole if attributes is None else pack(whole)
+
+
+def _one_a_row(name: str, values: np.ndarray, rows: int) -> np.ndarray:
     if len(values) != rows:
         raise InvalidInput(name, "one number for each row of private_x", "another count")
-    return values.astype(np.int64) if attributes is None else pack(values.astype(np.int64))
+    return values
 
 
 def _judged(

@@ -22,9 +22,9 @@ from teacher.mechanisms.batch import BatchMechanism
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.mechanism import Mechanism
-from teacher.mechanisms.multilabel import GnmaxAttributes, MultiLabel
+from teacher.mechanisms.multilabel import GnmaxAttributes
 from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
-from teacher.mechanisms.registry import from_slot
+from teacher.mechanisms.registry import answers_with, from_slot
 from teacher.mechanisms.reverse_knn import HISTOGRAM, ReverseKnn
 from teacher.neighbors import ExactIndex
 from teacher.privacy.ledger import Ledger
@@ -35,6 +35,7 @@ from wall.attributes import unpack
 from wall.cells import CellCounts, Cells
 from wall.errors import InvalidInput, TeacherFailed
 from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt, Value
+from wall.values import STEPS
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 
@@ -54,7 +55,8 @@ class Teacher:
         open_records: called once, when an extractor is first used; the private rows.
         ledger: the data set's; its plan says which mechanisms may draw, and how often.
         directory: the custodian's own (mode 0700), for private embeddings.
-        num_classes: size of the public label set; the number of attributes where the plan's mechanisms answer with those.
+        num_classes: size of the public label set; the number of attributes where the plan's mechanisms answer with those; 1 where
+            they answer with values.
         entropy: the source of sampling bits and noise; there is no default.
         batch_size: queries charged, searched and recorded together; a crash costs at most one batch of charges. A batch mechanism
             takes all new queries of a call together.
@@ -80,10 +82,11 @@ class Teacher:
         self._batch_size, self._workers = batch_size, workers
         assert ledger.state.plan is not None
         self._mechanisms = [from_slot(slot) for slot in ledger.state.plan.slots]
-        kinds = {isinstance(mechanism, MultiLabel) for mechanism in self._mechanisms}
+        kinds = {answers_with(mechanism) for mechanism in self._mechanisms}
         if len(kinds) > 1:
-            raise InvalidInput("plan", "of mechanisms for classes, or of mechanisms for attributes", "both")
-        self._attributes = kinds == {True}
+            raise InvalidInput("plan", "of mechanisms that answer alike", " and ".join(sorted(kinds)))
+        self._attributes = kinds == {"attributes"}
+        self._num_labels = STEPS + 1 if kinds == {"value"} else 1 << num_classes if self._attributes else num_classes
         self._individual = any(isinstance(mechanism, IndKnn) for mechanism in self._mechanisms)
         self._serials = np.zeros(0, dtype=np.int64)
         self._reused = 0  # queries of the present call on which earlier answers voted
@@ -125,7 +128,7 @@ class Teacher:
         with self._lock:
             held = self._among(records.ids)
             records = updates.without_repeated(records, held)
-            updates.check(records, held, 1 << self._num_classes if self._attributes else self._num_classes)
+            updates.check(records, held, self._num_labels)
             self._ledger.in_custody(lambda connection: updates.add(connection, records))
             self._take_in(records)
 
@@ -199,7 +202,7 @@ class Teacher:
 
     def answer(self, queries: Queries) -> Answers:
         """Noisy labels for public inputs: int64 [n] with -1 where none was released, outcomes, and the receipt. Where rows have
-        attributes, labels are int64 [n, n_attributes] of 1, 0 and -1.
+        attributes, labels are int64 [n, n_attributes] of 1, 0 and -1; where they have a value, steps above its lower bound.
 
         A query whose identity is known is served from the ledger at no charge; duplicates inside a batch are one query. For a
         batch mechanism the queries that are not known are one batch and one charge.

@@ -81,7 +81,8 @@ class Receipt:
 class Answers:
     """``labels``: int64 [n], -1 where no class was released; ``outcomes``: uint8 [n] of Outcome.
 
-    Where rows have attributes, labels are int64 [n, n_attributes]: 1 present, 0 absent, -1 not said.
+    Where rows have attributes, labels are int64 [n, n_attributes]: 1 present, 0 absent, -1 not said. Where they have a value, a
+    label is steps above the lower bound, 0..STEPS: wall.values.Scale makes values of them.
     """
 
     labels: np.ndarray

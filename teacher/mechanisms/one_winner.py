@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from teacher.mechanisms.given import Given
 from teacher.privacy.plan import Release
 from wall.messages import ABSTAINED, Outcome, Value
 
@@ -18,19 +19,10 @@ AGGREGATE = "aggregate"
 
 
 @dataclass(frozen=True)
-class OneWinner:
+class OneWinner(Given):
     """A frozen dataclass whose last release is the class with the most noisy votes."""
 
     stages: ClassVar[tuple[str, ...]] = (AGGREGATE,)
-    once_a_round = False
-
-    def fields(self) -> dict[str, object]:
-        """The publishable fields, as a ledger records them."""
-        return asdict(self)
-
-    def planned(self, epsilon: float, delta: float, asked: int) -> Self:
-        """Itself: every field is given."""
-        return self
 
     def next_stage(self, results: Mapping[str, Value]) -> str | None:
         """The release a query still needs, given what it has; None when it is settled."""

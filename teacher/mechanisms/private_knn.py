@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from teacher.mechanisms.given import Given
 from teacher.privacy.plan import Release
 from wall.errors import InvalidInput
 from wall.messages import ABSTAINED, Outcome, Value
@@ -21,7 +22,7 @@ SCREEN, AGGREGATE = "screen", "aggregate"
 
 
 @dataclass(frozen=True)
-class PrivateKnn:
+class PrivateKnn(Given):
     """Votes of the k nearest of a fresh Poisson sample, screened by their plurality.
 
     Guarantee, for one query under add/remove of one record: the screening bit max_j n_j + Z > threshold costs
@@ -46,7 +47,6 @@ class PrivateKnn:
     sampling_probability: float = 0.15
 
     stages = (SCREEN, AGGREGATE)
-    once_a_round = False
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -60,20 +60,12 @@ class PrivateKnn:
         if not 0 < self.sampling_probability <= 1:
             raise InvalidInput("mechanism.sampling_probability", "in (0, 1]", self.sampling_probability)
 
-    def fields(self) -> dict[str, object]:
-        """The publishable fields, as a ledger records them."""
-        return asdict(self)
-
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` screenings and ``answered`` aggregations are, for the accountant."""
         gamma = self.sampling_probability
         screening = {"max_votes": self.k, "threshold": self.threshold, "sigma": self.sigma_screen, "sampling_probability": gamma}
         argmax = {"sigma": self.sigma_vote, "sampling_probability": gamma}
         return Release(SCREEN, "screening", screening, asked), Release(AGGREGATE, "argmax", argmax, answered)
-
-    def planned(self, epsilon: float, delta: float, asked: int) -> PrivateKnn:
-        """As it is: every field has a value of its own."""
-        return self
 
     def draw(self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """One noisy release per query of ``voters``: int64 [n_queries], the screening bit or the winning class.

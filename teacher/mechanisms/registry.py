@@ -6,14 +6,17 @@ from typing import TypeAlias, get_args
 
 from teacher.mechanisms.batch_knn import BatchKnn
 from teacher.mechanisms.ind_knn import IndKnn
-from teacher.mechanisms.multilabel import GnmaxAttributes, PrivateKnnAttributes
+from teacher.mechanisms.mechanism import Mechanism
+from teacher.mechanisms.multilabel import GnmaxAttributes, MultiLabel, PrivateKnnAttributes
 from teacher.mechanisms.naive_knn import NaiveKnn
 from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.radius import RadiusNeighbours
+from teacher.mechanisms.regression import PrivateKnnMean, PrivateKnnMedian, Regression
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.plan import Slot
 from wall.errors import InvalidInput, LedgerMismatch
+from wall.sources import Labels
 
 AnyMechanism: TypeAlias = (  # a union, told apart by `kind`
     PrivateKnn
@@ -27,6 +30,8 @@ AnyMechanism: TypeAlias = (  # a union, told apart by `kind`
     | BatchKnn
     | PrivateKnnAttributes
     | GnmaxAttributes
+    | PrivateKnnMean
+    | PrivateKnnMedian
 )
 
 MECHANISMS: dict[str, type[AnyMechanism]] = {m.kind: m for m in get_args(AnyMechanism)}
@@ -38,6 +43,13 @@ def mechanism_class(kind: object) -> type[AnyMechanism]:
     if not isinstance(kind, str) or kind not in MECHANISMS:
         raise InvalidInput("mechanism.kind", f"one of {', '.join(MECHANISMS)}", kind)
     return MECHANISMS[kind]
+
+
+def answers_with(mechanism: Mechanism) -> Labels:
+    """What a mechanism says of a row, hence what rows must have."""
+    if isinstance(mechanism, Regression):
+        return "value"
+    return "attributes" if isinstance(mechanism, MultiLabel) else "class"
 
 
 def from_slot(slot: Slot) -> AnyMechanism:

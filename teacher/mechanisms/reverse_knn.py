@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from teacher.mechanisms.given import Given
 from teacher.privacy.plan import Release
 from wall.cells import MAX_CELLS
 from wall.errors import InvalidInput
@@ -23,7 +24,7 @@ MOST_NEIGHBOURS = 64
 
 
 @dataclass(frozen=True)
-class ReverseKnn:
+class ReverseKnn(Given):
     """Votes of all private records in public cells, released once a round with noise on every entry.
 
     Guarantee, for one histogram under add/remove of one record: a record adds 1 to the count of its label in ``neighbours``
@@ -65,18 +66,10 @@ class ReverseKnn:
         if not 1 <= self.reach <= min(self.cells, MOST_NEIGHBOURS):
             raise InvalidInput("mechanism.reach", f"from 1 to {MOST_NEIGHBOURS} and at most cells", self.reach)
 
-    def fields(self) -> dict[str, object]:
-        """The publishable fields, as a ledger records them."""
-        return asdict(self)
-
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` noisy histograms are, for the accountant; each of them is answered."""
         noisy = {"sigma": self.sigma, "sensitivity": math.sqrt(self.neighbours), "sampling_probability": 1.0}
         return (Release(HISTOGRAM, "gaussian", noisy, asked),)
-
-    def planned(self, epsilon: float, delta: float, asked: int) -> ReverseKnn:
-        """Itself: every field is given."""
-        return self
 
     def draw(self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """Noisy histograms of ``voters``' cells: int64 [n_queries, cells * n_classes], a row for each set of cells.

@@ -13,10 +13,11 @@ from teacher.privacy.empirical_attributes import Attributes, audit_attributes, p
 from teacher.privacy.empirical_batch import Batch, audit_batch, probe_batch
 from teacher.privacy.empirical_cells import audit_cells, probe_cells
 from teacher.privacy.empirical_individual import PARTS, audit_individual, probes_individual
+from teacher.privacy.empirical_regression import Values, audit_values, probe_values
 from teacher.privacy.worst_case import Voting
 from wall.errors import InvalidInput
 
-Known = Voting | IndKnn | ReverseKnn | Batch | Attributes
+Known = Voting | IndKnn | ReverseKnn | Batch | Attributes | Values
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ def _probes(mechanism: Known) -> list[_Setting]:
         return [_Setting(probe_batch(mechanism), PROBE_DELTA)]
     if isinstance(mechanism, Attributes):
         return [_Setting(probe_attributes(mechanism), PROBE_DELTA)]
+    if isinstance(mechanism, Values):
+        return [_Setting(probe_values(mechanism), PROBE_DELTA)]
     return [_Setting(probe_cells(mechanism) if isinstance(mechanism, ReverseKnn) else probe(mechanism), PROBE_DELTA)]
 
 
@@ -64,4 +67,6 @@ def _audit(setting: _Setting, trials: int, confidence: float) -> EmpiricalFindin
         return audit_batch(mechanism, delta=setting.delta, trials=trials, confidence=confidence)
     if isinstance(mechanism, Attributes):
         return audit_attributes(mechanism, delta=setting.delta, trials=trials, confidence=confidence)
+    if isinstance(mechanism, Values):
+        return audit_values(mechanism, delta=setting.delta, trials=trials, confidence=confidence)
     return audit_mechanism(mechanism, delta=setting.delta, trials=trials, confidence=confidence)

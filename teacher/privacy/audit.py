@@ -21,6 +21,7 @@ from wall.errors import LabelwallError, MissingData
 
 PREPAID_KIND = "ind_knn"
 BATCH_KINDS = ("radius", "batch_knn")
+ONE_OUTCOME = ("screening", "argmax", "bounded_range")
 KNOWN = {
     "genesis": {"format", "dataset", "unsafe", "plan"},
     "extractor": {"sha256", "fields"},
@@ -215,7 +216,7 @@ def _check_counts(bodies: list[tuple], plan: Plan, finding: Finding) -> None:  #
     caps = {(slot, r.name): r.cap for slot, entry in enumerate(plan.slots) for r in entry.releases}
     prepaid = {(slot, r.name) for slot, entry in enumerate(plan.slots) for r in entry.releases if r.prepaid}
     whole = prepaid | {(slot, r.name) for slot, entry in enumerate(plan.slots) for r in entry.releases if r.batch}
-    outcomes = {(slot, r.name) for slot, e in enumerate(plan.slots) for r in e.releases if r.curve in ("screening", "argmax")}
+    outcomes = {(slot, r.name) for slot, e in enumerate(plan.slots) for r in e.releases if r.curve in ONE_OUTCOME}
     charged: Counter[tuple[int, str]] = Counter()
     released: Counter[tuple[int, str]] = Counter()
     open_charges: dict[int, tuple[tuple[int, str], int]] = {}

@@ -11,7 +11,7 @@ from wall.errors import LedgerMismatch
 from wall.messages import Value
 
 FORMAT, FORMAT_ALONE = 1, 2  # the second names its adversary
-ONE_OUTCOME = ("screening", "argmax")  # curves that price a bit or a winner, not the noisy numbers behind it
+ONE_OUTCOME = ("screening", "argmax", "bounded_range")  # curves that price a bit, a winner or a draw, not what is behind it
 GENESIS_PREV = "0" * 64
 
 

@@ -88,8 +88,8 @@ def candidates(mechanism: Voting) -> Iterator[Pair]:
 
 def _samples(mechanism: PrivateKnn) -> Iterator[Pair]:
     k, gamma = mechanism.k, mechanism.sampling_probability
-    votes = sorted({round(k * i / _GRID) for i in range(_GRID + 1)})
-    counts = [round(v / gamma) for v in votes]
+    hits = sorted({round(k * i / _GRID) for i in range(_GRID + 1)})
+    counts = [round(hit / gamma) for hit in hits]
     full = k if gamma == 1 else math.ceil((k + 6 * math.sqrt(k) + 20) / gamma)
     for classes, allies in product(_CLASSES, counts):
         yield from (Pair(allies, rivals, classes) for rivals in sorted({*counts, full}))
@@ -127,7 +127,7 @@ def _compositions(total: int, parts: int) -> np.ndarray:
 
 def _release_laws(mechanism: PrivateKnn, pair: Pair, sampled: bool, laplace: bool) -> tuple[np.ndarray, np.ndarray]:
     """Laws of the bit (no, yes) and of the winner (0, another, a) when the added record is, or is not, in the sample."""
-    n_a, n_0, mass = _votes(mechanism, pair, sampled)
+    n_a, n_0, mass = votes(mechanism, pair, sampled)
     gaps = np.arange(mechanism.threshold - mechanism.k + 1, mechanism.threshold + 2)
     passes = np.exp(log_at_least(gaps, mechanism.sigma_screen))[::-1]  # entry t: P(Z >= threshold + 1 - t)
     passed = float(mass @ passes[np.maximum(n_a, n_0)])
@@ -136,7 +136,7 @@ def _release_laws(mechanism: PrivateKnn, pair: Pair, sampled: bool, laplace: boo
     return np.array([1 - passed, passed]), np.array([rival, max(0.0, 1 - rival - ally), ally])
 
 
-def _votes(mechanism: PrivateKnn, pair: Pair, sampled: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def votes(mechanism: PrivateKnn, pair: Pair, sampled: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(n_a, n_0, their probability), int64, int64 and float64 [n], when the added record is, or is not, in the sample."""
     k, gamma = mechanism.k, mechanism.sampling_probability
     hits, chances = [], []

@@ -1,0 +1,145 @@
+"""Prices of diamonds by private neighbours: errors of the noisy mean and the noisy median against epsilon, beside kNN's own.
+
+    pip install --no-deps plotnine==0.15.9              # ships the table; nothing else of it is used, hence --no-deps
+    python benchmarks/regression.py --export diamonds.npz     # for `labelwall compare --config configs/compare_diamonds.yaml`
+    python benchmarks/regression.py                     # a table on stdout: errors of answers, without any student
+
+53,940 diamonds (ggplot2's table): a row is weight, colour, clarity and cut, its value the logarithm of the price to base 2, so
+that an error of 1 is a factor of 2. 40,000 rows are private, 10,000 public, the rest for tests, along a constant shuffle. The
+features' weights and the bounds are declared by hand. Mechanisms are asked as a teacher asks them, with fresh samples and noise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from experiment.scores import errors
+from teacher.features import quantise_box
+from teacher.mechanisms.electorate import Electorate
+from teacher.mechanisms.regression import PrivateKnnMean, PrivateKnnMedian, Regression
+from teacher.neighbors import ExactIndex
+from teacher.privacy.accountant import certified_epsilon
+from teacher.privacy.conversion import round_up
+from teacher.privacy.noise import SystemEntropy
+from teacher.privacy.plan import Plan, Slot
+from wall.errors import MissingData
+from wall.messages import Value
+from wall.readers import constant_order
+from wall.values import Scale
+
+PRIVATE, PUBLIC = 40_000, 10_000
+DELTA, QUERIES = 1e-6, 300
+SCALE = Scale(8.0, 15.0)  # $256 to $32,768
+CUTS = ("Fair", "Good", "Very Good", "Premium", "Ideal")
+COLOURS, CLARITIES = "JIHGFED", ("I1", "SI2", "SI1", "VS2", "VS1", "VVS2", "VVS1", "IF")  # from worst to best
+KNN = 20  # neighbours of the reference without privacy
+GAMMA = 0.1
+MEANS = [PrivateKnnMean(k=k, sampling_probability=GAMMA, sigma_mean=s) for k, s in ((400, 15.2), (400, 8.05), (200, 4.31))]
+MEDIANS = [PrivateKnnMedian(k=k, sampling_probability=GAMMA, epsilon=e) for k, e in ((400, 0.131), (200, 0.25), (100, 0.47))]
+SCREENED = PrivateKnnMedian(k=200, sampling_probability=GAMMA, epsilon=0.25, threshold=140, window=12, sigma_screen=60.0)
+
+
+def diamonds() -> tuple[np.ndarray, np.ndarray]:
+    """(float32 [n, 4] in -1..1, float64 [n]) in the constant order. Raises MissingData without the package."""
+    found = importlib.util.find_spec("plotnine")
+    if found is None or found.origin is None:
+        raise MissingData("plotnine is not installed: pip install --no-deps plotnine==0.15.9")
+    with (Path(found.origin).parent / "data" / "diamonds.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    x = np.array([_features(row) for row in table], dtype=np.float32)
+    y = np.log2([float(row["price"]) for row in table])
+    order = constant_order(map(str, range(len(table))))
+    return x[order], y[order]
+
+
+def _features(row: dict[str, str]) -> tuple[float, float, float, float]:
+    """Weight counts most, then clarity and colour, as jewellers price them."""
+    clarity, colour, cut = CLARITIES.index(row["clarity"]), COLOURS.index(row["color"]), CUTS.index(row["cut"])
+    return float(np.log2(float(row["carat"]))) / 2.5, (clarity / 7 - 0.5), (colour / 6 - 0.5) * 0.7, (cut / 4 - 0.5) * 0.2
+
+
+def export(path: Path) -> None:
+    """An npz file for the source `arrays`."""
+    x, y = diamonds()
+    names, ends = ("private", "public", "test"), [0, PRIVATE, PRIVATE + PUBLIC, len(x)]
+    parts = {
+        f"{name}_{axis}": rows[a:b]
+        for name, a, b in zip(names, ends, ends[1:], strict=False)
+        for axis, rows in zip("xy", (x, y), strict=True)
+    }
+    np.savez(path, **parts)  # type: ignore[arg-type]
+
+
+def answered(mechanism: Regression, voters: Electorate) -> np.ndarray:
+    """Released labels of all queries of ``voters``, int64 [q], -1 where none was; as a teacher takes them through the stages."""
+    entropy, keys = SystemEntropy(), [str(i) for i in range(len(voters.queries))]
+    results: list[dict[str, Value]] = [{} for _ in keys]
+    for stage in mechanism.stages:
+        due = [i for i, known in enumerate(results) if mechanism.next_stage(known) == stage]
+        drawn = mechanism.draw(stage, voters.select(due), [keys[i] for i in due], entropy)
+        for i, value in zip(due, drawn.tolist(), strict=True):
+            results[i][stage] = value
+    return np.array([mechanism.outcome(known)[1] for known in results], dtype=np.int64)
+
+
+def electorate(repeat: int) -> tuple[Electorate, np.ndarray]:
+    """(the private rows before QUERIES public ones, those rows' own values, float64 [QUERIES])."""
+    x, y = diamonds()
+    features, _ = quantise_box(x, (0.0,) * 4, (1.0,) * 4)
+    rows = PRIVATE + np.random.default_rng(repeat).permutation(PUBLIC)[:QUERIES]
+    index = ExactIndex(features[:PRIVATE], np.arange(PRIVATE))
+    return Electorate(index, SCALE.labels(y[:PRIVATE]), 1, features[rows]), y[rows]
+
+
+def lines(repeats: int) -> Iterator[str]:
+    """The table, row by row."""
+    scenes = [electorate(repeat) for repeat in range(repeats)]
+    yield f"| answers to {QUERIES} queries | epsilon | answered | RMSE | MAE | R2 |"
+    yield "|---|---|---|---|---|---|"
+    reference = []
+    for voters, truth in scenes:
+        near = voters.index.prefix(voters.queries, KNN)
+        reference.append((1.0, errors(SCALE.values(voters.labels[near]).mean(axis=1), truth)))
+    yield _line(f"mean of the {KNN} nearest, no privacy", "", reference)
+    for mechanism in (*MEANS, *MEDIANS, SCREENED):
+        found = []
+        for voters, truth in scenes:
+            labels = answered(mechanism, voters)
+            known = labels >= 0
+            found.append((float(known.mean()), errors(SCALE.values(labels[known]), truth[known])))
+        cost = certified_epsilon(Plan(99.0, DELTA, (Slot(mechanism.fields(), mechanism.releases(QUERIES, QUERIES)),)))
+        name = "mean" if isinstance(mechanism, PrivateKnnMean) else "median"
+        yield _line(name + (", screened" if mechanism.threshold is not None else ""), f"{round_up(cost):.3f}", found)
+
+
+def _line(name: str, epsilon: str, found: list[tuple[float, dict[str, float] | None]]) -> str:
+    """Means over the repeats."""
+    scores = [np.mean([scores[error] for _, scores in found if scores is not None]) for error in ("rmse", "mae", "r2")]
+    return (
+        f"| {name} | {epsilon} | {np.mean([share for share, _ in found]):.0%} | " + " | ".join(f"{s:.3f}" for s in scores) + " |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--export", type=Path, help="npz file to write instead")
+    parser.add_argument("--repeats", type=int, default=5, help="sets of queries, each with fresh draws, a count")
+    options = parser.parse_args()
+    if options.export is not None:
+        export(options.export)
+        return
+    for line in lines(options.repeats):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
