@@ -42,7 +42,7 @@ class Receipt(BaseModel):
 
 
 class Result(BaseModel):
-    """What a finished job released: labels (by attribute, where rows have those) and outcomes of queries, or noisy counts by
+    """What a finished job released: labels (by attribute, where rows have those; steps of a value) and outcomes, or noisy counts by
     cell and class (null: cap reached), or the extractor that is ready, or how many records were named."""
 
     labels: list[int] | list[list[int]] | None = None

@@ -138,9 +138,10 @@ def test_the_custodians_commands_know_values(folder: Path, capsys: pytest.Captur
     assert "200 usable" in shown
     counts = np.histogram(np.clip(target(tiny.rows(200, 1)[0]), -10, 30), bins=10, range=(-10, 30))[0]
     listed = re.findall(r"^  (-?\d+) to (-?\d+) +(\d+)$", shown, re.MULTILINE)
-    assert [tuple(map(int, line)) for line in listed] == [
-        (-10 + 4 * i, -6 + 4 * i, count) for i, count in enumerate(counts.tolist())
-    ]
+    assert [tuple(map(int, line[:2])) for line in listed] == [(-10 + 4 * i, -6 + 4 * i) for i in range(10)]
+    shift = np.cumsum([int(line[2]) for line in listed]) - np.cumsum(counts)
+    assert abs(shift).max() <= 1  # a row less than a step from an edge may count on either side
+    assert shift[-1] == 0
     np.savez("q.npz", x=tiny.rows(2, 7)[0])
     assert pipeline.main(["predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz"]) == 0
     x, _ = tiny.rows(4, 8)
