@@ -42,8 +42,8 @@ class Receipt(BaseModel):
 
 
 class Result(BaseModel):
-    """What a finished job released: labels (by attribute, where rows have those; steps of a value) and outcomes, or noisy counts by
-    cell and class (null: cap reached), or the extractor that is ready, or how many records were named."""
+    """What a finished job released: labels (by attribute, where rows have those; steps of a value) and outcomes of queries, or
+    noisy counts by cell and class (null: cap reached), or the extractor that is ready, or how many records were named."""
 
     labels: list[int] | list[list[int]] | None = None
     outcomes: list[int] | None = None
