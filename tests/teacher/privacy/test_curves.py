@@ -195,6 +195,7 @@ def test_every_registered_curve_answers_through_its_release():
         "argmax": {"sigma": 2.0, "sampling_probability": 0.15, "swap": False},
         "gaussian": {"sigma": 2, "sensitivity": 1, "sampling_probability": 1},
         "pure": {"epsilon": 0.1},
+        "bounded_range": {"epsilon": 0.1, "sampling_probability": 0.5},
         "laplace": {"scale": 10.0, "sensitivity": 1.0},
         "zcdp": {"rho": 0.1},
     }
