@@ -108,8 +108,7 @@ class DpForest:
     depth: int = 5
 
     def __post_init__(self) -> None:
-        for name, most in (("trees", 1000), ("depth", 12)):
-            value = getattr(self, name)
+        for name, value, most in (("trees", self.trees, 1000), ("depth", self.depth, 12)):
             if not 1 <= value <= most:
                 raise InvalidInput(f"baseline.{name}", f"from 1 to {most}", value)
 
