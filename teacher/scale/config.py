@@ -12,6 +12,7 @@ from teacher.mechanisms.multilabel import PrivateKnnAttributes
 from teacher.mechanisms.naive_knn import NaiveKnn
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.radius import RadiusNeighbours
+from teacher.mechanisms.regression import PrivateKnnMean, PrivateKnnMedian
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from wall.errors import InvalidInput
 
@@ -19,6 +20,8 @@ MOST_SHARDS = 10_000
 SHARDED = (
     PrivateKnn,
     PrivateKnnAttributes,
+    PrivateKnnMean,
+    PrivateKnnMedian,
     NaiveKnn,
     IndKnn,
     ReverseKnn,

@@ -14,6 +14,7 @@ from teacher.mechanisms.naive_knn import NaiveKnn
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.radius import RadiusNeighbours
 from teacher.mechanisms.registry import AnyMechanism
+from teacher.mechanisms.regression import PrivateKnnMean, PrivateKnnMedian
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.plan import Plan, Slot
@@ -29,6 +30,8 @@ DIMENSIONS, CLASSES = 3, 3
 MECHANISMS: dict[str, AnyMechanism] = {
     "private_knn": PrivateKnn(k=20, threshold=8, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.3),
     "private_knn_attributes": PrivateKnnAttributes(k=20, tau=2, sigma_vote=1.0, sampling_probability=0.5),
+    "private_knn_mean": PrivateKnnMean(k=20, sigma_mean=0.5, sampling_probability=0.5),
+    "private_knn_median": PrivateKnnMedian(k=20, epsilon=2.0, cells=8, window=1, threshold=3, sampling_probability=0.5),
     "naive_knn": NaiveKnn(k=15, sigma_vote=2.0),
     "ind_knn": IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6),
     "ind_knn_hash": IndKnn(kernel="rbf", threshold=0.5, sigma_label=0.2, sigma_count=3.0, rho=0.6, tables=2, bits=2),

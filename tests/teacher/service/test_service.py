@@ -14,6 +14,7 @@ import pytest
 from teacher import updates
 from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.radius import RadiusNeighbours
+from teacher.mechanisms.regression import PrivateKnnMedian
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.database import Place
 from teacher.privacy.ledger import Ledger
@@ -41,6 +42,7 @@ SEVERAL = {
     "by query": tiny.MECHANISM,
     "prepaid": IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=0.5),
     "by batch": RadiusNeighbours(radius=0.3, epsilon=1.0),
+    "values": PrivateKnnMedian(k=9, sampling_probability=0.5, epsilon=1.0, cells=8, window=2, threshold=3, sigma_screen=5.0),
 }
 
 
@@ -61,6 +63,9 @@ def test_labels_and_receipts_are_those_of_the_teacher_in_process(tmp_path: Path,
     assert [_placed(answers) for answers in here[:2]] == [_placed(answers) for answers in there[:2]]
     assert there[2].receipt == there[0].receipt  # a repeated request finds its finished job
     assert Ledger(tmp_path / "local" / LEDGER).state.results == Ledger(tmp_path / "copy.sqlite").state.results
+    if isinstance(mechanism, PrivateKnnMedian):
+        assert len(set(here[0].labels.tolist())) > 2  # middles of cells, and -1
+        return
     assert set(here[0].labels.tolist()) >= {0, 1, 2}
     if isinstance(mechanism, RadiusNeighbours):
         assert there[0].receipt.charged == {"batch": 1}  # 40 queries in one batch, though the teacher's are of 16
