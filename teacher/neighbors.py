@@ -20,6 +20,7 @@ from wall.errors import InvalidInput
 
 SCORE_BYTES = 256 << 20  # one block of int32 scores that are wanted for all records
 CACHED_BYTES = 8 << 20  # one block of a search: scores that are still in the processor's cache when they are looked at
+SHORT = 200  # a list of one record in so many is short
 TOGETHER = 256  # queries searched together
 AT_ONCE = 1 << 16  # records whose similarity is decided together
 ALONE, STREAM = 40, 17  # in steps of a batch's product with one record: a candidate gathered for one query; reading a record
@@ -207,7 +208,8 @@ class ExactIndex:
         """Fill ``rows`` and ``distances`` (less |q|^2, which does not change the order) within ``bounds``; counts int64 [q]."""
         width, step = rows.shape[1], max(1, -(-len(queries) // self._number_of_threads()))
         parts = [slice(i, i + step) for i in range(0, len(queries), step)]
-        smallest = [Smallest(bounds[p], width) for p in parts]
+        few = SHORT * width <= len(self)
+        smallest = [Smallest(bounds[p], width, few) for p in parts]
 
         def add(kept: Smallest, cross: np.ndarray, first: int) -> None:
             kept.add(cross, self._norms[first : first + cross.shape[1]], first)  # |x - q|^2 - |q|^2

@@ -9,6 +9,7 @@ import numpy as np
 STRIDES = 31, 127  # a first guess of a query's bound looks at every 31st record; primes, as data sets come in periods
 MANY = 1 << 18  # records of which every 127th is enough
 UNBOUNDED = np.iinfo(np.int32).max
+TOGETHER = 16  # queries whose lists are sorted together, in cache
 FEW = 50  # one in so many looked at in vain costs less than adding norms to all
 MOST_HELD = 1 << 22  # survivors that are held before those beyond the m smallest are thrown out
 
@@ -30,12 +31,13 @@ def bounds_of_sample(scores: np.ndarray, m: int, stride: int) -> np.ndarray:
 class Smallest:
     """The ``m`` smallest records of each of some queries by the integer key (score, row), among blocks that come by rising row.
 
-    ``bounds``: int32 [b], b < 2^16; records above a query's bound are not looked at. Whatever the bounds, the blocks' size and
-    the other queries are, ``ordered`` gives the same lists, and tells where a bound was too low for ``m`` of them.
+    ``bounds``: int32 [b], b < 2^16; records above a query's bound are not looked at. ``few``: lists are short beside the records.
+    Whatever these, the blocks' size and the other queries are, ``ordered`` gives the same lists, and tells where a bound was too
+    low for ``m`` of them.
     """
 
-    def __init__(self, bounds: np.ndarray, m: int) -> None:
-        self._bounds, self._m = bounds.copy(), m
+    def __init__(self, bounds: np.ndarray, m: int, few: bool = True) -> None:
+        self._bounds, self._m, self._few = bounds.copy(), m, few
         self._most = max(MOST_HELD, 2 * m * len(bounds))
         self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # of queries uint16, rows int64, scores int32
         self._held = self._blocks = self._vain = 0
@@ -50,7 +52,7 @@ class Smallest:
         if len(self._mask) < cross.size:
             self._mask = np.zeros(-(-cross.size // 8) * 8, dtype=bool)
         self._blocks += 1
-        alike = self._vain * 4 <= self._blocks
+        alike = self._few and self._vain * 4 <= self._blocks
         if alike:
             flat = _up_to(cross, self._bounds - norms.min(), self._mask)
             alike = len(flat) * FEW <= cross.size
@@ -80,12 +82,24 @@ class Smallest:
         """
         queries, rows, scores = self._by_query()
         counts = np.bincount(queries, minlength=len(self._bounds))
-        inside = np.arange(max(self._m, counts.max(initial=0))) < counts[:, None]
-        # Lists are filled up with the largest score: a stable sort leaves the filling last.
-        kept, columns = np.full(inside.shape, scores.max(initial=0), dtype=np.int32), np.zeros(inside.shape, dtype=np.int64)
+        ends = np.concatenate([[0], np.cumsum(counts)])
+        found = np.zeros((len(counts), self._m), dtype=np.int64), np.zeros((len(counts), self._m), dtype=np.int32)
+        for start in range(0, len(counts), TOGETHER):
+            group = slice(start, start + TOGETHER)
+            own = slice(ends[start], ends[min(start + TOGETHER, len(counts))])
+            self._order(counts[group], self._bounds[group], rows[own], scores[own], found[0][group], found[1][group])
+        return np.minimum(counts, self._m), *found
+
+    def _order(self, counts: np.ndarray, bounds: np.ndarray, rows: np.ndarray, scores: np.ndarray, *found: np.ndarray) -> None:
+        """Fill ``found`` (rows and scores, [b, m]) from some queries' survivors, which lie one query's after the other's."""
+        inside = np.arange(max(self._m, counts.max())) < counts[:, None]
+        # Lists are filled up with a score above all of their own, and hardly so: a stable sort leaves the filling last.
+        above = np.minimum(bounds, scores.max(initial=0)) + 1
+        kept, columns = np.repeat(above[:, None], inside.shape[1], axis=1), np.zeros(inside.shape, dtype=np.int64)
         kept[inside], columns[inside] = scores, rows
         order = stable_order(kept)[:, : self._m]
-        return np.minimum(counts, self._m), np.take_along_axis(columns, order, axis=1), np.take_along_axis(kept, order, axis=1)
+        for values, result in zip((columns, kept), found, strict=True):
+            result[:] = np.take_along_axis(values, order, axis=1)
 
     def _by_query(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """All survivors by (query, row)."""

@@ -15,8 +15,8 @@ def scores(seed: int, spread: int, b: int = 7, n: int = 500) -> tuple[np.ndarray
     return rng.integers(-9000, 9000, (b, n)).astype(np.int32), rng.integers(0, spread, n).astype(np.int32)
 
 
-def fed(cross: np.ndarray, norms: np.ndarray, bounds: np.ndarray, m: int, block: int) -> Smallest:
-    kept = Smallest(bounds, m)
+def fed(cross: np.ndarray, norms: np.ndarray, bounds: np.ndarray, m: int, block: int, few: bool = True) -> Smallest:
+    kept = Smallest(bounds, m, few)
     for first in range(0, cross.shape[1], block):
         kept.add(cross[:, first : first + block].copy(), norms[first : first + block], first)
     return kept
@@ -29,10 +29,11 @@ def first_of_sort(cross: np.ndarray, norms: np.ndarray, m: int) -> np.ndarray:
 @pytest.mark.parametrize("spread", [1, 20_000])  # norms alike, and norms that decide
 @pytest.mark.parametrize("block", [1, 64, 500])
 @pytest.mark.parametrize("most", [40, 1 << 22])  # survivors thrown out early and often, and never
-def test_blocks_of_any_size_give_the_sorted_list(monkeypatch, spread: int, block: int, most: int) -> None:
+@pytest.mark.parametrize("few", [False, True])
+def test_blocks_of_any_size_give_the_sorted_list(monkeypatch, spread: int, block: int, most: int, few: bool) -> None:
     monkeypatch.setattr(selection, "MOST_HELD", most)
     cross, norms = scores(1, spread)
-    counts, rows, found = fed(cross, norms, np.full(7, UNBOUNDED, dtype=np.int32), 20, block).ordered()
+    counts, rows, found = fed(cross, norms, np.full(7, UNBOUNDED, dtype=np.int32), 20, block, few).ordered()
     expected = first_of_sort(cross, norms, 20)
     assert counts.tolist() == [20] * 7
     np.testing.assert_array_equal(rows, expected)
