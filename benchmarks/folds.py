@@ -1,0 +1,39 @@
+"""One table and its plots from several comparisons of the same methods, such as the folds of one data set.
+
+    for fold in 0 1 2 3 4; do
+        python benchmarks/radius.py --export banana_$fold.npz --fold $fold
+        labelwall compare --config configs/compare_banana.yaml --data.path banana_$fold.npz --out FOLDER/$fold
+    done
+    python benchmarks/folds.py FOLDER/? --out FOLDER
+
+Medians and ranges are over the folds and seeds of all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1])]
+
+from experiment.compare import render, summarise  # noqa: E402
+from experiment.compare_plots import plots  # noqa: E402
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("comparisons", nargs="+", type=Path, help="folders that `labelwall compare` wrote")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the plots")
+    options = parser.parse_args()
+    cells = [cell for folder in options.comparisons for cell in json.loads((folder / "comparison.json").read_text())["cells"]]
+    rows = summarise(cells)
+    print(render(rows))
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, svg in plots(rows).items():
+        (options.out / f"{name}.svg").write_bytes(svg)
+
+
+if __name__ == "__main__":
+    main()
