@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKERS = "osD^vP*X<>"
+MOST_INSIDE = 6  # lines whose names fit among them; more stand beside the plot
 
 
 def plots(rows: list[dict[str, Any]]) -> dict[str, bytes]:
@@ -73,5 +74,8 @@ def _epsilon_axis(axes: Axes, y: str) -> None:
     axes.set_xlabel("epsilon")
     axes.set_ylabel(y)
     axes.grid(alpha=0.25)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=9)
+    if lines := len(axes.get_legend_handles_labels()[0]):
+        if lines > MOST_INSIDE:
+            axes.legend(fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+        else:
+            axes.legend(fontsize=9)
