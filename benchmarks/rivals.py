@@ -20,7 +20,8 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
-from radius import CLASSES, NAME, RADIUS, Fold, accuracies, draw, folds, plain, plot, table  # noqa: E402
+from radius import Fold, accuracies, draw, folds, plain, plot, table, typical_radius  # noqa: E402
+from tables import TABLES  # noqa: E402
 
 from teacher.baselines.config import DpForest, DpLogisticRegression, DpNaiveBayes, PrivateClassification  # noqa: E402
 from teacher.baselines.private_classifiers import fit_privately  # noqa: E402
@@ -50,19 +51,19 @@ def trained(config: PrivateClassification, epsilon: float) -> Answer:
 
     def answer(voters: Electorate) -> np.ndarray:
         rows, queries = (features.astype(np.float64) / 63 for features in (voters.index.features, voters.queries))
-        return fit_privately(config, rows, voters.labels, num_classes=CLASSES, epsilon=epsilon).predict(queries)
+        return fit_privately(config, rows, voters.labels, num_classes=voters.num_classes, epsilon=epsilon).predict(queries)
 
     return answer
 
 
-def methods(epsilon: float, records: int) -> dict[str, Answer]:
+def methods(epsilon: float, records: int, radius: float) -> dict[str, Answer]:
     """Everything that is compared, at one epsilon. ``records``: of a fold, given to k-NN as in figures 12 to 14."""
     paper, own = ({"accounting": accounting} for accounting in ("component", "local"))
     ours = {
         f"k-NN by a grid (5, 7), k = {K}": BatchKnn(k=K, epsilon=epsilon, records=records, **paper),
         "k-NN by a grid, own clique": BatchKnn(k=K, epsilon=epsilon, records=records, **own),
-        "radius neighbours (3)": RadiusNeighbours(radius=RADIUS, epsilon=epsilon, **paper),
-        "radius neighbours, own clique": RadiusNeighbours(radius=RADIUS, epsilon=epsilon, **own),
+        "radius neighbours (3)": RadiusNeighbours(radius=radius, epsilon=epsilon, **paper),
+        "radius neighbours, own clique": RadiusNeighbours(radius=radius, epsilon=epsilon, **own),
     }
     return {
         f"{K}-NN without privacy": lambda voters: plain(voters, K),
@@ -74,8 +75,9 @@ def methods(epsilon: float, records: int) -> dict[str, Answer]:
 def measure(made: list[Fold]) -> dict[str, list[tuple[float, float]]]:
     """(mean, half of the 95% interval) of each method at each epsilon."""
     lines: dict[str, list[tuple[float, float]]] = {}
+    records, radius = len(made[0].voters.labels), typical_radius(made)
     for epsilon in EPSILONS:
-        for name, answer in methods(epsilon, len(made[0].voters.labels)).items():
+        for name, answer in methods(epsilon, records, radius).items():
             lines.setdefault(name, []).append(accuracies(made, QUERIES, answer, 0))
     return lines
 
@@ -85,9 +87,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("dmkd17"), help="folder for the plot")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    lines = measure(folds(np.random.default_rng(0)))
-    table(f"{NAME}, {QUERIES} queries: accuracy by epsilon", "epsilon", EPSILONS, lines)
-    plot(options.out / "dmkd17_rivals.svg", "epsilon", EPSILONS, {NAME: lines})
+    lines = measure(folds(TABLES["banana"], np.random.default_rng(0)))
+    table(f"banana, {QUERIES} queries: accuracy by epsilon", "epsilon", EPSILONS, lines)
+    plot(options.out / "dmkd17_rivals.svg", "epsilon", EPSILONS, {"banana": lines})
 
 
 if __name__ == "__main__":

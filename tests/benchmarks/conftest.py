@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -31,9 +32,10 @@ def load(monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture
 def radius(load) -> ModuleType:  # type: ignore[no-untyped-def]
     """benchmarks/radius.py with 200 rows in place of KEEL's, one batch a fold and few settings."""
-    _, made = load("figures", "radius")
+    _, tables, made = load("figures", "tables", "radius")
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(200, 2)).astype(np.float32)
-    made.__dict__.update(keel=lambda: (rows, (rows[:, 0] > 0).astype(np.int64)), BATCHES=1, EPSILONS=(1.0,), QUERIES=(5, 9))
-    made.__dict__.update(NEIGHBOURS=(5,), CONVERSION_EPSILONS=(1.0,), RADIUS=0.1)
+    tables.TABLES["banana"] = replace(tables.TABLES["banana"], read=lambda: (rows, (rows[:, 0] > 0).astype(np.int64)))
+    made.__dict__.update(BATCHES=1, EPSILONS=(1.0,), QUERIES=(5, 9))
+    made.__dict__.update(NEIGHBOURS=(5,), CONVERSION_EPSILONS=(1.0,))
     return made

@@ -26,7 +26,7 @@ def test_the_export_is_a_source_of_arrays(radius: ModuleType, tmp_path: Path, mo
     radius.main()
     with np.load(tmp_path / "banana.npz") as stored:
         every = np.vstack([stored[f"{part}_x"] for part in ("private", "public", "test")])
-        assert sorted(map(tuple, every)) == sorted(map(tuple, radius.keel()[0]))
+        assert sorted(map(tuple, every)) == sorted(map(tuple, radius.TABLES["banana"].read()[0]))
         assert {name: len(stored[name]) for name in stored.files} == {
             **dict.fromkeys(("private_x", "private_y", "private_id"), 160),
             **dict.fromkeys(("public_x", "public_y", "test_x", "test_y"), 20),

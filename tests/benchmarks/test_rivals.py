@@ -18,5 +18,5 @@ def test_it_prints_a_line_for_each_method_and_draws_a_plot(
     monkeypatch.setattr(sys, "argv", ["rivals.py", "--out", str(tmp_path)])
     rivals.main()
     printed = capsys.readouterr().out
-    assert [line.split("|")[1].strip() for line in printed.splitlines() if "±" in line] == list(rivals.methods(1.0, 160))
+    assert [line.split("|")[1].strip() for line in printed.splitlines() if "±" in line] == list(rivals.methods(1.0, 160, 0.1))
     assert {path.name for path in tmp_path.iterdir()} == {"dmkd17_rivals.svg"}
