@@ -6,8 +6,8 @@
     python benchmarks/radius.py --export banana.npz     # the same rows for `labelwall run` with the source `arrays`
 
 Five folds, four batches of test rows from each: 20 repeats, means with 95% intervals. Draws are the mechanisms' own. Nothing
-is chosen by accuracy: the radius is the least multiple of 0.005 sides that holds 12.5 records on average, amid the paper's range of
-5 to 20; k, w and the number of candidates are the paper's.
+is chosen by accuracy: the radius is the least multiple of 0.005 sides that holds 12.5 records on average, amid the paper's range
+of 5 to 20; k, w and the number of candidates are the paper's.
 """
 
 from __future__ import annotations
