@@ -16,6 +16,7 @@ from experiment.scores import CELLS, errors, joint_counts
 from student.train import predict_values
 from teacher.privacy.audit import audit
 from tests.experiment import tiny
+from tests.experiment.checks import ask_twice, check_baselines_are_refused, check_one_error
 from wall.values import STEPS, Scale
 
 CONFIG = """
@@ -102,14 +103,9 @@ def test_a_run_answers_learns_reports_and_resumes_for_nothing(folder: Path, caps
 
 
 def test_a_file_of_queries_is_answered_with_values(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.savez("q.npz", x=tiny.rows(9, 7)[0])
-    command = ["predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz", "--quiet"]
-    assert pipeline.main(command) == 0
-    with np.load("a.npz") as stored:
-        assert ((stored["labels"] >= 0) & (stored["labels"] <= STEPS)).all()
-        np.testing.assert_allclose(stored["values"], -10 + stored["labels"] * 40 / STEPS)
-    assert pipeline.main(command) == 0
-    assert "9 of 9 answered, 9 known before" in capsys.readouterr().out
+    stored = ask_twice(folder, capsys)
+    assert ((stored["labels"] >= 0) & (stored["labels"] <= STEPS)).all()
+    np.testing.assert_allclose(stored["values"], -10 + stored["labels"] * 40 / STEPS)
 
 
 def test_a_comparison_scores_by_errors(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,17 +154,11 @@ def test_a_mistake_is_one_clear_error(folder: Path, mistake: str, capsys: pytest
     old, new, name = MISTAKES[mistake]
     assert old in CONFIG
     Path("config.yaml").write_text(CONFIG.replace(old, new))
-    assert pipeline.main(RUN) == 2
-    said = capsys.readouterr().err
-    assert name in said
-    assert "Traceback" not in said
+    check_one_error(RUN, name, capsys)
 
 
 def test_a_baseline_for_classes_is_refused_before_anything_is_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = COMPARISON + "  - {name: x, baseline: {kind: linear_noisy_sgd}, epsilons: [1.0]}\n"
-    Path("compare.yaml").write_text(text)
-    assert pipeline.main(["compare", "--config", "compare.yaml", "--out", "table"]) == 2
-    assert "baseline" in capsys.readouterr().err
+    check_baselines_are_refused(COMPARISON, capsys)
 
 
 def test_scores_are_their_definitions() -> None:
