@@ -96,23 +96,32 @@ class Shard:
         return Records(inputs, labels, held)
 
     def amend(self, named: np.ndarray, added: Records) -> None:
-        """The rows without those of ids ``named`` (int64 [m]), then ``added``; embeddings of a shard that changed are deleted."""
-        rows, scratch = self._directory / ROWS, self._directory / f"{ROWS}.part"
+        """The rows without those of ids ``named`` (int64 [m]), then ``added``; embeddings of a shard that changed are deleted.
+
+        May be done again wherever it was killed: the rows are the old ones, or the new ones, or the new ones still to be renamed.
+        """
+        rows, scratch, left = (self._directory / f"{ROWS}{ending}" for ending in ("", ".part", ".old"))
+        if not rows.exists() and journal(scratch).complete:
+            scratch.rename(rows)
+        for path in (scratch, left):
+            if path.exists():
+                shutil.rmtree(path)
         columns = {name: read(rows, name) for name in COLUMNS} if journal(rows).rows else {}
         kept = np.flatnonzero(~np.isin(columns["ids"], named)) if columns else np.zeros(0, dtype=np.int64)
         gone = len(columns["ids"]) - len(kept) if columns else 0
         if gone == 0 and len(added.ids) == 0:
             return
         self._loaded = None
-        shutil.rmtree(scratch, ignore_errors=True)
         for start in range(0, len(kept), BLOCK):
             part = kept[start : start + BLOCK]
             append(scratch, {name: column[part] for name, column in columns.items()}, start + len(part))
         append(scratch, {"inputs": added.inputs, "labels": added.labels, "ids": added.ids}, len(kept) + len(added.ids))
         finish(scratch)
-        for old in [*self._directory.glob("features-*"), rows]:
-            shutil.rmtree(old, ignore_errors=True)
+        for old in self._directory.glob("features-*"):
+            shutil.rmtree(old)
+        rows.rename(left)
         scratch.rename(rows)
+        shutil.rmtree(left)
 
     def _order(self) -> np.ndarray:
         """Places of the rows by rising id, the first of each: int64 [n]."""
