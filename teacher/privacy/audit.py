@@ -12,6 +12,7 @@ import sqlite3
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from teacher.privacy.accountant import certificates, certified_epsilon
 from teacher.privacy.conversion import round_up
@@ -146,12 +147,12 @@ def _check_entries(rows: list[tuple], finding: Finding) -> None:  # type: ignore
         finding.problems.append(f"an entry can not be understood ({type(error).__name__})")
 
 
-def _fields(kind: str, body: dict) -> set[str] | None:  # type: ignore[type-arg]
+def _fields(kind: str, body: dict[str, Any]) -> set[str] | None:
     """The fields that an entry has, none more and none less."""
     return GENESIS_ALONE if kind == "genesis" and body.get("format") == 2 else KNOWN.get(kind)
 
 
-def _check_adversary(bodies: list[tuple], finding: Finding) -> None:  # type: ignore[type-arg]
+def _check_adversary(bodies: list[tuple[str, dict[str, Any]]], finding: Finding) -> None:
     """Against whom the certificate holds, and whether the entries are those of a budget, or of a register of analysts."""
     finding.adversary = bodies[0][1].get("adversary", POOLED)
     if bodies[0][1]["format"] == 2 and not (finding.adversary == EACH or is_alone(finding.adversary)):

@@ -54,15 +54,11 @@ def build_app(
     custodian's, where the rows lie in shards instead of in ``open_records``. Where the directory's ledger is a register, each
     analyst gets a service over the same rows.
 
-    Raises what reading the private rows raises: for the custodian, before anybody can ask; InvalidInput for analysts with ledgers
-    of their own over shards.
+    Raises what reading the private rows raises, before anybody can ask; InvalidInput for analysts' own ledgers over shards.
     """
     if sharded is not None and custodian.ledger.state.is_register():
         raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
-
-    def report() -> None:
-        (custodian.directory / "errors.log").open("a").write(traceback.format_exc())
-
+    report = partial(_report, custodian.directory / "errors.log")
     guard, turns, state = Guard(keys, Rates(config.requests_per_second)), Turns(), custodian.ledger.state
     plan, room = state.plan, 4 * MIB * max(config.max_request, config.max_extractor)
     assert plan is not None
@@ -91,12 +87,17 @@ def build_app(
         )
 
     service = service_over(custodian, open_records)
-    service.teacher.open()
+    (teacher := service.teacher).open()
     if state.is_register():
-        rows = service.teacher.held
-        service.analysts = Analysts(custodian, service.teacher, lambda opened: service_over(opened, rows), report)
+        service.analysts = Analysts(custodian, teacher, lambda opened: service_over(opened, teacher.held), report)
         service.analysts.finish()
     return create_app(service, report, log)
+
+
+def _report(path: Path) -> None:
+    """Write down the failure that is being handled, for the custodian."""
+    with path.open("a") as file:
+        file.write(traceback.format_exc())
 
 
 def listen(config: ServiceConfig) -> socket.socket:
