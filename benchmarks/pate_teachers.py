@@ -2,8 +2,8 @@
 
     python benchmarks/pate_teachers.py --data ROOT --workers 2
 
-Networks (teacher/cnn_ensemble.py): 250 shards of about 240 images, trained anew in a temporary folder. On a GPU they are trained
-in batches, and a few one by one beside them for comparison.
+Networks (teacher/cnn_ensemble.py): 250 shards of about 240 images, trained anew in a temporary folder. With --device cuda they
+are trained in batches, and a few one by one beside them for comparison.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with MNIST in torchvision's layout")
     parser.add_argument("--teachers", type=int, default=250)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--queries", type=int, default=1000)
     options = parser.parse_args()
     data = DataConfig("mnist", root=str(options.data))
@@ -48,14 +49,15 @@ def main() -> None:
             key=key,
             directory=Path(folder),
             workers=options.workers,
+            device=options.device,
         )
         get_reusable_executor().shutdown(wait=True)  # so that its processes' time is known
         print(f"{options.teachers} networks: {time.perf_counter() - began:.0f} seconds, {_cpu() - used:.0f} CPU seconds")
-    if torch.cuda.is_available():
+    if options.device != "cpu":
         began = time.perf_counter()
         for job in cnn_ensemble._jobs(records, task.num_classes, options.teachers, key)[:ALONE]:
-            cnn_ensemble.train_together([job], torch.device("cuda"))
-        print(f"one by one on the GPU: {(time.perf_counter() - began) / ALONE * options.teachers:.0f} seconds for all")
+            cnn_ensemble.train_together([job], torch.device(options.device))
+        print(f"one by one on {options.device}: {(time.perf_counter() - began) / ALONE * options.teachers:.0f} seconds for all")
     report(ensemble, public.inputs[: options.queries], public.labels[: options.queries], options.teachers)
 
 

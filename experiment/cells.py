@@ -28,13 +28,14 @@ def ask_cells(
     kept: Path,
     batch_size: int,
     workers: int,
+    device: str,
 ) -> Answers:
     """Labels of PUBLIC ``inputs`` by one noisy histogram over clusters of their features.
 
     ``count``: the teacher's. ``kept``: npz file for the clusters, written before the question: a resumed round must send the
     same ones, since others would be charged again. Raises InvalidInput where there are fewer inputs than cells.
     """
-    embedder = Embedder(extractor, probe=inputs[:64], batch_size=batch_size, workers=workers)
+    embedder = Embedder(extractor, probe=inputs[:64], batch_size=batch_size, workers=workers, device=device)
     features, _ = embedder.embed(inputs)
     if not kept.exists():
         _save(kept, cluster(features, mechanism.cells, seed))

@@ -26,6 +26,7 @@ from experiment.scores import ERRORS
 from experiment.whitening import starting_extractor
 from teacher.baselines.config import PrivateClassification
 from teacher.baselines.private_classifiers import require_diffprivlib
+from teacher.embeddings import cache_name
 from teacher.privacy.accountant import require_affordable
 from teacher.privacy.noise import Entropy
 from wall.errors import LabelwallError
@@ -137,7 +138,7 @@ def _answered(
     own = private / cell.folder
     settings = config.run_config(cell.point, cell.seed, str(own))
     spec = starting_extractor(settings, describe(config.data), read_public(config.data).inputs)
-    cache = f"embeddings-{spec.sha256()[:16]}.npz"
+    cache = cache_name(spec, settings.device)
     _link(private / "shared" / cache, own / cache)
     summary: dict[str, Any] = run(settings, place / "run", entropy=entropy, console=console)
     _link(own / cache, private / "shared" / cache)

@@ -19,6 +19,7 @@ from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec
 from wall.sources import DataConfig, Task
 
+DEVICES = ("cpu", "cuda")
 FEATURES, TIMM = ("auto", "hog", "raw", "efficientnet_lite0", "box"), "timm/"  # of the first round
 
 
@@ -106,6 +107,8 @@ class Config:
         threads: CPU threads of torch, a count.
         workers: processes that compute HOG features, a count.
         batch_size: queries charged, answered and recorded together, a count.
+        device: who computes networks, products and lists of the private rows, and networks of the public rows that may be
+            asked: cpu, or cuda, a GPU of this machine.
         scale: where the private rows are held and searched.
     """
 
@@ -128,6 +131,7 @@ class Config:
     threads: int = 2
     workers: int = 2
     batch_size: int = 256
+    device: Literal["cpu", "cuda"] = "cpu"
     scale: ScaleConfig = field(default_factory=ScaleConfig)
 
     def __post_init__(self) -> None:
@@ -136,6 +140,8 @@ class Config:
         for name in ("threads", "workers", "batch_size"):
             if getattr(self, name) < 1:
                 raise InvalidInput(name, "at least 1", getattr(self, name))
+        if self.device not in DEVICES:
+            raise InvalidInput("device", "cpu or cuda", self.device)
         check_features(self.features, self.weights)
         check_box(self.features, self.box)
         check_whitening(self.features, self.whiten)

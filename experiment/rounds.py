@@ -143,6 +143,7 @@ def _ask(experiment: Experiment, number: int, extractor: ExtractorSpec) -> tuple
             kept=experiment.folder.round(number) / "cells.npz",
             batch_size=config.batch_size,
             workers=config.workers,
+            device=config.device,
         )
     else:
         answers = experiment.teacher.answer(Queries(public.inputs[rows], slot=slot))
@@ -157,7 +158,8 @@ def _choose(experiment: Experiment, number: int, extractor: ExtractorSpec, wante
     if config.mechanism_of(number).once_a_round:  # rows cost nothing: every round covers them anew
         return choose_queries(config.seed, number, np.zeros(len(inputs), dtype=np.uint8), wanted)
     if config.choice == "typical":
-        embedder = Embedder(extractor, probe=inputs[:PROBE], batch_size=config.batch_size, workers=config.workers)
+        how = {"batch_size": config.batch_size, "workers": config.workers}
+        embedder = Embedder(extractor, probe=inputs[:PROBE], device=config.device, **how)
         integers, _ = embedder.embed(
             inputs, lambda done, total: experiment.console.progress("features of public rows", done, total)
         )

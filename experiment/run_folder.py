@@ -19,7 +19,7 @@ from wall.errors import LabelwallError, LedgerMismatch
 from wall.messages import ExtractorSpec
 from wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_of
 
-NOT_IDENTITY = ("threads", "workers", "batch_size", "teacher")  # may change between a run and its resumption
+NOT_IDENTITY = ("threads", "workers", "batch_size", "device", "teacher")  # may change between a run and its resumption
 
 
 class RunFolder:

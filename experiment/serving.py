@@ -72,6 +72,7 @@ def app_of(config: Config, service: ServiceConfig, custodian: Custodian, keys: K
         probe=None if no_public else read_public(data).inputs[:PROBE],
         batch_size=config.batch_size,
         workers=config.workers,
+        device=config.device,
     )
 
 

@@ -118,6 +118,7 @@ def local_teacher(
             entropy,
             batch_size=config.batch_size,
             workers=config.workers,
+            device=config.device,
             progress=console.progress,
         )
     finally:

@@ -5,23 +5,27 @@ come from SHAKE-256 of key and number, so seeds are independent of one another a
 constants, so that nothing about one shard depends on how large another is. Hence a record changes one vote at most, as in
 teacher/ensemble.py, whose shards these are. A shard without records votes for class 0.
 
-On a CPU they are trained one by one (batching does not pay there), in as many processes as allowed; on a GPU many at once by
-torch.func. Each is kept in the custodian's directory as soon as it is trained, under a digest of all that it was made from:
-a killed training goes on where it was, and a record that comes or goes costs one training. A file is replaced when its
-shard's records change; what was learned from a removed record goes with it.
+On a CPU they are trained one by one (batching does not pay there), in as many processes as allowed; on an accelerator many at
+once by torch.func, each in the place of its number in batches of one size, beside blanks where no other is missing, so that
+which others are trained does not show. Whether their contents show is tested on made-up images before private ones are
+looked at; where they do, each is trained alone. Each is kept in the custodian's directory as soon as it is trained, under a
+digest of all that it was made from: a killed training goes on where it was, and a record that comes or goes costs one training
+(of a batch). A file is replaced when its shard's records change; what was learned from a removed record goes with it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from teacher.device import device_of, reproducible
 from teacher.embeddings import row_digests
 from teacher.ensemble import shards
 from teacher.records import Records
@@ -32,7 +36,7 @@ VERSION = 1  # raise when the same shard would give another classifier
 STEPS, BATCH = 120, 32  # some 16 passes over 240 rows
 PEAK_RATE, MOMENTUM, DECAY = 0.05, 0.9, 1e-3  # of SGD, falling linearly to 0
 CHANNELS = 16, 32
-TOGETHER = 64  # classifiers trained at once on a GPU, a constant
+TOGETHER = 64  # classifiers trained at once on an accelerator, a constant
 ASKED_AT_ONCE = 256
 
 Progress = Callable[[int, int], None]
@@ -42,7 +46,8 @@ Weights = dict[str, torch.Tensor]
 class CnnEnsemble:
     """``teachers`` networks over images, trained at once or read from ``directory``, the custodian's own.
 
-    ``records``: images. ``key``: of the shards and of all seeds. ``workers``: processes, on a CPU.
+    ``records``: images. ``key``: of the shards and of all seeds. ``workers``: processes, on a CPU. ``device``: type of the one
+    that trains them; another one's classifiers are others. Votes are counted on the CPU.
     Raises InvalidInput for feature vectors and for images below 8 x 8 pixels.
     """
 
@@ -55,14 +60,15 @@ class CnnEnsemble:
         key: bytes,
         directory: Path,
         workers: int = 1,
+        device: str = "cpu",
         progress: Progress | None = None,
     ) -> None:
         shape = records.inputs.shape[1:]
         if len(shape) != 3 or min(shape[:2]) < 8:
             raise InvalidInput("mechanism.classifier", "linear for feature vectors and for images below 8 x 8 pixels", "cnn")
         self._num_classes = num_classes
-        jobs = _jobs(records, num_classes, teachers, key)
-        self._weights = _kept_or_trained(jobs, directory, workers, progress)
+        jobs = _jobs(records, num_classes, teachers, key, device)
+        self._weights = _kept_or_trained(jobs, directory, partial(_trained, jobs, workers, device_of(device)), progress)
 
     def __repr__(self) -> str:
         return f"CnnEnsemble(teachers={len(self._weights)})"
@@ -91,6 +97,7 @@ class Job:
     """One classifier to be: ``inputs`` uint8 [n, h, w, c] and ``labels`` int64 [n] of its shard in order of their ids."""
 
     name: str
+    number: int
     seed: bytes = field(repr=False)
     inputs: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
@@ -98,7 +105,7 @@ class Job:
     digest: bytes = field(repr=False)
 
 
-def _jobs(records: Records, num_classes: int, teachers: int, key: bytes) -> list[Job]:
+def _jobs(records: Records, num_classes: int, teachers: int, key: bytes, device: str = "cpu") -> list[Job]:
     digests, shard = row_digests(records), shards(records.ids, key, teachers)
     order = np.argsort(records.ids, kind="stable")
     jobs = []
@@ -106,12 +113,18 @@ def _jobs(records: Records, num_classes: int, teachers: int, key: bytes) -> list
         rows = order[shard[order] == number]
         settings = f"cnn {VERSION} {num_classes} {teachers} {number} {records.inputs.shape[1:]} "
         seed = hashlib.blake2b(settings.encode(), key=key).digest()
-        digest = hashlib.blake2b(seed + b"".join(digests[row] for row in rows)).digest()
-        jobs.append(Job(f"{teachers}-{number}.npz", seed, records.inputs[rows], records.labels[rows], num_classes, digest))
+        digest = hashlib.blake2b(f"{device} ".encode() + seed + b"".join(digests[row] for row in rows)).digest()
+        name = f"{teachers}-{number}.npz"
+        jobs.append(Job(name, number, seed, records.inputs[rows], records.labels[rows], num_classes, digest))
     return jobs
 
 
-def _kept_or_trained(jobs: list[Job], directory: Path, workers: int, progress: Progress | None) -> list[Weights]:
+def _kept_or_trained(
+    jobs: list[Job],
+    directory: Path,
+    trained: Callable[[list[Job]], Iterator[tuple[Job, Weights]]],
+    progress: Progress | None,
+) -> list[Weights]:
     folder = _folder(directory)
     folder.mkdir(mode=0o700, exist_ok=True)
     for part in folder.glob("*.part"):
@@ -120,7 +133,7 @@ def _kept_or_trained(jobs: list[Job], directory: Path, workers: int, progress: P
     missing = [job for job in jobs if found[job.name] is None]
     for job in missing:
         (folder / job.name).unlink(missing_ok=True)  # of other rows: gone before anything else can fail
-    for done, (job, weights) in enumerate(_trained(missing, workers), start=1):
+    for done, (job, weights) in enumerate(trained(missing), start=1):
         _save(folder / job.name, job.digest, weights)
         found[job.name] = weights
         if progress is not None:
@@ -128,18 +141,48 @@ def _kept_or_trained(jobs: list[Job], directory: Path, workers: int, progress: P
     return [kept for job in jobs if (kept := found[job.name]) is not None]
 
 
-def _trained(jobs: list[Job], workers: int) -> Iterator[tuple[Job, Weights]]:
-    """Each job with its weights, in order, as soon as they are there."""
+def _trained(everyone: list[Job], workers: int, device: torch.device, missing: list[Job]) -> Iterator[tuple[Job, Weights]]:
+    """Each job that is missing with its weights, in order, as soon as they are there."""
     from joblib import Parallel, delayed
 
-    if torch.cuda.is_available():
-        for start in range(0, len(jobs), TOGETHER):
-            part = jobs[start : start + TOGETHER]
-            yield from zip(part, train_together(part, torch.device("cuda")), strict=True)
+    if device.type != "cpu" and missing:
+        yield from _in_batches(missing, min(TOGETHER, len(everyone)), device)
         return
     # max_nbytes: private rows go to a process through a pipe, never through a file of the system's temporary folder
-    alone = Parallel(n_jobs=min(workers, max(1, len(jobs))), return_as="generator", max_nbytes=None)
-    yield from zip(jobs, alone(delayed(train_alone)(job) for job in jobs), strict=True)
+    alone = Parallel(n_jobs=min(workers, max(1, len(missing))), return_as="generator", max_nbytes=None)
+    yield from zip(missing, alone(delayed(train_alone)(job) for job in missing), strict=True)
+
+
+def _in_batches(missing: list[Job], size: int, device: torch.device) -> Iterator[tuple[Job, Weights]]:
+    """Jobs by rising number, always ``size`` at once; one at once where the device lets others' contents show."""
+    if size > 1 and company_shows(missing[0], size, device):
+        size = 1
+    batches: dict[int, list[Job]] = {}
+    for job in missing:
+        batches.setdefault(job.number // size, []).append(job)
+    for batch in batches.values():
+        places = [job.number % size for job in batch]
+        together = [_blank(batch[0])] * size
+        for place, job in zip(places, batch, strict=True):
+            together[place] = job
+        found = train_together(together, device)
+        yield from ((job, found[place]) for place, job in zip(places, batch, strict=True))
+
+
+def company_shows(like: Job, size: int, device: torch.device) -> bool:
+    """Whether a bit of a classifier differs with those beside it, tried with PUBLIC made-up images of the shape of ``like``'s."""
+    shape, labels = (2 * BATCH, *like.inputs.shape[1:]), np.arange(2 * BATCH) % like.num_classes
+    seeds = [bytes([place]) for place in range(size)]
+    pixels = [(256 * _uniform(seed, int(np.prod(shape)))).astype(np.uint8).reshape(shape) for seed in seeds]
+    made = [replace(like, seed=seed, inputs=inputs, labels=labels) for seed, inputs in zip(seeds, pixels, strict=True)]
+    among = train_together(made, device)
+    beside_blanks = train_together([job if place % 2 else _blank(like) for place, job in enumerate(made)], device)
+    return any(not torch.equal(among[p][name], beside_blanks[p][name]) for p in range(1, size, 2) for name in among[p])
+
+
+def _blank(like: Job) -> Job:
+    """A classifier of nobody."""
+    return replace(like, inputs=like.inputs[:0], labels=like.labels[:0])
 
 
 def train_alone(job: Job) -> Weights:
@@ -153,12 +196,13 @@ def train_alone(job: Job) -> Weights:
 
 
 def train_together(jobs: list[Job], device: torch.device) -> list[Weights]:
-    """Many classifiers at once: the same steps, batched by torch.func."""
+    """Many classifiers at once: the same steps, batched by torch.func, with kernels that give the same bits each time."""
     starts = [_start(job) for job in jobs]
     weights = {name: torch.stack([start[0][name] for start in starts]).to(device) for name in starts[0][0]}
     pixels = torch.stack([start[1] for start in starts], dim=1).to(device)
     labels = torch.stack([start[2] for start in starts], dim=1).to(device)
-    found = _descend(torch.vmap(torch.func.grad(_loss)), weights, pixels, labels)
+    with reproducible():
+        found = _descend(torch.vmap(torch.func.grad(_loss)), weights, pixels, labels)
     return [{name: tensor[row].cpu() for name, tensor in found.items()} for row in range(len(jobs))]
 
 

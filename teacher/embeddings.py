@@ -29,11 +29,16 @@ class Embedded:
     ids: np.ndarray = field(repr=False)
 
 
+def cache_name(spec: ExtractorSpec, device: str) -> str:
+    """Of the file with one extractor's embeddings as one type of device computes them: another's may differ by a step."""
+    return f"embeddings-{spec.sha256()[:16]}-{device}.npz"
+
+
 def embed_records(
     directory: Path, records: Records, spec: ExtractorSpec, embedder: Embedder, progress: Callable[[int, int], None]
 ) -> Embedded:
     """The records' embeddings; what the cache in ``directory`` was made for, record by record, is not computed again."""
-    cache, digests = directory / f"embeddings-{spec.sha256()[:16]}.npz", row_digests(records)
+    cache, digests = directory / cache_name(spec, embedder.device), row_digests(records)
     _forget(directory, set(digests), cache)
     known = _load(cache)
     place = {digest: i for i, digest in enumerate(known.digests)} if known else {}

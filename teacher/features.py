@@ -29,14 +29,17 @@ class Embedder:
     multiplies the fixed scale of teacher.hog for "hog" and max(63, 16 sqrt(d)) for "raw"; for a network it is the whole factor.
     ``probe``: PUBLIC inputs on which a network is tested for slot independence when it is loaded; where a bit of a row's
     output depends on its company, or nothing is given to test with, the network runs one row at a time. ``batch_size``:
-    rows of the one padded shape a network sees. ``workers``: processes for HOG.
+    rows of the one padded shape a network sees. ``workers``: processes for HOG. ``device``: type of the one that computes
+    networks, and on which they are tested; all else is computed by the processor.
 
-    Raises InvalidInput for inputs or a spec of another shape.
+    Raises InvalidInput for inputs or a spec of another shape, and for a device that is not there.
     """
 
-    def __init__(self, spec: ExtractorSpec, *, probe: np.ndarray | None, batch_size: int = 256, workers: int = 1) -> None:
+    def __init__(
+        self, spec: ExtractorSpec, *, probe: np.ndarray | None, batch_size: int = 256, workers: int = 1, device: str = "cpu"
+    ) -> None:
         self.spec, self.probe, self.batch_size, self._workers = spec, probe, batch_size, workers
-        self._network = None
+        self._network, self.device = None, "cpu"  # that computes this extractor
         if spec.backbone == "box" and not len(spec.mean) == len(spec.std) == spec.input_shape[-1]:
             raise InvalidInput("extractor.mean, std", f"{spec.input_shape[-1]} numbers, one a dimension", len(spec.mean))
         if spec.backbone == "box" and spec.axes:
@@ -45,7 +48,7 @@ class Embedder:
             return
         from teacher.network import FixedShapeNetwork  # torch
 
-        self._network = FixedShapeNetwork(spec, batch_size)
+        self._network, self.device = FixedShapeNetwork(spec, batch_size, device), device
         if probe is None or len(probe) == 0 or not self._network.slot_independent(self._checked(probe)):
             self.batch_size, self._network = 1, self._network.one_at_a_time()
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from teacher.kernels import Select, Similar
-
-if TYPE_CHECKING:
-    from teacher.neighbors import ExactIndex
 
 
 class Index(Protocol):
@@ -43,9 +40,26 @@ class Index(Protocol):
         ...
 
 
+class WholeIndex(Index, Protocol):
+    """An index whose records' features this process has: what can be counted, or merged with other records' lists."""
+
+    @property
+    def features(self) -> np.ndarray:
+        """In the order they were given, int8 [n, d]."""
+        ...
+
+    def nearest(self, queries: np.ndarray, m: int) -> Nearest:
+        """As ``prefix``, with squared distances; nothing is kept."""
+        ...
+
+    def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
+        """Squared distances of each of ``queries`` (int8 [q, d]) to all records, in the order they were given: int32 [n] each."""
+        ...
+
+
 # What some records with their labels add up to: int64 of a shape that does not depend on them. Of disjoint sets of records, the
 # results add up to the result of their union.
-Count = Callable[["ExactIndex", np.ndarray], np.ndarray]
+Count = Callable[[WholeIndex, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,17 +41,10 @@ class ExactIndex:
     """
 
     def __init__(self, features: np.ndarray, ids: np.ndarray, *, product: str | None = None, threads: int | None = None) -> None:
-        check_features("features", features)
-        if ids.dtype != np.int64 or ids.shape != features.shape[:1]:
-            raise InvalidInput("ids", "int64, one for each row of `features`", f"{ids.dtype} {list(ids.shape)}")
-        order = np.argsort(ids, kind="stable")
-        if (np.diff(ids[order]) == 0).any():
-            raise InvalidInput("ids", "unique", "duplicates")
-        # Internal rows ascend by id, so that a stable sort by distance alone breaks ties by id.
-        self._order = None if (np.diff(ids) > 0).all() else order
-        self._features = np.ascontiguousarray(features if self._order is None else features[order])
+        self._order = order_by_id(features, ids)
+        self._features = np.ascontiguousarray(features if self._order is None else features[self._order])
         self.ids = ids
-        self._norms = _squared_norms(self._features)
+        self._norms = squared_norms(self._features)
         self._stride = stride_of(len(ids))
         self._sample = np.ascontiguousarray(self._features[:: self._stride])
         self._product, self._threads = choose_product(product), threads
@@ -103,7 +96,7 @@ class ExactIndex:
         are computed one query at a time where that is less work than one product of the whole batch with all records.
         """
         check_features("queries", queries, self.dimensions)
-        norms = _squared_norms(queries).tolist()
+        norms = squared_norms(queries).tolist()
         if hashing is not None:
             return self._similar_hashed(queries, norms, select, self._hashed(hashing))
 
@@ -142,14 +135,14 @@ class ExactIndex:
                 numbers, parts = range(start, start + len(part)), []
                 for first, cross in self._blocks(part, AT_ONCE):
                     parts.append(list(mapped(whole, numbers, [first] * len(part), cross)))
-                found += [self._outward(_joined(of_query)) for of_query in zip(*parts, strict=True)]
-                found += [_joined(()) for _ in part if not parts]
+                found += [self._outward(joined(of_query)) for of_query in zip(*parts, strict=True)]
+                found += [joined(()) for _ in part if not parts]
         return found
 
     def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
         """Squared distances of each of ``queries`` (int8 [q, d]) to all records, in the order they were given: int32 [n] each."""
         check_features("queries", queries, self.dimensions)
-        norms = _squared_norms(queries)
+        norms = squared_norms(queries)
         together = max(1, SCORE_BYTES // (4 * max(1, len(self))))
         for start in range(0, len(queries), together):
             cross = np.empty((len(part := queries[start : start + together]), len(self)), dtype=np.int32)
@@ -194,7 +187,7 @@ class ExactIndex:
                 more = np.empty((len(short), width), dtype=np.int64), np.empty((len(short), width), dtype=np.int32)
                 self._select(queries[short], np.full(len(short), UNBOUNDED, dtype=np.int32), *more)
                 rows[short], distances[short] = more
-        distances += _squared_norms(queries)[:, None]
+        distances += squared_norms(queries)[:, None]
         return Nearest(rows if self._order is None else self._order[rows], distances)
 
     def _guessed(self, queries: np.ndarray, width: int) -> np.ndarray:
@@ -237,7 +230,7 @@ class ExactIndex:
         return self._threads or _default_threads()
 
 
-def _joined(parts: Sequence[Similar]) -> Similar:
+def joined(parts: Sequence[Similar]) -> Similar:
     """What blocks of rising rows select."""
     if len(parts) == 1:
         return parts[0]
@@ -324,13 +317,27 @@ def _default_threads() -> int:
     return torch.get_num_threads()
 
 
-def _squared_norms(features: np.ndarray) -> np.ndarray:
+def squared_norms(features: np.ndarray) -> np.ndarray:
     """int32 [n]; at most 4000 * 63^2. In blocks, so that no wide copy of all rows exists."""
     norms = np.empty(len(features), dtype=np.int32)
     for start in range(0, len(features), 4096):
         wide = features[start : start + 4096].astype(np.int32)
         norms[start : start + 4096] = np.einsum("ij,ij->i", wide, wide)
     return norms
+
+
+def order_by_id(features: np.ndarray, ids: np.ndarray) -> np.ndarray | None:
+    """Rows by rising id, int64 [n], or None where they lie so. Raises InvalidInput unless records can be searched.
+
+    An index holds its rows in this order, so that a stable sort by distance alone breaks ties by id.
+    """
+    check_features("features", features)
+    if ids.dtype != np.int64 or ids.shape != features.shape[:1]:
+        raise InvalidInput("ids", "int64, one for each row of `features`", f"{ids.dtype} {list(ids.shape)}")
+    order = np.argsort(ids, kind="stable")
+    if (np.diff(ids[order]) == 0).any():
+        raise InvalidInput("ids", "unique", "duplicates")
+    return None if (np.diff(ids) > 0).all() else order
 
 
 def check_queries(queries: np.ndarray, m: int, dimensions: int) -> None:

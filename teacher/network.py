@@ -7,26 +7,32 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from teacher.device import device_of, reproducible
 from wall.backbones import Backbone, load, preprocess
+from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec
 
 Progress = Callable[[int, int], None]
 
 
 class FixedShapeNetwork:
-    """``features(inputs)`` of a backbone in eval mode, float32, always on batches of ``batch_size`` rows.
+    """``features(inputs)`` of a backbone in eval mode, float32, always on batches of ``batch_size`` rows, on one ``device``.
 
     A float network's rounding depends on the batch's shape, so there is one shape, padded with rows of zeros; it may also
-    depend on the slot in the batch, so ``slot_independent`` tests that on public rows.
+    depend on the slot in the batch, so ``slot_independent`` tests that on public rows, on the device.
+
+    Raises InvalidInput where the device is not there, or has no deterministic kernels for the network.
     """
 
-    def __init__(self, spec: ExtractorSpec, batch_size: int, backbone: Backbone | None = None) -> None:
-        self._spec, self._batch_size = spec, batch_size
-        self._backbone = load(spec) if backbone is None else backbone
+    def __init__(self, spec: ExtractorSpec, batch_size: int, device: str = "cpu", backbone: Backbone | None = None) -> None:
+        self._spec, self._batch_size, self._device = spec, batch_size, device_of(device)
+        self._backbone = (load(spec) if backbone is None else backbone).to(self._device)
+        if device != "cpu":
+            self._tried()
 
     def one_at_a_time(self) -> FixedShapeNetwork:
         """The same network on batches of one row: no company, no slot."""
-        return FixedShapeNetwork(self._spec, 1, self._backbone)
+        return FixedShapeNetwork(self._spec, 1, self._device.type, self._backbone)
 
     def features(self, inputs: np.ndarray, progress: Progress | None = None) -> np.ndarray:
         """float32 [n, d] of raw inputs [n, ...]."""
@@ -53,9 +59,18 @@ class FixedShapeNetwork:
     def _batch(self, rows: np.ndarray) -> np.ndarray:
         padded = np.zeros((self._batch_size, *self._spec.input_shape), dtype=rows.dtype)
         padded[: len(rows)] = rows
-        with torch.inference_mode():
-            x = preprocess(padded, self._spec.mean, self._spec.std)
-            return self._backbone.features(x).to(torch.float32).numpy()
+        with torch.inference_mode(), reproducible():
+            x = preprocess(padded, self._spec.mean, self._spec.std).to(self._device)
+            return self._backbone.features(x).to(torch.float32).cpu().numpy()
+
+    def _tried(self) -> None:
+        """One batch of padding: a kernel that is missing, or is not deterministic, is met before a private row is."""
+        image = len(self._spec.input_shape) == 3
+        try:
+            self._batch(np.zeros((0, *self._spec.input_shape), dtype=np.uint8 if image else np.float32))
+        except RuntimeError as error:
+            rule = f"a network that {self._device.type} computes by deterministic kernels"
+            raise InvalidInput("extractor.backbone", rule, self._spec.backbone) from error
 
 
 def _same_bits(left: np.ndarray, right: np.ndarray) -> bool:

@@ -13,6 +13,8 @@ import numpy as np
 
 from teacher import updates
 from teacher.cnn_ensemble import CnnEnsemble, forget_classifiers
+from teacher.device import device_of
+from teacher.device_index import index_on
 from teacher.embeddings import Embedded, embed_records, forget
 from teacher.ensemble import Ensemble, shard_key
 from teacher.features import Embedder
@@ -26,7 +28,6 @@ from teacher.mechanisms.multilabel import GnmaxAttributes
 from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from teacher.mechanisms.registry import answers_with, from_slot
 from teacher.mechanisms.reverse_knn import HISTOGRAM, ReverseKnn
-from teacher.neighbors import ExactIndex
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.noise import Entropy
 from teacher.records import Records
@@ -61,6 +62,9 @@ class Teacher:
         batch_size: queries charged, searched and recorded together; a crash costs at most one batch of charges. A batch mechanism
             takes all new queries of a call together.
         workers: processes that compute features.
+        device: type of the one that computes networks, products and lists: cpu, or an accelerator of this machine.
+
+    Raises InvalidInput for a device that is not there.
     """
 
     def __init__(
@@ -73,13 +77,15 @@ class Teacher:
         *,
         batch_size: int = 256,
         workers: int = 1,
+        device: str = "cpu",
         progress: Progress = quiet,
     ) -> None:
+        device_of(device)
         if entropy.unsafe and not ledger.state.unsafe:
             raise InvalidInput("entropy", "the system's for a ledger that certifies a guarantee", "a test tape")
         self._open_records, self._ledger, self._directory = open_records, ledger, directory
         self._num_classes, self._entropy, self._progress = num_classes, entropy, progress
-        self._batch_size, self._workers = batch_size, workers
+        self._batch_size, self._workers, self.device = batch_size, workers, device
         assert ledger.state.plan is not None
         self._mechanisms = [from_slot(slot) for slot in ledger.state.plan.slots]
         kinds = {answers_with(mechanism) for mechanism in self._mechanisms}
@@ -102,12 +108,16 @@ class Teacher:
         Raises InvalidInput for an extractor that is not allow-listed or does not fit.
         """
         with self._lock:
-            embedder = Embedder(spec, probe=probe, batch_size=self._batch_size, workers=self._workers)
+            embedder = self.embedder(spec, probe)
             self._embed(spec, embedder)
             self._embedder, self._spec = embedder, spec
             path = self._directory / f"answered-{spec.sha256()[:16]}.bin"
             self._released = Released(path, self._index.dimensions)
             self._ledger.use_extractor(spec.sha256(), spec.public_fields())
+
+    def embedder(self, spec: ExtractorSpec, probe: np.ndarray | None) -> Embedder:
+        """What computes features under an extractor here; see ``use_extractor``."""
+        return Embedder(spec, probe=probe, batch_size=self._batch_size, workers=self._workers, device=self.device)
 
     def open(self) -> None:
         """Read the private rows now, so that the custodian meets a missing file, and no caller does."""
@@ -194,7 +204,8 @@ class Teacher:
         """Make the index, the labels by its rows, and what else votes."""
         records = self._opened()
         embedded = embed_records(self._directory, records, spec, embedder, self._embedding)
-        self._index, self._labels = ExactIndex(embedded.features, embedded.ids), embedded.labels
+        index = index_on(device_of(self.device), embedded.features, embedded.ids)
+        self._index, self._labels = index, embedded.labels
         self._ensembles = {size: self._ensemble(embedded, size) for size in self._ensemble_sizes("linear")}
         self._networks = {size: self._cnns(records, size) for size in self._ensemble_sizes("cnn")}
         if self._individual:
@@ -341,6 +352,7 @@ class Teacher:
             key=shard_key(self._directory),
             directory=self._directory,
             workers=self._workers,
+            device=self.device,
             progress=self._training,
         )
 

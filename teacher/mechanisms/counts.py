@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from teacher.index import WholeIndex
 from teacher.mechanisms.radii import cell_numbers
-from teacher.neighbors import ExactIndex
 from wall.cells import nearest_cells
 
 
@@ -26,7 +26,7 @@ class CellVotes:
     neighbours: int
     num_classes: int
 
-    def __call__(self, index: ExactIndex, labels: np.ndarray) -> np.ndarray:
+    def __call__(self, index: WholeIndex, labels: np.ndarray) -> np.ndarray:
         features = index.features
         votes = np.zeros((*self.cells.shape[:2], self.num_classes), dtype=np.int64)
         for counts, centers in zip(votes, self.cells, strict=True):
@@ -45,7 +45,7 @@ class BallVotes:
     squared_radii: np.ndarray = field(repr=False)
     num_classes: int
 
-    def __call__(self, index: ExactIndex, labels: np.ndarray) -> np.ndarray:
+    def __call__(self, index: WholeIndex, labels: np.ndarray) -> np.ndarray:
         votes = np.zeros((len(self.queries), self.num_classes), dtype=np.int64)
         for counts, squared, reach in zip(votes, index.distances(self.queries), self.squared_radii.tolist(), strict=True):
             counts += np.bincount(labels[squared <= reach], minlength=self.num_classes)
@@ -62,7 +62,7 @@ class BallCounts:
     queries: np.ndarray = field(repr=False)
     squared_radii: np.ndarray = field(repr=False)
 
-    def __call__(self, index: ExactIndex, labels: np.ndarray) -> np.ndarray:
+    def __call__(self, index: WholeIndex, labels: np.ndarray) -> np.ndarray:
         counts = np.zeros((len(self.queries), len(self.squared_radii)), dtype=np.int64)
         for row, squared in zip(counts, index.distances(self.queries), strict=True):
             nearest = np.searchsorted(self.squared_radii, squared)  # the first radius that reaches the record
@@ -76,5 +76,5 @@ class GridCounts:
 
     cells: int
 
-    def __call__(self, index: ExactIndex, labels: np.ndarray) -> np.ndarray:
+    def __call__(self, index: WholeIndex, labels: np.ndarray) -> np.ndarray:
         return np.bincount(cell_numbers(index.features, self.cells), minlength=self.cells**index.dimensions)

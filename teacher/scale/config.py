@@ -48,12 +48,14 @@ class ScaleConfig:
             this process's memory.
         ray_address: of a running Ray cluster that asks for a token, as HOST:PORT; null: workers on this machine.
         threads: CPU threads of a Ray worker, a count.
+        gpus: of a GPU that a Ray worker is given where the device is no CPU (a share below 1, or a count).
     """
 
     backend: Literal["local", "ray"] = "local"
     shards: int = 0
     ray_address: str | None = None
     threads: int = 1
+    gpus: float = 1.0
 
     def __post_init__(self) -> None:
         if self.backend not in ("local", "ray"):
@@ -65,3 +67,5 @@ class ScaleConfig:
             raise InvalidInput("scale.ray_address", "left out without the backend ray", self.ray_address)
         if not 1 <= self.threads <= 1024:
             raise InvalidInput("scale.threads", "from 1 to 1024", self.threads)
+        if not (0 < self.gpus <= 1 or self.gpus in range(1, 17)):
+            raise InvalidInput("scale.gpus", "a share of at most 1, or a count up to 16", self.gpus)

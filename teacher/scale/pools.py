@@ -34,22 +34,33 @@ class Pool(Protocol):
 class LocalPool:
     """All shards in this process, one after the other; a search uses all of its threads."""
 
-    def __init__(self, directories: Sequence[Path]) -> None:
-        self._shards = [Shard(str(directory)) for directory in directories]
+    def __init__(self, directories: Sequence[Path], device: str = "cpu") -> None:
+        self._shards = [Shard(str(directory), device=device) for directory in directories]
 
     def ask(self, requests: Sequence[Request[T]]) -> list[T]:
         return [shard.do(request) for shard, request in zip(self._shards, requests, strict=True)]
 
 
 class RayPool:
-    """An actor for each shard. One that dies is started again by Ray and does its request once more: requests may be repeated."""
+    """An actor for each shard. One that dies is started again by Ray and does its request once more: requests may be repeated.
 
-    def __init__(self, directories: Sequence[Path], config: ScaleConfig) -> None:
+    Raises InvalidInput where Ray has fewer GPUs than the workers are to share: it would wait for more without end.
+    """
+
+    def __init__(self, directories: Sequence[Path], config: ScaleConfig, device: str = "cpu") -> None:
         ray = connected(config)
+        gpus = 0.0 if device == "cpu" else config.gpus
+        if gpus * len(directories) > (held := ray.cluster_resources().get("GPU", 0)):
+            raise InvalidInput("scale.gpus", f"at most {held} over `scale.shards`", config.gpus)
         actor = ray.remote(Shard)
-        options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": TRIES}  # as many shards on a machine as one likes
+        options = {
+            "num_cpus": 0,
+            "num_gpus": gpus,
+            "max_restarts": -1,
+            "max_task_retries": TRIES,
+        }  # as many shards on a machine as one likes
         self.actors: list[ActorHandle[Shard]] = [
-            actor.options(**options).remote(str(directory.absolute()), config.threads) for directory in directories
+            actor.options(**options).remote(str(directory.absolute()), config.threads, device) for directory in directories
         ]
 
     def ask(self, requests: Sequence[Request[T]]) -> list[T]:

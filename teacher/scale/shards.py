@@ -32,11 +32,13 @@ class Shards:
 
     ``directory``: the custodian's; every worker sees it under the same path. ``input_shape``: of a row. Memory: two blocks of
     rows while they are taken in; a block, and what an extractor makes of it, in each worker that embeds; afterwards the features,
-    read through the system's cache, and ``ShardedIndex``.
+    read through the system's cache, and ``ShardedIndex``. ``device``: type of the one that computes in every worker.
     """
 
-    def __init__(self, directory: Path, config: ScaleConfig, stream: Stream, input_shape: tuple[int, ...]) -> None:
-        self._directory, self._config, self._stream = directory, config, stream
+    def __init__(
+        self, directory: Path, config: ScaleConfig, stream: Stream, input_shape: tuple[int, ...], device: str = "cpu"
+    ) -> None:
+        self._directory, self._config, self._stream, self._device = directory, config, stream, device
         self._root = directory / f"shards-{config.shards}"
         self._folders = [self._root / f"{number:04d}" for number in range(config.shards)]
         self._key = shard_key(directory)
@@ -53,7 +55,8 @@ class Shards:
             if other != self._root:
                 shutil.rmtree(other)  # another number of shards: copies of private rows that nobody would clean
         self._take_in(progress)
-        self._pool = RayPool(self._folders, self._config) if self._config.backend == "ray" else LocalPool(self._folders)
+        ray = self._config.backend == "ray"
+        self._pool = RayPool(self._folders, self._config, self._device) if ray else LocalPool(self._folders, self._device)
 
     def apply(self, named: np.ndarray, added: Records) -> None:
         """Make the shards hold the data source's rows less those ``named`` (int64 [m] ids), and ``added``. Durable."""

@@ -24,7 +24,7 @@ class ShardedTeacher(Teacher):
         stream: the private rows, block by block; read when they are not in shards yet.
         scale: how many shards, and who searches them.
         input_shape: of a raw row, public.
-        ledger, directory, num_classes, entropy, batch_size, workers, progress: as the Teacher's.
+        ledger, directory, num_classes, entropy, batch_size, workers, device, progress: as the Teacher's.
 
     Raises InvalidInput where a mechanism of the plan needs all rows in one process.
     """
@@ -41,12 +41,22 @@ class ShardedTeacher(Teacher):
         input_shape: tuple[int, ...],
         batch_size: int = 256,
         workers: int = 1,
+        device: str = "cpu",
         progress: Progress = quiet,
     ) -> None:
-        self._shards = Shards(directory, scale, stream, input_shape)
+        self._shards = Shards(directory, scale, stream, input_shape, device)
         nothing = self._shards.like
-        place = directory, num_classes, entropy
-        super().__init__(lambda: nothing, ledger, *place, batch_size=batch_size, workers=workers, progress=progress)
+        super().__init__(
+            lambda: nothing,
+            ledger,
+            directory,
+            num_classes,
+            entropy,
+            batch_size=batch_size,
+            workers=workers,
+            device=device,
+            progress=progress,
+        )
         for mechanism in self._mechanisms:
             require_sharded(mechanism)
 

@@ -10,8 +10,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from teacher.device import device_of
+from teacher.device_index import index_on
 from teacher.features import Embedder
-from teacher.neighbors import ExactIndex
+from teacher.index import WholeIndex
 from teacher.records import Records
 from teacher.scale.growing import append, finish, journal, read
 from wall.errors import LabelwallError
@@ -33,12 +35,12 @@ class ShardFailed(LabelwallError):
 class Shard:
     """The rows in ``directory``. It keeps no state that its files do not hold, so that a restarted worker goes on.
 
-    ``threads``: of torch in a process of its own; None leaves this process's number.
+    ``threads``: of torch in a process of its own; None leaves this process's number. ``device``: type of the one that computes.
     """
 
-    def __init__(self, directory: str, threads: int | None = None) -> None:
-        self._directory = Path(directory)
-        self._loaded: tuple[str, ExactIndex, np.ndarray] | None = None
+    def __init__(self, directory: str, threads: int | None = None, device: str = "cpu") -> None:
+        self._directory, self._device = Path(directory), device
+        self._loaded: tuple[str, WholeIndex, np.ndarray] | None = None
         self._embedder: tuple[str, Embedder] | None = None
         if threads is not None:
             import torch
@@ -69,7 +71,7 @@ class Shard:
             part = order[done : done + BLOCK]
             inputs = read(rows, "inputs")[part] if len(order) else np.zeros((0, *spec.input_shape), dtype=_dtype(spec))
             if self._embedder is None or self._embedder[0] != spec.sha256():
-                self._embedder = spec.sha256(), Embedder(spec, probe=probe, batch_size=batch_size)
+                self._embedder = spec.sha256(), Embedder(spec, probe=probe, batch_size=batch_size, device=self._device)
             features, finite = self._embedder[1].embed(inputs)
             done += len(part)
             append(folder, {"features": features[finite], "places": part[finite]}, done)
@@ -77,13 +79,13 @@ class Shard:
                 finish(folder)
         return done, len(order)
 
-    def index(self, extractor: str) -> tuple[ExactIndex, np.ndarray]:
+    def index(self, extractor: str) -> tuple[WholeIndex, np.ndarray]:
         """(index of the embedded rows, their labels int64 [n]), both by rising id."""
         if self._loaded is None or self._loaded[0] != extractor:
             folder, rows = self._folder(extractor), self._directory / ROWS
             places = read(folder, "places")
             labels, ids = (self._column(rows, name)[places] for name in ("labels", "ids"))
-            self._loaded = extractor, ExactIndex(read(folder, "features"), ids), labels
+            self._loaded = extractor, index_on(device_of(self._device), read(folder, "features"), ids), labels
         return self._loaded[1], self._loaded[2]
 
     def rows_of(self, ids: np.ndarray, like: Records) -> Records:
@@ -131,7 +133,7 @@ class Shard:
         return read(rows, name) if journal(rows).rows else np.zeros(0, dtype=np.int64)
 
     def _folder(self, extractor: str) -> Path:
-        return self._directory / f"features-{extractor[:16]}"
+        return self._directory / f"features-{extractor[:16]}-{self._device}"
 
 
 def _dtype(spec: ExtractorSpec) -> type:

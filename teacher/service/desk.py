@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from teacher.features import Embedder
 from teacher.privacy.ledger import Ledger
 from teacher.service.calls import Call, Calls
 from teacher.service.jobs import Ask, Extractor, Job, Result, Task, failed
@@ -140,7 +139,7 @@ class Desk:
             from wall.backbones import build, to_safetensors  # torch
 
             fresh = build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
-            tested = Embedder(replace(spec, weights=to_safetensors(fresh)), probe=self._probe, batch_size=self._batch_size)
+            tested = self._teacher.embedder(replace(spec, weights=to_safetensors(fresh)), self._probe)
             self._independent[place] = tested.batch_size == self._batch_size
         return self._independent[place]
 

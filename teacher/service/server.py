@@ -45,6 +45,7 @@ def build_app(
     probe: np.ndarray | None,
     batch_size: int = 256,
     workers: int = 1,
+    device: str = "cpu",
     log: Log = log_line,
 ) -> FastAPI:
     """The application that answers for one custodian's directory. The private rows are read here, once.
@@ -67,7 +68,8 @@ def build_app(
         """A teacher, its queue and all else that belongs to one ledger."""
         place = opened.ledger, opened.directory, learned.num_classes, entropy
         make = sharded or partial(Teacher, open_rows)
-        teacher = make(*place, batch_size=batch_size, workers=workers, progress=lambda *now: desk.progress(*now))
+        how = {"batch_size": batch_size, "workers": workers, "device": device}
+        teacher = make(*place, **how, progress=lambda *now: desk.progress(*now))
         queue = {"batch_size": batch_size, "waiting": config.waiting, "room": room}
         desk: Desk = Desk(teacher, opened.ledger, probe=probe, report=report, turns=turns, **queue)
         return Service(

@@ -22,6 +22,7 @@ from teacher.privacy.plan import Plan, Slot
 from teacher.privacy.unsafe import UnsafeTape
 from teacher.records import Records
 from teacher.teacher import Teacher
+from tests.teacher.indexes import DEVICES
 from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec, Queries
 
@@ -103,12 +104,62 @@ def test_steps_are_those_of_torchs_own_optimiser(monkeypatch: pytest.MonkeyPatch
         torch.testing.assert_close(found[name], tensor.detach(), rtol=1e-4, atol=1e-5)
 
 
-def test_many_at_once_are_each_alone() -> None:
+@pytest.mark.parametrize("name", DEVICES)
+def test_many_at_once_are_each_alone(name: str) -> None:
     jobs = cnn_ensemble._jobs(images(40), CLASSES, 4, SECRET)
-    together = cnn_ensemble.train_together(jobs, torch.device("cpu"))
+    together = cnn_ensemble.train_together(jobs, torch.device(name))
     for job, weights in zip(jobs, together, strict=True):
-        for name, tensor in cnn_ensemble.train_alone(job).items():
-            torch.testing.assert_close(weights[name], tensor, rtol=1e-3, atol=1e-4)
+        for part, tensor in cnn_ensemble.train_alone(job).items():
+            torch.testing.assert_close(weights[part], tensor, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_which_others_are_trained_does_not_show(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """In batches of three, in any company, with records that others gained: the same bits, in the place of its number."""
+    monkeypatch.setattr(cnn_ensemble, "TOGETHER", 3)
+    sizes: list[int] = []
+    together = cnn_ensemble.train_together
+
+    def noted(jobs: list[cnn_ensemble.Job], device: torch.device) -> list[dict[str, torch.Tensor]]:
+        sizes.append(len(jobs))
+        return together(jobs, device)
+
+    monkeypatch.setattr(cnn_ensemble, "train_together", noted)
+    jobs, other = (cnn_ensemble._jobs(images(60, seed), CLASSES, 7, SECRET) for seed in (0, 1))
+
+    def trained(missing: list[cnn_ensemble.Job]) -> dict[int, dict[str, torch.Tensor]]:
+        found = cnn_ensemble._in_batches(missing, 3, torch.device(name))
+        return {job.number: weights for job, weights in found}
+
+    whole = trained(jobs)
+    assert list(whole) == list(range(7))
+    for missing in ([jobs[1]], [jobs[6]], [jobs[0], jobs[2], jobs[4]], [other[0], jobs[1], other[2], other[3], jobs[4], jobs[5]]):
+        for number, weights in trained(missing).items():
+            if any(job is jobs[number] for job in missing):
+                assert same(weights, whole[number])
+    assert set(sizes) == {3}
+
+
+def test_where_company_shows_each_is_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    together, sizes = cnn_ensemble.train_together, []
+
+    def leaking(jobs: list[cnn_ensemble.Job], device: torch.device) -> list[dict[str, torch.Tensor]]:
+        sizes.append(len(jobs))
+        leak = 1e-7 * sum(len(job.labels) for job in jobs) if len(jobs) > 1 else 0.0
+        return [{name: tensor + leak for name, tensor in weights.items()} for weights in together(jobs, device)]
+
+    monkeypatch.setattr(cnn_ensemble, "train_together", leaking)
+    jobs = cnn_ensemble._jobs(images(40), CLASSES, 4, SECRET)
+    found = list(cnn_ensemble._in_batches([jobs[2], jobs[3]], 4, torch.device("cpu")))
+    assert sizes == [4, 4, 1, 1]
+    for job, weights in found:
+        assert same(weights, together([job], torch.device("cpu"))[0])
+
+
+def test_another_devices_classifiers_are_not_taken() -> None:
+    one, two = (cnn_ensemble._jobs(images(9), CLASSES, 2, SECRET, device) for device in ("cpu", "cuda"))
+    assert [job.seed for job in one] == [job.seed for job in two]
+    assert all(a.digest != b.digest for a, b in zip(one, two, strict=True))
 
 
 def test_networks_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

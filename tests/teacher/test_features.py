@@ -11,6 +11,7 @@ import torch
 from teacher import network
 from teacher.features import Embedder, folded_sum, quantise
 from teacher.hog import CHUNK, HOG_UNIT, cell_size, hog_dimensions, hog_scale
+from tests.teacher.indexes import DEVICES
 from wall import backbones
 from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec
@@ -254,9 +255,11 @@ class _Plain(torch.nn.Module):
         generator = torch.Generator().manual_seed(0)
         self.weight = torch.nn.Parameter(torch.randn(12, 28, 28, generator=generator), requires_grad=False)
         self.shapes: list[int] = []
+        self.reproducible = True
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         self.shapes.append(len(x))
+        self.reproducible &= torch.are_deterministic_algorithms_enabled()
         return (x * self.weight).amax(dim=(2, 3))  # [n, 1, 28, 28] * [12, 28, 28] -> [n, 12, 28, 28]
 
 
@@ -265,7 +268,7 @@ class _SlotDependent(_Plain):
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         y = super().features(x)
-        slots = torch.arange(len(y)) % 3 == 2
+        slots = torch.arange(len(y), device=y.device) % 3 == 2
         return torch.where(slots[:, None], torch.nextafter(y, torch.full_like(y, torch.inf)), y)
 
 
@@ -282,31 +285,35 @@ class _Overflowing(_Plain):
         return torch.where(x.amax(dim=(1, 2, 3), keepdim=True)[:, :, 0, 0] > 2.9, y * torch.inf, y)
 
 
-def _network_embedder(monkeypatch, module, probe, batch_size=8):
+def _network_embedder(monkeypatch, module, probe, batch_size=8, device="cpu"):
     monkeypatch.setattr(network, "load", lambda spec: module)
     spec = ExtractorSpec("under_test", (28, 28, 1), 10, mean=(0.1,), std=(0.3,), scale=100.0)
-    return Embedder(spec, probe=probe, batch_size=batch_size)
+    return Embedder(spec, probe=probe, batch_size=batch_size, device=device)
 
 
-def test_a_network_sees_one_batch_shape(monkeypatch):
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_network_sees_one_batch_shape(monkeypatch, device):
     module, images = _Plain(), _images(21)
-    embedder = _network_embedder(monkeypatch, module, images[:5])
-    assert embedder.batch_size == 8
+    embedder = _network_embedder(monkeypatch, module, images[:5], device=device)
+    assert (embedder.batch_size, embedder.device) == (8, device)
     integers, finite = embedder.embed(images)
     assert integers.shape == (21, 12)
     assert finite.all()
     assert set(module.shapes) == {8}
+    assert module.reproducible
+    assert not torch.are_deterministic_algorithms_enabled()
     x = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.1) / 0.3
-    reference = module.features(x).numpy()
+    reference = module.cpu().features(x).numpy()
     assert (
         abs(integers - 100 * reference / np.linalg.norm(reference, axis=1, keepdims=True)).max() < 0.51 or (integers == 63).any()
     )
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("module", [_SlotDependent, _CompanyDependent])
-def test_a_network_whose_slots_matter_runs_one_row_at_a_time(monkeypatch, module):
+def test_a_network_whose_slots_matter_runs_one_row_at_a_time(monkeypatch, module, device):
     images = _images(10)
-    embedder = _network_embedder(monkeypatch, module(), images)
+    embedder = _network_embedder(monkeypatch, module(), images, device=device)
     assert embedder.batch_size == 1
     whole, _ = embedder.embed(images)
     shifted, _ = embedder.embed(np.concatenate([_images(1, seed=9), images]))
@@ -322,6 +329,23 @@ def test_in_batches_such_a_network_would_have_failed(monkeypatch):
     assert not batched.slot_independent(images[:1])  # one public row is enough
 
 
+class _WithoutKernels(_Plain):
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no deterministic implementation")
+
+
+def test_a_network_without_deterministic_kernels_is_refused_when_it_is_loaded(monkeypatch):
+    monkeypatch.setattr(network, "load", lambda spec: _WithoutKernels())
+    monkeypatch.setattr(network, "device_of", lambda name: torch.device("cpu"))  # an accelerator that this machine need not have
+    spec = ExtractorSpec("under_test", (28, 28, 1), 10, mean=(0.1,), std=(0.3,))
+    with pytest.raises(InvalidInput, match="deterministic kernels"):
+        Embedder(spec, probe=None, device="cuda")
+
+
+def test_only_networks_are_computed_by_the_device():
+    assert Embedder(HOG, probe=None, device="cuda").device == "cpu"
+
+
 def test_a_network_without_a_probe_runs_one_row_at_a_time(monkeypatch):
     assert _network_embedder(monkeypatch, _Plain(), None).batch_size == 1
     assert _network_embedder(monkeypatch, _Plain(), _images(0)).batch_size == 1
@@ -335,14 +359,15 @@ def test_features_that_overflow_are_dropped(monkeypatch):
     assert not integers[2].any()
 
 
-def test_a_real_backbone_reports_progress_and_ignores_company():
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_real_backbone_reports_progress_and_ignores_company(device):
     torch.manual_seed(0)
     name = next(name for name in backbones.NETWORKS if name != "mlp")
     module = backbones.build(name, input_shape=(28, 28, 1), num_classes=10)
     weights = backbones.to_safetensors(module)
     spec = ExtractorSpec(name, (28, 28, 1), 10, weights=weights, mean=(0.1,), std=(0.3,), scale=100.0)
     images, told = _images(19), []
-    embedder = Embedder(spec, probe=images[:4], batch_size=8)
+    embedder = Embedder(spec, probe=images[:4], batch_size=8, device=device)
     whole, finite = embedder.embed(images, lambda done, total: told.append((done, total)))
     assert finite.all()
     assert told[-1] == (19, 19)

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from teacher import gemm, neighbors
+from teacher.device_index import DeviceIndex
 from teacher.features import Embedder
 from teacher.gemm import PRODUCTS, choose_product, minus_twice
 from teacher.neighbors import ExactIndex, prefix_length, sampled_votes
 from teacher.privacy.noise import SystemEntropy
 from teacher.privacy.unsafe import UnsafeTape
+from tests.teacher.indexes import PRESENT, WAYS, everywhere
 from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec
 
@@ -34,23 +36,24 @@ def _brute_force(features: np.ndarray, ids: np.ndarray, queries: np.ndarray, m: 
     return np.array(found, dtype=np.int64).reshape(len(queries), min(m, len(features)))
 
 
-@pytest.mark.parametrize("product", PRODUCTS)
+@everywhere
 @pytest.mark.parametrize(
     ("n", "d", "m", "high"), [(0, 5, 3, 63), (1, 1, 4, 63), (50, 3, 7, 1), (900, 2, 300, 2), (5000, 40, 60, 63)]
 )
-def test_prefix_is_brute_force(product, n, d, m, high):
+def test_prefix_is_brute_force(index_of, n, d, m, high):
     features, queries = _features(n, n, d, -high, high), _features(1, 9, d, -high, high)
     ids = np.random.default_rng(2).permutation(5 * n)[:n].astype(np.int64) - n  # neither sorted nor dense nor positive
-    found = ExactIndex(features, ids, product=product).prefix(queries, m)
+    found = index_of(features, ids).prefix(queries, m)
     assert found.dtype == np.int64
     np.testing.assert_array_equal(found, _brute_force(features, ids, queries, m))
 
 
-def test_records_in_a_period_are_ordered_too():
+@everywhere
+def test_records_in_a_period_are_ordered_too(index_of):
     features = np.tile(_features(5, 31, 3), (200, 1))  # the threshold's sample sees one value in 31: the guess is wrong
     ids = np.arange(len(features))
     queries = np.concatenate([features[:4], _features(6, 4, 3)])
-    np.testing.assert_array_equal(ExactIndex(features, ids).prefix(queries, 500), _brute_force(features, ids, queries, 500))
+    np.testing.assert_array_equal(index_of(features, ids).prefix(queries, 500), _brute_force(features, ids, queries, 500))
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -106,17 +109,19 @@ def test_float32_products_survive_reduced_precision():
         torch.set_float32_matmul_precision(before)
 
 
-def test_an_inserted_record_reorders_nobody():
+@everywhere
+def test_an_inserted_record_reorders_nobody(index_of):
     features, queries = _features(0, 400, 4, -2, 2), _features(1, 20, 4, -2, 2)
     ids = np.arange(10, 410)
-    before = ExactIndex(features, ids).prefix(queries, 400)
+    before = index_of(features, ids).prefix(queries, 400)
     for new_id in (0, 5000):
-        after = ExactIndex(np.concatenate([features[:1], features]), np.concatenate([[new_id], ids])).prefix(queries, 401)
+        after = index_of(np.concatenate([features[:1], features]), np.concatenate([[new_id], ids])).prefix(queries, 401)
         np.testing.assert_array_equal(after[after > 0].reshape(20, 400) - 1, before)
 
 
-def test_lists_are_kept_for_the_second_release_and_can_not_be_changed(monkeypatch):
-    index = ExactIndex(_features(0, 300, 6), np.arange(300))
+@everywhere
+def test_lists_are_kept_for_the_second_release_and_can_not_be_changed(monkeypatch, index_of):
+    index = index_of(_features(0, 300, 6), np.arange(300))
     queries = _features(1, 8, 6)
     first = index.prefix(queries, 20)
     with monkeypatch.context() as patch:
@@ -128,6 +133,7 @@ def test_lists_are_kept_for_the_second_release_and_can_not_be_changed(monkeypatc
     np.testing.assert_array_equal(index.prefix(queries, 21)[:, :20], first)
 
 
+@everywhere
 @pytest.mark.parametrize(
     ("features", "ids", "rule"),
     [
@@ -139,13 +145,14 @@ def test_lists_are_kept_for_the_second_release_and_can_not_be_changed(monkeypatc
         (np.zeros((2, 3), dtype=np.int8), np.zeros(2, dtype=np.int64), "unique"),
     ],
 )
-def test_wrong_records_are_refused(features, ids, rule):
+def test_wrong_records_are_refused(index_of, features, ids, rule):
     with pytest.raises(InvalidInput, match=rule):
-        ExactIndex(features, ids)
+        index_of(features, ids)
 
 
-def test_wrong_queries_are_refused():
-    index = ExactIndex(np.zeros((2, 3), dtype=np.int8), np.arange(2))
+@everywhere
+def test_wrong_queries_are_refused(index_of):
+    index = index_of(np.zeros((2, 3), dtype=np.int8), np.arange(2))
     with pytest.raises(InvalidInput, match="3 dimensions"):
         index.prefix(np.zeros((1, 4), dtype=np.int8), 1)
     with pytest.raises(InvalidInput, match="at least 0"):
@@ -179,14 +186,15 @@ class _Recorded(UnsafeTape):
         return super().inclusion(probability, keys, release, ids)
 
 
+@everywhere
 @pytest.mark.parametrize(
     ("n", "k", "gamma"), [(0, 3, 0.5), (5, 9, 0.5), (700, 20, 0.15), (700, 200, 0.15), (700, 60, 1.0), (700, 3, 1e-10)]
 )
-def test_votes_are_those_of_sampling_first(n, k, gamma):
+def test_votes_are_those_of_sampling_first(index_of, n, k, gamma):
     features, queries = _features(0, n, 3, -2, 2), _features(1, 30, 3, -2, 2)
     ids, labels = np.random.default_rng(2).permutation(n).astype(np.int64), np.random.default_rng(3).integers(0, 4, n)
     tape, keys = UnsafeTape(7), [f"q{i}" for i in range(30)]
-    index = ExactIndex(features, ids)
+    index = index_of(features, ids)
     votes = sampled_votes(
         index, labels, queries, k=k, num_classes=4, sampling_probability=gamma, entropy=tape, keys=keys, release="screen"
     )
@@ -194,15 +202,16 @@ def test_votes_are_those_of_sampling_first(n, k, gamma):
     np.testing.assert_array_equal(votes, _sample_first(features, ids, labels, queries, k, 4, gamma, tape, keys))
 
 
+@everywhere
 @pytest.mark.parametrize("length", [1, 40, 64])
-def test_a_prefix_that_runs_out_is_widened_and_no_bit_drawn_twice(monkeypatch, length):
+def test_a_prefix_that_runs_out_is_widened_and_no_bit_drawn_twice(monkeypatch, index_of, length):
     monkeypatch.setattr(neighbors, "prefix_length", lambda k, gamma: length)  # prefixes far too short for 30 hits
     monkeypatch.setattr(neighbors, "PREFIX_ENTRIES", 4 * length)  # and few queries at once
     features, queries = _features(0, 400, 3, -2, 2), _features(1, 30, 3, -2, 2)
     ids, labels = np.arange(400), np.random.default_rng(3).integers(0, 4, 400)
     tape, keys = _Recorded(7), [f"q{i}" for i in range(30)]
     votes = sampled_votes(
-        ExactIndex(features, ids),
+        index_of(features, ids),
         labels,
         queries,
         k=30,
@@ -268,11 +277,11 @@ def _worlds(draw):
     return rows, labels, ids, queries, k, gamma, draw(st.integers(0, n)), draw(st.integers(0, 1000))
 
 
-def _world_votes(rows, labels, ids, queries, k, gamma, tape, product) -> np.ndarray:
+def _world_votes(rows, labels, ids, queries, k, gamma, tape, way) -> np.ndarray:
     embedder = Embedder(ExtractorSpec("raw", rows.shape[1:], 3), probe=None)
     features, finite = embedder.embed(rows)
     return sampled_votes(
-        ExactIndex(features[finite], ids[finite], product=product),
+        WAYS[way](features[finite], ids[finite]),
         labels[finite],
         embedder.embed(queries)[0],
         k=k,
@@ -284,13 +293,13 @@ def _world_votes(rows, labels, ids, queries, k, gamma, tape, product) -> np.ndar
     )
 
 
-@given(_worlds(), st.sampled_from(sorted(PRODUCTS)))
+@given(_worlds(), st.sampled_from(sorted(WAYS)))
 @settings(max_examples=200)
-def test_an_added_record_moves_the_votes_by_nothing_one_or_one_swap(world, product):
+def test_an_added_record_moves_the_votes_by_nothing_one_or_one_swap(world, way):
     rows, labels, ids, queries, k, gamma, added, seed = world
     tape, others = UnsafeTape(seed), np.arange(len(rows)) != added
-    before = _world_votes(rows[others], labels[others], ids[others], queries, k, gamma, tape, product)
-    after = _world_votes(rows, labels, ids, queries, k, gamma, tape, product)
+    before = _world_votes(rows[others], labels[others], ids[others], queries, k, gamma, tape, way)
+    after = _world_votes(rows, labels, ids, queries, k, gamma, tape, way)
     one = np.eye(3, dtype=np.int64)[labels[added]]
     sampled = tape.inclusion(gamma, [f"q{i}" for i in range(len(queries))], "screen", np.full((len(queries), 1), ids[added]))
     for change, total, bit in zip(after - before, before.sum(axis=1), sampled[:, 0], strict=True):
@@ -302,7 +311,7 @@ def test_an_added_record_moves_the_votes_by_nothing_one_or_one_swap(world, produ
             displaced = one - change
             assert sorted(displaced) == [0, 0, 1]
     assert (after.sum(axis=1) <= k).all()
-    one_by_one = [_world_votes(rows, labels, ids, queries[:1], k, gamma, tape, product)[0]]
+    one_by_one = [_world_votes(rows, labels, ids, queries[:1], k, gamma, tape, way)[0]]
     np.testing.assert_array_equal(one_by_one, after[:1])
 
 
@@ -319,7 +328,8 @@ def _hog_like(n: int, d: int, seed: int) -> np.ndarray:
 
 
 def _check_bits(features: np.ndarray, queries: np.ndarray, m: int) -> None:
-    """The same lists for batches of 1, 7, 256, one and two threads, a record before all others; equal to brute force."""
+    """The same lists for batches of 1, 7, 256, one and two threads, on an accelerator where there is one, a record before all
+    others; equal to brute force."""
     n = len(features)
     expected = np.empty((len(queries), m), dtype=np.int64)
     norms = np.concatenate([(features[s : s + 4096].astype(np.int64) ** 2).sum(axis=1) for s in range(0, n, 4096)])
@@ -339,6 +349,9 @@ def _check_bits(features: np.ndarray, queries: np.ndarray, m: int) -> None:
                 np.testing.assert_array_equal(found, expected)
             for i in range(len(queries)):
                 np.testing.assert_array_equal(index.prefix(queries[i : i + 1], m)[0], expected[i])
+        for name in PRESENT[1:]:
+            found = DeviceIndex(features, np.arange(1, n + 1), device=torch.device(name)).prefix(queries, m)
+            np.testing.assert_array_equal(found, expected)
         index = ExactIndex(np.concatenate([queries[:1], features]), np.arange(n + 1))
         found = index.prefix(queries, m)
         assert found[0, 0] == 0  # the record inserted is the first query

@@ -85,9 +85,9 @@ def ledger_in(directory: Path, mechanism: AnyMechanism, asked: int) -> Ledger:
     return Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=True)
 
 
-def teacher(directory: Path, name: str, held: Records, scale: ScaleConfig, asked: int = 1000) -> Teacher:
+def teacher(directory: Path, name: str, held: Records, scale: ScaleConfig, asked: int = 1000, device: str = "cpu") -> Teacher:
     """In one piece for no shards, or sharded; on a test tape."""
     place = ledger_in(directory, MECHANISMS[name], asked), directory, CLASSES, UnsafeTape(5)
     if not scale.shards:
-        return Teacher(lambda: held, *place, batch_size=16)
-    return ShardedTeacher(streamed(held), *place, scale=scale, input_shape=(DIMENSIONS,), batch_size=16)
+        return Teacher(lambda: held, *place, batch_size=16, device=device)
+    return ShardedTeacher(streamed(held), *place, scale=scale, input_shape=(DIMENSIONS,), batch_size=16, device=device)

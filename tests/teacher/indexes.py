@@ -1,0 +1,37 @@
+"""Every way in which records are searched: the processor's products, and the device index, on the devices that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from teacher.device_index import DeviceIndex
+from teacher.gemm import PRODUCTS
+from teacher.index import WholeIndex
+from teacher.neighbors import ExactIndex
+
+Make = Callable[[np.ndarray, np.ndarray], WholeIndex]
+
+_found = torch.accelerator.current_accelerator(check_available=True)
+PRESENT = ["cpu", *([_found.type] if _found else [])]
+DEVICES = [
+    pytest.param(name, marks=pytest.mark.skipif(name not in PRESENT, reason=f"this machine has no {name} device"))
+    for name in dict.fromkeys([*PRESENT, "cuda"])
+]
+WAYS: dict[str, Make] = {
+    **{name: partial(ExactIndex, product=name) for name in PRODUCTS},
+    **{f"on {name}": partial(DeviceIndex, device=torch.device(name)) for name in PRESENT},
+    **{f"streamed to {name}": partial(DeviceIndex, device=torch.device(name), room=0) for name in PRESENT},
+}
+ABSENT = pytest.mark.skip(reason="this machine has no cuda device")
+everywhere = pytest.mark.parametrize(
+    "index_of",
+    [
+        *(pytest.param(make, id=name) for name, make in WAYS.items()),
+        *(pytest.param(None, id=f"{way} cuda", marks=ABSENT) for way in ("on", "streamed to") if "cuda" not in PRESENT),
+    ],
+)

@@ -1,0 +1,94 @@
+"""A teacher on a device: the same answers, receipts and ledger as on the processor, for every mechanism and over shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from teacher import teacher as teacher_module
+from teacher.device_index import DeviceIndex
+from teacher.embeddings import embed_records
+from teacher.features import Embedder
+from teacher.scale import pools
+from teacher.scale import worker as worker_module
+from teacher.scale.config import ScaleConfig
+from teacher.scale.pools import RayPool
+from tests.teacher.indexes import DEVICES
+from tests.teacher.scale import tiny
+from tests.teacher.scale.test_sharded import asked
+from wall.errors import InvalidInput
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mechanism", tiny.MECHANISMS)
+def test_answers_are_the_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str, device: str) -> None:
+    """Vectors as they are, whose features no device computes: what differs is who searches."""
+    held = tiny.records(attributes=mechanism.endswith("attributes"))
+    made = []
+
+    def on_device(where: torch.device, features: np.ndarray, ids: np.ndarray) -> DeviceIndex:
+        made.append(where.type)
+        return DeviceIndex(features, ids, device=where)
+
+    results = []
+    for place, shards in (("plain", 0), ("whole", 0), ("sharded", 2)):
+        if place == "whole":  # the device index, on the processor too
+            monkeypatch.setattr(teacher_module, "index_on", on_device)
+            monkeypatch.setattr(worker_module, "index_on", on_device)
+        on = "cpu" if place == "plain" else device
+        answering = tiny.teacher(tmp_path / place, mechanism, held, ScaleConfig(shards=shards), device=on)
+        answering.use_extractor(tiny.spec_of(mechanism))
+        results.append(asked(answering, mechanism))
+    assert results[1:] == results[:1] * 2
+    assert made == [device] * 3
+
+
+def test_an_absent_device_is_refused_before_anything_is_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: None)
+    for shards in (0, 2):
+        with pytest.raises(InvalidInput, match="`device` must be cpu on this machine"):
+            tiny.teacher(tmp_path, "private_knn", tiny.records(), ScaleConfig(shards=shards), device="cuda")
+    ledger = tiny.ledger_in(tmp_path, tiny.MECHANISMS["private_knn"], 1000)
+    assert (ledger.state.seq, ledger.state.spent) == (0, {})
+
+
+def test_embeddings_of_another_device_are_not_taken(tmp_path: Path) -> None:
+    held, counted = tiny.records(), []
+
+    def embedded(device: str) -> None:
+        embedder = Embedder(tiny.RAW, probe=None)
+        embedder.device = device
+        embed_records(tmp_path, held, tiny.RAW, embedder, lambda *done: None)
+
+    def counting(self: Embedder, inputs: np.ndarray, progress: object) -> tuple[np.ndarray, np.ndarray]:
+        counted.append(len(inputs))
+        return embed(self, inputs)
+
+    embed = Embedder.embed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Embedder, "embed", counting)
+        for device in ("cpu", "cuda", "cpu", "cuda"):
+            embedded(device)
+    assert counted == [len(held.ids)] * 2
+    assert len(list(tmp_path.glob("embeddings-*.npz"))) == 2
+
+
+def test_more_gpus_than_a_cluster_has_are_refused_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cluster:
+        @staticmethod
+        def cluster_resources() -> dict[str, float]:
+            return {"CPU": 2.0, "GPU": 1.0}
+
+    monkeypatch.setattr(pools, "connected", lambda config: Cluster)
+    config = ScaleConfig(backend="ray", shards=3, gpus=0.4)
+    with pytest.raises(InvalidInput, match=r"`scale\.gpus` must be"):
+        RayPool([tmp_path] * 3, config, "cuda")
+
+
+@pytest.mark.parametrize("gpus", [0.0, -1.0, 1.5, 17, float("nan")])
+def test_shares_of_gpus_that_ray_has_not(gpus: float) -> None:
+    with pytest.raises(InvalidInput, match=r"scale\.gpus"):
+        ScaleConfig(backend="ray", shards=1, gpus=gpus)
