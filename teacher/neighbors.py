@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from threadpoolctl import ThreadpoolController
 
 from teacher.gemm import LARGEST, MAX_DIMENSIONS, choose_product, minus_twice
 from teacher.hashing import HashTables, codes, products_of
@@ -19,11 +21,11 @@ from teacher.selection import UNBOUNDED, Smallest, bounds_of_sample, stride_of
 from wall.errors import InvalidInput
 
 SCORE_BYTES = 256 << 20  # one block of int32 scores that are wanted for all records
-CACHED_BYTES = 8 << 20  # one block of a search: scores that are still in the processor's cache when they are looked at
-SHORT = 200  # a list of one record in so many is short
+CACHED_BYTES = 2 << 20  # one block of a search: scores that are still in a core's cache when they are looked at
 TOGETHER = 256  # queries searched together
 AT_ONCE = 1 << 16  # records whose similarity is decided together
 ALONE, STREAM = 40, 17  # in steps of a batch's product with one record: a candidate gathered for one query; reading a record
+Mapped = Callable[..., Iterable[Any]]  # ``map``, over threads
 PREFIX_ENTRIES = 1 << 23  # entries of the ordered lists, or of their scores, that one thread handles at once
 
 
@@ -46,7 +48,7 @@ class ExactIndex:
         self.ids = ids
         self._norms = squared_norms(self._features)
         self._stride = stride_of(len(ids))
-        self._sample = np.ascontiguousarray(self._features[:: self._stride])
+        self._sample, self._sample_norms = (np.ascontiguousarray(a[:: self._stride]) for a in (self._features, self._norms))
         self._product, self._threads = choose_product(product), threads
         self._tables: tuple[tuple[int, int, int], HashTables] | None = None
         self._recent = Recent()
@@ -114,10 +116,10 @@ class ExactIndex:
         def alone(rows: np.ndarray, query: np.ndarray, norm: int) -> Similar:
             return self._outward(among(rows, products_of(self._features, rows, query, self._product), norm))
 
-        with self._mapping() as mapped:
-            looked = list(mapped(tables.candidates, codes(queries, tables.planes, tables.bits, self._product)))
-            if ALONE * sum(len(rows) for rows in looked) <= len(self) * (len(queries) + STREAM):
-                return list(mapped(alone, looked, queries, norms))
+        mapped = self._mapping()
+        looked = list(mapped(tables.candidates, codes(queries, tables.planes, tables.bits, self._product)))
+        if ALONE * sum(len(rows) for rows in looked) <= len(self) * (len(queries) + STREAM):
+            return list(mapped(alone, looked, queries, norms))
 
         def whole(number: int, first: int, cross: np.ndarray) -> Similar:
             rows = looked[number]
@@ -129,14 +131,14 @@ class ExactIndex:
     def _gathered(self, queries: np.ndarray, whole: Callable[[int, int, np.ndarray], Similar]) -> list[Similar]:
         """For each query the joined results of ``whole(query, first row, cross terms of a block of records)``."""
         found: list[Similar] = []
-        with self._mapping() as mapped:
-            for start in range(0, len(queries), TOGETHER):
-                part = queries[start : start + TOGETHER]
-                numbers, parts = range(start, start + len(part)), []
-                for first, cross in self._blocks(part, AT_ONCE):
-                    parts.append(list(mapped(whole, numbers, [first] * len(part), cross)))
-                found += [self._outward(joined(of_query)) for of_query in zip(*parts, strict=True)]
-                found += [joined(()) for _ in part if not parts]
+        mapped = self._mapping()
+        for start in range(0, len(queries), TOGETHER):
+            part = queries[start : start + TOGETHER]
+            numbers, parts = range(start, start + len(part)), []
+            for first, cross in self._blocks(part, AT_ONCE):
+                parts.append(list(mapped(whole, numbers, [first] * len(part), cross)))
+            found += [self._outward(joined(of_query)) for of_query in zip(*parts, strict=True)]
+            found += [joined(()) for _ in part if not parts]
         return found
 
     def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
@@ -166,22 +168,25 @@ class ExactIndex:
         """Internal rows as the caller's."""
         return similar if self._order is None else Similar(self._order[similar.rows].astype(np.int32), similar.weights)
 
-    def _blocks(self, queries: np.ndarray, rows: int) -> Iterator[tuple[int, np.ndarray]]:
-        """(first row, int32 [q, r] of -2 q.x in a buffer that the next block overwrites), r <= ``rows``, by rising row."""
+    def _blocks(self, queries: np.ndarray, rows: int, part: range | None = None) -> Iterator[tuple[int, np.ndarray]]:
+        """(first row, int32 [q, r] of -2 q.x in a buffer that the next block overwrites), r <= ``rows``, by rising row.
+
+        ``part``: of the records; all where None.
+        """
+        part = range(len(self)) if part is None else part
         doubled = minus_twice(queries)
-        scores = np.empty(len(queries) * min(rows, len(self)), dtype=np.int32)  # fresh pages cost as much as a selection
-        for first in range(0, len(self), rows):
-            part = self._features[first : first + rows]
-            cross = scores[: len(queries) * len(part)].reshape(len(queries), len(part))
-            self._product(doubled, part, cross)
+        scores = np.empty(len(queries) * min(rows, len(part)), dtype=np.int32)  # fresh pages cost as much as a selection
+        for first in part[::rows]:
+            block = self._features[first : min(first + rows, part.stop)]
+            cross = scores[: len(queries) * len(block)].reshape(len(queries), len(block))
+            self._product(doubled, block, cross)
             yield first, cross
 
     def _search(self, queries: np.ndarray, width: int) -> Nearest:
         rows, distances = np.empty((len(queries), width), dtype=np.int64), np.empty((len(queries), width), dtype=np.int32)
         for start in range(0, len(queries), TOGETHER):
             part = slice(start, start + TOGETHER)
-            bounds = self._guessed(queries[part], width)
-            counts = self._select(queries[part], bounds, rows[part], distances[part])
+            counts = self._select(queries[part], self._guessed(queries[part], width), rows[part], distances[part])
             short = start + np.flatnonzero(counts < width)  # the guess was too low: once more, without one
             if len(short):
                 more = np.empty((len(short), width), dtype=np.int64), np.empty((len(short), width), dtype=np.int32)
@@ -192,42 +197,46 @@ class ExactIndex:
 
     def _guessed(self, queries: np.ndarray, width: int) -> np.ndarray:
         """A bound of each query's scores that ``width`` records or somewhat more stay within: int32 [q]."""
-        scores = np.empty((len(queries), len(self._sample)), dtype=np.int32)
-        self._product(minus_twice(queries), self._sample, scores)
-        scores += self._norms[:: self._stride]
-        return bounds_of_sample(scores, width, self._stride)
+
+        def guess(share: range) -> np.ndarray:
+            own = minus_twice(queries[share.start : share.stop])
+            cross = np.empty((len(own), len(self._sample)), dtype=np.int32)
+            self._product(own, self._sample, cross)
+            return bounds_of_sample(cross, self._sample_norms, width, self._stride)
+
+        return np.concatenate(list(self._mapping()(guess, _shares(len(queries), self._number_of_threads()))))
 
     def _select(self, queries: np.ndarray, bounds: np.ndarray, rows: np.ndarray, distances: np.ndarray) -> np.ndarray:
         """Fill ``rows`` and ``distances`` (less |q|^2, which does not change the order) within ``bounds``; counts int64 [q]."""
-        width, step = rows.shape[1], max(1, -(-len(queries) // self._number_of_threads()))
-        parts = [slice(i, i + step) for i in range(0, len(queries), step)]
-        few = SHORT * width <= len(self)
-        smallest = [Smallest(bounds[p], width, few) for p in parts]
+        workers = self._number_of_threads()
+        parts = _shares(len(self), workers)
+        smallest = Smallest(bounds, rows.shape[1], len(parts), max(map(len, parts)))
+        at_once = max(1, CACHED_BYTES // (4 * max(1, len(queries))))
 
-        def add(kept: Smallest, cross: np.ndarray, first: int) -> None:
-            kept.add(cross, self._norms[first : first + cross.shape[1]], first)  # |x - q|^2 - |q|^2
+        def fill(number: int) -> None:
+            for first, cross in self._blocks(queries, at_once, parts[number]):
+                smallest.add(number, cross, self._norms[first : first + cross.shape[1]], first)  # |x - q|^2 - |q|^2
 
-        with self._mapping() as mapped:
-            at_once = max(1, CACHED_BYTES // (4 * max(1, len(queries))))
-            for first, cross in self._blocks(queries, at_once):
-                list(mapped(add, smallest, [cross[p] for p in parts], [first] * len(parts)))
-            ordered = list(mapped(Smallest.ordered, smallest))
-        for p, (_, part_rows, part_scores) in zip(parts, ordered, strict=True):
-            rows[p], distances[p] = part_rows, part_scores
-        return np.concatenate([counts for counts, _, _ in ordered])
+        def order(share: range) -> np.ndarray:
+            return smallest.order(share, rows, distances)
 
-    @contextmanager
-    def _mapping(self) -> Iterator[Callable[..., Iterable[Any]]]:
+        mapped = self._mapping()
+        list(mapped(fill, range(len(parts))))
+        return np.concatenate(list(mapped(order, _shares(len(queries), workers))))
+
+    def _mapping(self) -> Mapped:
         """``map`` over the threads; the caller's own where it is the only one."""
         threads = self._number_of_threads()
-        if threads == 1:
-            yield map
-            return
-        with ThreadPoolExecutor(threads) as pool:
-            yield pool.map
+        return map if threads == 1 else _pool(threads, os.getpid()).map
 
     def _number_of_threads(self) -> int:
         return self._threads or _default_threads()
+
+
+def _shares(count: int, workers: int) -> list[range]:
+    """0 to count - 1 in as many ranges as there are workers, or somewhat fewer; one where there is nothing."""
+    step = max(1, -(-count // workers))
+    return [range(start, min(start + step, count)) for start in range(0, max(count, 1), step)]
 
 
 def joined(parts: Sequence[Similar]) -> Similar:
@@ -315,6 +324,24 @@ def _default_threads() -> int:
     import torch
 
     return torch.get_num_threads()
+
+
+@lru_cache
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """Kept, as new threads begin on their maker's core and stay there for milliseconds. ``process``: a fork has no threads."""
+    return ThreadPoolExecutor(threads, initializer=_alone)
+
+
+def _alone() -> None:
+    """In a thread of several that share the records: its products start no threads of their own."""
+    _default_threads()  # torch sets a thread's number when it is first asked
+    _thread_pools().limit(limits=1, user_api="openmp")
+
+
+@lru_cache(maxsize=1)
+def _thread_pools() -> ThreadpoolController:
+    """The libraries of this process, looked for once: that takes milliseconds."""
+    return ThreadpoolController()
 
 
 def squared_norms(features: np.ndarray) -> np.ndarray:

@@ -1,17 +1,42 @@
-"""The smallest of many integer scores, in order: a bound from a sample, one pass over blocks, a radix sort of what is left."""
+"""The smallest of many integer scores, in order: a bound from a sample, one pass over blocks, a radix sort of what is left.
+
+The loops are compiled by numba: they look at a score while it is in the processor's cache, and let other threads run.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from threading import Lock
 
 import numpy as np
+from numba import int32, int64, njit, uint64
+from numba.extending import register_jitable
 
 STRIDES = 31, 127  # a first guess of a query's bound looks at every 31st record; primes, as data sets come in periods
 MANY = 1 << 18  # records of which every 127th is enough
 UNBOUNDED = np.iinfo(np.int32).max
-TOGETHER = 16  # queries whose lists are sorted together, in cache
-FEW = 50  # one in so many looked at in vain costs less than adding norms to all
-MOST_HELD = 1 << 22  # survivors that are held before those beyond the m smallest are thrown out
+DIGIT = 11  # bits of a score that one pass of the sort looks at
+ROOM = 4096  # scores that are looked at together; room for them is left behind each list
+
+
+def compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """``function`` by numba, from its first call on: an import writes nothing.
+
+    What was compiled is kept on disk for the next process; where there is no place to write, each compiles anew.
+    """
+    lock, made = Lock(), list[Callable[..., None]]()
+
+    def call(*arrays: object) -> None:
+        with lock:
+            if not made:
+                try:
+                    made.append(njit(nogil=True, cache=True)(function))
+                except RuntimeError:  # neither beside the source nor in the user's cache
+                    made.append(njit(nogil=True)(function))
+        made[0](*arrays)
+
+    return call
 
 
 def stride_of(records: int) -> int:
@@ -19,137 +44,160 @@ def stride_of(records: int) -> int:
     return STRIDES[1] if records >= MANY else STRIDES[0]
 
 
-def bounds_of_sample(scores: np.ndarray, m: int, stride: int) -> np.ndarray:
-    """A bound, int32 [b], that about ``m`` records or somewhat more stay within; ``scores``: int32 [b, s] of the sample."""
-    guess = int(m / stride + 3 * math.sqrt(m / stride) + 3)
-    if guess >= scores.shape[1]:
-        return np.full(len(scores), UNBOUNDED, dtype=np.int32)
-    bounds: np.ndarray = np.partition(scores, guess, axis=1)[:, guess]
+def bounds_of_sample(cross: np.ndarray, norms: np.ndarray, m: int, stride: int) -> np.ndarray:
+    """A bound, int32 [b], that about ``m`` records or somewhat more stay within.
+
+    The sample's scores are ``cross`` + ``norms``: int32 [b, s] and [s].
+    """
+    guess = int(m / stride + 4 * math.sqrt(m / stride) + 3)
+    bounds = np.full(len(cross), UNBOUNDED, dtype=np.int32)
+    if guess < cross.shape[1]:
+        _bound(cross, norms, guess, bounds)
     return bounds
 
 
 class Smallest:
-    """The ``m`` smallest records of each of some queries by the integer key (score, row), among blocks that come by rising row.
+    """The ``m`` smallest records of each of b queries by the integer key (score, row), among blocks of rows.
 
-    ``bounds``: int32 [b], b < 2^16; records above a query's bound are not looked at. ``few``: lists are short beside the records.
-    Whatever these, the blocks' size and the other queries are, ``ordered`` gives the same lists, and tells where a bound was too
-    low for ``m`` of them.
+    ``bounds``: int32 [b]; records above a query's bound are left out. ``parts``: ranges of rows, the lowest first, each of
+    whose blocks come by rising row; parts may be filled at the same time, by a thread each. ``rows``: of the longest part.
+    Whatever the bounds, the blocks, the parts and the other queries are, ``order`` gives the same lists, and tells where a
+    bound was too low for ``m`` of them. Memory: 8 bytes for each of min(2 m, rows) + ROOM entries, a query and part.
     """
 
-    def __init__(self, bounds: np.ndarray, m: int, few: bool = True) -> None:
-        self._bounds, self._m, self._few = bounds.copy(), m, few
-        self._most = max(MOST_HELD, 2 * m * len(bounds))
-        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # of queries uint16, rows int64, scores int32
-        self._held = self._blocks = self._vain = 0
-        self._mask = np.zeros(0, dtype=bool)  # of a block; kept, as fresh pages cost as much as a comparison
+    def __init__(self, bounds: np.ndarray, m: int, parts: int, rows: int) -> None:
+        self._m, self._most = m, min(2 * m, rows)
+        self._bounds = np.repeat(bounds[np.newaxis], parts, axis=0)
+        self._keys = np.empty((parts, len(bounds), self._most + ROOM), dtype=np.int64)
+        self._counts = np.zeros((parts, len(bounds)), dtype=np.int64)
 
-    def add(self, cross: np.ndarray, norms: np.ndarray, first: int) -> None:
-        """A block: rows ``first`` to ``first + r - 1`` with the scores ``cross`` + ``norms``, int32 [b, r], used up, and [r].
+    def add(self, part: int, cross: np.ndarray, norms: np.ndarray, first: int) -> None:
+        """A block: rows ``first`` to ``first + r - 1`` with the scores ``cross`` + ``norms``, int32 [b, r] and [r]."""
+        kept = self._keys[part], self._counts[part], self._bounds[part]
+        _collect(cross, norms, first, self._m, self._most, *kept)
 
-        Where norms hardly differ, as those of normalised features, looking at the cross terms alone leaves few too many, and
-        saves the addition.
+    def order(self, queries: range, rows: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """Fill those queries' ``rows`` (int64 [b, m]) and ``scores`` (int32 [b, m]), the first counts[i] entries in order.
+
+        Returns counts, int64 [len(queries)]; where one is below m there are no more within the bound, and what follows in
+        the arrays means nothing.
         """
-        if len(self._mask) < cross.size:
-            self._mask = np.zeros(-(-cross.size // 8) * 8, dtype=bool)
-        self._blocks += 1
-        alike = self._few and self._vain * 4 <= self._blocks
-        if alike:
-            flat = _up_to(cross, self._bounds - norms.min(), self._mask)
-            alike = len(flat) * FEW <= cross.size
-            self._vain += not alike
-        if not alike:
-            cross += norms
-            flat = _up_to(cross, self._bounds, self._mask)
-        width = cross.shape[1]
-        queries = np.repeat(
-            np.arange(len(cross), dtype=np.uint16), np.diff(np.searchsorted(flat, np.arange(len(cross) + 1) * width))
-        )
-        columns = flat - queries.astype(np.int64) * width
-        scores = cross.reshape(-1)[flat]
-        if alike:
-            scores += norms[columns]
-            within = scores <= self._bounds[queries]
-            queries, columns, scores = queries[within], columns[within], scores[within]
-        self._parts.append((queries, columns + first, scores))
-        self._held += len(scores)
-        if self._held > self._most:
-            self._shrink()
-
-    def ordered(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(counts int64 [b], rows int64 [b, m], scores int32 [b, m]): a query's first counts[i] entries are its list, in order.
-
-        counts[i] < m: there are no more within the bound.
-        """
-        queries, rows, scores = self._by_query()
-        counts = np.bincount(queries, minlength=len(self._bounds))
-        ends = np.concatenate([[0], np.cumsum(counts)])
-        found = np.zeros((len(counts), self._m), dtype=np.int64), np.zeros((len(counts), self._m), dtype=np.int32)
-        for start in range(0, len(counts), TOGETHER):
-            group = slice(start, start + TOGETHER)
-            own = slice(ends[start], ends[min(start + TOGETHER, len(counts))])
-            self._order(counts[group], self._bounds[group], rows[own], scores[own], found[0][group], found[1][group])
-        return np.minimum(counts, self._m), *found
-
-    def _order(self, counts: np.ndarray, bounds: np.ndarray, rows: np.ndarray, scores: np.ndarray, *found: np.ndarray) -> None:
-        """Fill ``found`` (rows and scores, [b, m]) from some queries' survivors, which lie one query's after the other's."""
-        inside = np.arange(max(self._m, counts.max())) < counts[:, None]
-        # Lists are filled up with a score above all of their own, and hardly so: a stable sort leaves the filling last.
-        above = np.minimum(bounds, scores.max(initial=0)) + 1
-        kept, columns = np.repeat(above[:, None], inside.shape[1], axis=1), np.zeros(inside.shape, dtype=np.int64)
-        kept[inside], columns[inside] = scores, rows
-        order = stable_order(kept)[:, : self._m]
-        for values, result in zip((columns, kept), found, strict=True):
-            result[:] = np.take_along_axis(values, order, axis=1)
-
-    def _by_query(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All survivors by (query, row)."""
-        if not self._parts:
-            return np.zeros(0, dtype=np.uint16), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
-        queries, rows, scores = (np.concatenate(columns) for columns in zip(*self._parts, strict=True))
-        order = np.argsort(queries, kind="stable")  # a query's rows rise from block to block
-        return queries[order], rows[order], scores[order]
-
-    def _shrink(self) -> None:
-        """Keep the m smallest of each query; what comes later has a higher row, so that it has to be smaller than all of them."""
-        counts, rows, scores = self.ordered()
-        full = counts == self._m
-        if self._m:
-            self._bounds[full] = np.minimum(self._bounds[full], scores[full, -1] - 1)
-        inside = np.arange(self._m) < counts[:, None]
-        queries = np.repeat(np.arange(len(counts), dtype=np.uint16), counts)
-        by_row = np.lexsort((rows[inside], queries))
-        self._parts = [(queries, rows[inside][by_row], scores[inside][by_row])]
-        self._held = len(queries)
+        _order(self._keys, self._counts, self._m, queries.start, queries.stop, rows, scores)
+        counts: np.ndarray = np.minimum(self._counts[:, queries.start : queries.stop].sum(axis=0), self._m)
+        return counts
 
 
-def stable_order(scores: np.ndarray) -> np.ndarray:
-    """Ascending order of each row of ``scores`` (int32 [b, s]), equal ones as they come: int64 [b, s].
+# Places are unsigned below, as numba looks at each signed one for being counted from the end.
 
-    numpy sorts 16-bit keys by radix, in a third of the time of one sort of 64-bit (score, column) keys: low half first.
+
+@compiled
+def _collect(
+    cross: np.ndarray,
+    norms: np.ndarray,
+    first: int,
+    m: int,
+    most: int,
+    keys: np.ndarray,
+    counts: np.ndarray,
+    bounds: np.ndarray,
+) -> None:
+    """Add a block's keys, score << 32 | row, to each query's list.
+
+    A list of more than ``most`` entries gives up all but its m smallest; rows to come are higher, and have to be smaller
+    than all of these. No branch depends on a single score: the processor would guess wrong at each hit.
     """
-    if scores.size == 0:
-        return np.zeros(scores.shape, dtype=np.int64)
-    above = scores.astype(np.int64) - scores.min(axis=1, keepdims=True)
-    order = np.argsort(above.astype(np.uint16), axis=1, kind="stable")
-    high = (above >> 16).astype(np.uint16)
-    if not high.any():
-        return order
-    second = np.argsort(np.take_along_axis(high, order, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(order, second, axis=1)
+    within = np.empty(ROOM, dtype=np.uint8)
+    eights = within.view(np.uint64)
+    chosen, places = np.empty(ROOM // 8, dtype=np.uint32), np.empty(ROOM + 1, dtype=np.uint32)
+    scratch = np.empty(0, dtype=np.int64)
+    for query in range(len(cross)):
+        for start in range(0, len(norms), ROOM):
+            line, own = cross[query, start : start + ROOM], norms[start : start + ROOM]
+            columns, groups, bound = uint64(len(own)), uint64(len(own) >> 3), bounds[query]
+            for column in range(columns):
+                within[column] = int32(line[column] + own[column]) <= bound
+            some = uint64(0)
+            for group in range(groups):
+                chosen[some] = group
+                some += uint64(eights[group] != 0)
+            found = uint64(0)
+            for number in range(some):
+                eight = uint64(chosen[number]) << uint64(3)
+                for lane in range(uint64(8)):
+                    places[found] = eight + lane
+                    found += uint64(within[eight + lane])
+            for column in range(groups << uint64(3), columns):
+                places[found] = column
+                found += uint64(within[column])
+            kept, count = keys[query], uint64(counts[query])
+            for number in range(found):
+                column = uint64(places[number])
+                kept[count + number] = (int64(line[column] + own[column]) << 32) | int64(first + start + column)
+            counts[query] += found
+            if counts[query] > most:
+                if len(scratch) == 0:
+                    scratch = np.empty(most + ROOM, dtype=np.int64)
+                _sort(kept[: counts[query]], scratch[: counts[query]])
+                counts[query] = min(m, counts[query])
+                if m > 0 and counts[query] == m:
+                    bounds[query] = min(bound, (kept[m - 1] >> 32) - 1)
 
 
-def _up_to(scores: np.ndarray, bounds: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Flat positions of the scores up to their row's bound, ascending: int64 [m]. ``mask``: room for a block.
+@compiled
+def _order(keys: np.ndarray, counts: np.ndarray, m: int, start: int, stop: int, rows: np.ndarray, scores: np.ndarray) -> None:
+    """Join the parts of queries ``start`` to ``stop`` - 1, sort them, and write out the first m."""
+    for query in range(start, stop):
+        joined, done = np.empty(counts[:, query].sum(), dtype=np.int64), 0
+        for part in range(len(keys)):
+            count = counts[part, query]
+            joined[done : done + count] = keys[part, query, :count]
+            done += count
+        _sort(joined, np.empty(done, dtype=np.int64))
+        for place in range(min(m, done)):
+            rows[query, place] = joined[place] & 0xFFFFFFFF
+            scores[query, place] = joined[place] >> 32
 
-    By way of the groups of eight that hold any: below a tenth of hits numpy's flatnonzero branches at each one and
-    mispredicts; among chosen groups it does not.
-    """
-    b, n = scores.shape
-    used = mask[: -(-b * n // 8) * 8]
-    used[b * n :] = False
-    np.less_equal(scores, bounds[:, None], out=used[: b * n].reshape(b, n))
-    groups = used.view(np.uint64)
-    chosen = np.flatnonzero(groups != 0)
-    hits = np.flatnonzero(groups[chosen].view(bool))
-    flat: np.ndarray = (chosen[hits >> 3] << 3) + (hits & 7)
-    return flat
+
+@register_jitable
+def _sort(keys: np.ndarray, scratch: np.ndarray) -> None:
+    """Sort keys, score << 32 | row, by score; those of one score stay as they come, which is by row. ``scratch``: as long."""
+    if len(keys) == 0:
+        return
+    low = high = keys[0] >> 32
+    for key in keys:
+        low, high = min(low, key >> 32), max(high, key >> 32)
+    source, target, shift = keys, scratch, 0
+    while (high - low) >> shift:
+        starts = np.zeros((1 << DIGIT) + 1, dtype=np.int64)
+        for key in source:
+            starts[((((key >> 32) - low) >> shift) & ((1 << DIGIT) - 1)) + 1] += 1
+        starts = np.cumsum(starts)
+        for key in source:
+            digit = (((key >> 32) - low) >> shift) & ((1 << DIGIT) - 1)
+            target[starts[digit]] = key
+            starts[digit] += 1
+        source, target, shift = target, source, shift + DIGIT
+    if (shift // DIGIT) % 2:
+        keys[:] = scratch
+
+
+@compiled
+def _bound(cross: np.ndarray, norms: np.ndarray, guess: int, bounds: np.ndarray) -> None:
+    """Bounds that more than ``guess`` of each query's scores stay within, and few more: edges of a histogram."""
+    for query in range(len(cross)):
+        line = cross[query]
+        low = high = int32(line[0] + norms[0])
+        for column in range(uint64(len(norms))):
+            score = int32(line[column] + norms[column])
+            low, high = min(low, score), max(high, score)
+        shift = 0
+        while (int64(high) - int64(low)) >> (shift + DIGIT):
+            shift += 1
+        counts = np.zeros(1 << DIGIT, dtype=np.int64)
+        for column in range(uint64(len(norms))):
+            counts[(int64(line[column] + norms[column]) - low) >> shift] += 1
+        below, edge = int64(0), 0
+        while below <= guess:
+            below += counts[edge]
+            edge += 1
+        bounds[query] = low + (edge << shift) - 1
