@@ -104,7 +104,8 @@ def one_size(folder: Path, rows: int, dimensions: int, batch: int, rounds: int, 
     import torch
 
     torch.set_num_threads(threads)
-    from teacher.neighbors import ExactIndex, prefix_length
+    from teacher.neighbors import ExactIndex
+    from teacher.votes import prefix_length
 
     m, features = prefix_length(K, GAMMA), written(folder, rows, dimensions)
     index = ExactIndex(features, np.arange(rows))
@@ -124,10 +125,11 @@ def sharded(folder: Path, rows: int, dimensions: int, shards: int, backend: str,
 
     torch.set_num_threads(threads)
     from teacher.features import Embedder
-    from teacher.neighbors import ExactIndex, prefix_length
+    from teacher.neighbors import ExactIndex
     from teacher.records import Records
     from teacher.scale.config import ScaleConfig
     from teacher.scale.shards import Shards
+    from teacher.votes import prefix_length
     from wall.messages import ExtractorSpec
 
     def stream(size: int, start: int) -> Iterator[tuple[int, int, Records]]:
@@ -178,7 +180,7 @@ def model(per_pair: float, fixed: float, rows: int, machines: int, cores: int) -
     ``per_pair``: ms of a thread for a query and a record; ``fixed``: ms of one thread a query and list. The share that a shard
     is asked for is that of teacher/scale/index.py; an entry travels as 8 bytes and is merged at 2e-5 ms.
     """
-    from teacher.neighbors import prefix_length
+    from teacher.votes import prefix_length
 
     shards, m = machines * cores, prefix_length(K, GAMMA)
     share = m / shards

@@ -66,7 +66,8 @@ def methods(task: Task, threads: int, workplace: Path) -> dict[str, Callable[[np
     import torch
     from sklearn.neighbors import NearestNeighbors
 
-    from teacher.neighbors import ExactIndex, prefix_length
+    from teacher.neighbors import ExactIndex
+    from teacher.votes import prefix_length
 
     faiss.omp_set_num_threads(threads)
     torch.set_num_threads(threads)
@@ -178,8 +179,9 @@ def compare(
 def shares(task: Task, threads: int, workplace: Path, rounds: int) -> dict[str, float]:
     """Milliseconds a query, medians at batch 256, of the parts of the path."""
     from teacher.gemm import choose_product, minus_twice
-    from teacher.neighbors import ExactIndex, prefix_length, sampled_votes
+    from teacher.neighbors import ExactIndex
     from teacher.privacy.noise import SystemEntropy
+    from teacher.votes import prefix_length, sampled_votes
 
     index, entropy, product = ExactIndex(task.records, np.arange(len(task.records))), SystemEntropy(), choose_product()
     out, keys = np.empty((256, len(task.records)), dtype=np.int32), ["q"] * 256

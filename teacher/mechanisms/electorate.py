@@ -12,8 +12,8 @@ from teacher.ensemble import Ensemble
 from teacher.index import Index
 from teacher.kernels import Select, Similar
 from teacher.mechanisms.counts import BallCounts, BallVotes, CellVotes, GridCounts
-from teacher.neighbors import sampled_votes
 from teacher.privacy.noise import Entropy
+from teacher.votes import sampled_votes
 
 if TYPE_CHECKING:
     from teacher.cnn_ensemble import CnnEnsemble

@@ -35,3 +35,16 @@ everywhere = pytest.mark.parametrize(
         *(pytest.param(None, id=f"{way} cuda", marks=ABSENT) for way in ("on", "streamed to") if "cuda" not in PRESENT),
     ],
 )
+
+
+def int_features(seed: int, n: int, d: int, low: int = -63, high: int = 63) -> np.ndarray:
+    return np.random.default_rng(seed).integers(low, high + 1, (n, d)).astype(np.int8)
+
+
+def brute_force(features: np.ndarray, ids: np.ndarray, queries: np.ndarray, m: int) -> np.ndarray:
+    """Row positions by (squared distance, id), from differences in int64."""
+    wide, found = features.astype(np.int64), []
+    for query in queries.astype(np.int64):
+        distance = ((wide - query) ** 2).sum(axis=1)
+        found.append(np.lexsort((ids, distance))[:m])
+    return np.array(found, dtype=np.int64).reshape(len(queries), min(m, len(features)))

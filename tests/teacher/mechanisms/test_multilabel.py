@@ -18,7 +18,7 @@ from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.multilabel import COUNTS, GRID, GnmaxAttributes, MultiLabel, PrivateKnnAttributes, ballots, clipped
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.registry import AnyMechanism, from_slot
-from teacher.neighbors import ExactIndex, sampled_votes
+from teacher.neighbors import ExactIndex
 from teacher.privacy.accountant import certificates
 from teacher.privacy.audit import audit
 from teacher.privacy.curves import ORDERS, release_rdp
@@ -27,6 +27,7 @@ from teacher.privacy.noise import Entropy, SystemEntropy
 from teacher.privacy.plan import Plan, Slot
 from teacher.records import Records
 from teacher.teacher import Teacher
+from teacher.votes import sampled_votes
 from wall.attributes import pack, unpack
 from wall.errors import InvalidInput
 from wall.messages import ExtractorSpec, Outcome, Queries
