@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,7 @@ from teacher.mechanisms.reverse_knn import ReverseKnn
 from wall.errors import InvalidInput
 
 MOST_SHARDS = 10_000
+ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 SHARDED = (
     PrivateKnn,
     PrivateKnnAttributes,
@@ -65,6 +67,8 @@ class ScaleConfig:
             raise InvalidInput("scale.shards", f"from {least} to {MOST_SHARDS} for {self.backend}", self.shards)
         if self.ray_address is not None and self.backend != "ray":
             raise InvalidInput("scale.ray_address", "left out without the backend ray", self.ray_address)
+        if self.ray_address is not None and not ADDRESS.fullmatch(self.ray_address):
+            raise InvalidInput("scale.ray_address", "HOST:PORT of the head of a Ray cluster", self.ray_address)
         if not 1 <= self.threads <= 1024:
             raise InvalidInput("scale.threads", "from 1 to 1024", self.threads)
         if not (0 < self.gpus <= 1 or self.gpus in range(1, 17)):

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import secrets
-import shutil
-import tempfile
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from teacher.scale.clusters import connected, working_nodes
 from teacher.scale.config import ScaleConfig
-from teacher.scale.worker import Request, Shard
-from wall.errors import InvalidInput, MissingData
+from teacher.scale.growing import journal
+from teacher.scale.worker import ROWS, Request, Shard, ShardFailed, Sight, program
+from wall.errors import InvalidInput, LabelwallError, MissingData
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -41,33 +37,66 @@ class LocalPool:
         return [shard.do(request) for shard, request in zip(self._shards, requests, strict=True)]
 
 
-class RayPool:
-    """An actor for each shard. One that dies is started again by Ray and does its request once more: requests may be repeated.
+class WorkersLost(LabelwallError):
+    """A constant: why stands in the custodian's own files."""
 
-    Raises InvalidInput where Ray has fewer GPUs than the workers are to share: it would wait for more without end.
+    def __init__(self) -> None:
+        super().__init__("the Ray workers are gone and do not come back. See whether the cluster runs, then start this again.")
+
+
+class RayPool:
+    """An actor for each shard, in turns on the nodes that there are. One that dies is started again by Ray, on another node where
+    its own is gone, and does its request once more: requests may be repeated.
+
+    Raises as ``connected``; InvalidInput where Ray has fewer GPUs than the workers are to share: it would wait without
+    end; MissingData for a node on which the program or the shards' files are not those of this process.
     """
 
     def __init__(self, directories: Sequence[Path], config: ScaleConfig, device: str = "cpu") -> None:
         ray = connected(config)
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
         gpus = 0.0 if device == "cpu" else config.gpus
         if gpus * len(directories) > (held := ray.cluster_resources().get("GPU", 0)):
             raise InvalidInput("scale.gpus", f"at most {held} over `scale.shards`", config.gpus)
-        actor = ray.remote(Shard)
-        options = {
-            "num_cpus": 0,
-            "num_gpus": gpus,
-            "max_restarts": -1,
-            "max_task_retries": TRIES,
-        }  # as many shards on a machine as one likes
-        self.actors: list[ActorHandle[Shard]] = [
-            actor.options(**options).remote(str(directory.absolute()), config.threads, device) for directory in directories
-        ]
+        actor, nodes = ray.remote(Shard), working_nodes(ray)
+        options = {"num_cpus": 0, "num_gpus": gpus}  # as many shards on a machine as one likes
+        options |= {"max_restarts": -1, "max_task_retries": TRIES}
+        self.actors: list[ActorHandle[Shard]] = []
+        for number, directory in enumerate(directories):
+            place = NodeAffinitySchedulingStrategy(nodes[number % len(nodes)], soft=True)  # elsewhere, once that node is gone
+            made = actor.options(scheduling_strategy="SPREAD" if gpus else place, **options)  # a GPU is where one is free
+            self.actors.append(made.remote(str(directory.absolute()), config.threads, device))
+        try:
+            self._look(directories)
+        except BaseException:
+            self.close()
+            raise
+
+    def _look(self, directories: Sequence[Path]) -> None:
+        """See that all workers start, and what they see."""
+        here = [Sight(program(), journal(directory / ROWS)) for directory in directories]
+        cure = "The guide says what a cluster's nodes need."
+        try:
+            there = self.ask([Shard.look] * len(directories))
+        except (WorkersLost, ShardFailed) as error:
+            raise MissingData(f"labelwall's workers do not start on the Ray cluster. {cure}") from error
+        if any(seen.program != own.program for seen, own in zip(there, here, strict=True)):
+            raise MissingData(f"every node of the Ray cluster must have the same labelwall. Found another one. {cure}")
+        if there != here:
+            raise MissingData(f"`custodian_dir` must be the same directory on every node of the Ray cluster. {cure}")
 
     def ask(self, requests: Sequence[Request[T]]) -> list[T]:
+        """Raises ShardFailed for a request that failed, WorkersLost where nobody is left to do it."""
         import ray
 
-        pending = [worker.do.remote(request) for worker, request in zip(self.actors, requests, strict=True)]
-        results: list[T] = ray.get(pending)
+        try:
+            pending = [worker.do.remote(request) for worker, request in zip(self.actors, requests, strict=True)]
+            results: list[T] = ray.get(pending)
+        except ShardFailed:
+            raise ShardFailed from None  # Ray's own has a traceback in its text
+        except ray.exceptions.RayError as error:
+            raise WorkersLost from error
         return results
 
     def close(self) -> None:
@@ -76,40 +105,3 @@ class RayPool:
 
         for worker in self.actors:
             ray.kill(worker)
-
-
-def connected(config: ScaleConfig) -> Any:
-    """Ray, connected. Raises MissingData without the extra, InvalidInput for a cluster that lets everybody in.
-
-    Whoever reaches a Ray cluster without a token runs code in it, next to the private rows. So a token is needed in any case. Our
-    own cluster lives as long as this process, has no dashboard, sends nothing about its use, and keeps its files (sockets, logs,
-    spilled objects) where this user alone can look.
-    """
-    mode = os.environ.get("RAY_AUTH_MODE", "token" if config.ray_address is None else None)
-    if mode != "token":
-        raise InvalidInput("RAY_AUTH_MODE", "token in the environment, with the cluster's RAY_AUTH_TOKEN", mode)
-    os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0")
-    if config.ray_address is None:
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        os.environ.setdefault(
-            "RAY_worker_niceness", "0"
-        )  # Ray's 15 is for workers beside more urgent work; here they are the work
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingData('Ray is not installed. Install it with: pip install "labelwall[scale]"') from error
-    if ray.is_initialized():
-        return ray
-    if config.ray_address is not None:
-        ray.init(address=config.ray_address, log_to_driver=False, logging_level=logging.ERROR)
-        return ray
-    private = tempfile.mkdtemp(prefix="lw")  # 0700, and short: a socket's path has 107 characters
-    weakref.finalize(ray, shutil.rmtree, private, ignore_errors=True)
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _temp_dir=f"{private}/ray",
-    )
-    return ray

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 import shutil
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+import teacher
+import wall
 from teacher.device import device_of
 from teacher.device_index import index_on
 from teacher.features import Embedder
 from teacher.index import WholeIndex
 from teacher.records import Records
-from teacher.scale.growing import append, finish, journal, read
+from teacher.scale.growing import Journal, append, finish, journal, read
 from wall.errors import LabelwallError
 from wall.messages import ExtractorSpec
 
@@ -30,6 +37,28 @@ class ShardFailed(LabelwallError):
 
     def __init__(self) -> None:
         super().__init__("a shard of the private rows failed.")
+
+    def __reduce__(self) -> tuple[type[ShardFailed], tuple[()]]:
+        return ShardFailed, ()  # exceptions are made from their text again, which this one does not take
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a worker sees: ``program``, a digest of the code that it runs, and its rows' journal."""
+
+    program: str
+    rows: Journal
+
+
+@cache
+def program() -> str:
+    """SHA-256 (hex) of the source files of this process's private side and wall."""
+    digest = hashlib.sha256()
+    for package in (teacher, wall):
+        for root in package.__path__:
+            for path in sorted(Path(root).rglob("*.py")):
+                digest.update(f"{path.relative_to(root).as_posix()} ".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 class Shard:
@@ -55,9 +84,15 @@ class Shard:
         try:
             return request(self)
         except Exception:
-            with (self._directory / "errors.log").open("a") as file:
-                file.write(traceback.format_exc())
+            text = traceback.format_exc()
+            with contextlib.suppress(OSError), (self._directory / "errors.log").open("a") as file:
+                file.write(text)
         raise ShardFailed
+
+    def look(self) -> Sight:
+        """What is seen from here; no rows where the directory can not be read and written."""
+        usable = os.access(self._directory, os.R_OK | os.W_OK | os.X_OK)
+        return Sight(program(), journal(self._directory / ROWS) if usable else Journal())
 
     def embed_block(self, spec: ExtractorSpec, probe: np.ndarray | None, batch_size: int) -> tuple[int, int]:
         """Embed the next rows that have no features yet: (rows done, rows).

@@ -230,6 +230,8 @@ def test_mechanisms_that_need_all_rows_are_refused(tmp_path: Path, monkeypatch: 
         ({"shards": -1}, "shards"),
         ({"shards": 10_001}, "shards"),
         ({"shards": 2, "ray_address": "h:1"}, "ray_address"),
+        ({"backend": "ray", "shards": 2, "ray_address": "auto"}, "ray_address"),
+        ({"backend": "ray", "shards": 2, "ray_address": "ray://h:1"}, "ray_address"),
         ({"threads": 0}, "threads"),
     ],
 )

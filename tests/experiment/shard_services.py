@@ -1,0 +1,118 @@
+"""Services over shards in processes of their own, and the processes that work for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from experiment.serving import app_of
+from experiment.settings import load_config
+from experiment.teaching import custody
+from teacher.privacy.unsafe import UnsafeTape
+from teacher.service.config import ServiceConfig
+from teacher.service.keys import Keys
+from tests.experiment import tiny
+from tests.programs import environment
+from tests.teacher.service.tiny import Made, served
+from wall.client import RemoteTeacher
+from wall.messages import Answers, ExtractorSpec, Queries
+
+PROGRAM = Path(__file__).with_name("tape_serve.py")
+SPEC = ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES)
+LONG = 120.0  # seconds after which a test gives up
+
+
+def token(store: Path) -> str:
+    """A new analyst's key of a custodian's directory, which may not be there yet."""
+    store.mkdir(exist_ok=True)
+    return Keys(store).add("ann", "analyst")
+
+
+@contextmanager
+def serving(folder: Path, store: Path, *scale: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """(process, URL) of a service on the tape over ``folder``'s config.yaml. SIGTERM at the end."""
+    command = [sys.executable, PROGRAM, "config.yaml", "0", "--custodian_dir", str(store), *scale]
+    with (store / "said").open("w") as said:
+        started = environment(**variables)
+        process = subprocess.Popen(command, cwd=folder, env=started, stdout=subprocess.PIPE, stderr=said, text=True)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert url, (store / "said").read_text()
+        yield process, url
+    finally:
+        process.terminate()
+        process.wait(LONG)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@contextmanager
+def in_one_piece(folder: Path, store: Path) -> Iterator[str]:
+    """The URL of the same service in a thread of this process, over rows that are not in shards."""
+    config = load_config(folder / "config.yaml")
+    config = replace(config, data=replace(config.data, path=str(folder / "data.npz")))
+    opened = custody(config, store, unsafe=True)
+    with served(Made(app_of(config, ServiceConfig(port=0), opened, Keys(store), UnsafeTape(1)), opened, {})) as url:
+        yield url
+
+
+def asked(url: str, key: str, seeds: range, rows: int = 4) -> list[Answers]:
+    """The answers to a batch for each seed."""
+    teacher = RemoteTeacher(url, key, patience=LONG)
+    try:
+        teacher.use_extractor(SPEC)
+        return [teacher.answer(Queries(tiny.rows(rows, 100 + seed)[0])) for seed in seeds]
+    finally:
+        teacher.close()
+
+
+def plain(answers_of: list[Answers]) -> list[tuple[object, ...]]:
+    """What does not name the ledger, whose data set is a new random number each time."""
+    receipts = [answers.receipt for answers in answers_of]
+    told = [(answers.labels.tolist(), answers.outcomes.tolist()) for answers in answers_of]
+    return [(*said, r.charged, r.left, r.ledger_position) for said, r in zip(told, receipts, strict=True)]
+
+
+def below(pid: int) -> dict[int, str]:
+    """All processes that descend from one, by number: their command lines."""
+    parents, lines = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                lines[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {child: lines.get(child, "") for child in found - {pid}}
+
+
+def workers(pid: int) -> list[int]:
+    """The Ray workers of shards among a process's descendants."""
+    return sorted(child for child, line in below(pid).items() if line.startswith("ray::Shard"))
+
+
+def until(true: Callable[[], bool], seconds: float = LONG) -> None:
+    """Wait for something that has to come true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def gone(pids: set[int]) -> bool:
+    """Whether none of these processes is left."""
+    return not any(Path(f"/proc/{pid}").exists() and b"State:\tZ" not in Path(f"/proc/{pid}/status").read_bytes() for pid in pids)
+
+
+def rows_of(store: Path) -> dict[str, float]:
+    """When each file of the shards' raw rows was written."""
+    return {str(path): path.stat().st_mtime for path in store.glob("shards-*/*/rows/*")}

@@ -1,0 +1,25 @@
+"""`labelwall serve` on the unsafe tape, for a configuration file: what two backends answer can be compared.
+
+python tape_serve.py CONFIG PORT [dotted overrides]
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from experiment.serving import serve
+from experiment.settings import config_parser, parse
+from teacher.privacy.unsafe import UnsafeTape
+from teacher.service.config import ServiceConfig
+
+
+def main(config: str, port: int, overrides: list[str]) -> None:
+    torch.set_num_threads(1)
+    args = ["--config", config, *overrides]
+    serve(parse(config_parser("serve", "", args), args)[0], ServiceConfig(port=port), entropy=UnsafeTape(1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,61 @@
+"""`labelwall serve` with Ray workers, whole: the same answers as over one piece, deaths, the end, and another start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from teacher.privacy.audit import audit
+from tests.experiment import tiny
+from tests.experiment.shard_services import asked, below, gone, in_one_piece, plain, rows_of, serving, token, until, workers
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra scale")]
+RAY = ("--scale.backend", "ray", "--scale.shards", "2")
+
+
+def entries(store: Path) -> list[tuple[str, str]]:
+    """The ledger but for its first entry, which names the data set."""
+    with sqlite3.connect(store / "ledger.sqlite") as connection:
+        return connection.execute("SELECT kind, body FROM entries ORDER BY seq").fetchall()[1:]
+
+
+def test_a_service_over_ray_answers_as_one_piece_through_deaths_and_starts(tmp_path: Path) -> None:
+    """The same queries of a client in another process than the teacher, on the same tape. Workers die between and during
+    requests; the service is stopped, leaves no process behind, and goes on over the same shards when it is started again, then
+    without Ray, which is faster to start."""
+    tiny.write(tmp_path)
+    one, ray = tmp_path / "one", tmp_path / "ray"
+    keys = token(one), token(ray)
+    with in_one_piece(tmp_path, one) as url:
+        expected = plain(asked(url, keys[0], range(12)))
+    with serving(tmp_path, ray, *RAY) as (process, url):
+        found = plain(asked(url, keys[1], range(3)))
+        first = workers(process.pid)
+        assert len(first) == 2
+        os.kill(first[0], signal.SIGKILL)
+        killer = threading.Timer(0.05, lambda: os.kill(first[1], signal.SIGKILL))
+        killer.start()
+        found += plain(asked(url, keys[1], range(3, 8)))
+        killer.join()
+        until(lambda: len(workers(process.pid)) == 2 and not set(first) & set(workers(process.pid)))
+        started = set(below(process.pid))
+        written = rows_of(ray)
+    assert process.returncode == 0
+    until(lambda: gone(started), 30)
+    with serving(tmp_path, ray, "--scale.shards", "2") as (
+        _,
+        url,
+    ):
+        again = asked(url, keys[1], range(8))
+        found += plain(asked(url, keys[1], range(8, 12)))
+    assert found == expected
+    assert all(sum(answers.receipt.charged.values()) == 0 for answers in again)  # known: nothing is charged twice
+    assert entries(ray) == entries(one)
+    assert rows_of(ray) == written  # nothing was taken in again
+    assert len(audit(ray / "ledger.sqlite").problems) == 1  # the tape
