@@ -4,6 +4,10 @@
 
 All methods see the same features and run interleaved in one process, so that a busy machine slows all of them: ratios are
 medians over rounds of a method's time against FAISS IndexFlatL2 in the same round. Every round asks other queries.
+
+With --device cuda our own methods search on the GPU, the others where they did. How much of the device's limit the search
+reaches is printed for each batch size: the limit is the fastest int8 product of large matrices and the fastest copy, measured
+there and then.
 """
 
 from __future__ import annotations
@@ -20,10 +24,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+
+if TYPE_CHECKING:
+    import torch
+    from limits import Limits
 
 K, CLASSES, GAMMA = 300, 10, 0.15
 LOOP_QUERIES = 4  # the per-query loop is too slow for whole batches
@@ -60,13 +69,13 @@ def load(folder: str | None, size: int) -> Task:
     return Task(f"MNIST HOG, {size:,} x 1,296", records[:size], train.targets.numpy()[:size], queries)
 
 
-def methods(task: Task, threads: int, workplace: Path) -> dict[str, Callable[[np.ndarray], int]]:
+def methods(task: Task, threads: int, device: torch.device, workplace: Path) -> dict[str, Callable[[np.ndarray], int]]:
     """Each takes a batch of queries (int8 [b, d]) and returns how many of them it worked on."""
     import faiss
     import torch
     from sklearn.neighbors import NearestNeighbors
 
-    from teacher.neighbors import ExactIndex
+    from teacher.device_index import index_on
     from teacher.votes import prefix_length
 
     faiss.omp_set_num_threads(threads)
@@ -76,7 +85,7 @@ def methods(task: Task, threads: int, workplace: Path) -> dict[str, Callable[[np
     flat.add(floats)
     brute = NearestNeighbors(n_neighbors=K, algorithm="brute").fit(floats)
     tensor, norms = torch.from_numpy(floats), torch.from_numpy((floats**2).sum(axis=1))
-    index = ExactIndex(task.records, np.arange(len(task.records)))
+    index = index_on(device, task.records, np.arange(len(task.records)))
 
     def run_faiss(batch: np.ndarray) -> int:
         flat.search(batch.astype(np.float32), K)
@@ -100,7 +109,7 @@ def methods(task: Task, threads: int, workplace: Path) -> dict[str, Callable[[np
     return {
         FAISS: run_faiss,
         OURS: run_ours,
-        PATH: path(task, workplace),
+        PATH: path(task, device, workplace),
         "float32 torch: product and topk, k=300": run_torch,
         "scikit-learn brute force, k=300": run_sklearn,
         "Private-kNN's published loop, one query at a time": run_loop,
@@ -116,11 +125,11 @@ def published_loop(records: np.ndarray, queries: np.ndarray) -> int:
     return len(queries)
 
 
-def path(task: Task, workplace: Path) -> Callable[[np.ndarray], int]:
+def path(task: Task, device: torch.device, workplace: Path) -> Callable[[np.ndarray], int]:
     """Charge, sample and screen, record; charge, sample and vote, record. Every query takes both stages, the dearest case."""
+    from teacher.device_index import index_on
     from teacher.mechanisms.electorate import Electorate
     from teacher.mechanisms.private_knn import PrivateKnn
-    from teacher.neighbors import ExactIndex
     from teacher.privacy.ledger import Ledger
     from teacher.privacy.noise import SystemEntropy
     from teacher.privacy.plan import Plan, Slot
@@ -129,7 +138,7 @@ def path(task: Task, workplace: Path) -> Callable[[np.ndarray], int]:
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(10**6, 10**6)),))
     ledger = Ledger.create(workplace / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False)
     ledger.use_extractor("0" * 64, {})
-    index = ExactIndex(task.records, np.arange(len(task.records)))  # its own: a batch searched before would be free
+    index = index_on(device, task.records, np.arange(len(task.records)))  # its own: a batch searched before would be free
 
     def run_path(batch: np.ndarray) -> int:
         nonlocal asked
@@ -176,16 +185,14 @@ def compare(
     return {name: (float(1 / np.median(t)), float(np.median(base / np.array(t)))) for name, t in times.items()}
 
 
-def shares(task: Task, threads: int, workplace: Path, rounds: int) -> dict[str, float]:
+def shares(task: Task, device: torch.device, workplace: Path, rounds: int) -> dict[str, float]:
     """Milliseconds a query, medians at batch 256, of the parts of the path."""
-    from teacher.gemm import choose_product, minus_twice
-    from teacher.neighbors import ExactIndex
+    from teacher.device_index import index_on
     from teacher.privacy.noise import SystemEntropy
     from teacher.votes import prefix_length, sampled_votes
 
-    index, entropy, product = ExactIndex(task.records, np.arange(len(task.records))), SystemEntropy(), choose_product()
-    out, keys = np.empty((256, len(task.records)), dtype=np.int32), ["q"] * 256
-    whole = path(task, workplace)
+    index, entropy, keys = index_on(device, task.records, np.arange(len(task.records))), SystemEntropy(), ["q"] * 256
+    whole = path(task, device, workplace)
 
     def votes(batch: np.ndarray) -> None:
         for release in ("screen", "aggregate"):
@@ -206,7 +213,7 @@ def shares(task: Task, threads: int, workplace: Path, rounds: int) -> dict[str, 
         entropy.discrete_gaussian(25.0, keys, "aggregate", CLASSES)
 
     steps: dict[str, Callable[[np.ndarray], object]] = {
-        "product": lambda batch: product(minus_twice(batch), task.records, out),
+        "product": product_alone(task, device),
         "search": lambda batch: index.prefix(batch, prefix_length(K, GAMMA)),
         "sampling": votes,  # searched just before: the lists are kept
         "noise": noise,
@@ -231,8 +238,53 @@ def shares(task: Task, threads: int, workplace: Path, rounds: int) -> dict[str, 
     return {**parts, "ledger and the rest": middle["path"] - sum(parts.values()), "all": middle["path"]}
 
 
+def product_alone(task: Task, device: torch.device) -> Callable[[np.ndarray], object]:
+    """All products of a batch, of 32 queries or more, and nothing else."""
+    import torch
+
+    from teacher.device import aligned, product_on
+    from teacher.gemm import choose_product, minus_twice
+
+    if device.type == "cpu":
+        chosen, out = choose_product(), np.empty((256, len(task.records)), dtype=np.int32)
+        return lambda batch: chosen(minus_twice(batch), task.records, out[: len(batch)])
+    product, width = product_on(device), aligned(task.records.shape[1])
+    resident = torch.zeros((aligned(len(task.records)), width), dtype=torch.int8, device=device)
+    resident[: len(task.records), : task.records.shape[1]] = torch.from_numpy(task.records)
+
+    def run(batch: np.ndarray) -> None:
+        left = torch.zeros((len(batch), width), dtype=torch.int8, device=device)
+        left[:, : batch.shape[1]] = torch.from_numpy(minus_twice(batch))
+        for start in range(0, len(resident), 1 << 16):
+            product(left, resident[start : start + (1 << 16)])
+        torch.accelerator.synchronize(device)
+
+    return run
+
+
+def reached(task: Task, results: dict[int, dict[str, tuple[float, float]]], limits: Limits, device: torch.device) -> list[str]:
+    """How much of the device's limit the search reaches, by batch, as lines of Markdown."""
+    lines = [
+        f"The limit of this device ({device.type}), measured before: {limits.operations / 1e12:.2f} 10^12 operations a second in "
+        f"int8 products, {limits.bytes / 1e9:.1f} GB a second in a copy. At least: all products once, all features read once.",
+        "",
+        "| batch | at least, ms a query | search, ms a query | share of the limit | bound by |",
+        "|---|---|---|---|---|",
+    ]
+    for size, rates in results.items():
+        least, bound = limits.least(size, *task.records.shape)
+        least, taken = least / size, 1 / rates[OURS][0]
+        lines.append(f"| {size} | {1e3 * least:.4f} | {1e3 * taken:.4f} | {100 * least / taken:.0f}% | {bound} |")
+    return lines
+
+
 def table(
-    task: Task, results: dict[int, dict[str, tuple[float, float]]], parts: dict[str, float], threads: int, rounds: int
+    task: Task,
+    results: dict[int, dict[str, tuple[float, float]]],
+    parts: dict[str, float],
+    shares_of_limit: list[str],
+    threads: int,
+    rounds: int,
 ) -> str:
     """The results as Markdown."""
     sizes = list(results)
@@ -247,7 +299,7 @@ def table(
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     lines += ["", "Parts of the path at batch 256:", "", "| part | ms a query | share |", "|---|---|---|"]
     lines += [f"| {name} | {ms:.3f} | {100 * ms / parts['all']:.0f}% |" for name, ms in parts.items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *shares_of_limit]) + "\n"
 
 
 def main() -> None:
@@ -255,16 +307,24 @@ def main() -> None:
     parser.add_argument("--data", help="folder with MNIST in torchvision's layout; synthetic rows where it is not given")
     parser.add_argument("--records", type=int, default=60_000, help="private records, a count")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="where our own methods search: cpu or cuda")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 256], help="queries a batch")
     parser.add_argument("--out", type=Path, help="file for the table (Markdown); printed in any case")
     options = parser.parse_args()
-    task = load(options.data, options.records)
+    import torch
+    from limits import limits_of
+
+    from teacher.device import device_of
+
+    torch.set_num_threads(options.threads)
+    task, device = load(options.data, options.records), device_of(options.device)
+    limits = limits_of(device)
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
-        runners = methods(task, options.threads, Path(one))
+        runners = methods(task, options.threads, device, Path(one))
         results = {size: compare(task, runners, size, options.rounds) for size in options.batches}
-        parts = shares(task, options.threads, Path(two), options.rounds)
-    text = table(task, results, parts, options.threads, options.rounds)
+        parts = shares(task, device, Path(two), options.rounds)
+    text = table(task, results, parts, reached(task, results, limits, device), options.threads, options.rounds)
     print(text)
     if options.out:
         options.out.write_text(text)

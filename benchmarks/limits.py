@@ -1,0 +1,59 @@
+"""What a device can do at most, measured on the spot: the fastest product of large resident matrices, the fastest copy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from teacher.device import PRODUCTS
+
+SIZES = {"cpu": (1024, 2048, 3072), "elsewhere": (4096, 8192, 16384)}  # of square matrices; the best counts
+COPIED_BYTES, TRIALS = 256 << 20, 5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``operations``: multiplications and additions of int8 products a second; ``bytes``: read and written by a copy a second."""
+
+    operations: float
+    bytes: float
+
+    def least(self, queries: int, records: int, dimensions: int) -> tuple[float, str]:
+        """Seconds that a batch takes at least, and what takes them: all products once, or the records' features read once."""
+        multiplying = 2 * queries * records * dimensions / self.operations
+        reading = records * dimensions / self.bytes
+        return max((multiplying, "products"), (reading, "memory"))
+
+
+def limits_of(device: torch.device) -> Limits:
+    """The best of some trials."""
+    rates = [_product_rate(device, size) for size in SIZES["cpu" if device.type == "cpu" else "elsewhere"]]
+    source = torch.zeros(COPIED_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return Limits(max(rates), 2 * COPIED_BYTES / _seconds(lambda: target.copy_(source), device))
+
+
+def _product_rate(device: torch.device, size: int) -> float:
+    matrix = (torch.arange(size * size, device=device) % 127 - 63).to(torch.int8).reshape(size, size)
+    rates = []
+    for product in PRODUCTS.values():
+        try:
+            rates.append(2 * size**3 / _seconds(lambda product=product: product(matrix, matrix), device))
+        except (AttributeError, NotImplementedError, RuntimeError):  # torch's int8 product is private, and not everywhere
+            continue
+    return max(rates)
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """The fastest of some runs, after one that warms up; an accelerator is waited for."""
+    best = float("inf")
+    for _ in range(TRIALS + 1):
+        start = time.perf_counter()
+        work()
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+        best = min(best, time.perf_counter() - start)
+    return best
