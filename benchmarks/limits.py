@@ -10,8 +10,8 @@ import torch
 
 from teacher.device import PRODUCTS
 
-SIZES = {"cpu": (1024, 2048, 3072), "elsewhere": (4096, 8192, 16384)}  # of square matrices; the best counts
-COPIED_BYTES, TRIALS = 256 << 20, 5
+SIZES = {"cpu": (512, 1024, 2048), "elsewhere": (4096, 8192, 16384)}  # of square matrices; the best counts
+COPIED_BYTES, TRIALS = 256 << 20, 15
 
 
 @dataclass(frozen=True)
