@@ -109,14 +109,20 @@ class DeviceIndex:
             yield from squared if self._order is None else map(self._as_given, squared)
 
     def _similar(self, queries: np.ndarray, select: Select) -> list[list[Similar]]:
-        """For each query what ``select`` makes of each block."""
+        """For each query what ``select`` makes of each block, of which only records within its reach come back to it."""
         parts: list[list[Similar]] = [[] for _ in queries]
         lengths = squared_norms(queries).tolist()
         for first, cross, norms in self._blocks(queries):
-            host, own = cross.cpu().numpy(), norms.cpu().numpy()
-            for found, row, length in zip(parts, host, lengths, strict=True):
-                near = select(row, own, length)
-                found.append(Similar(near.rows + np.int32(first), near.weights))
+            least = int(norms.min())
+            most = torch.tensor([[select.most(least, length)] for length in lengths], dtype=torch.int32, device=self._device)
+            near = cross <= most
+            numbers, columns = near.nonzero(as_tuple=True)  # by query
+            ends = near.sum(dim=1).cumsum(dim=0).tolist()
+            brought = [part.cpu().numpy() for part in (columns + first, cross[numbers, columns], norms[columns])]
+            for found, length, start, stop in zip(parts, lengths, [0, *ends[:-1]], ends, strict=True):
+                rows, crossing, own = (part[start:stop] for part in brought)
+                similar = select(crossing, own, length)
+                found.append(Similar(rows[similar.rows].astype(np.int32), similar.weights))
         return parts
 
     def _search(self, queries: np.ndarray, width: int) -> Nearest:

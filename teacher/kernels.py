@@ -8,9 +8,9 @@ that record, the query and public constants alone: integers leave no room for th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
@@ -32,8 +32,16 @@ class Similar:
     weights: np.ndarray = field(repr=False)
 
 
-# (cross terms -2 q.x int32 [n], squared norms of records int32 [n], of the query) -> who is similar
-Select = Callable[[np.ndarray, np.ndarray, int], Similar]
+class Select(Protocol):
+    """Who is similar to a query, decided for each record by its own numbers."""
+
+    def __call__(self, cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
+        """``cross``: -2 q.x int32 [n]; ``norms``: |x|^2 int32 [n]; ``norm``: |q|^2."""
+        ...
+
+    def most(self, least: int, norm: int) -> int:
+        """A cross term above which no record is selected whose |x|^2 is ``least`` or more."""
+        ...
 
 
 def threshold_steps(threshold: float) -> int:
@@ -44,17 +52,23 @@ def threshold_steps(threshold: float) -> int:
 
 
 def cosine(threshold: float) -> Select:
-    """max(0, q.x / (|q| |x|)) >= threshold, its square compared as integers; a zero vector is similar to nothing.
+    """max(0, q.x / (|q| |x|)) >= threshold, its square compared as integers; a zero vector is similar to nothing."""
+    return _Cosine(threshold_steps(threshold))
 
-    With t = threshold * STEPS and N = |x|^2 |q|^2: q.x > 0 and (q.x)^2 >= t^2 N / 2^24, that is, (q.x)^2 >= its ceiling.
+
+@dataclass(frozen=True)
+class _Cosine:
+    """With t = threshold * STEPS and N = |x|^2 |q|^2: q.x > 0 and (q.x)^2 >= t^2 N / 2^24, that is, (q.x)^2 >= its ceiling.
+
     N = 2^24 h + l gives t^2 h + ceil(t^2 l / 2^24), where t^2 h < 2^48 and t^2 l < 2^48.
     The weight is floor(sqrt(floor(GRID^2 (q.x)^2 / N))) <= GRID, an integer square root from a table.
     """
-    t = threshold_steps(threshold)
 
-    def select(cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
+    t: int
+
+    def __call__(self, cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
         # A cheap superset first: float64 errs by a few 2^-53, and the bound is lowered by far more.
-        coarse = np.sqrt(norms, dtype=np.float64) * (-2 * (t / STEPS) * math.sqrt(norm) * (1 - 1e-9)) + 1
+        t, coarse = self.t, np.sqrt(norms, dtype=np.float64) * self._slope(norm) + 1
         rows = np.flatnonzero((cross <= coarse) & (cross < 0))
         dot, product = cross[rows].astype(np.int64) // -2, norms[rows].astype(np.int64) * norm
         squared = dot * dot
@@ -62,7 +76,12 @@ def cosine(threshold: float) -> Select:
         weights = _roots()[GRID * GRID * squared[exact] // product[exact]]
         return Similar(rows[exact].astype(np.int32), weights)
 
-    return select
+    def most(self, least: int, norm: int) -> int:
+        """The superset's bound falls with |x|."""
+        return min(-1, math.floor(math.sqrt(least) * self._slope(norm) + 1))
+
+    def _slope(self, norm: int) -> float:
+        return -2 * (self.t / STEPS) * math.sqrt(norm) * (1 - 1e-9)
 
 
 def rbf(threshold: float, bandwidth: float, length: float, near: float = 0.0) -> Select:
@@ -77,16 +96,27 @@ def rbf(threshold: float, bandwidth: float, length: float, near: float = 0.0) ->
         raise InvalidInput("mechanism.near", "between 0 and 1e6", near)
     scale, plateau = (bandwidth * length) ** 2, (near * length) ** 2
     farthest = math.floor(min(plateau + scale * math.log(STEPS / threshold_steps(threshold)), 2**30))
-    # [i]: the largest distance whose weight is GRID - i or more, ascending
-    reach = np.array([math.floor(min(plateau + scale * math.log(GRID / a), 2**30)) for a in range(GRID, 0, -1)], dtype=np.int64)
+    reach = [math.floor(min(plateau + scale * math.log(GRID / a), 2**30)) for a in range(GRID, 0, -1)]
+    return _Rbf(farthest, np.array(reach, dtype=np.int64))
 
-    def select(cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
+
+@dataclass(frozen=True, eq=False)
+class _Rbf:
+    """``farthest``: the largest squared distance that is selected; ``reach``: int64 [GRID], ascending, the largest whose weight
+    is GRID - i or more."""
+
+    farthest: int
+    reach: np.ndarray
+
+    def __call__(self, cross: np.ndarray, norms: np.ndarray, norm: int) -> Similar:
         distances = cross + norms + np.int32(norm)  # below 2^26
-        rows = np.flatnonzero(distances <= farthest)
-        weights = GRID - np.searchsorted(reach, distances[rows].astype(np.int64), side="left")
+        rows = np.flatnonzero(distances <= self.farthest)
+        weights = GRID - np.searchsorted(self.reach, distances[rows].astype(np.int64), side="left")
         return Similar(rows.astype(np.int32), weights.astype(np.uint8))
 
-    return select
+    def most(self, least: int, norm: int) -> int:
+        """The distance is |x|^2 + |q|^2 and the cross term."""
+        return self.farthest - least - norm
 
 
 @lru_cache(maxsize=1)
