@@ -24,6 +24,7 @@ from experiment.console import Console
 from experiment.rounds import run
 from experiment.scores import ERRORS
 from experiment.whitening import starting_extractor
+from student.devices import require_devices
 from teacher.baselines.config import PrivateClassification
 from teacher.baselines.private_classifiers import require_diffprivlib
 from teacher.embeddings import cache_name
@@ -66,6 +67,7 @@ def compare(config: CompareConfig, out: Path, *, entropy: Entropy, console: Cons
 
     Writes comparison.json, comparison.md and plots into ``out``; private caches into OUT.custodian (mode 0700).
     """
+    require_devices(config.student)
     for cell in cells(config):
         if cell.point is not None:
             require_affordable(config.run_config(cell.point, cell.seed, "").plan())

@@ -19,9 +19,11 @@ from experiment.scores import errors, joint_counts, share_right, spoken
 from experiment.teaching import Answering, teacher_of
 from experiment.whitening import starting_extractor
 from student.data import Pool
+from student.devices import require_devices
 from student.export import export
+from student.fit import TrainedStudent
 from student.prune import prune
-from student.train import TrainedStudent, check, predict, predict_values, train
+from student.train import check, predict, predict_values, train
 from teacher.features import Embedder
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.privacy.accountant import certificates, certified_epsilon, reading, require_affordable
@@ -72,6 +74,7 @@ def run(config: Config, run_dir: Path, *, entropy: Entropy, console: Console, is
     """
     plan = config.plan()
     require_affordable(plan)
+    require_devices(config.student)
     folder = RunFolder(run_dir)
     folder.prepare(config)
     known = folder.known_dataset()

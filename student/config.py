@@ -46,9 +46,11 @@ class StudentConfig:
         prune_folds: folds of the cross-validation that drops doubtful released labels before training, a count; 0 keeps all.
         prune_below: a label goes when the other folds' student gives it a smaller probability, in [0, 1).
         prune_steps: optimiser steps of each fold's short supervised training, a count.
-        accelerator: Lightning's accelerator: cpu, gpu or auto.
-        devices: Lightning's number of devices, a count.
-        precision: Lightning's precision, e.g. 32-true or bf16-mixed.
+        accelerator: Lightning's accelerator: cpu, gpu or auto (a GPU where there is one).
+        devices: how many GPUs, or processes on the CPU, share each step's batch, a count; batch sizes are of all together.
+        strategy: Lightning's strategy: auto (this process for one device, ddp for several) or ddp (a process for each device).
+        precision: Lightning's precision: 32-true, bf16-mixed or, on a GPU, 16-mixed; vat needs 32-true.
+        compile: translate the network by torch.compile before training.
     """
 
     backbone: str = "small_cnn"
@@ -78,9 +80,11 @@ class StudentConfig:
     prune_folds: int = 4
     prune_below: float = 0.1
     prune_steps: int = 250
-    accelerator: str = "cpu"
+    accelerator: Literal["cpu", "gpu", "auto"] = "cpu"
     devices: int = 1
-    precision: str = "32-true"
+    strategy: Literal["auto", "ddp"] = "auto"
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    compile: bool = False
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_labelled", "batch_unlabelled", "vat_iterations", "prune_steps", "devices"):
@@ -95,6 +99,21 @@ class StudentConfig:
         _require("prune_folds", self.prune_folds in (0, *range(2, 21)), "0 or from 2 to 20", self.prune_folds)
         for name in ("gce_q", "uda_temperature"):
             _require(name, 0 < getattr(self, name) <= 1, "in (0, 1]", getattr(self, name))
+        self._check_devices()
+
+    @property
+    def apart(self) -> bool:
+        """Whether the training has processes of its own."""
+        return self.strategy == "ddp" or self.devices > 1
+
+    def _check_devices(self) -> None:
+        for name in ("batch_labelled", *(() if self.objective == "supervised" else ("batch_unlabelled",))):
+            _require(name, getattr(self, name) >= self.devices, "at least student.devices", getattr(self, name))
+        half = self.precision != "32-true"
+        _require("precision", not (half and self.objective == "vat"), "32-true with objective vat", self.precision)
+        rule = "32-true or bf16-mixed with accelerator cpu"
+        _require("precision", not (self.precision == "16-mixed" and self.accelerator == "cpu"), rule, self.precision)
+        _require("compile", not (self.compile and self.apart), "false with several devices or strategy ddp", self.compile)
 
 
 def _require(name: str, rule_holds: bool, rule: str, found: object) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from student.config import StudentConfig
+from student.ranks import Ranks
 from wall.attributes import said
 from wall.backbones import preprocess
 from wall.messages import ExtractorSpec
@@ -72,7 +73,10 @@ class Steps(Dataset[Batch]):
 
 
 class StudentData(pl.LightningDataModule):
-    """Training batches from the public pool, and the labelled public test split for reported metrics."""
+    """Training batches from the public pool, and the labelled public test split for reported metrics.
+
+    Each of the ``ranks`` is given the whole of every batch, and every size-th of the test rows, or all where these are too few.
+    """
 
     def __init__(
         self,
@@ -81,9 +85,10 @@ class StudentData(pl.LightningDataModule):
         labels: np.ndarray,
         test: tuple[np.ndarray, np.ndarray] | None,
         seed: int,
+        ranks: Ranks,
     ) -> None:
         super().__init__()
-        self._config, self._x, self._labels, self._test, self._seed = config, public_x, labels, test, seed
+        self._config, self._x, self._labels, self._test, self._seed, self._ranks = config, public_x, labels, test, seed, ranks
 
     def train_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
@@ -95,6 +100,8 @@ class StudentData(pl.LightningDataModule):
         if self._test is None:
             return []
         x, y = self._test
+        if len(x) >= self._ranks.size:
+            x, y = (rows[self._ranks.rank :: self._ranks.size] for rows in (x, y))
         return DataLoader(TensorDataset(unit_scale(x), torch.from_numpy(y)), batch_size=500)
 
 

@@ -112,15 +112,15 @@ def virtual_adversarial_loss(
     epsilon: float,
     xi: float,
     iterations: int,
-    generator: torch.Generator,
+    directions: torch.Tensor,
     divergence: Divergence = kl_divergence,
 ) -> torch.Tensor:
     """Mean D(f(x), f(x + r_vadv)), |r_vadv| = epsilon. Miyato et al. 2018, equations 5, 6 and 12, Algorithm 1.
 
-    ``x``: float32 [n, ...]; ``outputs``: float32 [n, c] of x, constants here; ``generator``: draws the first direction. D is the
-    paper's KL divergence of classes, or another that is least, and flat, where nothing moves.
+    ``x``: float32 [n, ...]; ``outputs``: float32 [n, c] of x, constants here; ``directions``: random ones to begin with, normal
+    like x and of any length. D is the paper's KL divergence of classes, or another that is least, and flat, where nothing moves.
     """
-    direction = _unit(torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device))
+    direction = _unit(directions)
     for _ in range(iterations):
         direction.requires_grad_()
         (gradient,) = torch.autograd.grad(divergence(outputs, network(x + xi * direction)), direction)

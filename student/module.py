@@ -17,6 +17,8 @@ from student import losses
 from student.augment import Augmenter
 from student.config import StudentConfig
 from student.data import Batch
+from student.norms import share_norms
+from student.ranks import ALONE, Ranks, exact
 from wall.backbones import Backbone, standardise
 
 
@@ -41,21 +43,29 @@ class Trainee(pl.LightningModule):
     """What all students share: a backbone, its running average, the schedule, and a draw of its own for every step.
 
     ``mean``, ``std``: per-channel statistics of public images (0..1 scale), empty for vectors; ``seed``: of the random
-    distortions and perturbations, drawn anew from (seed, step) at every step.
+    distortions and perturbations, drawn anew from (seed, step) at every step. ``ranks``: the processes that share the training;
+    each is given whole batches, draws for all of their rows, and has its own rows go through the network.
     """
 
     def __init__(
-        self, config: StudentConfig, network: Backbone, mean: tuple[float, ...], std: tuple[float, ...], seed: int
+        self,
+        config: StudentConfig,
+        network: Backbone,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        seed: int,
+        ranks: Ranks,
     ) -> None:
         super().__init__()
-        self.network = network
-        self.average = copy.deepcopy(network).requires_grad_(False)  # the student; in the state dict, so it resumes exactly
-        self._config, self._mean, self._std, self._seed = config, mean, std, seed
+        average = copy.deepcopy(network).requires_grad_(False)  # before the norms are replaced: it is an ordinary network
+        self.network = network if ranks.size == 1 else share_norms(network)
+        self.average = average  # the student; in the state dict, so it resumes exactly
+        self._config, self._mean, self._std, self._seed, self._ranks = config, mean, std, seed, ranks
         self._augment = Augmenter(config.augment)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Outputs [n, c] of inputs on the 0..1 scale."""
-        return self.network(self._standardised(x))
+        """Outputs float32 [n, c] of inputs on the 0..1 scale."""
+        return exact(self.network(self._standardised(x)))
 
     def _standardised(self, x: torch.Tensor) -> torch.Tensor:
         return standardise(x, self._mean, self._std) if x.ndim == 4 else x
@@ -66,28 +76,38 @@ class Trainee(pl.LightningModule):
             supervised, unlabelled = self._objective(*batch)
         loss = supervised + self._config.unlabelled_weight * unlabelled
         self.log_dict({"loss/supervised": supervised, "loss/unlabelled": unlabelled}, on_step=False, on_epoch=True)
-        return loss
+        return loss * self._ranks.size
 
     def _objective(self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(supervised, semi-supervised) terms of a batch."""
+        """(supervised, semi-supervised) terms of a whole batch, with a gradient for the rows of this rank."""
         raise NotImplementedError
+
+    def _outputs(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        """This rank's outputs for its rows of each of the ``inputs``. One forward pass: batch norm sees one population."""
+        return list(self(torch.cat(inputs)).split([len(x) for x in inputs]))
 
     def _smoothness(
         self, public: torch.Tensor, outputs: torch.Tensor, choose: losses.Network, divergence: losses.Divergence
     ) -> torch.Tensor:
-        """How far a small adversarial step takes the outputs of ``public`` away (VAT). ``choose``: of the network's outputs."""
-        c = self._config
+        """How far a small adversarial step takes the outputs of a public batch away (VAT), on the mean of its rows.
+
+        ``public``, ``outputs``: this rank's rows; ``choose``: of the network's outputs.
+        """
+        c, rows = self._config, self._config.batch_unlabelled
+        generator = torch.Generator().manual_seed((self._seed << 24) + self.global_step)
+        directions = torch.randn((rows, *public.shape[1:]), generator=generator, dtype=public.dtype)[self._ranks.part(rows)]
         with frozen_statistics(self.network):
-            return losses.virtual_adversarial_loss(
-                lambda x: choose(self.network(x)),
+            own = losses.virtual_adversarial_loss(
+                lambda x: choose(exact(self.network(x))),
                 self._standardised(public),
                 outputs,
                 epsilon=c.vat_epsilon,
                 xi=c.vat_xi,
                 iterations=c.vat_iterations,
-                generator=torch.Generator().manual_seed((self._seed << 24) + self.global_step),
+                directions=directions.to(public.device),
                 divergence=divergence,
             )
+        return self._ranks.total(own * (len(public) / rows))
 
     @torch.no_grad()
     def on_train_batch_end(self, *_: object) -> None:
@@ -124,8 +144,9 @@ class Student(Trainee):
         std: tuple[float, ...],
         seed: int,
         attributes: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
-        super().__init__(config, network, mean, std, seed)
+        super().__init__(config, network, mean, std, seed, ranks)
         self._attributes, self._outcomes = attributes, 2 if attributes else num_classes
         self.register_buffer("class_share", torch.full((num_classes,), 1 / num_classes))  # resumes with the state dict
         self.accuracy: MulticlassAccuracy | MultilabelAccuracy
@@ -135,18 +156,25 @@ class Student(Trainee):
             self.accuracy = MulticlassAccuracy(num_classes, average="micro")
 
     def _objective(self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(supervised, semi-supervised) terms. One forward pass for all rows, so that batch norm sees one population."""
-        c, x = self._config, self._augment.weak(x)
+        c, labelled_rows, public_rows = self._config, self._ranks.part(len(x)), self._ranks.part(len(public))
+        x = self._augment.weak(x, labelled_rows)
         if c.objective == "supervised":
-            return self._supervised(self._choices(self(x)), y), torch.zeros((), device=self.device)
+            return self._supervised(self._whole(self(x), len(y)), y), torch.zeros((), device=self.device)
         if c.objective == "uda":
-            logits = self(torch.cat([x, public, self._augment.strong(public)]))
-            labelled, clean, augmented = map(self._choices, logits.split([len(x), len(public), len(public)]))
+            strong = self._augment.strong(public, public_rows)
+            labelled, *pair = self._outputs(x, public[public_rows], strong)
+            clean, augmented = (self._whole(logits, len(public)) for logits in pair)
             target = self._aligned(clean) if c.class_prior == "uniform" else clean
-            return self._supervised(labelled, y), losses.uda_consistency(target, augmented, c.uda_temperature, c.uda_confidence)
-        public = self._augment.weak(public)
-        labelled, clean = map(self._choices, self(torch.cat([x, public])).split([len(x), len(public)]))
-        return self._supervised(labelled, y), self._adversarial(public, clean)
+            consistency = losses.uda_consistency(target, augmented, c.uda_temperature, c.uda_confidence)
+            return self._supervised(self._whole(labelled, len(y)), y), consistency
+        moved = self._augment.weak(public, public_rows)
+        labelled, clean = self._outputs(x, moved)
+        smooth = self._smoothness(moved, self._choices(clean), self._choices, losses.kl_divergence)
+        return self._supervised(self._whole(labelled, len(y)), y), smooth + self._certain(self._whole(clean, len(public)))
+
+    def _whole(self, logits: torch.Tensor, rows: int) -> torch.Tensor:
+        """Logits of exclusive outcomes for all ``rows`` of a batch, from this rank's."""
+        return self._choices(self._ranks.whole(logits, rows))
 
     def _choices(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits of exclusive outcomes: of the classes as they are, of each attribute being absent or present."""
@@ -158,13 +186,12 @@ class Student(Trainee):
         self.class_share.lerp_(clean.softmax(dim=1).mean(dim=0), 1 - SHARE_DECAY)
         return losses.align(clean, self.class_share)
 
-    def _adversarial(self, public: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        c = self._config
-        smooth = self._smoothness(public, logits, self._choices, losses.kl_divergence)
-        certain = losses.entropy(logits)
+    def _certain(self, logits: torch.Tensor) -> torch.Tensor:
+        """How undecided the predictions are, and with a class prior how unevenly they are spread."""
+        c, certain = self._config, losses.entropy(logits)
         if c.class_prior == "uniform":
             certain = certain + c.balance_weight * losses.imbalance(logits)
-        return smooth + c.entropy_weight * certain
+        return c.entropy_weight * certain
 
     def _supervised(self, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         c, y = self._config, y.flatten()
@@ -180,6 +207,6 @@ class Student(Trainee):
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
         """Reported, never selected by: the last averaged weights are the student, whatever this says."""
         x, y = batch
-        logits = self.average(self._standardised(x))
+        logits = exact(self.average(self._standardised(x)))
         self.accuracy((logits > 0).long() if self._attributes else logits, y)
         self.log("accuracy/test", self.accuracy, on_step=False, on_epoch=True)

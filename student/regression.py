@@ -9,6 +9,7 @@ from torchmetrics.regression import MeanSquaredError, R2Score
 from student import losses
 from student.config import StudentConfig
 from student.module import Trainee
+from student.ranks import ALONE, Ranks, exact
 from wall.backbones import Backbone
 from wall.values import STEPS, Scale
 
@@ -28,33 +29,35 @@ class Regressor(Trainee):
         mean: tuple[float, ...],
         std: tuple[float, ...],
         seed: int,
+        ranks: Ranks = ALONE,
     ) -> None:
-        super().__init__(config, network, mean, std, seed)
+        super().__init__(config, network, mean, std, seed, ranks)
         self._scale = scale
         self.error, self.explained = MeanSquaredError(squared=False), R2Score()
 
     def _objective(self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(supervised, semi-supervised) terms. One forward pass for all rows, so that batch norm sees one population."""
-        c, x = self._config, self._augment.weak(x)
-        if c.objective == "supervised":
+        ranks, rows = self._ranks, self._ranks.part(len(public))
+        x = self._augment.weak(x, ranks.part(len(x)))
+        if self._config.objective == "supervised":
             return self._supervised(self(x), y), torch.zeros((), device=self.device)
-        if c.objective == "uda":
-            outputs = self(torch.cat([x, public, self._augment.strong(public)]))
-            labelled, clean, augmented = outputs.split([len(x), len(public), len(public)])
+        if self._config.objective == "uda":
+            labelled, *pair = self._outputs(x, public[rows], self._augment.strong(public, rows))
+            clean, augmented = (ranks.whole(outputs, len(public)) for outputs in pair)
             return self._supervised(labelled, y), losses.squared_difference(clean, augmented) / len(public)
-        public = self._augment.weak(public)
-        labelled, clean = self(torch.cat([x, public])).split([len(x), len(public)])
-        smooth = self._smoothness(public, clean, lambda outputs: outputs, losses.squared_difference)
+        moved = self._augment.weak(public, rows)
+        labelled, clean = self._outputs(x, moved)
+        smooth = self._smoothness(moved, clean, lambda outputs: outputs, losses.squared_difference)
         return self._supervised(labelled, y), smooth
 
     def _supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return F.mse_loss(outputs, 2 * y.to(outputs.dtype) / STEPS - 1)
+        """``outputs``: this rank's; ``y``: of all rows."""
+        return F.mse_loss(self._ranks.whole(outputs, len(y)), 2 * y.float() / STEPS - 1)
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
         """Reported, never selected by: the last averaged weights are the student, whatever this says."""
         x, y = batch
         low, high = self._scale.low, self._scale.high
-        found = low + (self.average(self._standardised(x))[:, 0].clamp(-1, 1) + 1) / 2 * (high - low)
+        found = low + (exact(self.average(self._standardised(x)))[:, 0].clamp(-1, 1) + 1) / 2 * (high - low)
         for name, metric in (("rmse/test", self.error), ("r2/test", self.explained)):
-            metric(found, y.to(found.dtype))
+            metric.update(found, y.to(found.dtype))  # not called: a single row has no R2 of its own
             self.log(name, metric, on_step=False, on_epoch=True)

@@ -113,7 +113,8 @@ def test_virtual_adversarial_direction_is_the_dominant_eigenvector() -> None:
         seen.append(inputs.detach().clone())
         return inputs @ weight.T
 
-    arguments = {"epsilon": 0.3, "xi": 1e-3, "iterations": 30, "generator": torch.Generator().manual_seed(0)}
+    directions = torch.randn(1, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    arguments = {"epsilon": 0.3, "xi": 1e-3, "iterations": 30, "directions": directions}
     value = losses.virtual_adversarial_loss(classify, x, classify(x), **arguments)
     covariance = np.eye(3) / 3 - np.full((3, 3), 1 / 9)
     eigenvalues, vectors = np.linalg.eigh(weight.numpy().T @ covariance @ weight.numpy())

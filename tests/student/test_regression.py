@@ -47,6 +47,14 @@ def test_every_objective_learns_from_noisy_steps(objective: str, tmp_path: Path)
     assert trained.history[-1]["r2/test"] == pytest.approx(1 - rmse**2 / TEST_Y.var(), abs=1e-4)
 
 
+def test_a_last_batch_of_one_test_row_counts_like_the_others(tmp_path: Path) -> None:
+    """Test rows come in batches of 500, and of one row alone there is no R2."""
+    x, y = _rows(7, 501)
+    trained = train(replace(CONFIG, steps=1), POOL, LABELS, run_dir=tmp_path, seed=4, test_x=x, test_y=y)
+    found = predict_values(export(POOL, "mlp", trained.weights), x, SCALE)
+    assert trained.history[-1]["r2/test"] == pytest.approx(1 - ((found - y) ** 2).mean() / y.var(), abs=1e-4)
+
+
 def test_an_interrupted_training_ends_alike(tmp_path: Path) -> None:
     """Stopped after a chapter, then gone on with from the checkpoint."""
     config = replace(CONFIG, steps=120)
@@ -87,7 +95,7 @@ def test_the_squared_difference_is_what_virtual_adversarial_training_raises() ->
         epsilon=0.5,
         xi=0.1,
         iterations=1,
-        generator=torch.Generator().manual_seed(1),
+        directions=torch.randn(6, 3, generator=torch.Generator().manual_seed(1)),
         divergence=losses.squared_difference,
     )
     torch.testing.assert_close(value, torch.tensor(0.25 * 25.0), rtol=1e-4, atol=1e-4)

@@ -1,0 +1,126 @@
+"""A training in this process, alone or as one of several; interrupted, it continues from its checkpoint to the same weights."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
+from pytorch_lightning.loggers import TensorBoardLogger
+from pytorch_lightning.plugins.environments import LightningEnvironment
+from pytorch_lightning.strategies import DDPStrategy
+
+from student.config import StudentConfig
+from student.data import STEPS_A_CHAPTER, Pool, StudentData
+from student.job import Job
+from student.module import Student, Trainee
+from student.ranks import ALONE, Ranks
+from student.regression import Regressor
+from wall.backbones import Backbone, build, load, to_safetensors
+
+
+@dataclass(frozen=True)
+class TrainedStudent:
+    """``weights``: the averaged weights after the last step, safetensors. ``history``: one dict of metrics a chapter."""
+
+    weights: bytes = field(repr=False)
+    history: list[dict[str, float]]
+
+
+def fit(job: Job, run_dir: Path, *, progress: bool = False, ranks: Ranks = ALONE) -> TrainedStudent:
+    """Train as the job says. Writes checkpoints and TensorBoard events under ``run_dir``, by the first of the ``ranks`` alone.
+
+    All ranks draw the same batches and distortions, take their rows of them, and end with the same weights.
+    """
+    config, history = job.config, History()
+    checkpoints = ModelCheckpoint(
+        run_dir / "checkpoints", filename="last", every_n_epochs=1, save_on_train_epoch_end=True, enable_version_counter=False
+    )
+    callbacks: list[Callback] = [history, checkpoints]
+    student = trainee(job, ranks)
+    if config.compile:
+        student.network.compile()
+    labels = job.labels if job.pool.scale is None else job.labels[:, np.newaxis]  # a column: there are no classes that take turns
+    data = StudentData(config, job.pool.inputs, labels, job.test, job.seed, ranks)
+    with _quiet():
+        trainer = pl.Trainer(
+            accelerator=config.accelerator,
+            devices=config.devices,
+            precision=config.precision,
+            max_steps=config.steps,
+            max_epochs=-1,  # steps alone end it: a resumed training ends its first chapter twice, which counts as an epoch
+            reload_dataloaders_every_n_epochs=1,
+            num_sanity_val_steps=0,
+            logger=TensorBoardLogger(run_dir, name="", version=""),
+            callbacks=[*callbacks, RichProgressBar()] if progress else callbacks,
+            enable_progress_bar=progress,
+            enable_model_summary=False,
+            log_every_n_steps=STEPS_A_CHAPTER,
+            **(_together() if config.apart else {}),
+        )
+        last = run_dir / "checkpoints" / "last.ckpt"
+        trainer.fit(student, data, ckpt_path=str(last) if last.exists() else None)
+    return TrainedStudent(to_safetensors(student.average.cpu()), history.rows)
+
+
+def _together() -> dict[str, Any]:
+    """The trainer's arguments as one of several processes that are already running.
+
+    A network may have parameters that an objective does not reach. Buffers are alike without being sent: statistics are shared.
+    The data is cut by ourselves, so that a step's batches add up to the one of a single process.
+    """
+    strategy = DDPStrategy(cluster_environment=LightningEnvironment(), find_unused_parameters=True, broadcast_buffers=False)
+    return {"strategy": strategy, "use_distributed_sampler": False}
+
+
+def trainee(job: Job, ranks: Ranks) -> Trainee:
+    """The module that the job trains, with its first weights."""
+    config, pool = job.config, job.pool
+    network = _network(config, pool, job.seed, job.initial if config.warm_start else None)
+    if pool.scale is not None:
+        return Regressor(config, network, pool.scale, pool.mean, pool.std, job.seed, ranks)
+    return Student(config, network, pool.num_classes, pool.mean, pool.std, job.seed, pool.attributes, ranks)
+
+
+class History(Callback):
+    """Keeps each chapter's logged metrics; part of the checkpoint, so a resumed training has the whole curve."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        step = trainer.global_step
+        if (self.rows and self.rows[-1]["step"] >= step) or (step % STEPS_A_CHAPTER and step < trainer.max_steps):
+            return  # a resumed training ends its first chapter again, at once or after a step
+        row = {name: round(float(value), 6) for name, value in trainer.callback_metrics.items()}
+        self.rows.append({"step": float(step), **row})
+
+    def state_dict(self) -> dict[str, object]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        self.rows = list(state_dict["rows"])  # type: ignore[call-overload]
+
+
+def _network(config: StudentConfig, pool: Pool, seed: int, initial: bytes | None) -> Backbone:
+    if initial is not None:
+        return load(pool.spec(config.backbone, initial)).requires_grad_(True).train()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(config.backbone, input_shape=pool.inputs.shape[1:], num_classes=pool.num_classes)
+
+
+class _quiet(warnings.catch_warnings):
+    """Lightning's remarks on loaders without workers and the like are not the user's business while a training runs."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        warnings.simplefilter("ignore")
+        for name in ("pytorch_lightning", "lightning.pytorch", "pytorch_lightning.utilities.rank_zero"):
+            logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,0 +1,24 @@
+"""Stands in for student.worker and leaves, beside the events, what this process of a training opened, loaded and was told."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from tests.experiment import watched
+
+if __name__ == "__main__":
+    sys.addaudithook(watched.listen)  # before anything of ours is loaded
+    from student import worker
+
+    worker.main(sys.argv[1:])
+    place = Path(sys.argv[1])
+    found = {
+        "opened": watched.within([str(place.parents[1])]),
+        "all": len(watched.OPENED),
+        "loaded": sorted({name.split(".")[0] for name in sys.modules}),
+        "variables": [name for name in os.environ if "LABELWALL" in name],
+    }
+    (place / f"watched_{os.environ['LOCAL_RANK']}.json").write_text(json.dumps(found))
