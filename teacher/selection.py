@@ -16,7 +16,7 @@ from numba.extending import register_jitable
 STRIDES = 31, 127  # a first guess of a query's bound looks at every 31st record; primes, as data sets come in periods
 MANY = 1 << 18  # records of which every 127th is enough
 UNBOUNDED = np.iinfo(np.int32).max
-DIGIT = 11  # bits of a score that one pass of the sort looks at
+DIGIT = 11  # bits of a score that one pass of the sort looks at, or fewer
 ROOM = 4096  # scores that are looked at together; room for them is left behind each list
 
 
@@ -166,18 +166,26 @@ def _sort(keys: np.ndarray, scratch: np.ndarray) -> None:
     low = high = keys[0] >> 32
     for key in keys:
         low, high = min(low, key >> 32), max(high, key >> 32)
-    source, target, shift = keys, scratch, 0
-    while (high - low) >> shift:
-        starts = np.zeros((1 << DIGIT) + 1, dtype=np.int64)
+    bits = 0
+    while (high - low) >> bits:
+        bits += 1
+    passes = -(-bits // DIGIT)
+    digit = -(-bits // max(passes, 1))  # as short as that many passes allow
+    starts, mask = np.empty((1 << digit) + 1, dtype=np.int64), (1 << digit) - 1
+    source, target = keys, scratch
+    for number in range(passes):
+        shift = number * digit
+        starts[:] = 0
         for key in source:
-            starts[((((key >> 32) - low) >> shift) & ((1 << DIGIT) - 1)) + 1] += 1
-        starts = np.cumsum(starts)
+            starts[((((key >> 32) - low) >> shift) & mask) + 1] += 1
+        for value in range(1, mask):
+            starts[value + 1] += starts[value]
         for key in source:
-            digit = (((key >> 32) - low) >> shift) & ((1 << DIGIT) - 1)
-            target[starts[digit]] = key
-            starts[digit] += 1
-        source, target, shift = target, source, shift + DIGIT
-    if (shift // DIGIT) % 2:
+            value = (((key >> 32) - low) >> shift) & mask
+            target[starts[value]] = key
+            starts[value] += 1
+        source, target = target, source
+    if passes % 2:
         keys[:] = scratch
 
 
