@@ -1,0 +1,213 @@
+"""One measurement of benchmarks/scale.py in a process of its own: a search beside the bare product, shards, merging, Ray."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+
+from scale_model import LIST, asked_for  # noqa: E402
+
+K, GAMMA, BATCH, DIMENSIONS = 300, 0.15, 256, 256
+BLOCK, CHECKED = 16_384, 2  # rows made together; queries whose lists are compared with brute force
+PART, KEPT = 8192, 4096  # rows of the bare product: its output stays in cache, as the search's does
+SECONDS, MOST_ROUNDS = 3.0, 200  # small sizes take more rounds, as one is a few milliseconds
+ECHOES = (100, 500, LIST)  # entries a query that a worker returns without work
+
+
+def blocks(rows: int, dimensions: int) -> Iterator[np.ndarray]:
+    """int8 [<= BLOCK, d] until there are ``rows``; the same rows whatever their number."""
+    from teacher.features import quantise
+
+    for number in range(-(-rows // BLOCK)):
+        x = np.random.default_rng([7, number]).standard_normal((BLOCK, dimensions), dtype=np.float32)
+        yield quantise(x, (), 16 * math.sqrt(dimensions))[0][: rows - number * BLOCK]
+
+
+def written(folder: Path, rows: int, dimensions: int) -> np.ndarray:
+    """The rows, mapped into memory."""
+    from teacher.scale.growing import append, finish, journal, read
+
+    for done, block in enumerate(blocks(rows, dimensions), start=1):
+        if journal(folder).done < done:
+            append(folder, {"features": block}, done)
+    finish(folder)
+    return read(folder, "features")
+
+
+def asked(dimensions: int, count: int, number: int) -> np.ndarray:
+    """Other queries each round: int8 [count, d]."""
+    from teacher.features import quantise
+
+    x = np.random.default_rng([8, number]).standard_normal((count, dimensions))
+    return quantise(x, (), 16 * math.sqrt(dimensions))[0]
+
+
+def medians(works: dict[str, Callable[[np.ndarray], object]], dimensions: int, batch: int, rounds: int) -> dict[str, float]:
+    """Milliseconds a query of each work, by turns; the first round warms up."""
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    began = time.perf_counter()
+    for number in range(MOST_ROUNDS):
+        if number > rounds and time.perf_counter() - began > SECONDS:
+            break
+        queries = asked(dimensions, batch, number)
+        for name, work in works.items():
+            start = time.perf_counter()
+            work(queries)
+            if number:
+                taken[name].append(1000 * (time.perf_counter() - start) / batch)
+    return {name: float(np.median(times)) for name, times in taken.items()}
+
+
+def bare_product(features: np.ndarray) -> Callable[[np.ndarray], None]:
+    """All int8 products of a batch, and nothing done with them."""
+    from teacher.gemm import choose_product, minus_twice
+
+    product, out = choose_product(), np.empty(BATCH * PART, dtype=np.int32)
+
+    def run(queries: np.ndarray) -> None:
+        left = minus_twice(queries)
+        for start in range(0, len(features), PART):
+            part = features[start : start + PART]
+            product(left, part, out[: len(left) * len(part)].reshape(len(left), len(part)))
+
+    return run
+
+
+def brute_force(features: np.ndarray, query: np.ndarray, m: int) -> np.ndarray:
+    """Rows of the m nearest by (squared distance, row), from differences in int64."""
+    distances = np.concatenate(
+        [((features[s : s + KEPT].astype(np.int64) - query) ** 2).sum(axis=1) for s in range(0, len(features), KEPT)]
+    )
+    return np.argsort(distances, kind="stable")[:m]
+
+
+def one_size(folder: Path, rows: int, dimensions: int, batch: int, rounds: int, threads: int) -> dict[str, float]:
+    """Search beside bare product; peak memory beyond the features, bytes; whether lists are right."""
+    import torch
+
+    torch.set_num_threads(threads)
+    from teacher.neighbors import ExactIndex
+    from teacher.votes import prefix_length
+
+    m, features = prefix_length(K, GAMMA), written(folder, rows, dimensions)
+    index = ExactIndex(features, np.arange(rows))
+    found = medians({"search": lambda q: index.prefix(q, m), "product": bare_product(features)}, dimensions, batch, rounds)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    checked = asked(dimensions, CHECKED, 10_000)
+    right = [
+        np.array_equal(brute_force(features, q.astype(np.int64), m), r)
+        for q, r in zip(checked, index.prefix(checked, m), strict=True)
+    ]
+    return {**found, "beyond": peak - features.nbytes, "right": float(all(right))}
+
+
+def sharded(folder: Path, rows: int, dimensions: int, shards: int, backend: str, rounds: int, threads: int) -> dict[str, float]:
+    """One index beside shards over the same rows, in this process or in Ray workers of a thread each."""
+    import torch
+
+    torch.set_num_threads(threads)
+    from teacher.features import Embedder
+    from teacher.neighbors import ExactIndex
+    from teacher.records import Records
+    from teacher.scale.config import ScaleConfig
+    from teacher.scale.shards import Shards
+    from teacher.votes import prefix_length
+    from wall.messages import ExtractorSpec
+
+    def stream(size: int, start: int) -> Iterator[tuple[int, int, Records]]:
+        for number, block in enumerate(blocks(rows, dimensions)):
+            first, ids = number * BLOCK, np.arange(number * BLOCK, number * BLOCK + len(block))
+            if first >= start:
+                yield first + len(block), rows, Records(block.astype(np.float32), ids % 10, ids)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = ExtractorSpec("raw", (dimensions,), 10)
+    scale = ScaleConfig(backend="ray" if backend == "ray" else "local", shards=shards)
+    made = Shards(folder, scale, stream, (dimensions,))
+    made.open(lambda *_: None)
+    over = made.index(spec, None, BATCH, lambda *_: None)
+    embedded = [Embedder(spec, probe=None).embed(block.astype(np.float32))[0] for block in blocks(rows, dimensions)]
+    index, m = ExactIndex(np.concatenate(embedded), np.arange(rows)), prefix_length(K, GAMMA)
+    queries = asked(dimensions, 16, 10_000)
+    same = np.array_equal(over.ids[over.prefix(queries, m)], index.prefix(queries, m))
+    works = {"one": lambda q: index.prefix(q, m), "shards": lambda q: over.prefix(q, m)}
+    return {**medians(works, dimensions, BATCH, rounds), "same": float(same)}
+
+
+class FixedPool:
+    """Shards whose lists are always the same: what is left is the work of the process that answers."""
+
+    def __init__(self, shards: int, rows: int) -> None:
+        self._ids = np.array_split(np.random.default_rng(9).permutation(rows), shards)
+        self._rows = rows
+
+    def ask(self, requests: Sequence[Any]) -> list[Any]:
+        from teacher.scale.requests import Held
+
+        if isinstance(requests[0], Held):
+            return [(np.sort(ids), np.zeros(len(ids), dtype=np.int64), DIMENSIONS) for ids in self._ids]
+        found = []
+        for number, (request, ids) in enumerate(zip(requests, self._ids, strict=True)):
+            rng, shape = np.random.default_rng(number), (len(request.queries), min(request.m, len(ids)))
+            rows = rng.integers(0, len(ids), shape).astype(np.int32)
+            found.append((rows, np.sort(rng.integers(0, 1 << 20, shape), axis=1).astype(np.int32)))
+        return found
+
+
+def merging(folder: Path, shards: int, rounds: int, threads: int) -> dict[str, float]:
+    """Milliseconds for an entry that the process that answers merges: a sharded index's time less that of making its lists."""
+    from teacher.scale.index import ShardedIndex
+    from teacher.scale.requests import NearestOf
+
+    rows = 100_000
+    pool = FixedPool(shards, rows)
+    over, width = ShardedIndex(pool, shards, ""), asked_for(shards)
+    made = {"all": lambda q: over.prefix(q, LIST), "lists": lambda q: pool.ask([NearestOf("", q, width)] * shards)}
+    found = medians(made, DIMENSIONS, 16, rounds)
+    return {"entry": (found["all"] - found["lists"]) / (shards * width)}
+
+
+@dataclass(frozen=True, eq=False)
+class Echo:
+    """A request that costs a worker nothing: what is left is the way there and back."""
+
+    queries: np.ndarray
+    width: int
+
+    def __call__(self, shard: object) -> tuple[np.ndarray, np.ndarray]:
+        empty = np.zeros((len(self.queries), self.width), dtype=np.int32)
+        return empty, empty.copy()
+
+
+def echoed(folder: Path, rounds: int, threads: int) -> dict[str, float]:
+    """Milliseconds a batch of one Ray worker that does nothing, by entries a query that it returns."""
+    from teacher.scale.config import ScaleConfig
+    from teacher.scale.pools import RayPool
+
+    folder.mkdir(parents=True)
+    pool = RayPool([folder], ScaleConfig(backend="ray", shards=1))
+
+    def asking(width: int) -> Callable[[np.ndarray], object]:
+        return lambda queries: pool.ask([Echo(queries, width)])
+
+    found = medians({str(width): asking(width) for width in ECHOES}, DIMENSIONS, BATCH, rounds)
+    return {width: BATCH * each for width, each in found.items()}
+
+
+WORKS = {"size": one_size, "sharded": sharded, "merging": merging, "echoed": echoed}
+
+if __name__ == "__main__":
+    fields = json.loads(sys.argv[1])
+    place = Path(fields.pop("folder")) / "rows"
+    print(json.dumps(WORKS[fields.pop("work")](place, **fields)))
