@@ -9,9 +9,10 @@ import torch
 
 from teacher.device import ALIGNED, LEAST, aligned, product_on
 from teacher.gemm import minus_twice
-from teacher.index import Count, Nearest, Recent, WholeIndex
+from teacher.index import WholeIndex
 from teacher.kernels import Select, Similar
-from teacher.neighbors import ExactIndex, check_features, check_queries, joined, order_by_id, squared_norms
+from teacher.neighbors import ExactIndex, joined
+from teacher.ordered import OrderedIndex, check_features, squared_norms
 
 TOGETHER = 256  # queries searched together
 SCORES = 1 << 24  # looked at together, and entries of the lists of queries that are searched together
@@ -22,7 +23,7 @@ ROW_BITS = 32  # of a key: scores are below 2^26 in absolute value, rows below 2
 NOBODY = torch.iinfo(torch.int64).max  # a key above all others
 
 
-class DeviceIndex:
+class DeviceIndex(OrderedIndex):
     """The lists, sets and sums of an ``ExactIndex`` over the same records, computed on ``device``.
 
     ``features``: int8 [n, d], entries in -63..63, d <= 4000; ``ids``: int64 [n], unique. Records have one order, that of the
@@ -38,10 +39,8 @@ class DeviceIndex:
     """
 
     def __init__(self, features: np.ndarray, ids: np.ndarray, *, device: torch.device, room: int | None = None) -> None:
-        self._order = order_by_id(features, ids)
-        self._features = np.ascontiguousarray(features if self._order is None else features[self._order])
-        self.ids, self._device, self._product = ids, device, product_on(device)
-        self._width, self._recent = aligned(features.shape[1]), Recent()
+        super().__init__(features, ids)
+        self._device, self._product, self._width = device, product_on(device), aligned(features.shape[1])
         self._norms = torch.empty(len(ids), dtype=torch.int32, device=device)
         shape = aligned(len(ids)), self._width
         fits = shape[0] * shape[1] <= (_free(device) // 2 if room is None else room)
@@ -54,36 +53,6 @@ class DeviceIndex:
                 resident[first : first + len(block)] = block
         self._resident = resident
         self._hashed: ExactIndex | None = None
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __repr__(self) -> str:
-        return "DeviceIndex()"
-
-    @property
-    def dimensions(self) -> int:
-        return self._features.shape[1]
-
-    @property
-    def features(self) -> np.ndarray:
-        """The records' features in the order they were given, int8 [n, d]."""
-        return self._features if self._order is None else self._as_given(self._features)
-
-    def total(self, count: Count, labels: np.ndarray) -> np.ndarray:
-        """A sum over the records; see Index."""
-        return count(self, labels)
-
-    def prefix(self, queries: np.ndarray, m: int) -> np.ndarray:
-        """Row positions of the min(m, n) nearest records: int64 [q, min(m, n)], read-only; see ExactIndex."""
-        check_queries(queries, m, self.dimensions)
-        width = min(m, len(self))
-        return self._recent.lists(queries, width, lambda: self._search(queries, width).rows)
-
-    def nearest(self, queries: np.ndarray, m: int) -> Nearest:
-        """The min(m, n) nearest records with their squared distances; nothing is kept."""
-        check_queries(queries, m, self.dimensions)
-        return self._search(queries, min(m, len(self)))
 
     def similar(self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
         """What ``select`` makes of all records for each of ``queries`` (int8 [q, d]), as row positions; see ExactIndex."""
@@ -106,7 +75,7 @@ class DeviceIndex:
             for first, cross, norms in self._blocks(part):
                 squared[:, first : first + len(norms)] = cross.add_(norms).cpu()
             squared += squared_norms(part)[:, None]  # below 2^26
-            yield from squared if self._order is None else map(self._as_given, squared)
+            yield from map(self._as_given, squared)
 
     def _similar(self, queries: np.ndarray, select: Select) -> list[list[Similar]]:
         """For each query what ``select`` makes of each block, of which only records within its reach come back to it."""
@@ -125,7 +94,7 @@ class DeviceIndex:
                 found.append(Similar(rows[similar.rows].astype(np.int32), similar.weights))
         return parts
 
-    def _search(self, queries: np.ndarray, width: int) -> Nearest:
+    def _search(self, queries: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
         keys = np.empty((len(queries), width), dtype=np.int64)
         together = max(1, min(TOGETHER, SCORES // max(1, width)))
         for start in range(0, len(queries) if width else 0, together):
@@ -134,8 +103,7 @@ class DeviceIndex:
             for first, cross, norms in self._blocks(part):
                 best = smallest(best, cross.add_(norms), first, width)  # |x - q|^2 - |q|^2
             keys[start : start + together] = best.cpu()
-        rows, scores = keys & ((1 << ROW_BITS) - 1), (keys >> ROW_BITS).astype(np.int32)
-        return Nearest(rows if self._order is None else self._order[rows], scores + squared_norms(queries)[:, None])
+        return keys & ((1 << ROW_BITS) - 1), (keys >> ROW_BITS).astype(np.int32)
 
     def _blocks(self, queries: np.ndarray) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
         """(first row, -2 q.x int32 [q, r], |x|^2 int32 [r]) by rising row, from FIRST rows a block to what SCORES allow."""
@@ -158,16 +126,6 @@ class DeviceIndex:
         block = torch.zeros((aligned(len(part)), self._width), dtype=torch.int8, device=self._device)
         block[: len(part), : self.dimensions] = torch.from_numpy(part)
         return block
-
-    def _as_given(self, rows: np.ndarray) -> np.ndarray:
-        """What lies by rising id, in the order the records were given."""
-        given = np.empty_like(rows)
-        given[self._order] = rows
-        return given
-
-    def _outward(self, similar: Similar) -> Similar:
-        """Rows by rising id as the caller's."""
-        return similar if self._order is None else Similar(self._order[similar.rows].astype(np.int32), similar.weights)
 
     def _on_the_host(self) -> ExactIndex:
         """The same records for what is looked up in tables, by rising id; made once."""

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from teacher.gemm import LARGEST, MAX_DIMENSIONS, choose_product, minus_twice
+from teacher.gemm import choose_product, minus_twice
 from teacher.hashing import HashTables, codes, products_of
-from teacher.index import Count, Nearest, Recent
 from teacher.kernels import Select, Similar
+from teacher.ordered import OrderedIndex, check_features, squared_norms
 from teacher.selection import UNBOUNDED, Smallest, bounds_of_sample, stride_of
-from wall.errors import InvalidInput
 
 SCORE_BYTES = 256 << 20  # one block of int32 scores that are wanted for all records
 CACHED_BYTES = 2 << 20  # one block of a search: scores that are still in a core's cache when they are looked at
@@ -26,7 +25,7 @@ ALONE, STREAM = 40, 17  # in steps of a batch's product with one record: a candi
 Mapped = Callable[..., Iterable[Any]]  # ``map``, over threads
 
 
-class ExactIndex:
+class ExactIndex(OrderedIndex):
     """The records in exact order of (squared distance, id), for any batch size, thread count and company of records.
 
     ``features``: int8 [n, d], entries in -63..63, d <= 4000; ``ids``: int64 [n], unique. Squared distances are integers
@@ -40,53 +39,12 @@ class ExactIndex:
     """
 
     def __init__(self, features: np.ndarray, ids: np.ndarray, *, product: str | None = None, threads: int | None = None) -> None:
-        self._order = order_by_id(features, ids)
-        self._features = np.ascontiguousarray(features if self._order is None else features[self._order])
-        self.ids = ids
+        super().__init__(features, ids)
         self._norms = squared_norms(self._features)
         self._stride = stride_of(len(ids))
         self._sample, self._sample_norms = (np.ascontiguousarray(a[:: self._stride]) for a in (self._features, self._norms))
         self._product, self._threads = choose_product(product), threads
         self._tables: tuple[tuple[int, int, int], HashTables] | None = None
-        self._recent = Recent()
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __repr__(self) -> str:
-        return "ExactIndex()"
-
-    @property
-    def dimensions(self) -> int:
-        return self._features.shape[1]
-
-    @property
-    def features(self) -> np.ndarray:
-        """The records' features in the order they were given, int8 [n, d]."""
-        if self._order is None:
-            return self._features
-        given = np.empty_like(self._features)
-        given[self._order] = self._features
-        return given
-
-    def total(self, count: Count, labels: np.ndarray) -> np.ndarray:
-        """A sum over the records; see Index."""
-        return count(self, labels)
-
-    def prefix(self, queries: np.ndarray, m: int) -> np.ndarray:
-        """Row positions of the min(m, n) nearest records: int64 [q, min(m, n)], by (squared distance, id).
-
-        ``queries``: int8 [q, d], entries in -63..63. The last call's lists are kept, so that the two releases of a query
-        search once; hence the result is read-only.
-        """
-        check_queries(queries, m, self.dimensions)
-        width = min(m, len(self))
-        return self._recent.lists(queries, width, lambda: self._search(queries, width).rows)
-
-    def nearest(self, queries: np.ndarray, m: int) -> Nearest:
-        """The min(m, n) nearest records with their squared distances; nothing is kept."""
-        check_queries(queries, m, self.dimensions)
-        return self._search(queries, min(m, len(self)))
 
     def similar(self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
         """What ``select`` makes of all records for each of ``queries`` (int8 [q, d]), as row positions, ascending by id.
@@ -147,23 +105,13 @@ class ExactIndex:
             cross = np.empty((len(part := queries[start : start + together]), len(self)), dtype=np.int32)
             self._product(minus_twice(part), self._features, cross)
             for row, norm in zip(cross, norms[start:], strict=False):
-                squared = row + self._norms + norm  # below 2^26
-                if self._order is None:
-                    yield squared
-                else:
-                    given = np.empty_like(squared)
-                    given[self._order] = squared
-                    yield given
+                yield self._as_given(row + self._norms + norm)  # below 2^26
 
     def _hashed(self, hashing: tuple[int, int, int]) -> HashTables:
         """The tables of these settings, built once."""
         if self._tables is None or self._tables[0] != hashing:
             self._tables = hashing, HashTables.build(self._features, *hashing, self._product)
         return self._tables[1]
-
-    def _outward(self, similar: Similar) -> Similar:
-        """Internal rows as the caller's."""
-        return similar if self._order is None else Similar(self._order[similar.rows].astype(np.int32), similar.weights)
 
     def _blocks(self, queries: np.ndarray, rows: int, part: range | None = None) -> Iterator[tuple[int, np.ndarray]]:
         """(first row, int32 [q, r] of -2 q.x in a buffer that the next block overwrites), r <= ``rows``, by rising row.
@@ -179,7 +127,7 @@ class ExactIndex:
             self._product(doubled, block, cross)
             yield first, cross
 
-    def _search(self, queries: np.ndarray, width: int) -> Nearest:
+    def _search(self, queries: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
         rows, distances = np.empty((len(queries), width), dtype=np.int64), np.empty((len(queries), width), dtype=np.int32)
         for start in range(0, len(queries), TOGETHER):
             part = slice(start, start + TOGETHER)
@@ -189,8 +137,7 @@ class ExactIndex:
                 more = np.empty((len(short), width), dtype=np.int64), np.empty((len(short), width), dtype=np.int32)
                 self._select(queries[short], np.full(len(short), UNBOUNDED, dtype=np.int32), *more)
                 rows[short], distances[short] = more
-        distances += squared_norms(queries)[:, None]
-        return Nearest(rows if self._order is None else self._order[rows], distances)
+        return rows, distances
 
     def _guessed(self, queries: np.ndarray, width: int) -> np.ndarray:
         """A bound of each query's scores that ``width`` records or somewhat more stay within: int32 [q]."""
@@ -266,44 +213,3 @@ def _alone() -> None:
 def _thread_pools() -> ThreadpoolController:
     """The libraries of this process, looked for once: that takes milliseconds."""
     return ThreadpoolController()
-
-
-def squared_norms(features: np.ndarray) -> np.ndarray:
-    """int32 [n]; at most 4000 * 63^2. In blocks, so that no wide copy of all rows exists."""
-    norms = np.empty(len(features), dtype=np.int32)
-    for start in range(0, len(features), 4096):
-        wide = features[start : start + 4096].astype(np.int32)
-        norms[start : start + 4096] = np.einsum("ij,ij->i", wide, wide)
-    return norms
-
-
-def order_by_id(features: np.ndarray, ids: np.ndarray) -> np.ndarray | None:
-    """Rows by rising id, int64 [n], or None where they lie so. Raises InvalidInput unless records can be searched.
-
-    An index holds its rows in this order, so that a stable sort by distance alone breaks ties by id.
-    """
-    check_features("features", features)
-    if ids.dtype != np.int64 or ids.shape != features.shape[:1]:
-        raise InvalidInput("ids", "int64, one for each row of `features`", f"{ids.dtype} {list(ids.shape)}")
-    order = np.argsort(ids, kind="stable")
-    if (np.diff(ids[order]) == 0).any():
-        raise InvalidInput("ids", "unique", "duplicates")
-    return None if (np.diff(ids) > 0).all() else order
-
-
-def check_queries(queries: np.ndarray, m: int, dimensions: int) -> None:
-    """Raises InvalidInput unless there can be lists of the ``m`` nearest of ``queries``."""
-    check_features("queries", queries, dimensions)
-    if m < 0:
-        raise InvalidInput("m", "at least 0", m)
-
-
-def check_features(name: str, features: np.ndarray, dimensions: int | None = None) -> None:
-    """Raises InvalidInput unless int8 [n, d] with 1 <= d <= 4000 (or d as given) and entries in -63..63."""
-    if features.dtype != np.int8 or features.ndim != 2 or not 0 < features.shape[1] <= MAX_DIMENSIONS:
-        rule = f"int8 [n, d] with d in 1..{MAX_DIMENSIONS}"
-        raise InvalidInput(name, rule, f"{features.dtype} {list(features.shape)}")
-    if dimensions is not None and features.shape[1] != dimensions:
-        raise InvalidInput(name, f"rows of {dimensions} dimensions, as the records are", features.shape[1])
-    if features.size and (features.min() < -LARGEST or features.max() > LARGEST):
-        raise InvalidInput(name, f"integers in -{LARGEST}..{LARGEST}", "a larger one")

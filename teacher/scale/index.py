@@ -8,7 +8,7 @@ import numpy as np
 
 from teacher.index import Count, Recent
 from teacher.kernels import Select, Similar
-from teacher.neighbors import check_queries
+from teacher.ordered import check_queries
 from teacher.scale.pools import Pool
 from teacher.scale.requests import Held, NearestOf, SimilarTo, TotalOf
 
