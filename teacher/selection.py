@@ -63,16 +63,21 @@ class Smallest:
     whose blocks come by rising row; parts may be filled at the same time, by a thread each. ``rows``: of the longest part.
     Whatever the bounds, the blocks, the parts and the other queries are, ``order`` gives the same lists, and tells where a
     bound was too low for ``m`` of them. Memory: 8 bytes for each of min(2 m, rows) + ROOM entries, a query and part.
+
+    Compiled loops do not look at where they write, so ``add`` and ``order`` raise ValueError for arrays that do not fit.
     """
 
     def __init__(self, bounds: np.ndarray, m: int, parts: int, rows: int) -> None:
-        self._m, self._most = m, min(2 * m, rows)
+        self._m, self._most, self._to_come = m, min(2 * m, rows), [rows] * parts
         self._bounds = np.repeat(bounds[np.newaxis], parts, axis=0)
         self._keys = np.empty((parts, len(bounds), self._most + ROOM), dtype=np.int64)
         self._counts = np.zeros((parts, len(bounds)), dtype=np.int64)
 
     def add(self, part: int, cross: np.ndarray, norms: np.ndarray, first: int) -> None:
         """A block: rows ``first`` to ``first + r - 1`` with the scores ``cross`` + ``norms``, int32 [b, r] and [r]."""
+        self._to_come[part] -= len(norms)
+        if self._to_come[part] < 0 or cross.shape != (self._keys.shape[1], len(norms)):
+            raise ValueError(f"a block of shape {cross.shape}: too many rows, or not of these queries")
         kept = self._keys[part], self._counts[part], self._bounds[part]
         _collect(cross, norms, first, self._m, self._most, *kept)
 
@@ -82,6 +87,8 @@ class Smallest:
         Returns counts, int64 [len(queries)]; where one is below m there are no more within the bound, and what follows in
         the arrays means nothing.
         """
+        if not rows.shape == scores.shape == (self._keys.shape[1], self._m):
+            raise ValueError(f"lists of shape {rows.shape} and {scores.shape} for {self._m} of {self._keys.shape[1]} queries")
         _order(self._keys, self._counts, self._m, queries.start, queries.stop, rows, scores)
         counts: np.ndarray = np.minimum(self._counts[:, queries.start : queries.stop].sum(axis=0), self._m)
         return counts

@@ -99,6 +99,19 @@ def test_nothing_is_asked_for_or_there(m: int) -> None:
     assert counts.tolist() == [0, 0]
 
 
+def test_what_does_not_fit_is_not_written() -> None:
+    cross, norms = scores(7, 10, n=60)
+    kept, lists = Smallest(unbounded(7), 50, 2, 60), (np.zeros((7, 50), dtype=np.int64), np.zeros((7, 50), dtype=np.int32))
+    kept.add(1, cross, norms, 0)
+    for part, block in ((1, (cross[:, :1], norms[:1])), (0, (cross[:6], norms)), (0, (cross, norms[:59]))):
+        with pytest.raises(ValueError, match="too many rows, or not of these queries"):
+            kept.add(part, *block, 60)
+    for wrong in ((lists[0][:6], lists[1][:6]), (lists[0][:, :49], lists[1]), (lists[0], lists[1][:, :49])):
+        with pytest.raises(ValueError, match="50 of 7 queries"):
+            kept.order(range(7), *wrong)
+    np.testing.assert_array_equal(kept.order(range(7), *lists), [50] * 7)
+
+
 def test_a_guess_is_seldom_too_low() -> None:
     """A count within the bound is negative binomial around 2.1 m: far above m at m = 2,500, from fixed scores."""
     cross = np.random.default_rng(3).integers(-(1 << 24), 1 << 24, (20, 300_000)).astype(np.int32)
