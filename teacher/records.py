@@ -105,8 +105,9 @@ def ingest(config: DataConfig, task: Task, progress: Progress | None = None) -> 
 def stream_records(config: DataConfig, task: Task, size: int, start: int = 0) -> Iterator[tuple[int, int, Records]]:
     """The rows that ``open_records`` gives, in blocks of ``size`` rows as found: (rows found by then, of how many, good rows).
 
-    ``start``: rows found that are left out, a multiple of ``size``. Image folders and npz files are read block by block: memory
-    is that of two blocks, and of paths. Rows of one id in several blocks are all given: the first of them is to count.
+    ``start``: rows found that are left out. Image folders, npz files and CelebA are read block by block: memory is that of a few
+    blocks, and of paths. Other published sets are read whole. Rows of one id in several blocks are all given: the first of them
+    is to count.
     Raises InvalidInput, MissingData, as open_records.
     """
     if config.source == "folder":
@@ -118,16 +119,19 @@ def stream_records(config: DataConfig, task: Task, size: int, start: int = 0) ->
                 block = _folder_rows(config, task, root, part)
             yield first + len(part), len(paths), block.records
     elif config.source == "arrays":
-        path = readers.require_npz(config.path)
-        total = readers.member_rows(path, "private_x")
-        for first in range(start, total, size):
-            yield min(first + size, total), total, _arrays_rows(path, task, slice(first, first + size)).records
+        yield from _array_blocks(readers.require_npz(config.path), task, size, start)
     else:
-        whole = ingest(config, task).records
-        for first in range(start, len(whole.ids), size):
-            rows = slice(first, first + size)
-            found = min(first + size, len(whole.ids))
-            yield found, len(whole.ids), Records(whole.inputs[rows], whole.labels[rows], whole.ids[rows])
+        place = config.source, Path(config.root), config.download
+        blocks = published.private_blocks(*place, size, start, attributes=config.attributes, size=config.image_size)
+        while (found := _quietly_next(blocks)) is not None:
+            done, total, rows = found
+            yield done, total, _judged(task, rows.inputs, rows.labels, rows.ids, rows.readable).records
+
+
+def _quietly_next(blocks: Iterator[tuple[int, int, published.Rows]]) -> tuple[int, int, published.Rows] | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return next(blocks, None)
 
 
 def ingest_more(rows: Path, task: Task, progress: Progress | None = None) -> Ingested:
@@ -179,24 +183,38 @@ def _folder_rows(
 
 
 def _ingest_arrays(config: DataConfig, task: Task) -> Ingested:
-    return _arrays_rows(readers.require_npz(config.path), task, slice(None))
+    path = readers.require_npz(config.path)
+    x, y = (_required(path, name) for name in ("private_x", "private_y"))
+    return _arrays_rows(task, x, y, readers.read_member(path, "private_id"))
 
 
-def _arrays_rows(path: Path, task: Task, part: slice) -> Ingested:
-    """Some rows of an npz file."""
-    inputs = readers.canonical_rows("private_x", _required(path, "private_x", part))
+def _array_blocks(path: Path, task: Task, size: int, start: int) -> Iterator[tuple[int, int, Records]]:
+    """An npz file's rows as ``stream_records`` gives them. Each member is read once, side by side."""
+    names = ["private_x", "private_y", "private_id"][: 3 if readers.has_member(path, "private_id") else 2]
+    total = readers.member_rows(path, names[0])
+    if any(readers.member_rows(path, name) != total for name in names):
+        raise InvalidInput(", ".join(names[1:]), "one number for each row of private_x", "another count")
+    done = start
+    for x, y, *ids in zip(*(readers.member_blocks(path, name, size, start) for name in names), strict=True):
+        block = _arrays_rows(task, x, y, ids[0] if ids else None, done)
+        done += len(x)
+        yield done, total, block.records
+
+
+def _arrays_rows(task: Task, x: np.ndarray, y: np.ndarray, ids: np.ndarray | None, first: int = 0) -> Ingested:
+    """Rows of an npz file, the first of which has the number ``first``."""
+    inputs = readers.canonical_rows("private_x", x)
     dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
     if inputs.shape[1:] != task.input_shape or inputs.dtype != dtype:
         rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as public_x is"
         raise InvalidInput("private_x", rule, readers.shape_text(inputs))
-    labels = _labels(task, _required(path, "private_y", part), len(inputs))
-    ids, first = readers.read_member(path, "private_id", part), part.start or 0
+    labels = _labels(task, y, len(inputs))
     ids = np.arange(first, first + len(inputs)) if ids is None else _whole_numbers("private_id", ids, len(inputs))
     return _judged(task, inputs, labels, ids, np.ones(len(inputs), dtype=bool))
 
 
-def _required(path: Path, name: str, part: slice) -> np.ndarray:
-    found = readers.read_member(path, name, part)
+def _required(path: Path, name: str) -> np.ndarray:
+    found = readers.read_member(path, name)
     if found is None:
         raise InvalidInput("data.path", f"an npz file with the array {name}", str(path))
     return found

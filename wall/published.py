@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,25 @@ def private_rows(
         return _celeba(root, "train", download, size, progress)
     rows = _private_rows(source, root, download, progress)
     return _with_attributes(rows) if attributes else rows
+
+
+def private_blocks(
+    source: str, root: Path, download: bool, block: int, start: int, *, attributes: bool = False, size: int = 0
+) -> Iterator[tuple[int, int, Rows]]:
+    """The same rows from row ``start`` on, in blocks of ``block``: (rows given or left out by then, of how many, a block).
+
+    CelebA's images are read block by block; the other sources are files that torchvision loads whole (SVHN: 1.9 GB).
+    """
+    take: Callable[[slice], Rows]
+    if source == "celeba":
+        faces = _celeba_faces(root, "train", download)
+        total, take = len(faces.filename), partial(_celeba_rows, root, faces, size, None)
+    else:
+        rows = _private_rows(source, root, download, None)
+        whole = _with_attributes(rows) if attributes else rows
+        total, take = len(whole.ids), whole.take
+    for first in range(start, total, block):
+        yield min(first + block, total), total, take(slice(first, first + block))
 
 
 def _private_rows(source: str, root: Path, download: bool, progress: Progress | None) -> Rows:
@@ -128,17 +148,26 @@ def _with_attributes(rows: Rows) -> Rows:
 
 def _celeba(root: Path, split: str, download: bool, size: int, progress: Progress | None) -> Rows:
     """A split of torchvision's CelebA: faces cut to their central square, 40 packed attributes; ids are the files' numbers."""
+    return _celeba_rows(root, _celeba_faces(root, split, download), size, progress, slice(None))
+
+
+def _celeba_faces(root: Path, split: str, download: bool) -> Any:
+    """A split's names of files and attributes, without the images."""
     from torchvision import datasets
 
-    found = _open(
+    return _open(
         lambda: datasets.CelebA(str(root), split=split, target_type="attr", download=download),
         f"{datasets.CelebA.base_folder} (its lists and img_align_celeba)",
         root,
         download,
     )
-    images = read_images(root / datasets.CelebA.base_folder / "img_align_celeba", found.filename, size, 3, progress)
-    ids = np.array([int(Path(name).stem) for name in found.filename], dtype=np.int64)
-    return Rows(images.pixels, pack(found.attr.numpy()), ids, images.readable)
+
+
+def _celeba_rows(root: Path, faces: Any, size: int, progress: Progress | None, part: slice) -> Rows:
+    names = faces.filename[part]
+    images = read_images(root / faces.base_folder / "img_align_celeba", names, size, 3, progress)
+    ids = np.array([int(Path(name).stem) for name in names], dtype=np.int64)
+    return Rows(images.pixels, pack(faces.attr[part].numpy()), ids, images.readable)
 
 
 def _joined(*parts: Rows) -> Rows:

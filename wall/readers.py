@@ -174,24 +174,27 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
 
 
-def read_member(path: Path, name: str, part: slice = slice(None)) -> np.ndarray | None:
-    """One array of an npz file, or some rows of it, or None when it has no such member; no other member is decompressed.
+def read_member(path: Path, name: str) -> np.ndarray | None:
+    """One array of an npz file, or None when it has no such member; no other member is decompressed.
 
     Raises InvalidInput for a file that is no npz, a damaged member, or one that holds Python objects.
     """
-    with _numbers(name):
-        if part == slice(None):
-            with np.load(require_npz(path), allow_pickle=False) as members:
-                return members[name] if name in members.files else None
-        if not has_member(path, name):
-            return None
-        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
-            dtype, shape = _header(member)
-            first, stop, _ = part.indices(shape[0])
-            size = dtype.itemsize * math.prod(shape[1:])
-            member.seek(first * size, os.SEEK_CUR)
-            stored = member.read((stop - first) * size)
-            return np.frombuffer(stored, dtype=dtype).reshape(stop - first, *shape[1:])
+    with _numbers(name), np.load(require_npz(path), allow_pickle=False) as members:
+        return members[name] if name in members.files else None
+
+
+def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[np.ndarray]:
+    """Rows of an array of an npz file from row ``start`` on, in blocks of ``size``. The file is read once, from its beginning.
+
+    Raises InvalidInput as ``member_rows`` does, and for a member that ends early.
+    """
+    with _numbers(name), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+        dtype, shape = _header(member)
+        row = dtype.itemsize * math.prod(shape[1:])
+        member.seek(start * row, os.SEEK_CUR)
+        for first in range(start, shape[0], size):
+            count = min(size, shape[0] - first)
+            yield np.frombuffer(member.read(count * row), dtype=dtype).reshape(count, *shape[1:])
 
 
 def member_rows(path: Path, name: str) -> int:

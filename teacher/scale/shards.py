@@ -17,7 +17,7 @@ from teacher.scale.growing import append, finish, journal
 from teacher.scale.index import ShardedIndex
 from teacher.scale.pools import LocalPool, Pool, RayPool
 from teacher.scale.requests import Amend, EmbedBlock, RowsOf
-from teacher.scale.worker import BLOCK, COLUMNS, ROWS, Request
+from teacher.scale.worker import COLUMNS, ROWS, Request, block_rows
 from wall.messages import ExtractorSpec
 
 # (rows in a block, rows to leave out) -> (rows found by then, of how many, the good ones of a block)
@@ -30,7 +30,7 @@ APPLIED = "applied"  # digest of the updates that the shards hold
 class Shards:
     """Private rows by keyed hash of their ids: which shard holds a record depends on nothing but its id and the custodian's key.
 
-    ``directory``: the custodian's; every worker sees it under the same path. ``input_shape``: of a row. Memory: two blocks of
+    ``directory``: the custodian's; every worker sees it under the same path. ``input_shape``: of a row. Memory: four blocks of
     rows while they are taken in; a block, and what an extractor makes of it, in each worker that embeds; afterwards the features,
     read through the system's cache, and ``ShardedIndex``. ``device``: type of the one that computes in every worker.
     """
@@ -102,7 +102,7 @@ class Shards:
             return
         start = min(journal(rows[number]).done for number in missing)
         (self._root / APPLIED).unlink(missing_ok=True)  # a shard that is taken in again holds what was removed
-        for found, total, records in self._stream(BLOCK, start):
+        for found, total, records in self._stream(block_rows(self.like.inputs.shape[1:]), start):
             where = shards(records.ids, self._key, len(rows))
             for number in missing:
                 if journal(rows[number]).done < found:

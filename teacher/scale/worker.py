@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import shutil
 import traceback
@@ -27,7 +28,8 @@ from wall.errors import LabelwallError
 from wall.messages import ExtractorSpec
 
 COLUMNS = ("inputs", "labels", "ids")
-ROWS, BLOCK = "rows", 16_384  # raw rows' folder; rows that are embedded, or copied, together
+ROWS = "rows"  # raw rows' folder
+BLOCK, BLOCK_BYTES = 16_384, 1 << 26  # the most rows, and raw bytes, that are taken in, embedded or copied together
 T = TypeVar("T")
 Request = Callable[["Shard"], T]  # a frozen description; whatever it does may be done again
 
@@ -70,6 +72,7 @@ class Shard:
     def __init__(self, directory: str, threads: int | None = None, device: str = "cpu") -> None:
         self._directory, self._device = Path(directory), device
         self._loaded: tuple[str, WholeIndex, np.ndarray] | None = None
+        self._sorted: np.ndarray | None = None
         self._embedder: tuple[str, Embedder] | None = None
         if threads is not None:
             import torch
@@ -103,7 +106,7 @@ class Shard:
         order = self._order()
         done = journal(folder).done
         if not journal(folder).complete:
-            part = order[done : done + BLOCK]
+            part = order[done : done + block_rows(spec.input_shape)]
             inputs = read(rows, "inputs")[part] if len(order) else np.zeros((0, *spec.input_shape), dtype=_dtype(spec))
             if self._embedder is None or self._embedder[0] != spec.sha256():
                 self._embedder = spec.sha256(), Embedder(spec, probe=probe, batch_size=batch_size, device=self._device)
@@ -112,6 +115,7 @@ class Shard:
             append(folder, {"features": features[finite], "places": part[finite]}, done)
             if done == len(order):
                 finish(folder)
+                self._sorted = None
         return done, len(order)
 
     def index(self, extractor: str) -> tuple[WholeIndex, np.ndarray]:
@@ -148,9 +152,10 @@ class Shard:
         gone = len(columns["ids"]) - len(kept) if columns else 0
         if gone == 0 and len(added.ids) == 0:
             return
-        self._loaded = None
-        for start in range(0, len(kept), BLOCK):
-            part = kept[start : start + BLOCK]
+        self._loaded = self._sorted = None
+        size = block_rows(added.inputs.shape[1:])
+        for start in range(0, len(kept), size):
+            part = kept[start : start + size]
             append(scratch, {name: column[part] for name, column in columns.items()}, start + len(part))
         append(scratch, {"inputs": added.inputs, "labels": added.labels, "ids": added.ids}, len(kept) + len(added.ids))
         finish(scratch)
@@ -162,13 +167,20 @@ class Shard:
 
     def _order(self) -> np.ndarray:
         """Places of the rows by rising id, the first of each: int64 [n]."""
-        return np.unique(self._column(self._directory / ROWS, "ids"), return_index=True)[1]
+        if self._sorted is None:  # once, and not for each block
+            self._sorted = np.unique(self._column(self._directory / ROWS, "ids"), return_index=True)[1]
+        return self._sorted
 
     def _column(self, rows: Path, name: str) -> np.ndarray:
         return read(rows, name) if journal(rows).rows else np.zeros(0, dtype=np.int64)
 
     def _folder(self, extractor: str) -> Path:
         return self._directory / f"features-{extractor[:16]}-{self._device}"
+
+
+def block_rows(shape: tuple[int, ...]) -> int:
+    """How many rows of a shape are held together."""
+    return max(1, min(BLOCK, BLOCK_BYTES // (math.prod(shape) * (1 if len(shape) == 3 else 4))))
 
 
 def _dtype(spec: ExtractorSpec) -> type:

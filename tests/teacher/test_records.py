@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -236,6 +237,28 @@ def test_published_rows_in_blocks_are_the_published_rows():
     config = DataConfig(source="mnist5k")
     task = describe(config)
     assert_same(joined(config, task, 999), open_records(config, task))
+
+
+def test_arrays_of_another_length_are_refused_in_blocks_too(tmp_path):
+    for rows in (3, 5):
+        config = write_private(tmp_path / "a.npz", np.zeros((4, 2)), np.zeros(rows, dtype=int))
+        with pytest.raises(InvalidInput, match="private_y"):
+            list(stream_records(config, VECTORS, 3))
+
+
+def test_an_npz_file_is_read_once_however_many_blocks_there_are(tmp_path, monkeypatch):
+    """What is read of the zipped members, in bytes: their size and one start, not one for each block."""
+    config = write_private(tmp_path / "a.npz", np.zeros((4000, 8)), np.zeros(4000, dtype=int))
+    read, taken = zipfile.ZipExtFile.read, [0]
+
+    def counting(self, n=-1):
+        found = read(self, n)
+        taken[0] += len(found)
+        return found
+
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", counting)
+    assert len(list(stream_records(config, Task(1, ("a",), (8,)), 10))) == 400
+    assert taken[0] < 1.01 * 4000 * 9 * 8
 
 
 @pytest.mark.parametrize("x", [np.asfortranarray(np.zeros((4, 2))), np.array([{}] * 4)])

@@ -10,7 +10,7 @@ from PIL import Image
 from torchvision.datasets import CelebA
 
 from teacher.preview import preview
-from teacher.records import open_records
+from teacher.records import open_records, stream_records
 from tests.wall.test_published import write_idx
 from wall import published
 from wall.attributes import CLOTHES_ATTRIBUTES, FACES_ATTRIBUTES, pack, said, unpack
@@ -220,6 +220,11 @@ def test_celebas_splits_and_attributes(tmp_path: Path, monkeypatch: pytest.Monke
     np.testing.assert_array_equal(unpack(records.labels, 40), bits[:2])
     assert records.ids.tolist() == [1, 2]
     assert records.inputs[:, 8, 8, 0].tolist() == pytest.approx([0, 40], abs=3)
+    blocks = list(stream_records(config, task, 1))
+    assert [(found, total) for found, total, _ in blocks] == [(1, 2), (2, 2)]
+    for name in ("inputs", "labels", "ids"):
+        parts = [getattr(block, name) for _, _, block in blocks]
+        np.testing.assert_array_equal(np.concatenate(parts), getattr(records, name))
 
 
 def test_celeba_without_its_files_is_one_clear_error(tmp_path: Path) -> None:

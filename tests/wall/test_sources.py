@@ -241,13 +241,12 @@ PRIVATE_WORDS = {"private_x", "private_y", "private_id", "data.private"}
 
 
 def private_uses(source: str) -> list[str]:
-    """Calls of private_rows, reads of a configuration's `private`, and names of private arrays in a module's code."""
+    """Uses of private_rows and private_blocks, of a configuration's `private`, and names of private arrays in a module's code."""
     found = []
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute) and node.attr == "private_rows":
-            found.append("private_rows")
-        if isinstance(node, ast.Name | ast.alias) and "private_rows" in (getattr(node, "id", None), getattr(node, "name", None)):
-            found.append("private_rows")
+        names = {getattr(node, "attr", None), getattr(node, "id", None), getattr(node, "name", None)}
+        if isinstance(node, ast.Attribute | ast.Name | ast.alias):
+            found += names & {"private_rows", "private_blocks"}
         if isinstance(node, ast.Attribute) and re.search(r"(config|data)\.private$", ast.unparse(node)):
             found.append("config.private")
         if isinstance(node, ast.Constant) and node.value in PRIVATE_WORDS:
@@ -266,6 +265,7 @@ def test_only_the_teachers_records_ask_for_private_rows():
     "code",
     [
         "published.private_rows(source)",
+        "published.private_blocks(source)",
         "from wall.published import private_rows",
         "read(self.config.private)",
         "read_member(path, 'private_y')",

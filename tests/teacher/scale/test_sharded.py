@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 from teacher.features import Embedder
 from teacher.mechanisms.pate import Gnmax
 from teacher.neighbors import ExactIndex
-from teacher.records import Records
+from teacher.records import Records, stream_records
 from teacher.scale import shards as shards_module
 from teacher.scale import worker as worker_module
 from teacher.scale.config import ScaleConfig
@@ -22,7 +25,8 @@ from teacher.teacher import Teacher
 from tests.teacher.scale import tiny
 from wall.cells import Cells
 from wall.errors import InvalidInput, TeacherFailed
-from wall.messages import Queries
+from wall.messages import ExtractorSpec, Queries
+from wall.sources import DataConfig, Task
 
 COUNTS = (1, 2, 5, 16)
 
@@ -96,8 +100,7 @@ def test_counts_are_of_the_shards_own_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", [1, 2, 3, 5])
 def test_a_killed_start_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Killed at every few blocks, while rows are taken in and while they are embedded: the same answers, no row twice."""
-    for module in (shards_module, worker_module):
-        monkeypatch.setattr(module, "BLOCK", 37)
+    monkeypatch.setattr(worker_module, "BLOCK", 37)
     held, whole = tiny.records(), tiny.teacher(tmp_path / "whole", "private_knn", tiny.records(), ScaleConfig())
     whole.use_extractor(tiny.RAW)
     expected = asked(whole, "private_knn")
@@ -123,8 +126,38 @@ def test_a_killed_start_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest
     assert asked(made, "private_knn") == expected
 
 
+@pytest.mark.parametrize(("shape", "rows"), [((256,), 16_384), ((1024,), 16_384), ((4096,), 4096), ((224, 224, 3), 445)])
+def test_blocks_are_bounded_in_rows_and_in_bytes(shape: tuple[int, ...], rows: int) -> None:
+    assert worker_module.block_rows(shape) == rows
+
+
+def peak_of(step: Callable[[], object]) -> int:
+    """The most bytes that were allocated at once, mapped files aside."""
+    tracemalloc.start()
+    try:
+        step()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("n", [2048, 65_536])
+def test_memory_is_that_of_blocks_whatever_the_number_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    """The guide's function, for 4 blocks and for 128: blocks of raw rows, 4,096 rows for their lengths, bytes for a record's id,
+    label and place. All rows at once are 128 blocks, their features 32."""
+    monkeypatch.setattr(worker_module, "BLOCK", 512)
+    block, rng = 512 * 256 * 4, np.random.default_rng(0)
+    index_of(tmp_path / "small", tiny.records(20), 2)  # what is imported on the way
+    np.savez(tmp_path / "a.npz", private_x=rng.normal(size=(n, 256)).astype(np.float32), private_y=np.arange(n) % 2)
+    task, config = Task(2, ("a", "b"), (256,)), DataConfig(source="arrays", path=str(tmp_path / "a.npz"))
+    made = Shards(tmp_path, ScaleConfig(shards=2), partial(stream_records, config, task), (256,))
+    assert peak_of(lambda: made.open(quiet)) < 5 * block
+    spec = ExtractorSpec("raw", (256,), 2)
+    assert peak_of(lambda: made.index(spec, None, 16, quiet)) < 12 * block + 4096 * 256 * 4 + 60 * n
+
+
 def test_rows_of_one_id_in_several_blocks_are_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards_module, "BLOCK", 40)
+    monkeypatch.setattr(worker_module, "BLOCK", 40)
     held = tiny.records(100)
     twice = Records(np.concatenate([held.inputs, -held.inputs]), np.tile(held.labels, 2), np.tile(held.ids, 2))
     for name, rows in (("once", held), ("twice", twice)):
