@@ -22,13 +22,14 @@ def device_of(name: str) -> torch.device:
     found = torch.accelerator.current_accelerator(check_available=True)
     if name != "cpu" and (found is None or found.type != name):
         raise InvalidInput("device", f"cpu{'' if found is None else f' or {found.type}'} on this machine", name)
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it once; without it its sums may change
+    _one_workspace()
     return torch.device(name)
 
 
 @contextmanager
 def reproducible() -> Iterator[None]:
     """Kernels that give the same bits each time, and float32 that is float32, whatever else this process asked for."""
+    _one_workspace()
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     precision = torch.get_float32_matmul_precision()
     flags = {"benchmark": False, "deterministic": True, "allow_tf32": False, "fp32_precision": "ieee"}
@@ -40,6 +41,11 @@ def reproducible() -> Iterator[None]:
         finally:
             torch.set_float32_matmul_precision(precision)
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def _one_workspace() -> None:
+    """Of cuBLAS, which reads this once, when it is first used: else its sums may differ from call to call."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def int8_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

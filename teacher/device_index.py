@@ -32,8 +32,9 @@ class DeviceIndex(OrderedIndex):
     On the device lie 4 bytes a record, and its features (d up to the next multiple of 8 bytes) where all of them fit into
     ``room`` bytes, by default half of what is free. Where they do not, each search streams them from the host: a refusal would
     tell whoever sent the extractor how many records there are. Besides, a block of at most SCORES scores and BLOCK_BYTES of
-    features: 64 and 256 MiB, and up to 2 GiB where all scores of a block enter the lists. On the host: the features as given,
-    which may be a memory-mapped file (copied once where ids do not ascend). Hashed sets are found there, by an ExactIndex.
+    features: 64 and 256 MiB, up to 2 GiB where all scores of a block enter the lists, and 1 GiB where the device's exact
+    product is float32's. On the host: the features as given, which may be a memory-mapped file (copied once where ids do not
+    ascend). Hashed sets are found there, by an ExactIndex.
 
     Raises InvalidInput for any other shape, dtype or entry, and for a device without exact products. n = 0 is allowed.
     """

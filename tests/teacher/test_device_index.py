@@ -124,9 +124,10 @@ def test_the_processor_keeps_its_index():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no cuda device")
 def test_device_memory_is_bounded_in_the_worst_case():
-    """Records by falling distance, and lists of all of them: every score of every block enters the lists."""
+    """Records by falling distance, short lists and lists of all of them: every score of every block enters the lists."""
     features = np.repeat(np.arange(-60, 60, dtype=np.int8)[:, None], 2000, axis=0).repeat(64, axis=1)
     index = DeviceIndex(features, np.arange(len(features)), device=torch.device("cuda"), room=0)
-    torch.cuda.reset_peak_memory_stats()
-    index.nearest(np.full((256, 64), 60, dtype=np.int8), len(features))
-    assert torch.cuda.max_memory_allocated() < 5 << 29  # 2 GiB for a block, 256 MiB of features and what lay there before
+    for m in (10, len(features)):
+        torch.cuda.reset_peak_memory_stats()
+        index.nearest(np.full((256, 64), 60, dtype=np.int8), m)
+        assert torch.cuda.max_memory_allocated() < 5 << 29  # 2 GiB for a block, 256 MiB of features and what lay there before
