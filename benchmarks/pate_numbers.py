@@ -129,7 +129,7 @@ def mnist_votes(root: Path, cache: Path) -> np.ndarray:
     from experiment.config import Config, RoundConfig, first_extractor
     from experiment.console import Console
     from teacher.embeddings import embed_records
-    from teacher.ensemble import Ensemble, shard_key
+    from teacher.ensemble import shard_key, trained
     from teacher.features import Embedder
     from teacher.records import open_records
     from wall.sources import DataConfig, describe, read_public
@@ -140,7 +140,7 @@ def mnist_votes(root: Path, cache: Path) -> np.ndarray:
     embedder = Embedder(spec, probe=None)
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     private = embed_records(cache, open_records(data, task), spec, embedder, lambda *done: console.progress("embedding", *done))
-    ensemble = Ensemble(
+    ensemble = trained(
         private.features, private.labels, private.ids, num_classes=task.num_classes, teachers=TEACHERS, key=shard_key(cache)
     )
     return ensemble.votes(embedder.embed(public.inputs)[0])

@@ -7,6 +7,7 @@ cache: the file that held it is written anew without it, or deleted.
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,13 @@ def forget(records: Records, *directories: Path) -> None:
     present = set(row_digests(records)) if directories else set()
     for directory in directories:
         _forget(directory, present, None)
+
+
+def forget_shards(directory: Path, kept: Path | None = None) -> None:
+    """Delete copies of the private rows in shards, which nobody would clean: all but those in the folder ``kept``."""
+    for copies in directory.glob("shards-*"):
+        if copies != kept:
+            shutil.rmtree(copies)
 
 
 def _forget(directory: Path, present: set[bytes], kept: Path | None) -> None:

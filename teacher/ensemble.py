@@ -13,6 +13,7 @@ from __future__ import annotations
 import hmac
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -26,31 +27,15 @@ PRESENT = 0.5  # of a target between 0, absent, and 1, present
 MAX_TEACHERS = 10_000
 
 Progress = Callable[[int, int], None]
+# (features, labels) of a shard, as of ``trained``, by rising id: the order of storage must not show in the last bits
+Part = Callable[[int], tuple[np.ndarray, np.ndarray]]
 
 
+@dataclass(frozen=True, eq=False)
 class Ensemble:
-    """``teachers`` classifiers over int8 features, trained at once.
+    """Classifiers over int8 features. ``weights``: float32 [teachers, d + 1, n_classes]; the last row is the intercept."""
 
-    ``features``: int8 [n, d]; ``ids``: int64 [n]; ``labels``: int64 [n], classes, or [n, n_classes] of 0 and 1, attributes;
-    ``key``: of the shards. ``weights``: float32
-    [teachers, d + 1, n_classes]; the last row is the intercept.
-    """
-
-    def __init__(
-        self,
-        features: np.ndarray,
-        labels: np.ndarray,
-        ids: np.ndarray,
-        *,
-        num_classes: int,
-        teachers: int,
-        key: bytes,
-        progress: Progress | None = None,
-    ) -> None:
-        self.weights = _train(features, labels, ids, shards(ids, key, teachers), num_classes, teachers, progress)
-
-    def __repr__(self) -> str:
-        return f"Ensemble(teachers={len(self.weights)})"
+    weights: np.ndarray = field(repr=False)
 
     def votes(self, queries: np.ndarray) -> np.ndarray:
         """How many classifiers choose each class, ties to the lowest: int64 [n_queries, n_classes] of int8 [n_queries, d]."""
@@ -109,20 +94,37 @@ def _scaled(features: np.ndarray) -> np.ndarray:
     return rows
 
 
-def _train(
+def trained(
     features: np.ndarray,
     labels: np.ndarray,
     ids: np.ndarray,
-    shard: np.ndarray,
+    *,
     num_classes: int,
     teachers: int,
-    progress: Progress | None,
-) -> np.ndarray:
-    order = np.argsort(ids, kind="stable")
-    weights = np.zeros((teachers, features.shape[1] + 1, num_classes), dtype=np.float32)
+    key: bytes,
+    progress: Progress | None = None,
+) -> Ensemble:
+    """``teachers`` classifiers of records that are all here.
+
+    ``features``: int8 [n, d]; ``ids``: int64 [n]; ``labels``: int64 [n], classes, or [n, n_classes] of 0 and 1, attributes;
+    ``key``: of the shards.
+    """
+    order, shard = np.argsort(ids, kind="stable"), shards(ids, key, teachers)
+
+    def part(number: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = order[shard[order] == number]
+        return features[rows], labels[rows]
+
+    return trained_by_part(part, dimensions=features.shape[1], num_classes=num_classes, teachers=teachers, progress=progress)
+
+
+def trained_by_part(
+    part: Part, *, dimensions: int, num_classes: int, teachers: int, progress: Progress | None = None
+) -> Ensemble:
+    """As ``trained``, with one shard's records in memory at a time, wherever they lie."""
+    weights = np.zeros((teachers, dimensions + 1, num_classes), dtype=np.float32)
     for number in range(teachers):
-        rows = order[shard[order] == number]  # by id: the order in which records are stored must not show in the last bits
-        weights[number] = fit(features[rows], labels[rows], num_classes)
+        weights[number] = fit(*part(number), num_classes)
         if progress is not None:
             progress(number + 1, teachers)
-    return weights
+    return Ensemble(weights)

@@ -15,8 +15,8 @@ from teacher import updates
 from teacher.cnn_ensemble import CnnEnsemble, forget_classifiers
 from teacher.device import device_of
 from teacher.device_index import index_on
-from teacher.embeddings import Embedded, embed_records, forget
-from teacher.ensemble import Ensemble, shard_key
+from teacher.embeddings import Embedded, embed_records, forget, forget_shards
+from teacher.ensemble import Ensemble, shard_key, trained
 from teacher.features import Embedder
 from teacher.index import Index
 from teacher.individual import answer_individually
@@ -174,6 +174,7 @@ class Teacher:
         """The records as they are now; the data source is read once."""
         if self._records is None:
             base = self._open_records()
+            forget_shards(self._directory)
             self._records = self._ledger.in_custody(lambda connection: updates.present(connection, base))
         return self._records
 
@@ -333,7 +334,7 @@ class Teacher:
 
     def _ensemble(self, embedded: Embedded, teachers: int) -> Ensemble:
         """PATE's classifiers on the private embeddings. They are trained in seconds and kept nowhere: nothing to purge."""
-        return Ensemble(
+        return trained(
             embedded.features,
             unpack(embedded.labels, self._num_classes) if self._attributes else embedded.labels,
             embedded.ids,

@@ -27,7 +27,7 @@ from itertools import pairwise
 import numpy as np
 from scipy.special import betaincinv
 
-from teacher.ensemble import Ensemble, shards
+from teacher.ensemble import Ensemble, shards, trained
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.naive_knn import NaiveKnn
 from teacher.mechanisms.pate import ConfidentGnmax, Lnmax
@@ -241,7 +241,7 @@ def _ensemble(teachers: int, pair: Pair, added: bool) -> Ensemble:
     held = np.array(list(first.values())[: pair.allies + added], dtype=np.int64)
     labels = np.full(len(held), pair.num_classes - 1)
     rows = np.zeros((len(held), 1), dtype=np.int8)
-    return Ensemble(rows, labels, held, num_classes=pair.num_classes, teachers=teachers, key=key)
+    return trained(rows, labels, held, num_classes=pair.num_classes, teachers=teachers, key=key)
 
 
 def _settle(mechanism: Voting, part: str, voters: Electorate, rows: range, entropy: Entropy) -> np.ndarray:

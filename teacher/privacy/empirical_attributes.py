@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtr
 
-from teacher.ensemble import Ensemble, shards
+from teacher.ensemble import Ensemble, shards, trained
 from teacher.gemm import LARGEST
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.multilabel import COUNTS, GRID, GnmaxAttributes, PrivateKnnAttributes, clipped
@@ -122,7 +122,7 @@ def _electorate(mechanism: Attributes, scene: Scene, added: bool) -> Electorate:
     made = dict[int, Ensemble]()
     if isinstance(mechanism, GnmaxAttributes):
         bits = unpack(labels, count)
-        made[mechanism.teachers] = Ensemble(features, bits, ids, num_classes=count, teachers=mechanism.teachers, key=_KEY)
+        made[mechanism.teachers] = trained(features, bits, ids, num_classes=count, teachers=mechanism.teachers, key=_KEY)
     nobody = np.zeros((0, 1), dtype=np.int8)
     return Electorate(ExactIndex(features, ids), labels, count, nobody, ensembles=made)
 

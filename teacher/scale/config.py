@@ -9,8 +9,9 @@ from typing import Literal
 from teacher.mechanisms.batch_knn import BatchKnn
 from teacher.mechanisms.ind_knn import IndKnn
 from teacher.mechanisms.mechanism import Mechanism
-from teacher.mechanisms.multilabel import PrivateKnnAttributes
+from teacher.mechanisms.multilabel import GnmaxAttributes, PrivateKnnAttributes
 from teacher.mechanisms.naive_knn import NaiveKnn
+from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.radius import RadiusNeighbours
 from teacher.mechanisms.regression import PrivateKnnMean, PrivateKnnMedian
@@ -19,6 +20,7 @@ from wall.errors import InvalidInput
 
 MOST_SHARDS = 10_000
 ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+PATES = (Lnmax, Gnmax, ConfidentGnmax)
 SHARDED = (
     PrivateKnn,
     PrivateKnnAttributes,
@@ -29,14 +31,17 @@ SHARDED = (
     ReverseKnn,
     RadiusNeighbours,
     BatchKnn,
-)  # lists, sets and sums are enough
+    GnmaxAttributes,
+    *PATES,
+)  # lists, sets, sums and a classifier's records at a time are enough
 
 
 def require_sharded(mechanism: Mechanism) -> None:
     """Raises InvalidInput for a mechanism that needs all rows in one process, or is not known to need less."""
-    if not isinstance(mechanism, SHARDED):
+    if not isinstance(mechanism, SHARDED) or (isinstance(mechanism, PATES) and mechanism.classifier != "linear"):
         known = ", ".join(kind.kind for kind in SHARDED)
-        raise InvalidInput("scale.shards", f"0 for another mechanism than {known}", mechanism.fields()["kind"])
+        rule = f"0 for PATE's networks (mechanism.classifier: cnn), and for another mechanism than {known}"
+        raise InvalidInput("scale.shards", rule, mechanism.fields()["kind"])
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from teacher.index import Count, Recent
 from teacher.kernels import Select, Similar
 from teacher.ordered import check_queries
 from teacher.scale.pools import Pool
-from teacher.scale.requests import Held, NearestOf, SimilarTo, TotalOf
+from teacher.scale.requests import Held, NearestOf, PartOf, SimilarTo, TotalOf
 
 _PLACE_BITS = 32  # of a merged key: squared distances are below 2^26, rows below 2^31
 
@@ -60,6 +60,13 @@ class ShardedIndex:
             raise ValueError("counts over shards are of their own labels")
         first, *others = self._pool.ask([TotalOf(self._extractor, count)] * self._shards)
         return sum(others, start=first)
+
+    def part(self, key: bytes, teachers: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """(features int8 [m, d], labels int64 [m]) of the records of one of PATE's teachers, by rising id."""
+        parts = self._pool.ask([PartOf(self._extractor, key, teachers, number)] * self._shards)
+        features, labels, ids = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(ids, kind="stable")
+        return features[order], labels[order]
 
     def _search(self, queries: np.ndarray, width: int) -> np.ndarray:
         """Each shard is asked for somewhat more than its share; where that does not settle a list, for all that it may hold.

@@ -73,6 +73,19 @@ class TotalOf:
         return self.count(*shard.index(self.extractor))
 
 
+@dataclass(frozen=True)
+class PartOf:
+    """(features, labels, ids) of the rows that belong to one of ``teachers`` of PATE, by the custodian's key."""
+
+    extractor: str
+    key: bytes = field(repr=False)
+    teachers: int
+    number: int
+
+    def __call__(self, shard: Shard) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return shard.part(self.extractor, self.key, self.teachers, self.number)
+
+
 @dataclass(frozen=True, eq=False)
 class RowsOf:
     """The raw rows of some ids (int64 [m]); ``like``: no rows, of their form."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
+from teacher.embeddings import forget_shards
 from teacher.ensemble import shard_key, shards
 from teacher.records import Records
 from teacher.scale.config import ScaleConfig
@@ -51,9 +51,7 @@ class Shards:
         """Take in the rows, as far as that is not done, and start the workers."""
         if self._pool is not None:
             return
-        for other in self._directory.glob("shards-*"):
-            if other != self._root:
-                shutil.rmtree(other)  # another number of shards: copies of private rows that nobody would clean
+        forget_shards(self._directory, self._root)
         self._take_in(progress)
         ray = self._config.backend == "ray"
         self._pool = RayPool(self._folders, self._config, self._device) if ray else LocalPool(self._folders, self._device)

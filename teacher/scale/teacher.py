@@ -7,13 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from teacher import updates
+from teacher.ensemble import Ensemble, shard_key, trained_by_part
 from teacher.features import Embedder
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.noise import Entropy
 from teacher.records import Records
 from teacher.scale.config import ScaleConfig, require_sharded
+from teacher.scale.index import ShardedIndex
 from teacher.scale.shards import Shards, Stream
 from teacher.teacher import Progress, Teacher, quiet
+from wall.attributes import unpack
 from wall.messages import ExtractorSpec
 
 
@@ -90,6 +93,17 @@ class ShardedTeacher(Teacher):
         self._opened()
         index = self._shards.index(spec, embedder.probe, self._batch_size, self._embedding)
         self._index, self._labels = index, index.labels
-        self._ensembles, self._networks = {}, {}
+        self._ensembles, self._networks = {size: self._trained(index, size) for size in self._ensemble_sizes("linear")}, {}
         if self._individual:
             self._serials = self._ledger.enrol(index.ids)
+
+    def _trained(self, index: ShardedIndex, teachers: int) -> Ensemble:
+        """PATE's classifiers, trained here: of each the records come together from all shards, and go again."""
+        key = shard_key(self._directory)
+
+        def part(number: int) -> tuple[np.ndarray, np.ndarray]:
+            features, labels = index.part(key, teachers, number)
+            return features, unpack(labels, self._num_classes) if self._attributes else labels
+
+        sizes = {"dimensions": index.dimensions, "num_classes": self._num_classes, "teachers": teachers}
+        return trained_by_part(part, **sizes, progress=self._training)

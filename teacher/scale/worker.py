@@ -20,6 +20,7 @@ import teacher
 import wall
 from teacher.device import device_of
 from teacher.device_index import index_on
+from teacher.ensemble import shards
 from teacher.features import Embedder
 from teacher.index import WholeIndex
 from teacher.records import Records
@@ -73,6 +74,7 @@ class Shard:
         self._directory, self._device = Path(directory), device
         self._loaded: tuple[str, WholeIndex, np.ndarray] | None = None
         self._sorted: np.ndarray | None = None
+        self._parted: tuple[tuple[str, bytes, int], np.ndarray] | None = None
         self._embedder: tuple[str, Embedder] | None = None
         if threads is not None:
             import torch
@@ -127,6 +129,14 @@ class Shard:
             self._loaded = extractor, index_on(device_of(self._device), read(folder, "features"), ids), labels
         return self._loaded[1], self._loaded[2]
 
+    def part(self, extractor: str, key: bytes, teachers: int, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(features int8 [m, d], labels, ids int64 [m] each) of the embedded rows here that belong to one of PATE's teachers."""
+        index, labels = self.index(extractor)
+        if self._parted is None or self._parted[0] != (extractor, key, teachers):
+            self._parted = (extractor, key, teachers), shards(index.ids, key, teachers)
+        rows = np.flatnonzero(self._parted[1] == number)
+        return read(self._folder(extractor), "features")[rows], labels[rows], index.ids[rows]
+
     def rows_of(self, ids: np.ndarray, like: Records) -> Records:
         """The rows here of some ids (int64 [m]); ``like``: none, of the same form."""
         order = self._order()
@@ -152,7 +162,7 @@ class Shard:
         gone = len(columns["ids"]) - len(kept) if columns else 0
         if gone == 0 and len(added.ids) == 0:
             return
-        self._loaded = self._sorted = None
+        self._loaded = self._sorted = self._parted = None
         size = block_rows(added.inputs.shape[1:])
         for start in range(0, len(kept), size):
             part = kept[start : start + size]

@@ -37,7 +37,7 @@ def test_settings_that_need_all_rows_in_one_process_are_refused_before_anything_
     tiny.write(tmp_path)
     (tmp_path / "data.npz").unlink()
     monkeypatch.chdir(tmp_path)
-    gnmax = ["--mechanism.kind", "gnmax", "--mechanism.teachers", "5"]
+    gnmax = ["--mechanism.kind", "gnmax", "--mechanism.teachers", "5", "--mechanism.classifier", "cnn"]
     text = tiny.CONFIG.replace(
         "mechanism: {k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0, sampling_probability: 0.2}", ""
     )

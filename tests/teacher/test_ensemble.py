@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.linear_model import Ridge
 
-from teacher.ensemble import KEY, RIDGE, Ensemble, fit, shard_key, shards
+from teacher.ensemble import KEY, RIDGE, Ensemble, fit, shard_key, shards, trained
 from wall.errors import InvalidInput
 
 CLASSES, D, SECRET = 3, 5, bytes(range(32))
@@ -29,7 +29,7 @@ def data(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def ensemble(features: np.ndarray, labels: np.ndarray, ids: np.ndarray, teachers: int = 7) -> Ensemble:
-    return Ensemble(features, labels, ids, num_classes=CLASSES, teachers=teachers, key=SECRET)
+    return trained(features, labels, ids, num_classes=CLASSES, teachers=teachers, key=SECRET)
 
 
 def test_shards_are_the_keyed_hash_of_the_id_and_of_nothing_else() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from teacher.ensemble import Ensemble
+from teacher.ensemble import trained
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.multilabel import COUNTS, GRID, GnmaxAttributes, MultiLabel, PrivateKnnAttributes, ballots, clipped
 from teacher.mechanisms.private_knn import PrivateKnn
@@ -140,7 +140,7 @@ def test_a_record_changes_one_classifiers_votes() -> None:
     bits, ids = rng.integers(0, 2, (30, ATTRIBUTES)), np.arange(30)
 
     def of(rows: np.ndarray) -> np.ndarray:
-        made = Ensemble(features[rows], bits[rows], ids[rows], num_classes=ATTRIBUTES, teachers=4, key=bytes(32))
+        made = trained(features[rows], bits[rows], ids[rows], num_classes=ATTRIBUTES, teachers=4, key=bytes(32))
         return np.stack([clipped(said, 2) for said in made.attributes(queries)])  # [teachers, queries, c]
 
     whole = of(ids)
@@ -232,7 +232,7 @@ def electorate(entropy: Entropy) -> Electorate:
     rng = np.random.default_rng(3)
     features, codes = rng.integers(-9, 10, (N, 3)).astype(np.int8), rng.integers(0, 1 << ATTRIBUTES, N)
     ids, queries = rng.permutation(N), rng.integers(-9, 10, (len(KEYS), 3)).astype(np.int8)
-    made = Ensemble(features, unpack(codes, ATTRIBUTES), ids, num_classes=ATTRIBUTES, teachers=3, key=bytes(32))
+    made = trained(features, unpack(codes, ATTRIBUTES), ids, num_classes=ATTRIBUTES, teachers=3, key=bytes(32))
     return Electorate(ExactIndex(features, ids), codes, ATTRIBUTES, queries, ensembles={3: made})
 
 
@@ -262,7 +262,7 @@ def test_every_classifier_votes_once() -> None:
 def test_an_empty_data_set_is_answered_with_noise() -> None:
     """1,200 counts of scale 1.5 GRID, on thousands of integers: that fewer than 100 differ is out of the question."""
     nobody = np.zeros((0, 3), dtype=np.int8), np.zeros(0, dtype=np.int64)
-    made = Ensemble(nobody[0], np.zeros((0, ATTRIBUTES)), nobody[1], num_classes=ATTRIBUTES, teachers=3, key=bytes(32))
+    made = trained(nobody[0], np.zeros((0, ATTRIBUTES)), nobody[1], num_classes=ATTRIBUTES, teachers=3, key=bytes(32))
     queries = np.ones((300, 3), dtype=np.int8)
     voters = Electorate(ExactIndex(*nobody), nobody[1], ATTRIBUTES, queries, ensembles={3: made})
     for mechanism in (KNN, GNMAX):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from teacher.ensemble import KEY, Ensemble, shard_key
+from teacher.ensemble import KEY, shard_key, trained
 from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.pate import AGGREGATE, SCREEN, ConfidentGnmax, Gnmax, Lnmax
 from teacher.mechanisms.registry import from_slot
@@ -85,7 +85,7 @@ def votes_of(folder: Path, queries: np.ndarray) -> np.ndarray:
         wide = v.astype(np.float64)
         return np.clip(np.rint(63 * wide / np.linalg.norm(wide, axis=1, keepdims=True)), -63, 63).astype(np.int8)
 
-    known = Ensemble(quantised(x), y, np.arange(120), num_classes=CLASSES, teachers=9, key=shard_key(folder))
+    known = trained(quantised(x), y, np.arange(120), num_classes=CLASSES, teachers=9, key=shard_key(folder))
     return known.votes(quantised(queries))
 
 
@@ -179,7 +179,7 @@ def test_a_ledger_gives_the_mechanism_back(mechanism: Lnmax | Gnmax | ConfidentG
 
 def test_an_empty_data_set_is_answered_with_noise() -> None:
     nobody = np.zeros((0, D), dtype=np.int8), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    ensemble = Ensemble(*nobody, num_classes=CLASSES, teachers=5, key=bytes(32))
+    ensemble = trained(*nobody, num_classes=CLASSES, teachers=5, key=bytes(32))
     queries = np.ones((400, D), dtype=np.int8)
     voters = Electorate(ExactIndex(nobody[0], nobody[2]), nobody[1], CLASSES, queries, ensembles={5: ensemble})
     winners = Gnmax(teachers=5, sigma_vote=20.0).draw(AGGREGATE, voters, [str(i) for i in range(400)], SystemEntropy())

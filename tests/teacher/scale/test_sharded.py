@@ -168,6 +168,20 @@ def test_rows_of_one_id_in_several_blocks_are_one_record(tmp_path: Path, monkeyp
     assert (tmp_path / "once" / "answers").read_text() == (tmp_path / "twice" / "answers").read_text()
 
 
+def test_pates_teachers_are_trained_without_a_removed_record_and_with_an_added_one(tmp_path: Path) -> None:
+    """One removed and one added row change some of the teachers, in shards as in one piece."""
+    held, weights = tiny.records(60), []
+    for count in (0, 3):
+        made = tiny.teacher(tmp_path / str(count), "gnmax", held, ScaleConfig(shards=count))
+        made.use_extractor(tiny.RAW)
+        before = made._ensembles[7].weights
+        made.remove(held.ids[4:5])
+        made.add(Records(held.inputs[5:6] + 1, held.labels[5:6], np.array([10_000])))
+        weights.append(made._ensembles[7].weights)
+        assert 1 <= (before != weights[-1]).any(axis=(1, 2)).sum() <= 2
+    np.testing.assert_array_equal(*weights)
+
+
 def test_added_and_removed_records_count_as_in_one_piece_and_leave_no_bytes(tmp_path: Path) -> None:
     held, new, results = tiny.records(), tiny.records(30, seed=9), []
     new = Records(new.inputs[3:] + np.float32(0.25), new.labels[3:], np.arange(10_000, 10_027))
@@ -202,6 +216,8 @@ def test_another_number_of_shards_leaves_no_copies_behind(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.glob("shards-*")] == ["shards-2"]
     folders = sorted((tmp_path / "shards-2").iterdir())
     assert sum(journal(folder / "rows").rows for folder in folders if folder.is_dir()) == 400
+    tiny.teacher(tmp_path, "private_knn", tiny.records(), ScaleConfig()).open()  # in one piece, none is needed
+    assert not list(tmp_path.glob("shards-*"))
 
 
 @pytest.mark.parametrize("n", [0, 1, 4])
@@ -250,7 +266,7 @@ def test_a_pool_has_a_result_for_every_shard(tmp_path: Path) -> None:
 
 
 def test_mechanisms_that_need_all_rows_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tiny.MECHANISMS, "gnmax", Gnmax(teachers=5))
+    monkeypatch.setitem(tiny.MECHANISMS, "gnmax", Gnmax(teachers=5, classifier="cnn"))
     with pytest.raises(InvalidInput, match=r"scale\.shards.*gnmax"):
         tiny.teacher(tmp_path, "gnmax", tiny.records(), ScaleConfig(shards=2))
 

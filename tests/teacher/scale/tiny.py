@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from teacher.ensemble import KEY, KEY_BYTES
 from teacher.mechanisms.batch_knn import BatchKnn
 from teacher.mechanisms.ind_knn import IndKnn
-from teacher.mechanisms.multilabel import PrivateKnnAttributes
+from teacher.mechanisms.multilabel import GnmaxAttributes, PrivateKnnAttributes
 from teacher.mechanisms.naive_knn import NaiveKnn
+from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from teacher.mechanisms.private_knn import PrivateKnn
 from teacher.mechanisms.radius import RadiusNeighbours
 from teacher.mechanisms.registry import AnyMechanism
@@ -35,6 +37,10 @@ MECHANISMS: dict[str, AnyMechanism] = {
     "naive_knn": NaiveKnn(k=15, sigma_vote=2.0),
     "ind_knn": IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6),
     "ind_knn_hash": IndKnn(kernel="rbf", threshold=0.5, sigma_label=0.2, sigma_count=3.0, rho=0.6, tables=2, bits=2),
+    "lnmax": Lnmax(teachers=7, scale=0.5),
+    "gnmax": Gnmax(teachers=7, sigma_vote=1.0),
+    "confident_gnmax": ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
+    "gnmax_attributes": GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
     "reverse_knn": ReverseKnn(cells=6, neighbours=2, sigma=2.0),
     "radius": RadiusNeighbours(radius=0.1, epsilon=5.0),
     "batch_knn": BatchKnn(k=9, epsilon=40.0),
@@ -80,6 +86,7 @@ def streamed(held: Records) -> Stream:
 
 def ledger_in(directory: Path, mechanism: AnyMechanism, asked: int) -> Ledger:
     directory.mkdir(parents=True, exist_ok=True)
+    (directory / KEY).write_bytes(bytes(range(KEY_BYTES)))  # PATE's teachers are the same ones in every directory
     path = directory / "ledger.sqlite"
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, asked)),))
     return Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=True)
