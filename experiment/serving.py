@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from experiment.child import CHILD
 from experiment.config import Config
+from experiment.console import Console
 from experiment.teaching import custody, teaching
 from teacher.custodian import Custodian
 from teacher.privacy.accountant import certified_epsilon, require_affordable
@@ -39,6 +40,8 @@ def serve(config: Config, service: ServiceConfig, *, entropy: Entropy, child_of:
     if config.custodian_dir is None:
         raise InvalidInput("custodian_dir", "given: the ledger and the keys lie there", None)
     require_affordable(config.plan())
+    if service.budget == "per_analyst" and config.scale.shards:  # before the directory is made into one of that kind
+        raise InvalidInput("scale.shards", "0 with service.budget: per_analyst", config.scale.shards)
     directory = Path(config.custodian_dir)
     against = EACH if service.budget == "per_analyst" else POOLED
     custodian = custody(config, directory, entropy.unsafe, adversaries=[against])
@@ -73,6 +76,8 @@ def app_of(config: Config, service: ServiceConfig, custodian: Custodian, keys: K
         batch_size=config.batch_size,
         workers=config.workers,
         device=config.device,
+        scale=config.scale,
+        progress=Console().progress,
     )
 
 

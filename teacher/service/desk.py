@@ -16,7 +16,7 @@ from teacher.privacy.ledger import Ledger
 from teacher.service.calls import Call, Calls
 from teacher.service.jobs import Ask, Extractor, Job, Result, Task, failed
 from teacher.service.turns import Turns
-from teacher.teacher import Teacher
+from teacher.teacher import Progress, Teacher, quiet
 from wall.cells import Cells
 from wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
 from wall.messages import ExtractorSpec
@@ -67,6 +67,7 @@ class Desk:
         self._closing = False
         self._extractor, self._steps = "", 0
         self._running: Task | None = None
+        self.idle: Progress = quiet  # hears of work that no job asked for
         self._independent: dict[tuple[str, tuple[int, ...]], bool] = {}
         self.figures = self._figures()
         self._thread = threading.Thread(target=self._run, name="writer")
@@ -118,6 +119,8 @@ class Desk:
         """What the teacher says while it works; for a job in one step it is how far the job is."""
         if self._running is not None:
             self._running.done, self._running.total = done, total
+        else:
+            self.idle(what, done, total)
 
     def start_anew(self) -> None:
         """The teacher lost its extractor; the next question lets it take one in again. For the desk whose turn it is."""

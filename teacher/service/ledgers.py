@@ -14,6 +14,7 @@ from teacher.privacy.audit import Finding, audit
 from teacher.privacy.conversion import round_up
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.plan import Plan
+from teacher.scale.config import ScaleConfig
 from teacher.service import models
 from teacher.service.config import ServiceConfig
 from teacher.service.desk import Desk
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 @dataclass
 class Service:
     """What the routes work on. ``certified``: the plan's epsilon, None for a ledger that certifies nothing; ``dataset``,
-    ``plan``, ``unsafe``, ``adversary``: of the ledger's first entry. ``extractors``: those received lately, by identity.
+    ``plan``, ``unsafe``, ``adversary``: of the ledger's first entry. ``scale``: where the rows are held. ``extractors``: those
+    received lately, by identity.
 
     Where each analyst has a budget, each has a service, and nothing in it is another's but the guard, which keeps callers apart.
     Then the custodian's own, with ``analysts``, answers nobody: it has the records and the register.
@@ -48,6 +50,7 @@ class Service:
     unsafe: bool
     certified: float | None
     adversary: str
+    scale: ScaleConfig
     analysts: Analysts | None = None
     extractors: dict[str, Extractor] = field(default_factory=dict)
 

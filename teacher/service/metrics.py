@@ -39,6 +39,10 @@ class Metrics:
         )
         position, waiting = desk.figures.position, desk.waiting + sum(own.waiting for own in opened.values())
         yield GaugeMetricFamily("labelwall_ledger_position", "Number of the ledger's newest entry", value=position)
+        if (scale := self._service.scale).shards:
+            shards = GaugeMetricFamily("labelwall_shards", "Parts in which the private rows lie", labels=["backend"])
+            shards.add_metric([scale.backend], scale.shards)
+            yield shards
         yield GaugeMetricFamily("labelwall_waiting", "Requests that wait for the teacher", value=waiting)
 
 

@@ -147,6 +147,7 @@ class Page:
             position=figures.position,
             head=figures.head,
             waiting=service.desk.waiting,
+            scale=service.scale,
             finding=finding,
         )
 

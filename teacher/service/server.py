@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from teacher.custodian import Custodian
 from teacher.privacy.noise import Entropy
 from teacher.records import Records
+from teacher.scale.config import ScaleConfig
 from teacher.service.analysts import Analysts
 from teacher.service.app import Log, create_app, log_line
 from teacher.service.config import ServiceConfig
@@ -25,7 +26,7 @@ from teacher.service.keys import Keys
 from teacher.service.ledgers import Service
 from teacher.service.routes import MIB
 from teacher.service.turns import Turns
-from teacher.teacher import Teacher
+from teacher.teacher import Progress, Teacher, quiet
 from wall.errors import InvalidInput
 from wall.sources import Task
 
@@ -46,14 +47,16 @@ def build_app(
     batch_size: int = 256,
     workers: int = 1,
     device: str = "cpu",
+    scale: ScaleConfig | None = None,
     log: Log = log_line,
+    progress: Progress = quiet,
 ) -> FastAPI:
     """The application that answers for one custodian's directory. The private rows are read here, once.
 
     ``certified``: the plan's epsilon, None where nothing is certified. ``probe``: PUBLIC rows of the custodian's own, on which
     received networks are tested; without them a network runs one row at a time. ``sharded``: makes the teacher, given what is the
-    custodian's, where the rows lie in shards instead of in ``open_records``. Where the directory's ledger is a register, each
-    analyst gets a service over the same rows.
+    custodian's, where the rows lie in shards instead of in ``open_records``, as ``scale`` says. Where the directory's ledger is
+    a register, each analyst gets a service over the same rows. ``progress`` hears how far the rows are read, before anybody asks.
 
     Raises what reading the private rows raises, before anybody can ask; InvalidInput for analysts' own ledgers over shards.
     """
@@ -86,10 +89,13 @@ def build_app(
             unsafe=state.unsafe,
             certified=certified,
             adversary=opened.ledger.state.adversary,
+            scale=scale or ScaleConfig(),
         )
 
     service = service_over(custodian, open_records)
+    service.desk.idle = progress
     (teacher := service.teacher).open()
+    service.desk.idle = quiet
     if state.is_register():
         service.analysts = Analysts(custodian, teacher, lambda opened: service_over(opened, teacher.held), report)
         service.analysts.finish()

@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 
 import pipeline
 from experiment.console import Console
 from experiment.rounds import run
+from experiment.serving import app_of
 from experiment.settings import config_parser, parse
+from experiment.teaching import custody
 from teacher.privacy.unsafe import UnsafeTape
+from teacher.service.config import ServiceConfig
+from teacher.service.keys import Keys
 from tests.experiment import tiny
+from tests.teacher.service.tiny import Made, call, served
 
 
 def test_a_run_over_shards_is_the_run_over_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +51,32 @@ def test_settings_that_need_all_rows_in_one_process_are_refused_before_anything_
     args = ["run", "--config", "config.yaml", *gnmax, "--run_dir", "out", "--scale.shards", "2"]
     assert pipeline.main(args) == 2
     assert "scale.shards" in capsys.readouterr().err
+
+
+def test_a_budget_for_each_analyst_is_refused_before_a_directory_is_made_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    each = ["--service.budget", "per_analyst", "--scale.shards", "2"]
+    assert pipeline.main(["serve", "--config", "config.yaml", "--custodian_dir", "store", *each]) == 2
+    assert "`scale.shards` must be 0 with service.budget" in capsys.readouterr().err
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the page and among the metrics, in public figures; progress in percent, on the custodian's terminal alone."""
+    tiny.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    args, heard, store = ["--config", "config.yaml", "--scale.shards", "3"], [], tmp_path / "store"
+    config = parse(config_parser("serve", "", args), args)[0]
+    monkeypatch.setattr(Console, "progress", lambda self, *now: heard.append(now))
+    opened, keys = custody(config, store, unsafe=True), Keys(store)
+    app = app_of(config, ServiceConfig(port=0), opened, keys, UnsafeTape(1))
+    assert heard == [("taking in private rows (percent)", 100, 100)]
+    token = keys.add("carol", "custodian")
+    with served(Made(app, opened, {})) as url:
+        assert 'labelwall_shards{backend="local"} 3.0' in call(url, token, path="metrics").text
+        page = httpx.get(url, auth=("", token), trust_env=False)
+        assert "in 3 shards, backend local" in page.text
+    assert len(heard) == 1
