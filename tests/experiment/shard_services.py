@@ -24,7 +24,7 @@ from wall.messages import Answers, ExtractorSpec, Queries
 
 PROGRAM = Path(__file__).with_name("tape_serve.py")
 SPEC = ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES)
-LONG = 120.0  # seconds after which a test gives up
+LONG = 300.0  # seconds after which a test gives up
 
 
 def token(store: Path) -> str:

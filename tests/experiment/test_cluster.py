@@ -27,7 +27,7 @@ from wall.errors import InvalidInput
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra scale")]
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-QUICK = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "3"}  # until a node is taken for dead
+QUICK = {"RAY_health_check_period_ms": "1000"}  # until a node is taken for dead
 
 
 @dataclass
