@@ -1,0 +1,158 @@
+"""What half precision, torch.compile and a second process save of a student's training, and what they cost in accuracy.
+
+A few hundred labels of mnist5k as in student_objectives.py. Variants take turns, so that a busy machine slows all of them alike:
+look at the ratios. A step's time is the median over all repetitions; starting, and translating the network, is in the seconds
+of the whole. VAT runs in float32 alone, and the last line says why: the direction that bfloat16 finds, against float32's.
+
+    python benchmarks/student_speed.py [--steps 100] [--repetitions 3] [--threads 1] [--objectives supervised uda vat]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # also where it is loaded by a test
+
+from student_objectives import FIRST_SEED, Split, released
+
+from student import losses
+from student.config import StudentConfig
+from student.data import Pool, unit_scale
+from student.fit import TrainedStudent
+from student.module import Trainee
+from student.ranks import exact
+from student.train import predict, train
+from wall.backbones import load, standardise
+
+VARIANTS: dict[str, dict[str, object]] = {
+    "float32": {},
+    "bf16-mixed": {"precision": "bf16-mixed"},
+    "float32, compiled": {"compile": True},
+    "bf16-mixed, compiled": {"precision": "bf16-mixed", "compile": True},
+    "float32, 2 processes": {"devices": 2},
+}
+
+
+@dataclass
+class Reading:
+    """One variant: seconds of each whole training and of all steps but its first ten, and the accuracies."""
+
+    seconds: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
+
+
+@contextmanager
+def noted(moments: list[float]) -> Iterator[None]:
+    """Notes when each step begins, of trainings in this process."""
+    original = Trainee.training_step
+
+    def timed(self: Trainee, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], index: int) -> torch.Tensor:
+        moments.append(time.perf_counter())
+        return original(self, batch, index)
+
+    Trainee.training_step = timed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Trainee.training_step = original  # type: ignore[method-assign]
+
+
+def pool_of(split: Split) -> Pool:
+    images = split[0]
+    return Pool(images, 10, (float(images.mean() / 255),), (float(images.std() / 255),))
+
+
+def trained(config: StudentConfig, split: Split) -> TrainedStudent:
+    with tempfile.TemporaryDirectory() as folder:
+        return train(config, pool_of(split), split[1], run_dir=Path(folder), seed=FIRST_SEED)
+
+
+def read(config: StudentConfig, split: Split, reading: Reading) -> None:
+    """One more training of a variant."""
+    moments: list[float] = []
+    started = time.perf_counter()
+    with noted(moments):
+        student = trained(config, split)
+    reading.seconds.append(time.perf_counter() - started)
+    reading.steps += np.diff(moments)[10:].tolist()
+    spec = pool_of(split).spec(config.backbone, student.weights)
+    reading.accuracies.append(float((predict(spec, split[3]) == split[4]).mean()))
+
+
+def variants(base: StudentConfig) -> dict[str, StudentConfig]:
+    """Those that the configuration's rules allow."""
+    half_precision_is_refused = base.objective == "vat"
+    return {
+        name: replace(base, **changed)  # type: ignore[arg-type]
+        for name, changed in VARIANTS.items()
+        if not (half_precision_is_refused and "precision" in changed)
+    }
+
+
+def table(base: StudentConfig, split: Split, repetitions: int) -> str:
+    """Markdown: a row a variant. Ratios are to float32; two processes are timed by whole trainings alone."""
+    configs = variants(base)
+    readings = {name: Reading() for name in configs}
+    for _ in range(repetitions):
+        for name, config in configs.items():
+            read(config, split, readings[name])
+    lines = ["| " + base.objective + " | ms a step | ratio | seconds in all | test accuracy |", "|---|---|---|---|---|"]
+    plain = statistics.median(readings["float32"].steps)
+    for name, reading in readings.items():
+        step = statistics.median(reading.steps) if reading.steps else None
+        shown = ("-", "-") if step is None else (f"{1000 * step:.1f}", f"{step / plain:.2f}")
+        seconds, accuracy = statistics.median(reading.seconds), statistics.median(reading.accuracies)
+        lines.append(f"| {name} | {shown[0]} | {shown[1]} | {seconds:.1f} | {100 * accuracy:.1f}% |")
+    return "\n".join(lines)
+
+
+def cosines(base: StudentConfig, split: Split) -> np.ndarray:
+    """Between VAT's directions in float32 and under bf16 products, of a trained student's batch: float32 [n]."""
+    pool = pool_of(split)
+    network = load(pool.spec(base.backbone, trained(replace(base, objective="vat"), split).weights))
+    x = standardise(unit_scale(split[0][: base.batch_unlabelled]), pool.mean, pool.std)
+    start = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+    start = start / start.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    found = []
+    for half in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            moved = start.clone().requires_grad_()
+            divergence = losses.kl_divergence(exact(network(x)), exact(network(x + base.vat_xi * moved)))
+            (gradient,) = torch.autograd.grad(divergence, moved)
+        found.append(gradient.flatten(1).numpy())
+    one, other = found
+    return (one * other).sum(axis=1) / np.maximum(np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1), 1e-30)
+
+
+def main(args: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--backbone", default="small_cnn")
+    parser.add_argument("--objectives", nargs="+", default=["supervised", "uda", "vat"])
+    options = parser.parse_args(args)
+    torch.set_num_threads(options.threads)
+    split = released(FIRST_SEED)
+    base = StudentConfig(steps=options.steps, backbone=options.backbone, class_prior="uniform", entropy_weight=1.0)
+    for objective in options.objectives:
+        print(table(replace(base, objective=objective), split, options.repetitions) + "\n", flush=True)
+    if "vat" in options.objectives:
+        found = cosines(base, split)
+        print(f"cosine of VAT's directions, bf16 against float32: median {np.median(found):.2f}, least {found.min():.2f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
