@@ -31,14 +31,17 @@ def train_apart(job: Job, run_dir: Path, progress: bool) -> tuple[bytes, list[di
 
     They find each other by a file and talk on the loopback interface. Each gets the job on its standard input, which stays
     open: where it ends, the process does, so none outlives this one. Writes checkpoints and events under ``run_dir``; scratch
-    files among the checkpoints are gone afterwards. Raises LabelwallError where a process fails, when the others are ended, too.
+    files among the checkpoints are gone afterwards. Raises LabelwallError where a process fails: the others are ended, too, and
+    their logs stay among the checkpoints.
     """
     scratch = run_dir.resolve() / "checkpoints" / "ranks"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    message, processes = write_job(job), []
+    message = write_job(job)
+    processes: list[subprocess.Popen[bytes]] = []
     try:
-        processes = [_start(rank, job.config.devices, run_dir, scratch, progress) for rank in range(job.config.devices)]
+        for rank in range(job.config.devices):
+            processes.append(_start(rank, job.config.devices, run_dir, scratch, progress))
         for process in processes:
             _hand(process, message)
         _wait(processes, scratch)
@@ -74,7 +77,8 @@ def _environment(rank: int) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SECRETS)}
     path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
-    return {**kept, "PYTHONPATH": path, "LOCAL_RANK": str(rank), "NODE_RANK": "0", "GLOO_SOCKET_IFNAME": loopback}
+    interfaces = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), loopback)
+    return {**kept, **interfaces, "PYTHONPATH": path, "LOCAL_RANK": str(rank), "NODE_RANK": "0"}
 
 
 def _hand(process: subprocess.Popen[bytes], message: bytes) -> None:

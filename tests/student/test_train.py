@@ -8,13 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 from student.config import StudentConfig
 from student.data import STEPS_A_CHAPTER, Pool
 from student.export import export
+from student.fit import TrainedStudent
 from student.module import Student
-from student.train import TrainedStudent, predict, train
+from student.regression import Regressor
+from student.train import predict, train
+from tests.student import shared_cases as cases
 from wall.errors import InvalidInput
 
 CLASSES = 3
@@ -113,6 +117,39 @@ def test_images_train_too(tmp_path: Path) -> None:
     pool = Pool(images, CLASSES, (0.5,) * 3, (0.3,) * 3)
     trained = _train(tmp_path, config, pool=pool, labels=np.arange(40) % 3, test_x=None, test_y=None)
     assert predict(export(pool, "small_cnn", trained.weights), images).shape == (40,)
+
+
+@pytest.mark.slow
+def test_a_compiled_network_is_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other kernels add in another order: float32 rounding of three steps of 3e-3 each."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "kernels"))
+    brief = replace(CONFIG, steps=3, objective="supervised")
+    usual, compiled = (_train(tmp_path / str(c), replace(brief, compile=c), test_x=None).weights for c in (False, True))
+    assert list((tmp_path / "kernels").rglob("*.so"))
+    (one, other) = (safetensors.torch.load(weights) for weights in (usual, compiled))
+    assert set(one) == set(other)
+    assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["classes", "values"])
+def test_half_precision_is_for_products_alone(kind: str, tmp_path: Path) -> None:
+    """Losses see float32: a class prior's running shares, and labels of 4,096 steps that bfloat16 can not tell apart."""
+    config = replace(CONFIG, precision="bf16-mixed", class_prior="uniform" if kind == "classes" else "none", steps=120)
+    pool, labels, _ = cases.POOLS[kind]
+    seen = []
+
+    def noted(self: Student, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        seen.append(outputs.dtype)
+        return original(self, outputs, y)
+
+    owner = Student if kind == "classes" else Regressor
+    original = owner._supervised
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, "_supervised", noted)
+        trained = _train(tmp_path, config, pool=pool, labels=labels, test_x=None)
+    assert set(seen) == {torch.float32}
+    assert {tensor.dtype for tensor in safetensors.torch.load(trained.weights).values()} == {torch.float32}
+    assert trained.history[-1]["loss/supervised"] < 0.7 * trained.history[0]["loss/supervised"]
 
 
 def test_writes_nothing_but_events_and_checkpoints(
