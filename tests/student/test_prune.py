@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from student import train
 from student.config import StudentConfig
 from student.data import Pool
+from student.fit import fit
+from student.job import Job
 from student.prune import prune
 from tests.experiment import tiny
 
@@ -53,3 +60,20 @@ def test_a_class_with_few_labels_keeps_them() -> None:
 def test_the_same_seed_prunes_the_same() -> None:
     x, labels, _ = planted()
     np.testing.assert_array_equal(pruned(x, labels), pruned(x, labels))
+
+
+def test_judges_are_trained_on_the_configured_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every fold's training is handed to processes of its own, as any; here they are played by this one."""
+    handed: list[Job] = []
+
+    def played(job: Job, run_dir: Path, progress: bool) -> tuple[bytes, list[dict[str, float]]]:
+        handed.append(job)
+        trained = fit(replace(job, config=replace(job.config, devices=1)), run_dir, progress=progress)
+        return trained.weights, trained.history
+
+    monkeypatch.setattr(train, "train_apart", played)
+    x, labels, _ = planted()
+    one = replace(CONFIG, batch_unlabelled=2)
+    np.testing.assert_array_equal(pruned(x, labels, replace(one, devices=2)), pruned(x, labels, one))
+    assert len(handed) == CONFIG.prune_folds
+    assert all(job.config.objective == "supervised" and job.config.steps == CONFIG.prune_steps for job in handed)
