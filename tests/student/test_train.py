@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from torch._dynamo.backends.debugging import aot_eager
 
 from student.config import StudentConfig
 from student.data import STEPS_A_CHAPTER, Pool
@@ -119,16 +121,23 @@ def test_images_train_too(tmp_path: Path) -> None:
     assert predict(export(pool, "small_cnn", trained.weights), images).shape == (40,)
 
 
-@pytest.mark.slow
 def test_a_compiled_network_is_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other kernels add in another order: float32 rounding of three steps of 3e-3 each."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "kernels"))
-    brief = replace(CONFIG, steps=3, objective="supervised")
+    """Traced and differentiated ahead, up to float32 rounding of six steps of 3e-3 each. The graphs run as they are: a compiler
+    takes half a minute to make kernels of them, as in the benchmark student_speed.py."""
+    graphs = []
+
+    def traced(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+        graphs.append(graph)
+        return aot_eager(graph, inputs)
+
+    original = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda network: original(network, backend=traced))
+    brief = replace(CONFIG, steps=6, objective="vat")
     usual, compiled = (_train(tmp_path / str(c), replace(brief, compile=c), test_x=None).weights for c in (False, True))
-    assert list((tmp_path / "kernels").rglob("*.so"))
-    (one, other) = (safetensors.torch.load(weights) for weights in (usual, compiled))
+    assert graphs
+    one, other = (safetensors.torch.load(weights) for weights in (usual, compiled))
     assert set(one) == set(other)
-    assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-5
+    assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-4
 
 
 @pytest.mark.parametrize("kind", ["classes", "values"])
