@@ -21,6 +21,7 @@ from scale_model import LIST, asked_for  # noqa: E402
 K, GAMMA, BATCH, DIMENSIONS = 300, 0.15, 256, 256
 BLOCK, CHECKED = 16_384, 2  # rows made together; queries whose lists are compared with brute force
 PART, KEPT = 8192, 4096  # rows of the bare product: its output stays in cache, as the search's does
+PAUSE = 0.02  # seconds before each work: the threads of the one before wait actively for a few milliseconds
 SECONDS, MOST_ROUNDS = 3.0, 200  # small sizes take more rounds, as one is a few milliseconds
 ECHOES = (100, 500, LIST)  # entries a query that a worker returns without work
 
@@ -62,6 +63,7 @@ def medians(works: dict[str, Callable[[np.ndarray], object]], dimensions: int, b
             break
         queries = asked(dimensions, batch, number)
         for name, work in works.items():
+            time.sleep(PAUSE)
             start = time.perf_counter()
             work(queries)
             if number:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from teacher.gemm import choose_product, minus_twice
 from teacher.hashing import HashTables, codes, products_of
 from teacher.kernels import Select, Similar
 from teacher.ordered import OrderedIndex, check_features, squared_norms
 from teacher.selection import UNBOUNDED, Smallest, bounds_of_sample, stride_of
+from teacher.threads import default_threads, spread
 
 SCORE_BYTES = 256 << 20  # one block of int32 scores that are wanted for all records
 CACHED_BYTES = 2 << 20  # one block of a search: scores that are still in a core's cache when they are looked at
+ROOM_BYTES = 256 << 20  # of lists that are kept for the next search: fresh pages, huge ones, cost more than a small search
 TOGETHER = 256  # queries searched together
 AT_ONCE = 1 << 16  # records whose similarity is decided together
 ALONE, STREAM = 40, 17  # in steps of a batch's product with one record: a candidate gathered for one query; reading a record
-Mapped = Callable[..., Iterable[Any]]  # ``map``, over threads
+T = TypeVar("T")
 
 
 class ExactIndex(OrderedIndex):
@@ -71,10 +70,9 @@ class ExactIndex(OrderedIndex):
         def alone(rows: np.ndarray, query: np.ndarray, norm: int) -> Similar:
             return self._outward(among(rows, products_of(self._features, rows, query, self._product), norm))
 
-        mapped = self._mapping()
-        looked = list(mapped(tables.candidates, codes(queries, tables.planes, tables.bits, self._product)))
+        looked = self._spread(tables.candidates, codes(queries, tables.planes, tables.bits, self._product))
         if ALONE * sum(len(rows) for rows in looked) <= len(self) * (len(queries) + STREAM):
-            return list(mapped(alone, looked, queries, norms))
+            return self._spread(alone, looked, queries, norms)
 
         def whole(number: int, first: int, cross: np.ndarray) -> Similar:
             rows = looked[number]
@@ -86,12 +84,11 @@ class ExactIndex(OrderedIndex):
     def _gathered(self, queries: np.ndarray, whole: Callable[[int, int, np.ndarray], Similar]) -> list[Similar]:
         """For each query the joined results of ``whole(query, first row, cross terms of a block of records)``."""
         found: list[Similar] = []
-        mapped = self._mapping()
         for start in range(0, len(queries), TOGETHER):
             part = queries[start : start + TOGETHER]
             numbers, parts = range(start, start + len(part)), []
             for first, cross in self._blocks(part, AT_ONCE):
-                parts.append(list(mapped(whole, numbers, [first] * len(part), cross)))
+                parts.append(self._spread(whole, numbers, [first] * len(part), cross))
             found += [self._outward(joined(of_query)) for of_query in zip(*parts, strict=True)]
             found += [joined(()) for _ in part if not parts]
         return found
@@ -148,13 +145,13 @@ class ExactIndex(OrderedIndex):
             self._product(own, self._sample, cross)
             return bounds_of_sample(cross, self._sample_norms, width, self._stride)
 
-        return np.concatenate(list(self._mapping()(guess, _shares(len(queries), self._number_of_threads()))))
+        return np.concatenate(self._spread(guess, _shares(len(queries), self._number_of_threads())))
 
     def _select(self, queries: np.ndarray, bounds: np.ndarray, rows: np.ndarray, distances: np.ndarray) -> np.ndarray:
         """Fill ``rows`` and ``distances`` (less |q|^2, which does not change the order) within ``bounds``; counts int64 [q]."""
         workers = self._number_of_threads()
         parts = _shares(len(self), workers)
-        smallest = Smallest(bounds, rows.shape[1], len(parts), max(map(len, parts)))
+        smallest = Smallest(bounds, rows.shape[1], len(parts), max(map(len, parts)), _room())
         at_once = max(1, CACHED_BYTES // (4 * max(1, len(queries))))
 
         def fill(number: int) -> None:
@@ -164,17 +161,27 @@ class ExactIndex(OrderedIndex):
         def order(share: range) -> np.ndarray:
             return smallest.order(share, rows, distances)
 
-        mapped = self._mapping()
-        list(mapped(fill, range(len(parts))))
-        return np.concatenate(list(mapped(order, _shares(len(queries), workers))))
+        self._spread(fill, range(len(parts)))
+        counts = np.concatenate(self._spread(order, _shares(len(queries), workers)))
+        if smallest.room.nbytes <= ROOM_BYTES:
+            _ROOMS.append(smallest.room)
+        return counts
 
-    def _mapping(self) -> Mapped:
-        """``map`` over the threads; the caller's own where it is the only one."""
-        threads = self._number_of_threads()
-        return map if threads == 1 else _pool(threads, os.getpid()).map
+    def _spread(self, function: Callable[..., T], *columns: Iterable[object]) -> list[T]:
+        return spread(self._number_of_threads(), function, *columns)
 
     def _number_of_threads(self) -> int:
-        return self._threads or _default_threads()
+        return self._threads or default_threads()
+
+
+_ROOMS: deque[np.ndarray] = deque(maxlen=1)  # the last search's, for the next one's lists, of whichever index
+
+
+def _room() -> np.ndarray | None:
+    try:
+        return _ROOMS.pop()
+    except IndexError:  # no search was before, or another thread's has it now
+        return None
 
 
 def _shares(count: int, workers: int) -> list[range]:
@@ -189,27 +196,3 @@ def joined(parts: Sequence[Similar]) -> Similar:
         return parts[0]
     rows = [np.zeros(0, dtype=np.int32), *(part.rows for part in parts)]
     return Similar(np.concatenate(rows), np.concatenate([np.zeros(0, dtype=np.uint8), *(part.weights for part in parts)]))
-
-
-def _default_threads() -> int:
-    import torch
-
-    return torch.get_num_threads()
-
-
-@lru_cache
-def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """Kept, as new threads begin on their maker's core and stay there for milliseconds. ``process``: a fork has no threads."""
-    return ThreadPoolExecutor(threads, initializer=_alone)
-
-
-def _alone() -> None:
-    """In a thread of several that share the records: its products start no threads of their own."""
-    _default_threads()  # torch sets a thread's number when it is first asked
-    _thread_pools().limit(limits=1, user_api="openmp")
-
-
-@lru_cache(maxsize=1)
-def _thread_pools() -> ThreadpoolController:
-    """The libraries of this process, looked for once: that takes milliseconds."""
-    return ThreadpoolController()

@@ -62,15 +62,19 @@ class Smallest:
     ``bounds``: int32 [b]; records above a query's bound are left out. ``parts``: ranges of rows, the lowest first, each of
     whose blocks come by rising row; parts may be filled at the same time, by a thread each. ``rows``: of the longest part.
     Whatever the bounds, the blocks, the parts and the other queries are, ``order`` gives the same lists, and tells where a
-    bound was too low for ``m`` of them. Memory: 8 bytes for each of min(2 m, rows) + ROOM entries, a query and part.
+    bound was too low for ``m`` of them. Memory: 8 bytes for each of min(2 m, rows) + ROOM entries, a query and part; ``room``
+    is that of former lists, int64 [size], used instead of fresh pages where it suffices, and afterwards to be had as ``room``.
 
     Compiled loops do not look at where they write, so ``add`` and ``order`` raise ValueError for arrays that do not fit.
     """
 
-    def __init__(self, bounds: np.ndarray, m: int, parts: int, rows: int) -> None:
+    def __init__(self, bounds: np.ndarray, m: int, parts: int, rows: int, room: np.ndarray | None = None) -> None:
         self._m, self._most, self._to_come = m, min(2 * m, rows), [rows] * parts
         self._bounds = np.repeat(bounds[np.newaxis], parts, axis=0)
-        self._keys = np.empty((parts, len(bounds), self._most + ROOM), dtype=np.int64)
+        shape = parts, len(bounds), self._most + ROOM
+        size = math.prod(shape)
+        self.room = room if room is not None and len(room) >= size else np.empty(size, dtype=np.int64)
+        self._keys = self.room[:size].reshape(shape)
         self._counts = np.zeros((parts, len(bounds)), dtype=np.int64)
 
     def add(self, part: int, cross: np.ndarray, norms: np.ndarray, first: int) -> None:

@@ -99,6 +99,19 @@ def test_nothing_is_asked_for_or_there(m: int) -> None:
     assert counts.tolist() == [0, 0]
 
 
+def test_room_of_former_lists_is_used_and_leaves_nothing_behind() -> None:
+    cross, norms = scores(10, 300)
+    before = Smallest(unbounded(7), 200, 1, 500)
+    before.add(0, cross - 50_000, norms, 0)  # smaller than what comes
+    kept = Smallest(unbounded(7), 20, 1, 500, before.room)
+    assert np.shares_memory(kept.room, before.room)
+    kept.add(0, cross, norms, 0)
+    rows, found = np.zeros((7, 20), dtype=np.int64), np.zeros((7, 20), dtype=np.int32)
+    np.testing.assert_array_equal(kept.order(range(7), rows, found), [20] * 7)
+    np.testing.assert_array_equal(rows, first_of_sort(cross, norms, 20))
+    assert len(Smallest(unbounded(7), 200, 2, 500, kept.room).room) > len(kept.room)  # too small: a fresh one
+
+
 def test_what_does_not_fit_is_not_written() -> None:
     cross, norms = scores(7, 10, n=60)
     kept, lists = Smallest(unbounded(7), 50, 2, 60), (np.zeros((7, 50), dtype=np.int64), np.zeros((7, 50), dtype=np.int32))
