@@ -1,6 +1,6 @@
 """What a query costs as records, dimensions, queries and shards grow, what Ray adds, what 10^9 records on 100 machines cost.
 
-    python benchmarks/scale.py --results kept/ --out docs/figures       # 10^4 to 10^7 rows x 256: an hour on two quiet cores
+    python benchmarks/scale.py --results kept/ --out docs/figures       # 10^4 to 10^7 rows x 256: 5 minutes on two quiet cores
     python benchmarks/scale.py --rows 10000 100000 --ray_rows 100000    # minutes, and no word about large data sets
 
 Rows are unit vectors of random directions as the extractor "raw" quantises them, made block by block into a file that is mapped
@@ -74,10 +74,11 @@ def draw(folder: Path, sizes: dict[int, dict[str, float]], others: dict[str, dic
         ):
             times = {rows: found[name] for rows, found in sizes.items()}
             large = {rows: time for rows, time in times.items() if rows >= LINEAR_FROM} or times
-            axes.loglog(
-                list(times), list(times.values()), "o-", color=color, label=f"{label}, {slope(large)} from {min(large):,} on"
-            )
-        axes.set(xlabel=f"records of {DIMENSIONS} dimensions", ylabel=f"milliseconds a query, batches of {BATCH}")
+            axes.loglog(list(times), list(times.values()), "o-", color=color, label=f"{label}, {slope(large)}")
+        axes.set(
+            xlabel=f"records of {DIMENSIONS} dimensions (exponents from {LINEAR_FROM:,} on)",
+            ylabel=f"milliseconds a query, batches of {BATCH}",
+        )
     with picture(folder / "scale_parts.svg", panels=len(others)) as panels:
         lines = list(dict.fromkeys(label for found in others.values() for label in found))
         for axes, (title, found) in zip(panels, others.items(), strict=True):
