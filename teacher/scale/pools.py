@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 TRIES = 20  # of one request, each in a worker that Ray started anew
+PAUSES = 0.2, 1.0, 3.0  # seconds before workers that Ray put on another node are started anew; then they stay there
 T = TypeVar("T")
 
 
@@ -62,16 +64,35 @@ class RayPool:
         actor, nodes = ray.remote(Shard), working_nodes(ray)
         options = {"num_cpus": 0, "num_gpus": gpus}  # as many shards on a machine as one likes
         options |= {"max_restarts": -1, "max_task_retries": TRIES}
-        self.actors: list[ActorHandle[Shard]] = []
-        for number, directory in enumerate(directories):
-            place = NodeAffinitySchedulingStrategy(nodes[number % len(nodes)], soft=True)  # elsewhere, once that node is gone
+        wished = [nodes[number % len(nodes)] for number in range(len(directories))]
+
+        def start(number: int) -> ActorHandle[Shard]:
+            place = NodeAffinitySchedulingStrategy(wished[number], soft=True)  # elsewhere, once that node is gone
             made = actor.options(scheduling_strategy="SPREAD" if gpus else place, **options)  # a GPU is where one is free
-            self.actors.append(made.remote(str(directory.absolute()), config.threads, device))
+            return made.remote(str(directories[number].absolute()), config.threads, device)
+
+        self.actors: list[ActorHandle[Shard]] = [start(number) for number in range(len(directories))]
         try:
             self._look(directories)
+            for pause in () if gpus else PAUSES:
+                if not (strays := self._strays(wished)):
+                    break
+                time.sleep(pause)
+                for number in strays:
+                    ray.kill(self.actors[number])
+                    self.actors[number] = start(number)
+                self._look(directories)
         except BaseException:
             self.close()
             raise
+
+    def _strays(self, wished: Sequence[str]) -> list[int]:
+        """Workers that are on another node than they were meant for: a node that has just heard of the others keeps them."""
+        return [
+            number
+            for number, (is_on, node) in enumerate(zip(self.ask([_node] * len(wished)), wished, strict=True))
+            if is_on != node
+        ]
 
     def _look(self, directories: Sequence[Path]) -> None:
         """See that all workers start, and what they see."""
@@ -105,3 +126,11 @@ class RayPool:
 
         for worker in self.actors:
             ray.kill(worker)
+
+
+def _node(shard: Shard) -> str:
+    """Where a worker is."""
+    import ray
+
+    name: str = ray.get_runtime_context().get_node_id()
+    return name

@@ -172,3 +172,23 @@ def test_twenty_random_kills_lose_nothing(tmp_path: Path) -> None:
     assert kills[0] == 20
     assert made._ledger.state.head == whole._ledger.state.head
     pool.close()
+
+
+def test_workers_on_another_node_than_meant_are_started_anew_and_then_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first worker is meant for a node that is not there: it is started once more for each pause, the second one once."""
+    real = clusters.working_nodes
+    monkeypatch.setattr(pools, "working_nodes", lambda ray: ["a" * 56, *real(ray)])
+    monkeypatch.setattr(pools, "PAUSES", (0.0, 0.0))
+    looked, strays = [], RayPool._strays
+    monkeypatch.setattr(RayPool, "_strays", lambda self, wished: looked.append(strays(self, wished)) or looked[-1])
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir()
+    pool = RayPool(folders, SCALE)
+    try:
+        assert looked == [[0], [0]]
+        assert len(set(pool.ask([pools._node] * 2))) == 1  # both answer, on the node that there is
+    finally:
+        pool.close()
