@@ -26,4 +26,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "labelwall: creating .venv. Downloads about 3 GB and needs about 7 GB on disk (torch brings its CUDA libraries)."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	mkdir -p .venv/checkout && ln -sfn "$(CURDIR)" .venv/checkout/labelwall  # where mypy finds the package
 	touch $(INSTALLED)

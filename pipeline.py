@@ -17,12 +17,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import runpy
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from wall.adversary import POOLED
-from wall.errors import InvalidInput, LabelwallError
+if __name__ == "__main__" and not __package__:  # `python pipeline.py`: this folder is labelwall
+    runpy.run_path(str(Path(__file__).with_name("__init__.py")))["run"]("labelwall.pipeline")
+
+from labelwall.wall.adversary import POOLED
+from labelwall.wall.errors import InvalidInput, LabelwallError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LabelwallError as error:
         return _mistake(str(error))
     except KeyboardInterrupt:
-        print("labelwall: interrupted; the same command continues where it stopped.", file=sys.stderr)
+        print(
+            "labelwall: interrupted; the same command continues where it stopped.", file=sys.stderr
+        )
         return 130
 
 
@@ -48,14 +54,25 @@ def _mistake(text: str) -> int:
 
 
 def _run(args: Sequence[str]) -> int:
-    from experiment.console import Console
-    from experiment.settings import config_parser, parse
+    from labelwall.experiment.config.settings import config_parser, parse
+    from labelwall.experiment.run.console import Console
 
-    parser = config_parser("run", "Run or resume an experiment: ask, train, send features back. Prints the price first.", args)
-    parser.add_argument("--run_dir", type=str, required=True, help="folder for the results; the same folder resumes a killed run")
+    parser = config_parser(
+        "run",
+        "Run or resume an experiment: ask, train, send features back. Prints the price first.",
+        args,
+    )
+    parser.add_argument(
+        "--run_dir",
+        type=str,
+        required=True,
+        help="folder for the results; the same folder resumes a killed run",
+    )
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     parser.add_argument(
-        "--isolate", action="store_true", help="the teacher in a process of its own; this one opens no private file"
+        "--isolate",
+        action="store_true",
+        help="the teacher in a process of its own; this one opens no private file",
     )
     config, rest = parse(parser, args)
     console = Console(quiet=rest.quiet)
@@ -64,9 +81,9 @@ def _run(args: Sequence[str]) -> int:
     import torch
 
     torch.set_num_threads(config.threads)
-    from experiment.report import write_report
-    from experiment.rounds import run
-    from teacher.privacy.noise import SystemEntropy
+    from labelwall.experiment.report.report import write_report
+    from labelwall.experiment.run.rounds import run
+    from labelwall.teacher.noise.entropy import SystemEntropy
 
     run_dir = Path(rest.run_dir)
     summary = run(config, run_dir, entropy=SystemEntropy(), console=console, isolate=rest.isolate)
@@ -76,10 +93,14 @@ def _run(args: Sequence[str]) -> int:
 
 
 def _result(summary: dict, run_dir: Path) -> str:  # type: ignore[type-arg]
-    from experiment.scores import spoken
-    from teacher.privacy.conversion import round_up
+    from labelwall.experiment.run.metrics import spoken
+    from labelwall.teacher.accounting.conversion import round_up
 
-    share, errors, delta = summary["test_accuracy"], summary.get("test_errors"), f"delta {summary['delta']:g}"
+    share, errors, delta = (
+        summary["test_accuracy"],
+        summary.get("test_errors"),
+        f"delta {summary['delta']:g}",
+    )
     score = f"test {spoken(None, errors)}" if errors else f"test accuracy {100 * share:.2f}%"
     against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"
     return f"{score} at epsilon {round_up(summary['epsilon'])}, {delta}{against}: {run_dir}/report.html"
@@ -87,8 +108,8 @@ def _result(summary: dict, run_dir: Path) -> str:  # type: ignore[type-arg]
 
 def _price(plan) -> str:  # type: ignore[no-untyped-def]
     """The cost of a plan in one line, or BudgetRefused."""
-    from teacher.privacy.accountant import certified_epsilon, require_affordable
-    from teacher.privacy.conversion import round_up
+    from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
+    from labelwall.teacher.accounting.conversion import round_up
 
     require_affordable(plan)
     caps = ", ".join(f"{release.cap} x {release.name}" for release in plan.releases())
@@ -96,13 +117,15 @@ def _price(plan) -> str:  # type: ignore[no-untyped-def]
 
 
 def _plan(args: Sequence[str]) -> int:
-    from experiment.settings import config_parser, parse
-    from experiment.show_plan import describe_plan, render_plan
-    from teacher.privacy.accountant import require_affordable
+    from labelwall.experiment.config.settings import config_parser, parse
+    from labelwall.experiment.plan.show_plan import describe_plan, render_plan
+    from labelwall.teacher.accounting.accountant import require_affordable
 
     does = "Show what a configuration costs; exit code 2 when its caps exceed the budget. Reads no data."
     parser = config_parser("plan", does, args)
-    parser.add_argument("--json", action="store_true", help="one JSON object: epsilon, delta, certificates, rounds")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object: epsilon, delta, certificates, rounds"
+    )
     _add_optimise_options(parser)
     config, rest = parse(parser, args)
     if rest.optimise:
@@ -117,15 +140,32 @@ def _plan(args: Sequence[str]) -> int:
 
 
 def _predict(args: Sequence[str]) -> int:
-    from experiment.console import Console
-    from experiment.settings import config_parser, parse
+    from labelwall.experiment.config.settings import config_parser, parse
+    from labelwall.experiment.run.console import Console
 
-    parser = config_parser("predict", "Answer the rows of an npz file (array x) and write labels, receipt and ledger.", args)
-    parser.add_argument("--queries", type=str, required=True, help="npz file with the array x: rows like the public inputs")
-    parser.add_argument(
-        "--out", type=str, required=True, help="npz file to write: labels, outcomes; a receipt and the ledger beside"
+    parser = config_parser(
+        "predict",
+        "Answer the rows of an npz file (array x) and write labels, receipt and ledger.",
+        args,
     )
-    parser.add_argument("--slot", type=int, default=0, help="which mechanism of the plan pays: its place in the list")
+    parser.add_argument(
+        "--queries",
+        type=str,
+        required=True,
+        help="npz file with the array x: rows like the public inputs",
+    )
+    parser.add_argument(
+        "--out",
+        type=str,
+        required=True,
+        help="npz file to write: labels, outcomes; a receipt and the ledger beside",
+    )
+    parser.add_argument(
+        "--slot",
+        type=int,
+        default=0,
+        help="which mechanism of the plan pays: its place in the list",
+    )
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     config, rest = parse(parser, args)
     console = Console(quiet=rest.quiet)
@@ -134,22 +174,32 @@ def _predict(args: Sequence[str]) -> int:
     import torch
 
     torch.set_num_threads(config.threads)
-    from experiment.predict import predict
-    from teacher.privacy.noise import SystemEntropy
+    from labelwall.experiment.run.predict import predict
+    from labelwall.teacher.noise.entropy import SystemEntropy
 
     out = Path(rest.out)
-    answers = predict(config, Path(rest.queries), out, slot=rest.slot, entropy=SystemEntropy(), console=console)
-    from wall.attributes import said
+    answers = predict(
+        config, Path(rest.queries), out, slot=rest.slot, entropy=SystemEntropy(), console=console
+    )
+    from labelwall.wall.labels.attributes import said
 
-    print(f"{said(answers.labels).sum()} of {len(answers.labels)} answered, {answers.receipt.served} known before: {out}")
+    print(
+        f"{said(answers.labels).sum()} of {len(answers.labels)} answered, {answers.receipt.served} known before: {out}"
+    )
     return 0
 
 
 def _add_optimise_options(parser) -> None:  # type: ignore[no-untyped-def]
     optimise = "search the best mechanism, caps and number of queries for the budget, from public rows alone"
     parser.add_argument("--optimise", action="store_true", help=optimise)
-    parser.add_argument("--out", type=str, help="with --optimise: file to write the configuration found to")
-    parser.add_argument("--plot", type=str, help="with --optimise: PNG file of expected right labels and accuracy by epsilon")
+    parser.add_argument(
+        "--out", type=str, help="with --optimise: file to write the configuration found to"
+    )
+    parser.add_argument(
+        "--plot",
+        type=str,
+        help="with --optimise: PNG file of expected right labels and accuracy by epsilon",
+    )
     records = "with --optimise: a public guess of the number of private records; the published split's, or the public inputs'"
     parser.add_argument("--expected_records", type=int, help=records)
     accuracy = "with --optimise: mean share of right neighbours, in (0, 1); a margin model instead of votes among test rows"
@@ -159,11 +209,18 @@ def _add_optimise_options(parser) -> None:  # type: ignore[no-untyped-def]
 
 
 def _optimise(config, options) -> int:  # type: ignore[no-untyped-def]
-    from experiment.console import Console
-    from experiment.show_optimum import Request, best_plan, describe_optimum, print_optimum
+    from labelwall.experiment.plan.show_optimum import (
+        Request,
+        best_plan,
+        describe_optimum,
+        print_optimum,
+    )
+    from labelwall.experiment.run.console import Console
 
     out, plot = (Path(name) if name else None for name in (options.out, options.plot))
-    request = Request(out, plot, options.expected_records, options.mean_accuracy, options.min_accuracy)
+    request = Request(
+        out, plot, options.expected_records, options.mean_accuracy, options.min_accuracy
+    )
     answer = best_plan(config, request, Console(quiet=options.json))
     if options.json:
         print(json.dumps(describe_optimum(answer)))
@@ -173,16 +230,16 @@ def _optimise(config, options) -> int:  # type: ignore[no-untyped-def]
 
 
 def _compare(args: Sequence[str]) -> int:
-    from experiment.compare_config import parse_comparison
-    from experiment.console import Console
+    from labelwall.experiment.compare.config import parse_comparison
+    from labelwall.experiment.run.console import Console
 
     config, out = parse_comparison(args)
 
     import torch
 
     torch.set_num_threads(config.threads)
-    from experiment.compare import compare, render
-    from teacher.privacy.noise import SystemEntropy
+    from labelwall.experiment.compare.compare import compare, render
+    from labelwall.teacher.noise.entropy import SystemEntropy
 
     print(render(compare(config, Path(out), entropy=SystemEntropy(), console=Console())))
     return 0
@@ -191,7 +248,7 @@ def _compare(args: Sequence[str]) -> int:
 def _audit(args: Sequence[str]) -> int:
     if "--empirical" in args:
         return _audit_empirical(args)
-    from teacher.privacy.audit import audit
+    from labelwall.teacher.ledger.auditor import audit
 
     parser = argparse.ArgumentParser(
         "labelwall audit",
@@ -199,9 +256,14 @@ def _audit(args: Sequence[str]) -> int:
     )
     parser.add_argument("ledger", type=Path, help="ledger.sqlite of a run folder, or an export")
     parser.add_argument(
-        "--json", action="store_true", help="one JSON object: epsilon, delta, entries, consistent, problems, head"
+        "--json",
+        action="store_true",
+        help="one JSON object: epsilon, delta, entries, consistent, problems, head",
     )
-    parser.add_argument("--expect_head", help="hash (hex) that must stand in the chain, from a receipt or a summary.json")
+    parser.add_argument(
+        "--expect_head",
+        help="hash (hex) that must stand in the chain, from a receipt or a summary.json",
+    )
     options = parser.parse_args(args)
     finding = audit(options.ledger, expect_head=options.expect_head)
     if options.json:
@@ -212,12 +274,14 @@ def _audit(args: Sequence[str]) -> int:
 
 
 def _audit_empirical(args: Sequence[str]) -> int:
-    from teacher.mechanisms.registry import from_slot
-    from teacher.privacy.attack import attack
+    from labelwall.teacher.mechanisms.registry import from_slot
+    from labelwall.teacher.statistical_audit import attack
 
     plan, options = _plan_to_attack(args)
     mechanisms = [from_slot(slot) for slot in plan.slots]
-    findings = attack(mechanisms, delta=plan.delta, trials=options.trials, confidence=options.confidence)
+    findings = attack(
+        mechanisms, delta=plan.delta, trials=options.trials, confidence=options.confidence
+    )
     if options.json:
         print(json.dumps([finding.to_json() for finding in findings]))
     else:
@@ -233,69 +297,109 @@ def _plan_to_attack(args):  # type: ignore[no-untyped-def]
         "Exit code 3 when a claim is refuted."
     )
     if any(arg.partition("=")[0] == "--config" for arg in args):
-        from experiment.settings import config_parser, parse
+        from labelwall.experiment.config.settings import config_parser, parse
 
         parser = config_parser("audit --empirical", description, args)
         _attack_options(parser)
         config, options = parse(parser, args)
         return config.plan(), options
-    from teacher.privacy.ledger import Ledger
+    from labelwall.teacher.ledger.ledger import Ledger
 
     plain = argparse.ArgumentParser("labelwall audit --empirical", description=description)
-    plain.add_argument("ledger", type=Path, help="ledger.sqlite of a run folder, or an export; its plan names the mechanisms")
+    plain.add_argument(
+        "ledger",
+        type=Path,
+        help="ledger.sqlite of a run folder, or an export; its plan names the mechanisms",
+    )
     _attack_options(plain)
     found = plain.parse_args(args)
     return Ledger(found.ledger).state.plan, found
 
 
 def _attack_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--empirical", action="store_true", help="attack the mechanisms instead of reading a ledger's entries")
-    parser.add_argument("--trials", type=int, default=20000, help="queries drawn for each release on each data set, a count")
-    parser.add_argument("--confidence", type=float, default=0.95, help="all lower bounds hold jointly with this probability")
-    parser.add_argument("--json", action="store_true", help="a JSON list, one object for each mechanism and delta")
+    parser.add_argument(
+        "--empirical",
+        action="store_true",
+        help="attack the mechanisms instead of reading a ledger's entries",
+    )
+    parser.add_argument(
+        "--trials",
+        type=int,
+        default=20000,
+        help="queries drawn for each release on each data set, a count",
+    )
+    parser.add_argument(
+        "--confidence",
+        type=float,
+        default=0.95,
+        help="all lower bounds hold jointly with this probability",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="a JSON list, one object for each mechanism and delta"
+    )
 
 
 def _report(args: Sequence[str]) -> int:
-    from experiment.report import write_report
+    from labelwall.experiment.report.report import write_report
 
-    parser = argparse.ArgumentParser("labelwall report", description="Write report.html of a finished run folder again.")
+    parser = argparse.ArgumentParser(
+        "labelwall report", description="Write report.html of a finished run folder again."
+    )
     parser.add_argument("run_dir", type=Path, help="a folder that `labelwall run` wrote")
     print(write_report(parser.parse_args(args).run_dir))
     return 0
 
 
 def _data(args: Sequence[str]) -> int:
-    from experiment.settings import config_parser, parse
-    from teacher.mechanisms.private_knn import PrivateKnn
-    from teacher.preview import preview, render
+    from labelwall.experiment.config.settings import config_parser, parse
+    from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+    from labelwall.teacher.records.inspect import preview, render
 
     does = "PRIVATE, for the custodian: counts, classes and bad rows of the private data set."
     parser = config_parser("data", does, args)
     config, _ = parse(parser, args)
     m = config.mechanism
-    shown = preview(config.data, m.k, m.sampling_probability) if isinstance(m, PrivateKnn) else preview(config.data)
+    shown = (
+        preview(config.data, m.k, m.sampling_probability)
+        if isinstance(m, PrivateKnn)
+        else preview(config.data)
+    )
     print(render(shown))
     return 0
 
 
 def _records(args: Sequence[str]) -> int:
-    from experiment.console import Console
-    from experiment.settings import config_parser, parse
+    from labelwall.experiment.config.settings import config_parser, parse
+    from labelwall.experiment.run.console import Console
 
     does = (
         "PRIVATE, for the custodian: change the records behind a custodian's directory between any two queries. Removed data is "
         "deleted from the directory; what a record spent stays, so that adding it again refills nothing. Nothing is charged."
     )
     parser = config_parser("records", does, args)
-    parser.add_argument("change", choices=["add", "remove"], help="add the rows of --rows; remove what --ids or --images name")
+    parser.add_argument(
+        "change",
+        choices=["add", "remove"],
+        help="add the rows of --rows; remove what --ids or --images name",
+    )
     rows = "with add: folder with one folder of images a class, or npz file with private_x, private_y, private_id"
     parser.add_argument("--rows", type=str, help=rows)
-    parser.add_argument("--ids", type=str, help="with remove: ids of records, whole numbers separated by commas")
+    parser.add_argument(
+        "--ids", type=str, help="with remove: ids of records, whole numbers separated by commas"
+    )
     parser.add_argument("--ids_file", type=str, help="with remove: text file with one id a line")
-    parser.add_argument("--images", type=str, nargs="+", default=[], help="with remove: paths of images within data.private")
-    parser.add_argument("--dry_run", action="store_true", help="say what would be done, and change nothing")
+    parser.add_argument(
+        "--images",
+        type=str,
+        nargs="+",
+        default=[],
+        help="with remove: paths of images within data.private",
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="say what would be done, and change nothing"
+    )
     config, rest = parse(parser, args)
-    from experiment.living import add_records, parse_ids, remove_records
+    from labelwall.experiment.run.records_cli import add_records, parse_ids, remove_records
 
     if (rest.change == "add") != (rest.rows is not None):
         raise InvalidInput("rows", "given with add, and with nothing else", rest.rows)
@@ -308,14 +412,26 @@ def _records(args: Sequence[str]) -> int:
 
 
 def _init(args: Sequence[str]) -> int:
-    from experiment.init import write_config
+    from labelwall.experiment.config.init import write_config
 
-    parser = argparse.ArgumentParser("labelwall init", description="Write a configuration for your own image folders.")
-    parser.add_argument(
-        "--private", type=Path, required=True, help="folder with one folder of images a class; not opened by this command"
+    parser = argparse.ArgumentParser(
+        "labelwall init", description="Write a configuration for your own image folders."
     )
-    parser.add_argument("--public", type=Path, required=True, help="folder of unlabelled images (class folders are allowed)")
-    parser.add_argument("--test", type=Path, required=True, help="public folder with one folder of images a class")
+    parser.add_argument(
+        "--private",
+        type=Path,
+        required=True,
+        help="folder with one folder of images a class; not opened by this command",
+    )
+    parser.add_argument(
+        "--public",
+        type=Path,
+        required=True,
+        help="folder of unlabelled images (class folders are allowed)",
+    )
+    parser.add_argument(
+        "--test", type=Path, required=True, help="public folder with one folder of images a class"
+    )
     parser.add_argument("--out", type=Path, default=Path("labelwall.yaml"), help="file to write")
     options = parser.parse_args(args)
     write_config(options.private, options.public, options.test, options.out)
@@ -324,14 +440,16 @@ def _init(args: Sequence[str]) -> int:
 
 
 def _serve(args: Sequence[str]) -> int:
-    from experiment.settings import config_parser, parse
-    from teacher.service.config import ServiceConfig
+    from labelwall.experiment.config.settings import config_parser, parse
+    from labelwall.teacher.service.config import ServiceConfig
 
     does = "Answer requests over HTTP from one custodian's directory, until SIGTERM or Ctrl-C. Prints the URL."
     parser = config_parser("serve", does, args)
     parser.add_class_arguments(ServiceConfig, "service")
     parser.add_argument(
-        "--child", action="store_true", help="for `run --isolate`: one key from the standard input, until it closes"
+        "--child",
+        action="store_true",
+        help="for `run --isolate`: one key from the standard input, until it closes",
     )
     config, rest = parse(parser, args)
     print(_price(config.plan()), file=sys.stderr)
@@ -340,27 +458,45 @@ def _serve(args: Sequence[str]) -> int:
     import torch
 
     torch.set_num_threads(config.threads)
-    from experiment.serving import serve
-    from teacher.privacy.noise import SystemEntropy
+    from labelwall.experiment.run.serving import serve
+    from labelwall.teacher.noise.entropy import SystemEntropy
 
     serve(config, rest.service, entropy=SystemEntropy(), child_of=child_of)
     return 0
 
 
 def _keys(args: Sequence[str]) -> int:
-    from teacher.service.keys import Keys, render
+    from labelwall.teacher.service.keys import Keys, render
 
-    parser = argparse.ArgumentParser("labelwall keys", description="API keys of a service. A key is shown once, when it is made.")
-    parser.add_argument("action", choices=["add", "list", "revoke"], help="what to do; a running service sees it at once")
-    parser.add_argument("--custodian_dir", type=Path, required=True, help="the custodian's directory, which keeps hashes of keys")
+    parser = argparse.ArgumentParser(
+        "labelwall keys", description="API keys of a service. A key is shown once, when it is made."
+    )
+    parser.add_argument(
+        "action",
+        choices=["add", "list", "revoke"],
+        help="what to do; a running service sees it at once",
+    )
+    parser.add_argument(
+        "--custodian_dir",
+        type=Path,
+        required=True,
+        help="the custodian's directory, which keeps hashes of keys",
+    )
     parser.add_argument("--name", help="whose key it is: letters, digits, dots, dashes")
     parser.add_argument(
-        "--role", default="analyst", help="analyst (asks, sends extractors) or custodian (records, receipts, metrics)"
+        "--role",
+        default="analyst",
+        help="analyst (asks, sends extractors) or custodian (records, receipts, metrics)",
     )
     parser.add_argument(
-        "--queries", type=int, help="most new queries that calls under this name are charged for, a count; no cap if left out"
+        "--queries",
+        type=int,
+        help="most new queries that calls under this name are charged for, a count; no cap if left out",
     )
-    parser.add_argument("--expires", help="ISO date or time (UTC) from which the key is not valid; never if left out")
+    parser.add_argument(
+        "--expires",
+        help="ISO date or time (UTC) from which the key is not valid; never if left out",
+    )
     options = parser.parse_args(args)
     keys = Keys(options.custodian_dir)
     if options.action == "list":

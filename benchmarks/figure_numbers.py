@@ -12,9 +12,15 @@ from functools import cache
 
 import numpy as np
 
-from teacher.privacy.conversion import Conversion, epsilon_from_rdp
-from teacher.privacy.curves import ORDERS, argmax_rdp, gaussian_rdp, pure_rdp, screening_rdp
-from teacher.privacy.diagnosis import screening_terms
+from labelwall.teacher.accounting.conversion import Conversion, epsilon_from_rdp
+from labelwall.teacher.accounting.curves.rdp import (
+    ORDERS,
+    argmax_rdp,
+    gaussian_rdp,
+    pure_rdp,
+    screening_rdp,
+)
+from labelwall.teacher.accounting.data_dependent.screening import screening_terms
 
 QUERIES, DELTA, GAMMA = 8192, 1e-5, 0.25
 MAX_VOTES, THRESHOLD, SIGMA = 300, 210, 85.0  # k, T, sigma_1 of CVPR20 Figures 5 to 8
@@ -32,9 +38,13 @@ PRINTED = {
 }
 
 
-def epsilons(rdp: np.ndarray, counts: np.ndarray, delta: float = DELTA, conversion: Conversion = "classic") -> np.ndarray:
+def epsilons(
+    rdp: np.ndarray, counts: np.ndarray, delta: float = DELTA, conversion: Conversion = "classic"
+) -> np.ndarray:
     """Epsilon of so many releases of one curve: float64 [n] from ``rdp`` float64 [n_orders] and ``counts`` int64 [n]."""
-    return np.array([epsilon_from_rdp(ORDERS, count * rdp, delta, conversion)[0] for count in counts])
+    return np.array(
+        [epsilon_from_rdp(ORDERS, count * rdp, delta, conversion)[0] for count in counts]
+    )
 
 
 @cache
@@ -45,7 +55,9 @@ def terms(gamma: float) -> np.ndarray:
 
 def terms_at(orders: np.ndarray, gamma: float) -> np.ndarray:
     """The screening curve by plurality, float64 [MAX_VOTES + 1, n_orders]."""
-    return screening_terms(orders, np.arange(MAX_VOTES + 1), **SCREENING, sampling_probability=gamma)
+    return screening_terms(
+        orders, np.arange(MAX_VOTES + 1), **SCREENING, sampling_probability=gamma
+    )
 
 
 def figure_5(counts: np.ndarray, plurality: np.ndarray) -> dict[str, np.ndarray]:
@@ -59,9 +71,15 @@ def figure_5(counts: np.ndarray, plurality: np.ndarray) -> dict[str, np.ndarray]
         for name, curve in (("Gaussian", _gaussian), ("screening", _screening))
     }
     votes, which = np.unique(plurality, return_inverse=True)
-    spent = np.cumsum(screening_terms(ORDERS, votes, **SCREENING)[which], axis=0)  # [n_queries, n_orders]
-    dependent = [epsilon_from_rdp(ORDERS, spent[count - 1], DELTA, "classic")[0] for count in counts]
-    found = {name: epsilons(rdp, counts) for name, rdp in curves.items()} | {DATA_DEPENDENT: np.array(dependent)}
+    spent = np.cumsum(
+        screening_terms(ORDERS, votes, **SCREENING)[which], axis=0
+    )  # [n_queries, n_orders]
+    dependent = [
+        epsilon_from_rdp(ORDERS, spent[count - 1], DELTA, "classic")[0] for count in counts
+    ]
+    found = {name: epsilons(rdp, counts) for name, rdp in curves.items()} | {
+        DATA_DEPENDENT: np.array(dependent)
+    }
     return {name: found[name] for name in PRINTED}
 
 
@@ -106,10 +124,17 @@ class Setting:
 def theorem_10(s: Setting, asked: int, answered: int) -> Bound10:
     """20 gamma sqrt(log(1/delta)) (sqrt(m) / sigma_1 + sqrt(m_selected) / sigma_2), and the conditions the theorem states."""
     log_delta = math.log(1 / s.delta)
-    epsilon = 20 * s.gamma * math.sqrt(log_delta) * (math.sqrt(asked) / s.sigma_1 + math.sqrt(answered) / s.sigma_2)
+    epsilon = (
+        20
+        * s.gamma
+        * math.sqrt(log_delta)
+        * (math.sqrt(asked) / s.sigma_1 + math.sqrt(answered) / s.sigma_2)
+    )
     room = min(s.sigma_1, s.sigma_2) ** 2 * math.log(1 / s.gamma) ** 2 - 2
     least = 4 * log_delta * s.sigma_1**2 / (s.gamma**2 * room) if room > 0 else math.inf
-    most, most_answered = (log_delta * sigma**2 / (n * s.gamma**2) for sigma, n in ((s.sigma_1, 3), (s.sigma_2, 6)))
+    most, most_answered = (
+        log_delta * sigma**2 / (n * s.gamma**2) for sigma, n in ((s.sigma_1, 3), (s.sigma_2, 6))
+    )
     noisy = s.gamma < 0.1 and s.sigma_1 >= math.sqrt(5) and s.sigma_2 >= 2 * math.sqrt(5)
     return Bound10(epsilon, noisy and least <= asked <= most and answered <= most_answered)
 
@@ -117,7 +142,9 @@ def theorem_10(s: Setting, asked: int, answered: int) -> Bound10:
 def exact_cost(s: Setting, asked: int, answered: int) -> float:
     """The product's ``tight`` certificate for the same caps."""
     noise = {"sampling_probability": s.gamma}
-    screening = screening_rdp(ORDERS, max_votes=s.max_votes, threshold=s.threshold, sigma=s.sigma_1, **noise)
+    screening = screening_rdp(
+        ORDERS, max_votes=s.max_votes, threshold=s.threshold, sigma=s.sigma_1, **noise
+    )
     total = asked * screening + answered * argmax_rdp(ORDERS, sigma=s.sigma_2, **noise)
     return epsilon_from_rdp(ORDERS, total, s.delta)[0]
 
@@ -128,13 +155,26 @@ def screening_by_distance(distances: np.ndarray, queries: int = QUERIES) -> dict
     The first two are releasable and do not look at the distance; the third is data-dependent.
     """
     furthest = int(distances.max()) + 1
-    noise = {"max_votes": 2 * furthest, "threshold": furthest, "sigma": SIGMA}  # pluralities on both sides of the threshold
+    noise = {
+        "max_votes": 2 * furthest,
+        "threshold": furthest,
+        "sigma": SIGMA,
+    }  # pluralities on both sides of the threshold
     found = {}
     for name, gamma in (("screening", 1.0), (f"screening, gamma={GAMMA}", GAMMA)):
         curve = screening_rdp(ORDERS, **noise, sampling_probability=gamma)
-        found[name] = np.repeat(epsilons(curve, np.array([queries]), conversion="canonne"), len(distances))
-    near = [screening_rdp(ORDERS, max_votes=2, threshold=int(d) + 1, sigma=SIGMA, sampling_probability=1.0) for d in distances]
-    found[DATA_DEPENDENT] = np.array([epsilon_from_rdp(ORDERS, queries * rdp, DELTA)[0] for rdp in near])
+        found[name] = np.repeat(
+            epsilons(curve, np.array([queries]), conversion="canonne"), len(distances)
+        )
+    near = [
+        screening_rdp(
+            ORDERS, max_votes=2, threshold=int(d) + 1, sigma=SIGMA, sampling_probability=1.0
+        )
+        for d in distances
+    ]
+    found[DATA_DEPENDENT] = np.array(
+        [epsilon_from_rdp(ORDERS, queries * rdp, DELTA)[0] for rdp in near]
+    )
     return found
 
 
@@ -152,7 +192,11 @@ def sparse_vector(distances: np.ndarray, queries: int = QUERIES, gamma: float = 
     costs = []
     for distance in distances:
         runs = math.ceil(expected_above(float(distance), queries)) + 1
-        costs.append(min(runs * run, epsilon_from_rdp(ORDERS, runs * pure_rdp(ORDERS, epsilon=run), DELTA)[0]))
+        costs.append(
+            min(
+                runs * run, epsilon_from_rdp(ORDERS, runs * pure_rdp(ORDERS, epsilon=run), DELTA)[0]
+            )
+        )
     return np.array(costs)
 
 
@@ -170,7 +214,9 @@ def expected_above(distance: float, queries: int, points: int = 400) -> float:
     b1, b2 = _laplace_scales()
     above = _laplace_tail((distance + _laplace_quantiles(points) * b1) / b2)  # [points]
     steps = np.arange(queries)
-    ends = np.array([np.mean(above * np.exp(step * np.log1p(-above))) for step in steps])  # a run ends at its step-th query
+    ends = np.array(
+        [np.mean(above * np.exp(step * np.log1p(-above))) for step in steps]
+    )  # a run ends at its step-th query
     renewals = np.zeros(queries)
     for step in steps:
         renewals[step] = ends[step] + ends[:step] @ renewals[:step][::-1]
@@ -179,7 +225,9 @@ def expected_above(distance: float, queries: int, points: int = 400) -> float:
 
 def _laplace_quantiles(points: int) -> np.ndarray:
     share = (np.arange(points) + 0.5) / points
-    return np.where(share < 0.5, np.log(2 * np.minimum(share, 0.5)), -np.log(2 * np.minimum(1 - share, 0.5)))
+    return np.where(
+        share < 0.5, np.log(2 * np.minimum(share, 0.5)), -np.log(2 * np.minimum(1 - share, 0.5))
+    )
 
 
 def _laplace_tail(x: np.ndarray) -> np.ndarray:

@@ -13,21 +13,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1])]
-
-from experiment.compare import render, summarise  # noqa: E402
-from experiment.compare_plots import plots  # noqa: E402
+from labelwall.experiment.compare.compare import (
+    render,
+    summarise,
+)
+from labelwall.experiment.compare.plots import plots
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("comparisons", nargs="+", type=Path, help="folders that `labelwall compare` wrote")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "comparisons", nargs="+", type=Path, help="folders that `labelwall compare` wrote"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the plots")
     options = parser.parse_args()
-    cells = [cell for folder in options.comparisons for cell in json.loads((folder / "comparison.json").read_text())["cells"]]
+    cells = [
+        cell
+        for folder in options.comparisons
+        for cell in json.loads((folder / "comparison.json").read_text())["cells"]
+    ]
     rows = summarise(cells)
     print(render(rows))
     options.out.mkdir(parents=True, exist_ok=True)

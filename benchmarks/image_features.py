@@ -13,7 +13,6 @@ train rows private, the first half of the test rows public, the rest the test sp
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,14 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from experiment.whitening import principal_axes
-from teacher.features import RAW_UNIT, quantise
-from teacher.hog import hog_features
-from teacher.network import FixedShapeNetwork
-from wall import published, readers
-from wall.pretrained import efficientnet_lite0
+from labelwall.experiment.run.whitening import principal_axes
+from labelwall.teacher.features.embedder import RAW_UNIT, quantise
+from labelwall.teacher.features.hog import hog_features
+from labelwall.teacher.features.network import FixedShapeNetwork
+from labelwall.wall.datasets import published, readers
+from labelwall.wall.networks.pretrained import efficientnet_lite0
 
 CHUNK = 1000  # images a file
 SPLITS = ("test", "train")
@@ -54,16 +51,26 @@ def in_folders(images: Path) -> Images:
 
     def read(split: str, part: slice) -> tuple[np.ndarray, np.ndarray]:
         labels = [readers.class_of(path, names) for path in paths[split][part]]
-        return readers.read_images(images / split, paths[split][part], 32, 3).pixels, np.array(labels, dtype=np.int64)
+        return readers.read_images(images / split, paths[split][part], 32, 3).pixels, np.array(
+            labels, dtype=np.int64
+        )
 
-    return Images((32, 32, 3), len(names), {split: len(found) for split, found in paths.items()}, read)
+    return Images(
+        (32, 32, 3), len(names), {split: len(found) for split, found in paths.items()}, read
+    )
 
 
 def of_published(source: str, root: Path) -> Images:
     """The private split as train, and the public one followed by the test split as test."""
-    train, tests = published.private_rows(source, root, download=True), published.public_rows(source, root, download=True)
+    train, tests = (
+        published.private_rows(source, root, download=True),
+        published.public_rows(source, root, download=True),
+    )
     splits = {"train": (train.inputs, train.labels)}
-    splits["test"] = np.concatenate([t.inputs for t in tests]), np.concatenate([t.labels for t in tests])
+    splits["test"] = (
+        np.concatenate([t.inputs for t in tests]),
+        np.concatenate([t.labels for t in tests]),
+    )
 
     def read(split: str, part: slice) -> tuple[np.ndarray, np.ndarray]:
         inputs, labels = splits[split]
@@ -96,7 +103,10 @@ def extract(images: Images, features: Callable[[np.ndarray], np.ndarray], cache:
             with unfinished.open("wb") as file:
                 np.savez(file, features=features(pixels), labels=labels)
             unfinished.rename(target)
-            print(f"{target.name}: {len(labels) / (time.perf_counter() - began):.0f} images a second", flush=True)
+            print(
+                f"{target.name}: {len(labels) / (time.perf_counter() - began):.0f} images a second",
+                flush=True,
+            )
 
 
 def chunk_path(cache: Path, split: str, start: int) -> Path:
@@ -131,7 +141,9 @@ def public_scaling(cache: Path, rows: int, whiten: int = 0) -> Scaling:
     return Scaling(center, RAW_UNIT * float(np.sqrt(len(center))))
 
 
-def read(cache: Path, split: str, scaling: Scaling, rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+def read(
+    cache: Path, split: str, scaling: Scaling, rows: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """(int8 [n, d], labels int64 [n]) of the first ``rows`` rows of a split, quantised."""
     features, labels, found = [], [], 0
     while (path := chunk_path(cache, split, found)).exists() and (rows is None or found < rows):
@@ -143,47 +155,84 @@ def read(cache: Path, split: str, scaling: Scaling, rows: int | None = None) -> 
             labels.append(chunk["labels"])
         found += len(quantised)
     if found < (rows or 1):
-        raise FileNotFoundError(f"{cache}: {found} rows of {split}; run benchmarks/image_features.py")
+        raise FileNotFoundError(
+            f"{cache}: {found} rows of {split}; run benchmarks/image_features.py"
+        )
     return np.concatenate(features)[:rows], np.concatenate(labels)[:rows]
 
 
 def to_arrays(cache: Path, target: Path) -> None:
     """All rows for the source `arrays`: less the mean of the PUBLIC rows, each of length sqrt(d), float32."""
-    chunks = {split: [np.load(path) for path in sorted(cache.glob(f"{split}_*.npz"))] for split in SPLITS}
-    rows = {split: np.concatenate([chunk["features"] for chunk in found]) for split, found in chunks.items()}
-    labels = {split: np.concatenate([chunk["labels"] for chunk in found]) for split, found in chunks.items()}
+    chunks = {
+        split: [np.load(path) for path in sorted(cache.glob(f"{split}_*.npz"))] for split in SPLITS
+    }
+    rows = {
+        split: np.concatenate([chunk["features"] for chunk in found])
+        for split, found in chunks.items()
+    }
+    labels = {
+        split: np.concatenate([chunk["labels"] for chunk in found])
+        for split, found in chunks.items()
+    }
     half = len(rows["test"]) // 2
     center = rows["test"][:half].mean(axis=0)
 
     def scaled(x: np.ndarray) -> np.ndarray:
         moved = x - center
-        return (moved / np.linalg.norm(moved, axis=1, keepdims=True) * np.sqrt(x.shape[1])).astype(np.float32)
+        return (moved / np.linalg.norm(moved, axis=1, keepdims=True) * np.sqrt(x.shape[1])).astype(
+            np.float32
+        )
 
     public, test = scaled(rows["test"][:half]), scaled(rows["test"][half:])
     parts = {"private_x": scaled(rows["train"]), "private_y": labels["train"], "public_x": public}
-    np.savez(target, public_y=labels["test"][:half], test_x=test, test_y=labels["test"][half:], **parts)
+    np.savez(
+        target, public_y=labels["test"][:half], test_x=test, test_y=labels["test"][half:], **parts
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--images", type=Path, help="folder with test/CLASS/*.jpg and train/CLASS/*.jpg")
-    source.add_argument("--published", choices=("mnist5k", "mnist", "fashion_mnist"), help="a published data set")
-    parser.add_argument(
-        "--root", type=Path, default=Path("data"), help="folder of the published data set, fetched if it is not there"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--features", choices=("efficientnet_lite0", "hog"), default="efficientnet_lite0")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--images", type=Path, help="folder with test/CLASS/*.jpg and train/CLASS/*.jpg"
+    )
+    source.add_argument(
+        "--published", choices=("mnist5k", "mnist", "fashion_mnist"), help="a published data set"
+    )
+    parser.add_argument(
+        "--root",
+        type=Path,
+        default=Path("data"),
+        help="folder of the published data set, fetched if it is not there",
+    )
+    parser.add_argument(
+        "--features", choices=("efficientnet_lite0", "hog"), default="efficientnet_lite0"
+    )
     parser.add_argument("--cache", type=Path, required=True, help="folder that keeps the features")
-    parser.add_argument("--arrays", type=Path, help="npz file to write for the data source `arrays`")
-    parser.add_argument("--batch", type=int, default=64, help="images that the network sees at once")
+    parser.add_argument(
+        "--arrays", type=Path, help="npz file to write for the data source `arrays`"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=64, help="images that the network sees at once"
+    )
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(options.threads)
-    images = in_folders(options.images) if options.images else of_published(options.published, options.root)
+    images = (
+        in_folders(options.images)
+        if options.images
+        else of_published(options.published, options.root)
+    )
     network = options.features != "hog"
-    features = by_network(images, options.batch) if network else lambda pixels: hog_features(pixels, options.threads)
+    features = (
+        by_network(images, options.batch)
+        if network
+        else lambda pixels: hog_features(pixels, options.threads)
+    )
     extract(images, features, options.cache)
     if options.arrays:
         to_arrays(options.cache, options.arrays)

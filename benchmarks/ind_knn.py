@@ -12,27 +12,26 @@ disk, with full durability; "ledger" is the share of the exact path that reservi
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import image_features
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-
-import image_features  # noqa: E402
-
-from teacher.individual import answer_individually  # noqa: E402
-from teacher.kernels import Similar  # noqa: E402
-from teacher.mechanisms.electorate import Electorate  # noqa: E402
-from teacher.mechanisms.ind_knn import IndKnn  # noqa: E402
-from teacher.neighbors import ExactIndex  # noqa: E402
-from teacher.privacy.ledger import Ledger  # noqa: E402
-from teacher.privacy.noise import SystemEntropy  # noqa: E402
-from teacher.privacy.plan import Plan, Slot  # noqa: E402
+from labelwall.teacher.accounting.plan import (
+    Plan,
+    Slot,
+)
+from labelwall.teacher.individual import answer_individually
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.kernels import Similar
 
 CLASSES, LOOP_QUERIES, PUBLIC = 10, 8, 5000
 PAPER = "the paper's loop in numpy, no ledger"
@@ -51,7 +50,9 @@ class Ours:
     def __post_init__(self) -> None:
         self.folder.mkdir()
         plan = Plan(1e6, 1e-5, (Slot(self.mechanism.fields(), self.mechanism.releases(1, 1)),))
-        self.ledger = Ledger.create(self.folder / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False)
+        self.ledger = Ledger.create(
+            self.folder / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False
+        )
         self.serials = self.ledger.enrol(self.index.ids)
         for name in ("charge_prepaid", "record_prepaid"):
             setattr(self.ledger, name, self._timed(getattr(self.ledger, name)))
@@ -69,7 +70,9 @@ class Ours:
     def run(self, queries: np.ndarray, name: str) -> None:
         voters = Electorate(self.index, self.labels, CLASSES, queries)
         keys = [f"{name} {i}" for i in range(len(queries))]
-        answer_individually(self.ledger, 0, self.mechanism, voters, self.serials, keys, SystemEntropy())
+        answer_individually(
+            self.ledger, 0, self.mechanism, voters, self.serials, keys, SystemEntropy()
+        )
 
 
 class PapersLoop:
@@ -119,10 +122,16 @@ def split(cache: Path, records: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
 def looked_at(index: ExactIndex, mechanism: IndKnn, queries: np.ndarray) -> tuple[float, float]:
     """(share of the records that hashing looks at, share of the neighbours above the threshold that it finds)."""
     hashing = mechanism.hashing()
-    candidates = index.similar(queries, lambda cross, _, __: Similar(np.arange(len(cross)), np.ones(len(cross))), hashing)
-    exact, hashed = (index.similar(queries, mechanism.select(1.0), among) for among in (None, hashing))
+    candidates = index.similar(
+        queries, lambda cross, _, __: Similar(np.arange(len(cross)), np.ones(len(cross))), hashing
+    )
+    exact, hashed = (
+        index.similar(queries, mechanism.select(1.0), among) for among in (None, hashing)
+    )
     share = sum(len(found.rows) for found in candidates) / (len(queries) * len(index))
-    return share, sum(len(found.rows) for found in hashed) / max(1, sum(len(found.rows) for found in exact))
+    return share, sum(len(found.rows) for found in hashed) / max(
+        1, sum(len(found.rows) for found in exact)
+    )
 
 
 def clocks() -> np.ndarray:
@@ -131,14 +140,22 @@ def clocks() -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--records", type=int, default=50_000)
     parser.add_argument("--dimensions", type=int, default=1280)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--hashes", nargs="*", default=["30x8"], help="hash tables x hyperplanes of a table")
-    parser.add_argument("--cache", type=Path, help="features of benchmarks/image_features.py; synthetic ones if left out")
+    parser.add_argument(
+        "--hashes", nargs="*", default=["30x8"], help="hash tables x hyperplanes of a table"
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        help="features of benchmarks/image_features.py; synthetic ones if left out",
+    )
     options = parser.parse_args()
     import torch
 
@@ -169,7 +186,10 @@ def measure(
     options: argparse.Namespace,
 ) -> None:
     """Take turns, then print the table."""
-    index, loop = ExactIndex(x, np.arange(len(x))), PapersLoop(x.astype(np.float32), labels, mechanisms["exact"])
+    index, loop = (
+        ExactIndex(x, np.arange(len(x))),
+        PapersLoop(x.astype(np.float32), labels, mechanisms["exact"]),
+    )
     seconds: dict[str, list[np.ndarray]] = {name: [] for name in (*mechanisms, PAPER)}
     with tempfile.TemporaryDirectory() as folder:
         # an index each: it keeps the hash tables of one setting
@@ -177,7 +197,9 @@ def measure(
             name: Ours(m, ExactIndex(x, index.ids), labels, Path(folder) / name.replace(" ", ""))
             for name, m in mechanisms.items()
         }
-        for number in range(-1, options.rounds):  # the first round builds tables and probes products
+        for number in range(
+            -1, options.rounds
+        ):  # the first round builds tables and probes products
             queries = ask(number)
             for name, path in ours.items():
                 before = clocks()
@@ -189,14 +211,22 @@ def measure(
             if number < 0:
                 seconds = {name: [] for name in seconds}
                 ours["exact"].ledger_seconds = 0.0
-        share = ours["exact"].ledger_seconds / (sum(wall for wall, _ in seconds["exact"]) * options.batch)
-    neighbours = np.mean([len(found.rows) for found in index.similar(queries, mechanisms["exact"].select(1.0))])
+        share = ours["exact"].ledger_seconds / (
+            sum(wall for wall, _ in seconds["exact"]) * options.batch
+        )
+    neighbours = np.mean(
+        [len(found.rows) for found in index.similar(queries, mechanisms["exact"].select(1.0))]
+    )
     setting = f"{len(x):,} x {x.shape[1]:,}, batch {options.batch}, {options.threads} threads"
     print(f"{setting}, {neighbours:.0f} neighbours a query")
-    print("| method | ms a query | CPU ms a query | records looked at | neighbours found |\n|---|---|---|---|---|")
+    print(
+        "| method | ms a query | CPU ms a query | records looked at | neighbours found |\n|---|---|---|---|---|"
+    )
     for name, taken in seconds.items():
         wall, cpu = 1000 * np.median(taken, axis=0)
-        seen, found = looked_at(index, mechanisms[name], queries) if name.startswith("hashed") else (1.0, 1.0)
+        seen, found = (
+            looked_at(index, mechanisms[name], queries) if name.startswith("hashed") else (1.0, 1.0)
+        )
         print(f"| {name} | {wall:.2f} | {cpu:.2f} | {seen:.1%} | {found:.0%} |", flush=True)
     print(f"ledger: {100 * share:.0f}% of the exact path")
 

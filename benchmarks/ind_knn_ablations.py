@@ -10,21 +10,27 @@ the private ones (delta stays 1e-5, where the paper has 1 / records). Writes doc
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import image_features
 import numpy as np
+from ind_knn_accuracy import (
+    KERNELS,
+    Exam,
+    Series,
+    Split,
+    ask_ind_knn,
+    choose_ind_knn,
+    described,
+    draw_medians,
+    spread,
+)
+from kept import kept
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-
-import image_features  # noqa: E402
-from ind_knn_accuracy import KERNELS, Exam, Series, Split, ask_ind_knn, choose_ind_knn, described, draw_medians, spread  # noqa: E402
-from kept import kept  # noqa: E402
-
-from experiment.rehearsal import threshold_at  # noqa: E402
-from teacher.mechanisms.ind_knn import IndKnn  # noqa: E402
+from labelwall.experiment.plan.simulated_records import threshold_at
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 
 LEVELS = (0.15, 0.2, 0.25, 0.3, 0.35, 0.4)  # of the cosine: thresholds tried
 COPIES = (1, 2, 4, 6, 8)  # of the private records
@@ -52,19 +58,28 @@ class Setting:
 
         return IndKnn(**kept(options.results, f"choice {asked} {epsilon:g} {rows}", choose))
 
-    def right(self, name: str, mechanism: IndKnn, asked: int, epsilon: float, copies: int = 1) -> list[float]:
+    def right(
+        self, name: str, mechanism: IndKnn, asked: int, epsilon: float, copies: int = 1
+    ) -> list[float]:
         """Share right in each query set; the sets are drawn by a public seed, without repetition inside a set."""
 
         def measure() -> list[float]:
             rng = np.random.default_rng(self.options.seed)
-            drawn = [rng.permutation(len(self.pool.labels))[:asked] for _ in range(self.options.sets)]
+            drawn = [
+                rng.permutation(len(self.pool.labels))[:asked] for _ in range(self.options.sets)
+            ]
             sets = [Split(self.pool.features[rows], self.pool.labels[rows]) for rows in drawn]
-            private = Split(np.tile(self.private.features, (copies, 1)), np.tile(self.private.labels, copies))
-            return Exam.of(private, sets, self.length).right(lambda voters: ask_ind_knn(mechanism, epsilon, voters))
+            private = Split(
+                np.tile(self.private.features, (copies, 1)), np.tile(self.private.labels, copies)
+            )
+            return Exam.of(private, sets, self.length).right(
+                lambda voters: ask_ind_knn(mechanism, epsilon, voters)
+            )
 
         found: list[float] = kept(self.options.results, name, measure)
         print(
-            f"| {name} | {described(mechanism)}, {mechanism.sigma_label}, {mechanism.sigma_count} | {spread(found)} |", flush=True
+            f"| {name} | {described(mechanism)}, {mechanism.sigma_label}, {mechanism.sigma_count} | {spread(found)} |",
+            flush=True,
         )
         return found
 
@@ -72,7 +87,10 @@ class Setting:
 def queries(setting: Setting) -> None:
     """UAI23 Figure 1b: accuracy by number of queries, at epsilon 1."""
     counts = setting.options.asked
-    shares = [setting.right(f"queries {asked}", setting.chosen(asked, 1.0), asked, 1.0) for asked in counts]
+    shares = [
+        setting.right(f"queries {asked}", setting.chosen(asked, 1.0), asked, 1.0)
+        for asked in counts
+    ]
     draw(setting, "queries", {"Ind-KNN, epsilon 1": (counts, shares)}, "queries answered")
 
 
@@ -82,7 +100,10 @@ def outlasted(setting: Setting) -> None:
     mechanism, series = setting.chosen(planned, 1.0), {}
     for name, reuse in (("", False), (", reused", True)):
         used = replace(mechanism, reuse=reuse)
-        shares = [setting.right(f"for {planned}, asked {asked}{name}", used, asked, 1.0) for asked in longer]
+        shares = [
+            setting.right(f"for {planned}, asked {asked}{name}", used, asked, 1.0)
+            for asked in longer
+        ]
         series[f"planned for {planned} queries{name}"] = longer, shares
     draw(setting, "outlasted", series, "queries answered")
 
@@ -104,8 +125,16 @@ def threshold(setting: Setting) -> None:
 def records(setting: Setting) -> None:
     """Supplement, Figure 1: accuracy by number of private records, replicated, at epsilon 1."""
     asked, rows = setting.options.asked[-1], len(setting.private.labels)
-    shares = [setting.right(f"records {n * rows}", setting.chosen(asked, 1.0, n), asked, 1.0, n) for n in COPIES]
-    draw(setting, "records", {"Ind-KNN, epsilon 1": ([copies * rows for copies in COPIES], shares)}, "private records")
+    shares = [
+        setting.right(f"records {n * rows}", setting.chosen(asked, 1.0, n), asked, 1.0, n)
+        for n in COPIES
+    ]
+    draw(
+        setting,
+        "records",
+        {"Ind-KNN, epsilon 1": ([copies * rows for copies in COPIES], shares)},
+        "private records",
+    )
 
 
 def tables(setting: Setting) -> None:
@@ -116,7 +145,12 @@ def tables(setting: Setting) -> None:
     for count in (*TABLES, 0):
         name = f"{count} tables" if count else "exact"
         shares = [
-            setting.right(f"{name} epsilon {epsilon:g}", replace(chosen[epsilon], tables=count), asked, epsilon)
+            setting.right(
+                f"{name} epsilon {epsilon:g}",
+                replace(chosen[epsilon], tables=count),
+                asked,
+                epsilon,
+            )
             for epsilon in epsilons
         ]
         series[name] = epsilons, shares
@@ -127,32 +161,62 @@ def draw(setting: Setting, name: str, series: Series, x: str) -> None:
     draw_medians(setting.options.out / f"ind_knn_{name}.svg", series, x)
 
 
-PARTS: dict[str, Callable[[Setting], None]] = {part.__name__: part for part in (queries, outlasted, threshold, records, tables)}
+PARTS: dict[str, Callable[[Setting], None]] = {
+    part.__name__: part for part in (queries, outlasted, threshold, records, tables)
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cache", type=Path, required=True, help="folder with the features")
-    parser.add_argument("--results", type=Path, help="folder that keeps what was measured with these options")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "figures", help="folder of the pictures")
+    parser.add_argument(
+        "--results", type=Path, help="folder that keeps what was measured with these options"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(__file__).parents[1] / "docs" / "figures",
+        help="folder of the pictures",
+    )
     parser.add_argument("--only", choices=list(PARTS), nargs="+", default=list(PARTS))
     parser.add_argument("--private", type=int, default=50_000)
     parser.add_argument("--validation", type=int, default=5000)
-    parser.add_argument("--pool", type=int, default=5000, help="public rows that query sets are drawn from")
-    parser.add_argument("--asked", type=int, nargs="+", default=[500, 1000, 2000, 3000, 5000], help="queries of a set, ascending")
+    parser.add_argument(
+        "--pool", type=int, default=5000, help="public rows that query sets are drawn from"
+    )
+    parser.add_argument(
+        "--asked",
+        type=int,
+        nargs="+",
+        default=[500, 1000, 2000, 3000, 5000],
+        help="queries of a set, ascending",
+    )
     parser.add_argument("--sets", type=int, default=3)
-    parser.add_argument("--whiten", type=int, default=0, help="principal axes of the public rows, a count; 0: none")
+    parser.add_argument(
+        "--whiten", type=int, default=0, help="principal axes of the public rows, a count; 0: none"
+    )
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0, help="of the rehearsals and of the query sets")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the rehearsals and of the query sets"
+    )
     options = parser.parse_args()
     import torch
 
     torch.set_num_threads(options.threads)
     scaling = image_features.public_scaling(options.cache, options.validation, options.whiten)
     private = Split(*image_features.read(options.cache, "train", scaling, options.private))
-    public = Split(*image_features.read(options.cache, "test", scaling, options.validation + options.pool))
-    validation, pool = public.part(0, options.validation), public.part(options.validation, options.pool)
-    print("| what | kernel, threshold, sigma_label, sigma_count | % right, median (range) |\n|---|---|---|")
+    public = Split(
+        *image_features.read(options.cache, "test", scaling, options.validation + options.pool)
+    )
+    validation, pool = (
+        public.part(0, options.validation),
+        public.part(options.validation, options.pool),
+    )
+    print(
+        "| what | kernel, threshold, sigma_label, sigma_count | % right, median (range) |\n|---|---|---|"
+    )
     for name in options.only:
         PARTS[name](Setting(private, validation, pool, scaling.scale, options))
 

@@ -4,7 +4,7 @@
     python benchmarks/ind_knn_accuracy.py --cache features/
 
 The train split is private. Of the test split, the first rows are a labelled PUBLIC validation set: its mean centres the features
-and all parameters are chosen on it (experiment/rehearsal.py), for each kernel first the threshold without noise, then threshold
+and all parameters are chosen on it (experiment/plan/simulated_records.py), for each kernel first the threshold without noise, then threshold
 and noise for each epsilon; then the kernel. The rows after it are the query sets, which nothing was chosen on. Ind-KNN answers
 through a ledger of its own for each set, in batches of 250. Private-kNN's noise is the least whose best certificate fits; its
 screening is left out, and costs it nothing. Linear NoisySGD is trained once on all private rows, its learning rate chosen
@@ -15,45 +15,68 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import image_features
 import numpy as np
+from figures import DASHED, INK, PALETTE, picture
+from image_features import Scaling, public_scaling
+from kept import kept
+from linear_sgd import CLASSES, DELTA, RATES, train
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-
-import image_features  # noqa: E402
-from figures import DASHED, INK, PALETTE, picture  # noqa: E402
-from image_features import Scaling, public_scaling  # noqa: E402
-from kept import kept  # noqa: E402
-from linear_sgd import CLASSES, DELTA, RATES, train  # noqa: E402
-
-from experiment.individual_planner import COUNT_NOISE, LABEL_NOISE, LEVELS, Trial, best_level, rehearse  # noqa: E402
-from experiment.rehearsal import StandIns, threshold_at  # noqa: E402
-from teacher.individual import answer_individually  # noqa: E402
-from teacher.mechanisms.electorate import Electorate  # noqa: E402
-from teacher.mechanisms.ind_knn import IndKnn  # noqa: E402
-from teacher.mechanisms.naive_knn import NaiveKnn  # noqa: E402
-from teacher.mechanisms.private_knn import AGGREGATE, PrivateKnn  # noqa: E402
-from teacher.neighbors import ExactIndex  # noqa: E402
-from teacher.privacy.accountant import certified_epsilon, reading, require_affordable  # noqa: E402
-from teacher.privacy.conversion import round_up  # noqa: E402
-from teacher.privacy.ledger import Ledger  # noqa: E402
-from teacher.privacy.noise import SystemEntropy  # noqa: E402
-from teacher.privacy.plan import Plan, Slot  # noqa: E402
-from teacher.reuse import Released  # noqa: E402
+from labelwall.experiment.plan.ind_knn import (
+    COUNT_NOISE,
+    LABEL_NOISE,
+    LEVELS,
+    Trial,
+    best_level,
+    rehearse,
+)
+from labelwall.experiment.plan.simulated_records import (
+    StandIns,
+    threshold_at,
+)
+from labelwall.teacher.accounting.accountant import (
+    certified_epsilon,
+    reading,
+    require_affordable,
+)
+from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.accounting.plan import (
+    Plan,
+    Slot,
+)
+from labelwall.teacher.individual import answer_individually
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn.reused_answers import Released
+from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
+from labelwall.teacher.mechanisms.private_knn.mechanism import (
+    AGGREGATE,
+    PrivateKnn,
+)
+from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.search.cpu import ExactIndex
 
 BATCH = 250
-NARROW = IndKnn(kernel="rbf", bandwidth=0.5, near=1.0)  # a record at cosine 0.5 counts in full, at 0.3 a fifth of that
+NARROW = IndKnn(
+    kernel="rbf", bandwidth=0.5, near=1.0
+)  # a record at cosine 0.5 counts in full, at 0.3 a fifth of that
 CLOSE = replace(NARROW, bandwidth=0.35, near=0.7)
 KERNELS = (IndKnn(), NARROW, CLOSE, replace(NARROW, bandwidth=0.4))  # rehearsed with noise
-SHARPER = tuple(replace(NARROW, bandwidth=width, near=0.9) for width in (0.3, 0.35, 0.4))  # tried without noise as well
+SHARPER = tuple(
+    replace(NARROW, bandwidth=width, near=0.9) for width in (0.3, 0.35, 0.4)
+)  # tried without noise as well
 NEIGHBOURS = (5, 10, 20, 30, 50, 100, 200)  # plain kNN
-SAMPLED, REACH = (0.05, 0.1, 0.2), (500, 1000, 2000, 3000, 4500, 6000)  # Private-kNN: gamma, and k / gamma
+SAMPLED, REACH = (
+    (0.05, 0.1, 0.2),
+    (500, 1000, 2000, 3000, 4500, 6000),
+)  # Private-kNN: gamma, and k / gamma
 
 
 @dataclass(frozen=True)
@@ -78,9 +101,16 @@ class Chosen:
 def choose(validation: Split, records: int, length: float, options: argparse.Namespace) -> Chosen:
     """Everything that is chosen; every candidate with the same noise."""
     shared = {"seed": options.seed, "repeats": options.repeats}
-    trials = choose_ind_knn(KERNELS, validation, records, length, options.epsilons, options.queries, **shared)
-    stand_ins = StandIns.of(validation.features, validation.labels, records, CLASSES, KERNELS[-1], length)
-    polls = [choose_poll(stand_ins, epsilon, options.queries, options.seed) for epsilon in options.epsilons]
+    trials = choose_ind_knn(
+        KERNELS, validation, records, length, options.epsilons, options.queries, **shared
+    )
+    stand_ins = StandIns.of(
+        validation.features, validation.labels, records, CLASSES, KERNELS[-1], length
+    )
+    polls = [
+        choose_poll(stand_ins, epsilon, options.queries, options.seed)
+        for epsilon in options.epsilons
+    ]
     return Chosen([(trial.mechanism, trial.right) for trial in trials], polls)
 
 
@@ -98,17 +128,27 @@ def choose_ind_knn(
     """The best kernel, threshold and noise for each epsilon."""
     trials = []
     for kernel in kernels:
-        stand_ins = StandIns.of(validation.features, validation.labels, records, CLASSES, kernel, length)
+        stand_ins = StandIns.of(
+            validation.features, validation.labels, records, CLASSES, kernel, length
+        )
         level, _ = best_level(stand_ins, kernel)
-        trials.append(rehearse(stand_ins, kernel, epsilons, DELTA, asked, level=level, seed=seed, repeats=repeats))
-    return [max(of_epsilon, key=lambda trial: trial.right) for of_epsilon in zip(*trials, strict=True)]
+        trials.append(
+            rehearse(
+                stand_ins, kernel, epsilons, DELTA, asked, level=level, seed=seed, repeats=repeats
+            )
+        )
+    return [
+        max(of_epsilon, key=lambda trial: trial.right) for of_epsilon in zip(*trials, strict=True)
+    ]
 
 
 def choose_own(validation: Split, records: int, length: float) -> tuple[IndKnn, float]:
     """(the best kernel and threshold without noise and budgets, the share of public rows that it is right about)."""
     own = []
     for kernel in (*KERNELS, *SHARPER):
-        stand_ins = StandIns.of(validation.features, validation.labels, records, CLASSES, kernel, length)
+        stand_ins = StandIns.of(
+            validation.features, validation.labels, records, CLASSES, kernel, length
+        )
         level, share = best_level(stand_ins, kernel)
         own.append((replace(kernel, threshold=threshold_at(kernel, level)), share))
     return max(own, key=lambda found: found[1])
@@ -123,14 +163,18 @@ def choose_poll(
         sigma = least_noise(gamma, epsilon, asked)
         for k in (round(gamma * reach) for reach in REACH):
             other = PrivateKnn(k=k, threshold=0, sigma_vote=sigma, sampling_probability=gamma)
-            found.append((other, stand_ins.private_knn(other, 2 * asked, np.random.default_rng(seed))))
+            found.append(
+                (other, stand_ins.private_knn(other, 2 * asked, np.random.default_rng(seed)))
+            )
     return max(found, key=lambda tried: tried[1])
 
 
 def least_noise(gamma: float, epsilon: float, asked: int) -> float:
     """A sigma_vote, in halves of a vote, for which ``asked`` noisy winners are certified, approached from below."""
     sigma = max(0.5, round(278 * gamma / epsilon * math.sqrt(asked / 1000)) / 2)
-    while (cost := reading(poll_plan(gamma, sigma, epsilon, asked), [asked])) > epsilon:  # with all caps: a certificate
+    while (
+        cost := reading(poll_plan(gamma, sigma, epsilon, asked), [asked])
+    ) > epsilon:  # with all caps: a certificate
         sigma = max(sigma + 0.5, math.ceil(2 * sigma * (cost / epsilon) ** 0.9) / 2)
     return sigma
 
@@ -138,7 +182,9 @@ def least_noise(gamma: float, epsilon: float, asked: int) -> float:
 def poll_plan(gamma: float, sigma: float, epsilon: float, asked: int) -> Plan:
     """``asked`` noisy winners, no screening."""
     mechanism = PrivateKnn(threshold=0, sigma_vote=sigma, sampling_probability=gamma)
-    winners = tuple(release for release in mechanism.releases(asked, asked) if release.name == AGGREGATE)
+    winners = tuple(
+        release for release in mechanism.releases(asked, asked) if release.name == AGGREGATE
+    )
     return Plan(epsilon, DELTA, (Slot(mechanism.fields(), winners),))
 
 
@@ -153,13 +199,22 @@ def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Electorate) -> np.nda
     require_affordable(plan)
     labels = []
     with tempfile.TemporaryDirectory() as folder:
-        ledger = Ledger.create(Path(folder) / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False)
+        ledger = Ledger.create(
+            Path(folder) / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False
+        )
         serials = ledger.enrol(voters.index.ids)
-        released, select = Released(Path(folder) / "answered.bin", voters.queries.shape[1]), mechanism.select(voters.length)
+        released, select = (
+            Released(Path(folder) / "answered.bin", voters.queries.shape[1]),
+            mechanism.select(voters.length),
+        )
         for start in range(0, len(voters.queries), BATCH):
             part = voters.select(range(start, min(start + BATCH, len(voters.queries))))
             keys = [f"{start + i:064x}" for i in range(len(part.queries))]
-            reused = released.votes(ledger.state.results, select, part.queries, CLASSES) if mechanism.reuse else None
+            reused = (
+                released.votes(ledger.state.results, select, part.queries, CLASSES)
+                if mechanism.reuse
+                else None
+            )
             answer_individually(ledger, 0, mechanism, part, serials, keys, SystemEntropy(), reused)
             released.add(keys, part.queries)
             labels += [mechanism.outcome(ledger.state.results[key])[1] for key in keys]
@@ -169,7 +224,9 @@ def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Electorate) -> np.nda
 
 def ask_poll(mechanism: PrivateKnn | NaiveKnn, voters: Electorate) -> np.ndarray:
     """Labels int64 [n]: one noisy winner a query."""
-    return mechanism.draw(AGGREGATE, voters, [f"query {i}" for i in range(len(voters.queries))], SystemEntropy())
+    return mechanism.draw(
+        AGGREGATE, voters, [f"query {i}" for i in range(len(voters.queries))], SystemEntropy()
+    )
 
 
 def without_noise(mechanism: IndKnn, voters: Electorate) -> np.ndarray:
@@ -194,9 +251,13 @@ def spread(shares: Sequence[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cache", type=Path, required=True, help="folder with the features")
-    parser.add_argument("--results", type=Path, help="folder that keeps what was measured with these options")
+    parser.add_argument(
+        "--results", type=Path, help="folder that keeps what was measured with these options"
+    )
     figure = Path(__file__).parents[1] / "docs" / "figures" / "ind_knn_epsilon.svg"
     parser.add_argument("--out", type=Path, default=figure, help="the picture")
     parser.add_argument("--private", type=int, default=50_000)
@@ -206,7 +267,9 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0])
     parser.add_argument("--epochs", type=int, default=10, help="of Linear NoisySGD")
     parser.add_argument("--repeats", type=int, default=1, help="rehearsals of each candidate")
-    parser.add_argument("--whiten", type=int, default=0, help="principal axes of the public rows, a count; 0: none")
+    parser.add_argument(
+        "--whiten", type=int, default=0, help="principal axes of the public rows, a count; 0: none"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of the rehearsals on public rows")
     options = parser.parse_args()
@@ -226,41 +289,75 @@ class Exam:
     @classmethod
     def of(cls, private: Split, sets: list[Split], length: float) -> Exam:
         index = ExactIndex(private.features, np.arange(len(private.features)))
-        return cls(sets, [Electorate(index, private.labels, CLASSES, part.features, length) for part in sets])
+        return cls(
+            sets,
+            [Electorate(index, private.labels, CLASSES, part.features, length) for part in sets],
+        )
 
     def right(self, ask: Callable[[Electorate], np.ndarray]) -> list[float]:
         """Share of right answers in each set."""
-        return [float((ask(voter) == part.labels).mean()) for voter, part in zip(self.voters, self.sets, strict=True)]
+        return [
+            float((ask(voter) == part.labels).mean())
+            for voter, part in zip(self.voters, self.sets, strict=True)
+        ]
 
 
 def report(options: argparse.Namespace, scaling: Scaling) -> None:
     """Choose on public rows, ask, print."""
     private = Split(*image_features.read(options.cache, "train", scaling, options.private))
-    public = Split(*image_features.read(options.cache, "test", scaling, options.validation + options.sets * options.queries))
+    public = Split(
+        *image_features.read(
+            options.cache, "test", scaling, options.validation + options.sets * options.queries
+        )
+    )
     validation = public.part(0, options.validation)
-    sets = [public.part(options.validation + i * options.queries, options.queries) for i in range(options.sets)]
+    sets = [
+        public.part(options.validation + i * options.queries, options.queries)
+        for i in range(options.sets)
+    ]
     exam = Exam.of(private, sets, scaling.scale)
-    print(f"{len(private.labels):,} private, {len(sets)} x {options.queries:,} queries, delta {DELTA}; % right, median (range)")
+    print(
+        f"{len(private.labels):,} private, {len(sets)} x {options.queries:,} queries, delta {DELTA}; % right, median (range)"
+    )
     best = plain_table(exam, options)
     chosen = kept_choice(options, validation, len(private.labels), scaling.scale)
     print(
         f"public: {len(validation.labels):,} rows x {len(private.labels) / len(validation.labels):g} copies, seed {options.seed}"
     )
-    print(f"cosine levels {LEVELS} without noise; then around the best, label noise {LABEL_NOISE} typical weights,")
-    print(f"count noise {COUNT_NOISE} of the default; Private-kNN: gamma {SAMPLED}, k / gamma {REACH}")
-    fields, share = kept(options.results, "own choice", lambda: chosen_own(validation, len(private.labels), scaling.scale))
-    own = kept(options.results, "own right", lambda: exam.right(lambda voters: without_noise(IndKnn(**fields), voters)))
-    print(f"Ind-KNN without noise and budgets, {described(IndKnn(**fields))}, public {100 * share:.1f}: {spread(own)}, ", end="")
+    print(
+        f"cosine levels {LEVELS} without noise; then around the best, label noise {LABEL_NOISE} typical weights,"
+    )
+    print(
+        f"count noise {COUNT_NOISE} of the default; Private-kNN: gamma {SAMPLED}, k / gamma {REACH}"
+    )
+    fields, share = kept(
+        options.results,
+        "own choice",
+        lambda: chosen_own(validation, len(private.labels), scaling.scale),
+    )
+    own = kept(
+        options.results,
+        "own right",
+        lambda: exam.right(lambda voters: without_noise(IndKnn(**fields), voters)),
+    )
+    print(
+        f"Ind-KNN without noise and budgets, {described(IndKnn(**fields))}, public {100 * share:.1f}: {spread(own)}, ",
+        end="",
+    )
     print(f"{100 * (best - np.median(own)):.1f} less than kNN", flush=True)
     sgd = linear_sgd(private, validation, sets, options)
     naive = naive_knn(exam, validation, scaling.scale, options)
-    measured = private_table(exam, chosen, options, own, {"naive kNN": naive, "Linear NoisySGD": sgd})
+    measured = private_table(
+        exam, chosen, options, own, {"naive kNN": naive, "Linear NoisySGD": sgd}
+    )
     flat = {"plain kNN, not private": best, "Ind-KNN without noise": float(np.median(own))}
     series = {name: (options.epsilons, shares) for name, shares in measured.items()}
     draw_medians(options.out, series, f"epsilon at delta = {DELTA:g}", flat)  # UAI23 Figure 1a
 
 
-def linear_sgd(private: Split, validation: Split, sets: list[Split], options: argparse.Namespace) -> list[list[float]]:
+def linear_sgd(
+    private: Split, validation: Split, sets: list[Split], options: argparse.Namespace
+) -> list[list[float]]:
     """Linear NoisySGD's share of right answers in each set, for each epsilon, at the learning rate that public rows choose."""
     found = []
     for epsilon in options.epsilons:
@@ -268,21 +365,35 @@ def linear_sgd(private: Split, validation: Split, sets: list[Split], options: ar
         def trained(rate: float, epsilon: float = epsilon) -> dict[str, Any]:
             return train(private, [validation, *sets], epsilon, rate, options.epochs, options.seed)
 
-        trainings = [kept(options.results, f"sgd {epsilon:g} {rate:g}", lambda rate=rate: trained(rate)) for rate in RATES]
-        found.append(max((training["right"] for training in trainings), key=lambda right: right[0])[1:])
+        trainings = [
+            kept(options.results, f"sgd {epsilon:g} {rate:g}", lambda rate=rate: trained(rate))
+            for rate in RATES
+        ]
+        found.append(
+            max((training["right"] for training in trainings), key=lambda right: right[0])[1:]
+        )
     return found
 
 
-def naive_knn(exam: Exam, validation: Split, length: float, options: argparse.Namespace) -> list[list[float]]:
+def naive_knn(
+    exam: Exam, validation: Split, length: float, options: argparse.Namespace
+) -> list[list[float]]:
     """Naive kNN's (UAI23 Algorithm 2) share of right answers in each set, for each epsilon, at the k that public rows choose."""
 
     def measure(epsilon: float) -> list[float]:
         records = len(exam.voters[0].labels)
-        stand_ins = StandIns.of(validation.features, validation.labels, records, CLASSES, KERNELS[-1], length)
+        stand_ins = StandIns.of(
+            validation.features, validation.labels, records, CLASSES, KERNELS[-1], length
+        )
         chosen, _ = choose_poll(stand_ins, epsilon, options.queries, options.seed, sampled=(1.0,))
-        return exam.right(lambda voters: ask_poll(NaiveKnn(k=chosen.k, sigma_vote=chosen.sigma_vote), voters))
+        return exam.right(
+            lambda voters: ask_poll(NaiveKnn(k=chosen.k, sigma_vote=chosen.sigma_vote), voters)
+        )
 
-    return [kept(options.results, f"naive {epsilon:g}", lambda epsilon=epsilon: measure(epsilon)) for epsilon in options.epsilons]
+    return [
+        kept(options.results, f"naive {epsilon:g}", lambda epsilon=epsilon: measure(epsilon))
+        for epsilon in options.epsilons
+    ]
 
 
 Series = dict[
@@ -303,11 +414,17 @@ def draw_medians(path: Path, series: Series, x: str, flat: dict[str, float] | No
         axes.set(xlabel=x, ylabel="percent right, median and range")
 
 
-def kept_choice(options: argparse.Namespace, validation: Split, records: int, length: float) -> Chosen:
+def kept_choice(
+    options: argparse.Namespace, validation: Split, records: int, length: float
+) -> Chosen:
     """``choose``, or what it chose before."""
-    found = kept(options.results, "choice", lambda: asdict(choose(validation, records, length, options)))
+    found = kept(
+        options.results, "choice", lambda: asdict(choose(validation, records, length, options))
+    )
     ind_knn = [(IndKnn(**fields), right) for fields, right in found["ind_knn"]]
-    return Chosen(ind_knn, [(PrivateKnn(**fields), right) for fields, right in found["private_knn"]])
+    return Chosen(
+        ind_knn, [(PrivateKnn(**fields), right) for fields, right in found["private_knn"]]
+    )
 
 
 def chosen_own(validation: Split, records: int, length: float) -> tuple[dict[str, object], float]:
@@ -327,17 +444,29 @@ def plain_table(exam: Exam, options: argparse.Namespace) -> float:
 
     def measure() -> list[list[float]]:
         found = [plain_knn(voters) for voters in exam.voters]
-        return [[float((each[k] == part.labels).mean()) for each, part in zip(found, exam.sets, strict=True)] for k in NEIGHBOURS]
+        return [
+            [
+                float((each[k] == part.labels).mean())
+                for each, part in zip(found, exam.sets, strict=True)
+            ]
+            for k in NEIGHBOURS
+        ]
 
     by_k = dict(zip(NEIGHBOURS, kept(options.results, "plain", measure), strict=True))
     best = max(by_k, key=lambda k: float(np.median(by_k[k])))
-    print(f"plain kNN, not private, by k: {', '.join(f'{k}: {100 * np.median(shares):.1f}' for k, shares in by_k.items())}")
+    print(
+        f"plain kNN, not private, by k: {', '.join(f'{k}: {100 * np.median(shares):.1f}' for k, shares in by_k.items())}"
+    )
     print(f"plain kNN at the best k, {best}: {spread(by_k[best])}", flush=True)
     return float(np.median(by_k[best]))
 
 
 def private_table(
-    exam: Exam, chosen: Chosen, options: argparse.Namespace, own: list[float], others: dict[str, list[list[float]]]
+    exam: Exam,
+    chosen: Chosen,
+    options: argparse.Namespace,
+    own: list[float],
+    others: dict[str, list[list[float]]],
 ) -> dict[str, list[list[float]]]:
     """All methods at each epsilon, and then what public rows chose; returns their shares right in each set, by method."""
     measured: dict[str, list[list[float]]] = {"Ind-KNN": [], "Private-kNN": []} | others
@@ -347,7 +476,9 @@ def private_table(
     for place, epsilon in enumerate(options.epsilons):
         ind, other = chosen.ind_knn[place][0], chosen.private_knn[place][0]
 
-        def measure(ind: IndKnn = ind, other: PrivateKnn = other, epsilon: float = epsilon) -> dict[str, list[float]]:
+        def measure(
+            ind: IndKnn = ind, other: PrivateKnn = other, epsilon: float = epsilon
+        ) -> dict[str, list[float]]:
             return {
                 "ind": exam.right(lambda voters: ask_ind_knn(ind, epsilon, voters)),
                 "clear": exam.right(lambda voters: without_noise(ind, voters)),
@@ -370,9 +501,13 @@ def private_table(
         measured["Ind-KNN"].append(found["ind"])
         measured["Private-kNN"].append(found["polled"])
         print(f"| {epsilon:g} | {' | '.join(map(str, cells))} |", flush=True)
-    print("| epsilon | kernel, threshold, sigma_label, sigma_count, rho | public | k, sigma_vote, gamma | public |")
+    print(
+        "| epsilon | kernel, threshold, sigma_label, sigma_count, rho | public | k, sigma_vote, gamma | public |"
+    )
     print("|---|---|---|---|---|")
-    for epsilon, (ind, ind_right), (other, right) in zip(options.epsilons, chosen.ind_knn, chosen.private_knn, strict=True):
+    for epsilon, (ind, ind_right), (other, right) in zip(
+        options.epsilons, chosen.ind_knn, chosen.private_knn, strict=True
+    ):
         one = f"{described(ind)}, {ind.sigma_label}, {ind.sigma_count}, {ind.rho} | {100 * ind_right:.1f}"
         two = f"{other.k}, {other.sigma_vote}, {other.sampling_probability} | {100 * right:.1f}"
         print(f"| {epsilon:g} | {one} | {two} |")

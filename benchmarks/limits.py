@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
-from teacher.device import PRODUCTS
+from labelwall.teacher.search.devices import PRODUCTS
 
-SIZES = {"cpu": (512, 1024, 2048), "elsewhere": (4096, 8192, 16384)}  # of square matrices; the best counts
+SIZES = {
+    "cpu": (512, 1024, 2048),
+    "elsewhere": (4096, 8192, 16384),
+}  # of square matrices; the best counts
 COPIED_BYTES, TRIALS = 256 << 20, 15
 
 
@@ -30,19 +33,30 @@ class Limits:
 
 def limits_of(device: torch.device) -> Limits:
     """The best of some trials."""
-    rates = [_product_rate(device, size) for size in SIZES["cpu" if device.type == "cpu" else "elsewhere"]]
+    rates = [
+        _product_rate(device, size)
+        for size in SIZES["cpu" if device.type == "cpu" else "elsewhere"]
+    ]
     source = torch.zeros(COPIED_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return Limits(max(rates), 2 * COPIED_BYTES / _seconds(lambda: target.copy_(source), device))
 
 
 def _product_rate(device: torch.device, size: int) -> float:
-    matrix = (torch.arange(size * size, device=device) % 127 - 63).to(torch.int8).reshape(size, size)
+    matrix = (
+        (torch.arange(size * size, device=device) % 127 - 63).to(torch.int8).reshape(size, size)
+    )
     rates = []
     for product in PRODUCTS.values():
         try:
-            rates.append(2 * size**3 / _seconds(lambda product=product: product(matrix, matrix), device))
-        except (AttributeError, NotImplementedError, RuntimeError):  # torch's int8 product is private, and not everywhere
+            rates.append(
+                2 * size**3 / _seconds(lambda product=product: product(matrix, matrix), device)
+            )
+        except (
+            AttributeError,
+            NotImplementedError,
+            RuntimeError,
+        ):  # torch's int8 product is private, and not everywhere
             continue
     return max(rates)
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from teacher.baselines.config import LinearNoisySgd
+from labelwall.teacher.baselines.config import LinearNoisySgd
 
 if TYPE_CHECKING:
     import torch
@@ -31,21 +27,31 @@ class Rows(Protocol):
     def labels(self) -> np.ndarray: ...
 
 
-def train(private: Rows, tests: Sequence[Rows], epsilon: float, rate: float, epochs: int, seed: int) -> dict[str, Any]:
+def train(
+    private: Rows, tests: Sequence[Rows], epsilon: float, rate: float, epochs: int, seed: int
+) -> dict[str, Any]:
     """One training on unit vectors: the share that it is right about of each test, its noise and its CPU seconds."""
     import torch
 
-    from teacher.baselines.noisy_sgd import train_privately
+    from labelwall.teacher.baselines.noisy_sgd import train_privately
 
     rows = len(private.labels)
-    config = LinearNoisySgd(batch_size=min(256, rows), expected_records=rows, epochs=epochs, learning_rate=rate)
+    config = LinearNoisySgd(
+        batch_size=min(256, rows), expected_records=rows, epochs=epochs, learning_rate=rate
+    )
     inputs, labels = unit(private.features), torch.from_numpy(private.labels)
     began = time.process_time()
-    model = train_privately(config, inputs, labels, num_classes=CLASSES, epsilon=epsilon, delta=DELTA, seed=seed)
+    model = train_privately(
+        config, inputs, labels, num_classes=CLASSES, epsilon=epsilon, delta=DELTA, seed=seed
+    )
     trained = time.process_time() - began
     right = [float((model.predict(unit(test.features)) == test.labels).mean()) for test in tests]
     predicted = (time.process_time() - began - trained) / sum(len(test.labels) for test in tests)
-    noise = {"noise": model.noise_multiplier, "steps": model.steps, "sampling": config.batch_size / config.expected_records}
+    noise = {
+        "noise": model.noise_multiplier,
+        "steps": model.steps,
+        "sampling": config.batch_size / config.expected_records,
+    }
     return {"right": right, "seconds": trained, "predict": predicted, **noise}
 
 

@@ -3,7 +3,7 @@
     python benchmarks/pate_numbers.py                                  # formulas alone
     python benchmarks/pate_numbers.py --data ROOT --cache DIR          # and 250 classifiers' votes on MNIST
 
-Data-dependent epsilons are DIAGNOSES, NOT RELEASABLE (teacher/privacy/diagnosis_pate.py). The papers' votes are not at hand;
+Data-dependent epsilons are DIAGNOSES, NOT RELEASABLE (teacher/accounting/data_dependent/pate.py). The papers' votes are not at hand;
 MNIST is public, and its training images stand in for private ones here. ``--cache`` keeps their features between calls.
 """
 
@@ -11,23 +11,30 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from labelwall.experiment.plan import published_epsilons as printed
+from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
+from labelwall.teacher.accounting.curves.rdp import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
+from labelwall.teacher.accounting.data_dependent.pate import (
+    diagnose_confident_gnmax,
+    diagnose_gnmax,
+    diagnose_lnmax,
+)
+from labelwall.teacher.accounting.data_dependent.smooth import Sanitised, measure
+from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes
 
-from experiment import printed
-from teacher.mechanisms.multilabel import GnmaxAttributes
-from teacher.privacy.accountant import certified_epsilon
-from teacher.privacy.conversion import epsilon_from_rdp, round_up
-from teacher.privacy.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
-from teacher.privacy.diagnosis_pate import diagnose_confident_gnmax, diagnose_gnmax, diagnose_lnmax
-from teacher.privacy.diagnosis_smooth import Sanitised, measure
-
-TEACHERS, SCALE, THRESHOLD, SCREEN, VOTE = 250, 20.0, 200, 150.0, 40.0  # Papernot et al. 2017; 2018, Table 1
+TEACHERS, SCALE, THRESHOLD, SCREEN, VOTE = (
+    250,
+    20.0,
+    200,
+    150.0,
+    40.0,
+)  # Papernot et al. 2017; 2018, Table 1
 ANSWERED, DELTA = 286, 1e-5
 SMOOTH_ORDERS = (8.0, 12.0, 16.0, 20.0, 25.0)
 SMOOTH_BETAS = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
@@ -86,17 +93,26 @@ def certified() -> None:
 def independent() -> dict[str, float]:
     """Data-independent epsilons of the papers' MNIST parameters, classic conversion."""
     label = argmax_rdp(ORDERS, sigma=VOTE, sampling_probability=1.0)
-    screening = screening_rdp(ORDERS, max_votes=TEACHERS, threshold=THRESHOLD, sigma=SCREEN, sampling_probability=1.0)
-    curves = {f"LNMAX, {n} labels": n * laplace_rdp(ORDERS, scale=SCALE, sensitivity=2.0) for n in (100, 1000)}
+    screening = screening_rdp(
+        ORDERS, max_votes=TEACHERS, threshold=THRESHOLD, sigma=SCREEN, sampling_probability=1.0
+    )
+    curves = {
+        f"LNMAX, {n} labels": n * laplace_rdp(ORDERS, scale=SCALE, sensitivity=2.0)
+        for n in (100, 1000)
+    }
     curves[f"GNMAX, {ANSWERED} labels, Gaussian bound"] = ANSWERED * ORDERS / VOTE**2
     curves[f"GNMAX, {ANSWERED} labels, argmax"] = ANSWERED * label
     curves["one screening"] = screening
-    return {name: epsilon_from_rdp(ORDERS, rdp, DELTA, "classic")[0] for name, rdp in curves.items()}
+    return {
+        name: epsilon_from_rdp(ORDERS, rdp, DELTA, "classic")[0] for name, rdp in curves.items()
+    }
 
 
 def dependent(votes: np.ndarray) -> list[str]:
     """Diagnoses of Table 1's rows at ``votes`` (int64 [n_queries, n_classes]); queries are asked in order."""
-    noise = np.random.default_rng(0)  # which queries happen to pass the screening in this one public rehearsal
+    noise = np.random.default_rng(
+        0
+    )  # which queries happen to pass the screening in this one public rehearsal
     passed = votes.max(axis=1) + noise.normal(scale=SCREEN, size=len(votes)) > THRESHOLD
     asked = int(np.flatnonzero(np.cumsum(passed) == ANSWERED)[0]) + 1
     confident = diagnose_confident_gnmax(
@@ -109,8 +125,15 @@ def dependent(votes: np.ndarray) -> list[str]:
         delta=DELTA,
         conversion="classic",
     )
-    shown = [diagnose_lnmax(votes[:n], scale=SCALE, delta=DELTA, conversion="classic").render() for n in (100, 1000)]
-    shown.append(diagnose_gnmax(votes[:asked][passed[:asked]], sigma=VOTE, delta=DELTA, conversion="classic").render())
+    shown = [
+        diagnose_lnmax(votes[:n], scale=SCALE, delta=DELTA, conversion="classic").render()
+        for n in (100, 1000)
+    ]
+    shown.append(
+        diagnose_gnmax(
+            votes[:asked][passed[:asked]], sigma=VOTE, delta=DELTA, conversion="classic"
+        ).render()
+    )
     return [*shown, confident.render(), sanitised(votes[:asked][passed[:asked]]).render()]
 
 
@@ -120,36 +143,55 @@ def sanitised(votes: np.ndarray) -> Sanitised:
     for order in SMOOTH_ORDERS:
         measured = measure(votes, teachers=TEACHERS, sigma=VOTE, order=order)
         fitting = [beta for beta in SMOOTH_BETAS if order * -math.expm1(-2 * beta) < 1]
-        found += [measured.sanitised(delta=DELTA, beta=b, sigma_ss=s) for b in fitting for s in SMOOTH_SIGMAS]
+        found += [
+            measured.sanitised(delta=DELTA, beta=b, sigma_ss=s)
+            for b in fitting
+            for s in SMOOTH_SIGMAS
+        ]
     return min(found, key=lambda shown: shown.epsilon + shown.deviation)
 
 
 def mnist_votes(root: Path, cache: Path) -> np.ndarray:
     """Votes of 250 classifiers on the public half of MNIST's test images: int64 [5000, 10]."""
-    from experiment.config import Config, RoundConfig, first_extractor
-    from experiment.console import Console
-    from teacher.embeddings import embed_records
-    from teacher.ensemble import shard_key, trained
-    from teacher.features import Embedder
-    from teacher.records import open_records
-    from wall.sources import DataConfig, describe, read_public
+    from labelwall.experiment.config.config import Config, RoundConfig, first_extractor
+    from labelwall.experiment.run.console import Console
+    from labelwall.teacher.features.cache import embed_records
+    from labelwall.teacher.features.embedder import Embedder
+    from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_key, trained
+    from labelwall.teacher.records.sources import open_records
+    from labelwall.wall.datasets.sources import DataConfig, describe, read_public
 
     data = DataConfig("mnist", root=str(root))
     task, public, console = describe(data), read_public(data), Console()
     spec = first_extractor(Config(data, [RoundConfig(1)]), task)
     embedder = Embedder(spec, probe=None)
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    private = embed_records(cache, open_records(data, task), spec, embedder, lambda *done: console.progress("embedding", *done))
+    private = embed_records(
+        cache,
+        open_records(data, task),
+        spec,
+        embedder,
+        lambda *done: console.progress("embedding", *done),
+    )
     ensemble = trained(
-        private.features, private.labels, private.ids, num_classes=task.num_classes, teachers=TEACHERS, key=shard_key(cache)
+        private.features,
+        private.labels,
+        private.ids,
+        num_classes=task.num_classes,
+        teachers=TEACHERS,
+        key=shard_key(cache),
     )
     return ensemble.votes(embedder.embed(public.inputs)[0])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, help="folder with MNIST in torchvision's layout")
-    parser.add_argument("--cache", type=Path, help="with --data: folder for features and the key of the shards")
+    parser.add_argument(
+        "--cache", type=Path, help="with --data: folder for features and the key of the shards"
+    )
     options = parser.parse_args()
     table_3()
     certified()

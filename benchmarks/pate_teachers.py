@@ -2,7 +2,7 @@
 
     python benchmarks/pate_teachers.py --data ROOT --workers 2
 
-Networks (teacher/cnn_ensemble.py): 250 shards of about 240 images, trained anew in a temporary folder. With --device cuda they
+Networks (teacher/mechanisms/pate/cnn_ensemble.py): 250 shards of about 240 images, trained anew in a temporary folder. With --device cuda they
 are trained in batches, and a few one by one beside them for comparison.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,19 +18,21 @@ import numpy as np
 import torch
 from joblib.externals.loky import get_reusable_executor
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from teacher import cnn_ensemble
-from teacher.cnn_ensemble import CnnEnsemble
-from teacher.records import open_records
-from wall.sources import DataConfig, describe, read_public
+from labelwall.teacher.mechanisms.pate import cnn_ensemble
+from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble
+from labelwall.teacher.records.sources import open_records
+from labelwall.wall.datasets.sources import DataConfig, describe, read_public
 
 ALONE = 10  # classifiers timed one by one
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with MNIST in torchvision's layout")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder with MNIST in torchvision's layout"
+    )
     parser.add_argument("--teachers", type=int, default=250)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
@@ -52,21 +53,35 @@ def main() -> None:
             device=options.device,
         )
         get_reusable_executor().shutdown(wait=True)  # so that its processes' time is known
-        print(f"{options.teachers} networks: {time.perf_counter() - began:.0f} seconds, {_cpu() - used:.0f} CPU seconds")
+        print(
+            f"{options.teachers} networks: {time.perf_counter() - began:.0f} seconds, {_cpu() - used:.0f} CPU seconds"
+        )
     if options.device != "cpu":
         began = time.perf_counter()
         for job in cnn_ensemble._jobs(records, task.num_classes, options.teachers, key)[:ALONE]:
             cnn_ensemble.train_together([job], torch.device(options.device))
-        print(f"one by one on {options.device}: {(time.perf_counter() - began) / ALONE * options.teachers:.0f} seconds for all")
-    report(ensemble, public.inputs[: options.queries], public.labels[: options.queries], options.teachers)
+        print(
+            f"one by one on {options.device}: {(time.perf_counter() - began) / ALONE * options.teachers:.0f} seconds for all"
+        )
+    report(
+        ensemble,
+        public.inputs[: options.queries],
+        public.labels[: options.queries],
+        options.teachers,
+    )
 
 
 def report(ensemble: CnnEnsemble, images: np.ndarray, labels: np.ndarray, teachers: int) -> None:
     """How often the plurality, and a single network on average, is right; how large the plurality is."""
     votes = ensemble.votes(images)
-    plurality, single = (votes.argmax(axis=1) == labels).mean(), votes[np.arange(len(labels)), labels].mean() / teachers
+    plurality, single = (
+        (votes.argmax(axis=1) == labels).mean(),
+        votes[np.arange(len(labels)), labels].mean() / teachers,
+    )
     quantiles = np.quantile(votes.max(axis=1), [0.05, 0.25, 0.5]).astype(int).tolist()
-    print(f"plurality right {100 * plurality:.1f}%, a single network {100 * single:.1f}%; votes of the plurality at")
+    print(
+        f"plurality right {100 * plurality:.1f}%, a single network {100 * single:.1f}%; votes of the plurality at"
+    )
     print(f"5%, 25%, 50% of {len(labels)} queries: {quantiles}")
 
 

@@ -13,7 +13,6 @@ of 5 to 20; k, w and the number of candidates are the paper's.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,25 +20,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from figures import picture
+from tables import TABLES, Table
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-
-from figures import picture  # noqa: E402
-from tables import TABLES, Table  # noqa: E402
-
-from teacher.features import quantise_box  # noqa: E402
-from teacher.mechanisms.batch import BATCH, BatchMechanism  # noqa: E402
-from teacher.mechanisms.batch_knn import BatchKnn  # noqa: E402
-from teacher.mechanisms.electorate import Electorate  # noqa: E402
-from teacher.mechanisms.radius import RadiusNeighbours  # noqa: E402
-from teacher.neighbors import ExactIndex  # noqa: E402
-from teacher.privacy.ledger import Ledger  # noqa: E402
-from teacher.privacy.noise import SystemEntropy  # noqa: E402
-from teacher.privacy.plan import Plan, Slot  # noqa: E402
-from teacher.records import Records  # noqa: E402
-from teacher.teacher import Teacher  # noqa: E402
-from wall.errors import MissingData  # noqa: E402
-from wall.messages import ExtractorSpec, Queries  # noqa: E402
+from labelwall.teacher.accounting.plan import (
+    Plan,
+    Slot,
+)
+from labelwall.teacher.features.embedder import quantise_box
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.batch.base import (
+    BATCH,
+    BatchMechanism,
+)
+from labelwall.teacher.mechanisms.batch.knn import BatchKnn
+from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.errors import MissingData
+from labelwall.wall.messages import (
+    ExtractorSpec,
+    Queries,
+)
 
 FIGURES = ("radius", "conversion", "knn")  # 7 to 9, 10 and 11, 12 to 14
 FOLDS, BATCHES = 5, 4
@@ -56,7 +61,11 @@ CLASSIFIERS: dict[str, dict[str, str]] = {
 }
 CONVERSIONS: dict[str, dict[str, str]] = {
     "baseline (4)": {"conversion": "none"},
-    "interactive (5, 6)": {"conversion": "interactive", "candidate_accounting": "queries", "accounting": "component"},
+    "interactive (5, 6)": {
+        "conversion": "interactive",
+        "candidate_accounting": "queries",
+        "accounting": "component",
+    },
     "interactive, by own clique": {"conversion": "interactive"},
     "grid (5, 7)": {"conversion": "grid", "accounting": "component"},
     "grid, by own clique": {"conversion": "grid"},
@@ -70,7 +79,9 @@ class Fold:
     voters: Electorate
     truth: np.ndarray = field(repr=False)
 
-    def batches(self, count: int, rng: np.random.Generator) -> Iterator[tuple[Electorate, np.ndarray]]:
+    def batches(
+        self, count: int, rng: np.random.Generator
+    ) -> Iterator[tuple[Electorate, np.ndarray]]:
         """BATCHES random batches of test rows, with their labels."""
         for _ in range(BATCHES):
             rows = rng.permutation(len(self.truth))[:count]
@@ -85,7 +96,9 @@ def folds(table: Table, rng: np.random.Generator) -> list[Fold]:
     for test in parts:
         private = np.setdiff1d(np.arange(len(rows)), test)
         index = ExactIndex(features[private], private)
-        made.append(Fold(Electorate(index, labels[private], table.classes, features[test]), labels[test]))
+        made.append(
+            Fold(Electorate(index, labels[private], table.classes, features[test]), labels[test])
+        )
     return made
 
 
@@ -103,36 +116,55 @@ def squared(radius: float | np.ndarray) -> np.ndarray:
 
 def draw(mechanism: BatchMechanism, voters: Electorate) -> np.ndarray:
     """int64 [q, 4]: label, clique bound, exact, squared radius."""
-    return mechanism.draw(BATCH, voters, [str(i) for i in range(len(voters.queries))], SystemEntropy())
+    return mechanism.draw(
+        BATCH, voters, [str(i) for i in range(len(voters.queries))], SystemEntropy()
+    )
 
 
-def accuracies(made: list[Fold], count: int, answer: Callable[[Electorate], np.ndarray], seed: int) -> tuple[float, float]:
+def accuracies(
+    made: list[Fold], count: int, answer: Callable[[Electorate], np.ndarray], seed: int
+) -> tuple[float, float]:
     """(mean, half of the 95% interval) of the share of right answers over folds and batches; the same batches for a seed."""
     rng = np.random.default_rng(seed)
-    shares = [float((answer(voters) == truth).mean()) for fold in made for voters, truth in fold.batches(count, rng)]
+    shares = [
+        float((answer(voters) == truth).mean())
+        for fold in made
+        for voters, truth in fold.batches(count, rng)
+    ]
     return float(np.mean(shares)), 1.96 * float(np.std(shares, ddof=1)) / len(shares) ** 0.5
 
 
-def radius_figure(made: list[Fold], epsilon: float, radius: float) -> dict[str, list[tuple[float, float]]]:
+def radius_figure(
+    made: list[Fold], epsilon: float, radius: float
+) -> dict[str, list[tuple[float, float]]]:
     """Figures 7 to 9: accuracy by the number of queries."""
     exact = np.full(max(QUERIES), squared(radius))
     lines = {
-        "non-private": [accuracies(made, q, lambda v: v.ball_votes(exact[: len(v.queries)]).argmax(axis=1), q) for q in QUERIES]
+        "non-private": [
+            accuracies(made, q, lambda v: v.ball_votes(exact[: len(v.queries)]).argmax(axis=1), q)
+            for q in QUERIES
+        ]
     }
     for title, fields in CLASSIFIERS.items():
         mechanism = RadiusNeighbours(radius=radius, epsilon=epsilon, **fields)
-        lines[title] = [accuracies(made, q, lambda v, m=mechanism: draw(m, v)[:, 0], q) for q in QUERIES]
+        lines[title] = [
+            accuracies(made, q, lambda v, m=mechanism: draw(m, v)[:, 0], q) for q in QUERIES
+        ]
     return lines
 
 
-def knn_figure(made: list[Fold], epsilon: float, records: int) -> dict[str, list[tuple[float, float]]]:
+def knn_figure(
+    made: list[Fold], epsilon: float, records: int
+) -> dict[str, list[tuple[float, float]]]:
     """Figures 12 to 14: accuracy by k, 100 queries."""
     lines: dict[str, list[tuple[float, float]]] = {
         "non-private": [accuracies(made, 100, lambda v, k=k: plain(v, k), k) for k in NEIGHBOURS]
     }
     for title, fields in CONVERSIONS.items():
         mechanisms = [BatchKnn(k=k, epsilon=epsilon, records=records, **fields) for k in NEIGHBOURS]
-        lines[title] = [accuracies(made, 100, lambda v, m=m: draw(m, v)[:, 0], m.k) for m in mechanisms]
+        lines[title] = [
+            accuracies(made, 100, lambda v, m=m: draw(m, v)[:, 0], m.k) for m in mechanisms
+        ]
     return lines
 
 
@@ -141,13 +173,21 @@ def plain(voters: Electorate, k: int) -> np.ndarray:
     return voters.votes(k, 1.0, [""] * len(voters.queries), "plain", SystemEntropy()).argmax(axis=1)
 
 
-def conversion_errors(made: list[Fold], fields: dict[str, str], epsilon: float, records: int) -> tuple[float, float]:
+def conversion_errors(
+    made: list[Fold], fields: dict[str, str], epsilon: float, records: int
+) -> tuple[float, float]:
     """Figures 10 and 11, 100 queries, k = 30: (AvRE of the radius in percent, RMSE of the number of neighbours)."""
-    mechanism, relative, missed = BatchKnn(k=K, epsilon=2 * epsilon, records=records, **fields), [], []
+    mechanism, relative, missed = (
+        BatchKnn(k=K, epsilon=2 * epsilon, records=records, **fields),
+        [],
+        [],
+    )
     rng = np.random.default_rng(0)
     for fold in made:
         for voters, _ in fold.batches(100, rng):
-            true = np.array([np.sort(squared)[K - 1] for squared in voters.index.distances(voters.queries)])
+            true = np.array(
+                [np.sort(squared)[K - 1] for squared in voters.index.distances(voters.queries)]
+            )
             chosen = draw(mechanism, voters)[:, 3]
             relative.append(np.abs(np.sqrt(chosen / np.maximum(true, 1)) - 1))
             held = voters.ball_votes(chosen).sum(axis=1) - voters.ball_votes(true).sum(axis=1)
@@ -155,13 +195,30 @@ def conversion_errors(made: list[Fold], fields: dict[str, str], epsilon: float, 
     return 100 * float(np.mean(relative)), float(np.sqrt(np.mean(missed)))
 
 
-def table(title: str, first: str, columns: tuple[float, ...], lines: dict[str, list[tuple[float, float]]]) -> None:
-    print(f"\n{title}\n\n| {first} | " + " | ".join(f"{c:g}" for c in columns) + " |\n|" + "---|" * (1 + len(columns)))
+def table(
+    title: str, first: str, columns: tuple[float, ...], lines: dict[str, list[tuple[float, float]]]
+) -> None:
+    print(
+        f"\n{title}\n\n| {first} | "
+        + " | ".join(f"{c:g}" for c in columns)
+        + " |\n|"
+        + "---|" * (1 + len(columns))
+    )
     for name, entries in lines.items():
-        print(f"| {name} | " + " | ".join(f"{100 * mean:.1f} ± {100 * half:.1f}" for mean, half in entries) + " |", flush=True)
+        print(
+            f"| {name} | "
+            + " | ".join(f"{100 * mean:.1f} ± {100 * half:.1f}" for mean, half in entries)
+            + " |",
+            flush=True,
+        )
 
 
-def plot(path: Path, label: str, columns: tuple[float, ...], panels: dict[str, dict[str, list[tuple[float, float]]]]) -> None:
+def plot(
+    path: Path,
+    label: str,
+    columns: tuple[float, ...],
+    panels: dict[str, dict[str, list[tuple[float, float]]]],
+) -> None:
     with picture(path, panels=len(panels), legend_columns=3) as axes:
         for axis, (title, lines) in zip(axes, panels.items(), strict=True):
             for name, entries in lines.items():
@@ -193,17 +250,32 @@ def measure(source: Table, parts: list[str], out: Path) -> None:
         shown = {}
         for epsilon in EPSILONS:
             shown[f"epsilon = {epsilon:g}"] = lines = knn_figure(made, epsilon, records)
-            table(f"{source.name}, k-NN, 100 queries, epsilon = {epsilon:g}: accuracy by k", "k", NEIGHBOURS, lines)
+            table(
+                f"{source.name}, k-NN, 100 queries, epsilon = {epsilon:g}: accuracy by k",
+                "k",
+                NEIGHBOURS,
+                lines,
+            )
         plot(out / "dmkd17_knn.svg", "k", NEIGHBOURS, shown)
 
 
 def show_conversions(name: str, made: list[Fold], records: int) -> None:
     heading = " | ".join(f"{epsilon:g}" for epsilon in CONVERSION_EPSILONS)
-    print(f"\n{name}: AvRE of the radius in % / RMSE of k, k = {K}, by epsilon of the conversion\n\n| epsilon | {heading} |")
+    print(
+        f"\n{name}: AvRE of the radius in % / RMSE of k, k = {K}, by epsilon of the conversion\n\n| epsilon | {heading} |"
+    )
     print("|" + "---|" * (1 + len(CONVERSION_EPSILONS)))
     for title in ("interactive (5, 6)", "interactive, by own clique", "grid (5, 7)"):
-        errors = [conversion_errors(made, CONVERSIONS[title], epsilon, records) for epsilon in CONVERSION_EPSILONS]
-        print(f"| {title} | " + " | ".join(f"{relative:.0f} / {rmse:.1f}" for relative, rmse in errors) + " |", flush=True)
+        errors = [
+            conversion_errors(made, CONVERSIONS[title], epsilon, records)
+            for epsilon in CONVERSION_EPSILONS
+        ]
+        print(
+            f"| {title} | "
+            + " | ".join(f"{relative:.0f} / {rmse:.1f}" for relative, rmse in errors)
+            + " |",
+            flush=True,
+        )
 
 
 def speed(queries: int = 1000, records: int = 5000) -> None:
@@ -212,13 +284,20 @@ def speed(queries: int = 1000, records: int = 5000) -> None:
     x, y = rng.random((records, 2)).astype(np.float32), rng.integers(0, 2, records)
     spec = ExtractorSpec("box", (2,), 2, mean=(0.5, 0.5), std=(0.5, 0.5))
     mechanisms: list[BatchMechanism] = [RadiusNeighbours(radius=0.03, epsilon=1.0)]
-    mechanisms += [BatchKnn(k=K, epsilon=1.0, records=records, conversion=way) for way in ("interactive", "grid")]
+    mechanisms += [
+        BatchKnn(k=K, epsilon=1.0, records=records, conversion=way)
+        for way in ("interactive", "grid")
+    ]
     print(f"\n{queries} queries on {records} records, seconds (of CPU):")
     for mechanism in mechanisms:
         with tempfile.TemporaryDirectory() as folder:
             plan = Plan(1e6, 1e-5, (Slot(mechanism.fields(), mechanism.releases(1, 1)),))
-            ledger = Ledger.create(Path(folder) / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False)
-            teacher = Teacher(lambda: Records(x, y, np.arange(records)), ledger, Path(folder), 2, SystemEntropy())
+            ledger = Ledger.create(
+                Path(folder) / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False
+            )
+            teacher = Teacher(
+                lambda: Records(x, y, np.arange(records)), ledger, Path(folder), 2, SystemEntropy()
+            )
             teacher.use_extractor(spec)
             before = time.perf_counter(), time.process_time()
             found = teacher.answer(Queries(rng.random((queries, 2)).astype(np.float32)))
@@ -232,18 +311,42 @@ def export(source: Table, path: Path, fold: int) -> None:
     parts = np.array_split(np.random.default_rng(0).permutation(len(rows)), FOLDS)
     public, test = np.array_split(parts.pop(fold), 2)
     private = np.concatenate(parts)
-    arrays = {"private_x": rows[private], "private_y": labels[private], "private_id": private, "public_x": rows[public]}
+    arrays = {
+        "private_x": rows[private],
+        "private_y": labels[private],
+        "private_id": private,
+        "public_x": rows[public],
+    }
     np.savez(path, **arrays, public_y=labels[public], test_x=rows[test], test_y=labels[test])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("dmkd17"), help="folder for the plots")
-    parser.add_argument("--figures", nargs="+", choices=FIGURES, default=list(FIGURES), help="which figures; all by default")
-    parser.add_argument("--export", type=Path, help="write the rows to an npz file, and do nothing else")
-    parser.add_argument("--fold", type=int, choices=range(FOLDS), default=0, help="which fold to export")
-    parser.add_argument("--speed", action="store_true", help="time a batch on synthetic rows, and do nothing else")
-    parser.add_argument("--table", choices=TABLES, default="banana", help="which data; banknote and thyroid need a network")
+    parser.add_argument(
+        "--figures",
+        nargs="+",
+        choices=FIGURES,
+        default=list(FIGURES),
+        help="which figures; all by default",
+    )
+    parser.add_argument(
+        "--export", type=Path, help="write the rows to an npz file, and do nothing else"
+    )
+    parser.add_argument(
+        "--fold", type=int, choices=range(FOLDS), default=0, help="which fold to export"
+    )
+    parser.add_argument(
+        "--speed", action="store_true", help="time a batch on synthetic rows, and do nothing else"
+    )
+    parser.add_argument(
+        "--table",
+        choices=TABLES,
+        default="banana",
+        help="which data; banknote and thyroid need a network",
+    )
     options = parser.parse_args()
     source = TABLES[options.table]
     try:

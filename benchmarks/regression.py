@@ -14,38 +14,50 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from experiment.scores import errors
-from teacher.features import quantise_box
-from teacher.mechanisms.electorate import Electorate
-from teacher.mechanisms.regression import PrivateKnnMean, PrivateKnnMedian, Regression
-from teacher.neighbors import ExactIndex
-from teacher.privacy.accountant import certified_epsilon
-from teacher.privacy.conversion import round_up
-from teacher.privacy.noise import SystemEntropy
-from teacher.privacy.plan import Plan, Slot
-from wall.errors import MissingData
-from wall.messages import Value
-from wall.readers import constant_order
-from wall.values import Scale
+from labelwall.experiment.run.metrics import errors
+from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.features.embedder import quantise_box
+from labelwall.teacher.mechanisms.values.mechanism import (
+    PrivateKnnMean,
+    PrivateKnnMedian,
+    Regression,
+)
+from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.datasets.readers import constant_order
+from labelwall.wall.errors import MissingData
+from labelwall.wall.labels.values import Scale
+from labelwall.wall.messages import Value
 
 PRIVATE, PUBLIC = 40_000, 10_000
 DELTA, QUERIES = 1e-6, 300
 SCALE = Scale(8.0, 15.0)  # $256 to $32,768
 CUTS = ("Fair", "Good", "Very Good", "Premium", "Ideal")
-COLOURS, CLARITIES = "JIHGFED", ("I1", "SI2", "SI1", "VS2", "VS1", "VVS2", "VVS1", "IF")  # from worst to best
+COLOURS, CLARITIES = (
+    "JIHGFED",
+    ("I1", "SI2", "SI1", "VS2", "VS1", "VVS2", "VVS1", "IF"),
+)  # from worst to best
 KNN = 20  # neighbours of the reference without privacy
 GAMMA = 0.1
-MEANS = [PrivateKnnMean(k=k, sampling_probability=GAMMA, sigma_mean=s) for k, s in ((400, 15.2), (400, 8.05), (200, 4.31))]
-MEDIANS = [PrivateKnnMedian(k=k, sampling_probability=GAMMA, epsilon=e) for k, e in ((400, 0.131), (200, 0.25), (100, 0.47))]
-SCREENED = PrivateKnnMedian(k=200, sampling_probability=GAMMA, epsilon=0.25, threshold=140, window=12, sigma_screen=60.0)
+MEANS = [
+    PrivateKnnMean(k=k, sampling_probability=GAMMA, sigma_mean=s)
+    for k, s in ((400, 15.2), (400, 8.05), (200, 4.31))
+]
+MEDIANS = [
+    PrivateKnnMedian(k=k, sampling_probability=GAMMA, epsilon=e)
+    for k, e in ((400, 0.131), (200, 0.25), (100, 0.47))
+]
+SCREENED = PrivateKnnMedian(
+    k=200, sampling_probability=GAMMA, epsilon=0.25, threshold=140, window=12, sigma_screen=60.0
+)
 
 
 def diamonds() -> tuple[np.ndarray, np.ndarray]:
@@ -63,8 +75,17 @@ def diamonds() -> tuple[np.ndarray, np.ndarray]:
 
 def _features(row: dict[str, str]) -> tuple[float, float, float, float]:
     """Weight counts most, then clarity and colour, as jewellers price them."""
-    clarity, colour, cut = CLARITIES.index(row["clarity"]), COLOURS.index(row["color"]), CUTS.index(row["cut"])
-    return float(np.log2(float(row["carat"]))) / 2.5, (clarity / 7 - 0.5), (colour / 6 - 0.5) * 0.7, (cut / 4 - 0.5) * 0.2
+    clarity, colour, cut = (
+        CLARITIES.index(row["clarity"]),
+        COLOURS.index(row["color"]),
+        CUTS.index(row["cut"]),
+    )
+    return (
+        float(np.log2(float(row["carat"]))) / 2.5,
+        (clarity / 7 - 0.5),
+        (colour / 6 - 0.5) * 0.7,
+        (cut / 4 - 0.5) * 0.2,
+    )
 
 
 def export(path: Path) -> None:
@@ -116,23 +137,38 @@ def lines(repeats: int) -> Iterator[str]:
             labels = answered(mechanism, voters)
             known = labels >= 0
             found.append((float(known.mean()), errors(SCALE.values(labels[known]), truth[known])))
-        cost = certified_epsilon(Plan(99.0, DELTA, (Slot(mechanism.fields(), mechanism.releases(QUERIES, QUERIES)),)))
+        cost = certified_epsilon(
+            Plan(99.0, DELTA, (Slot(mechanism.fields(), mechanism.releases(QUERIES, QUERIES)),))
+        )
         name = "mean" if isinstance(mechanism, PrivateKnnMean) else "median"
-        yield _line(name + (", screened" if mechanism.threshold is not None else ""), f"{round_up(cost):.3f}", found)
+        yield _line(
+            name + (", screened" if mechanism.threshold is not None else ""),
+            f"{round_up(cost):.3f}",
+            found,
+        )
 
 
 def _line(name: str, epsilon: str, found: list[tuple[float, dict[str, float] | None]]) -> str:
     """Means over the repeats."""
-    scores = [np.mean([scores[error] for _, scores in found if scores is not None]) for error in ("rmse", "mae", "r2")]
+    scores = [
+        np.mean([scores[error] for _, scores in found if scores is not None])
+        for error in ("rmse", "mae", "r2")
+    ]
     return (
-        f"| {name} | {epsilon} | {np.mean([share for share, _ in found]):.0%} | " + " | ".join(f"{s:.3f}" for s in scores) + " |"
+        f"| {name} | {epsilon} | {np.mean([share for share, _ in found]):.0%} | "
+        + " | ".join(f"{s:.3f}" for s in scores)
+        + " |"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--export", type=Path, help="npz file to write instead")
-    parser.add_argument("--repeats", type=int, default=5, help="sets of queries, each with fresh draws, a count")
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="sets of queries, each with fresh draws, a count"
+    )
     options = parser.parse_args()
     if options.export is not None:
         export(options.export)

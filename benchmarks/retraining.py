@@ -11,7 +11,6 @@ rate is the best for the query set itself, in its favour. Seconds are CPU time. 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 import warnings
@@ -20,32 +19,34 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import image_features
 import numpy as np
+from figures import DASHED, PALETTE, SOLID, picture
+from image_features import Scaling, public_scaling
+from ind_knn_accuracy import KERNELS, Split, choose_ind_knn, described, ind_plan
+from kept import kept
+from linear_sgd import CLASSES, DELTA, RATES, train
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-
-import image_features  # noqa: E402
-from figures import DASHED, PALETTE, SOLID, picture  # noqa: E402
-from image_features import Scaling, public_scaling  # noqa: E402
-from ind_knn_accuracy import KERNELS, Split, choose_ind_knn, described, ind_plan  # noqa: E402
-from kept import kept  # noqa: E402
-from linear_sgd import CLASSES, DELTA, RATES, train  # noqa: E402
-
-from teacher.mechanisms.ind_knn import IndKnn  # noqa: E402
-from teacher.privacy.accountant import certified_epsilon  # noqa: E402
-from teacher.privacy.accounts import FULL  # noqa: E402
-from teacher.privacy.ledger import Ledger  # noqa: E402
-from teacher.privacy.noise import SystemEntropy  # noqa: E402
-from teacher.records import Records  # noqa: E402
-from teacher.teacher import Teacher  # noqa: E402
-from wall.messages import ExtractorSpec, Queries  # noqa: E402
+from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.ledger.individual_budgets import FULL
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.messages import (
+    ExtractorSpec,
+    Queries,
+)
 
 LONG_STREAM = 100_000  # queries of Figure 3a
 INTERVALS = (10, 30, 100, 300, 1000, 3000, 10_000)  # queries between updates, Figure 3a
 MOVED = 100  # records that leave, and that join, at an update
 
 
-def stream(private: Split, queries: Split, mechanism: IndKnn, epsilon: float, every: int) -> dict[str, Any]:
+def stream(
+    private: Split, queries: Split, mechanism: IndKnn, epsilon: float, every: int
+) -> dict[str, Any]:
     """Ask ``queries`` of a teacher whose records change after ``every`` of them; CPU seconds, and what it was right about.
 
     ``spent``: median share of a record's budget, after each part. For the custodian alone: it is a function of private rows.
@@ -57,8 +58,12 @@ def stream(private: Split, queries: Split, mechanism: IndKnn, epsilon: float, ev
     first, right, seconds, spent = rows - updates * MOVED, 0, {"answers": 0.0, "updates": 0.0}, []
     with tempfile.TemporaryDirectory() as folder:
         plan = ind_plan(mechanism, epsilon)
-        ledger = Ledger.create(Path(folder) / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False)
-        teacher = Teacher(lambda: part(everybody, 0, first), ledger, Path(folder), CLASSES, SystemEntropy())
+        ledger = Ledger.create(
+            Path(folder) / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False
+        )
+        teacher = Teacher(
+            lambda: part(everybody, 0, first), ledger, Path(folder), CLASSES, SystemEntropy()
+        )
         teacher.use_extractor(spec)
         for number, start in enumerate(range(0, len(queries.labels), every)):
             asked = queries.part(start, every)
@@ -74,7 +79,10 @@ def stream(private: Split, queries: Split, mechanism: IndKnn, epsilon: float, ev
                 teacher.add(part(everybody, first + number * MOVED, MOVED))
                 seconds["updates"] += time.process_time() - began
         ledger.close()
-    shares = {"query": seconds["answers"] / len(queries.labels), "update": seconds["updates"] / max(1, updates)}
+    shares = {
+        "query": seconds["answers"] / len(queries.labels),
+        "update": seconds["updates"] / max(1, updates),
+    }
     return {"right": right / len(queries.labels), "seconds": shares, "spent": spent}
 
 
@@ -102,18 +110,35 @@ def composed(noise: float, sampling: float, steps: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cache", type=Path, required=True, help="folder with the features")
-    parser.add_argument("--results", type=Path, help="folder that keeps what was measured with these options")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "figures", help="folder of the pictures")
+    parser.add_argument(
+        "--results", type=Path, help="folder that keeps what was measured with these options"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(__file__).parents[1] / "docs" / "figures",
+        help="folder of the pictures",
+    )
     parser.add_argument("--private", type=int, default=50_000)
     parser.add_argument("--validation", type=int, default=5000)
     parser.add_argument("--queries", type=int, default=2000)
     parser.add_argument("--every", type=int, default=200, help="queries between two updates")
     parser.add_argument("--epsilon", type=float, default=2.0, help="of Ind-KNN")
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.5, 1.0], help="of one training of NoisySGD")
+    parser.add_argument(
+        "--epsilons",
+        type=float,
+        nargs="+",
+        default=[0.1, 0.5, 1.0],
+        help="of one training of NoisySGD",
+    )
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--whiten", type=int, default=0, help="principal axes of the public rows, a count; 0: none")
+    parser.add_argument(
+        "--whiten", type=int, default=0, help="principal axes of the public rows, a count; 0: none"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of the rehearsals and of NoisySGD")
     options = parser.parse_args()
@@ -126,35 +151,54 @@ def main() -> None:
 def report(options: argparse.Namespace, scaling: Scaling) -> None:
     """Choose on public rows, ask, train, print, draw."""
     private = Split(*image_features.read(options.cache, "train", scaling, options.private))
-    public = Split(*image_features.read(options.cache, "test", scaling, options.validation + options.queries))
-    validation, queries = public.part(0, options.validation), public.part(options.validation, options.queries)
+    public = Split(
+        *image_features.read(options.cache, "test", scaling, options.validation + options.queries)
+    )
+    validation, queries = (
+        public.part(0, options.validation),
+        public.part(options.validation, options.queries),
+    )
 
     def choice() -> dict[str, object]:
         asked = [options.epsilon], options.queries
-        trials = choose_ind_knn(KERNELS, validation, options.private, scaling.scale, *asked, seed=options.seed)
+        trials = choose_ind_knn(
+            KERNELS, validation, options.private, scaling.scale, *asked, seed=options.seed
+        )
         return trials[0].mechanism.fields()
 
     mechanism = IndKnn(**kept(options.results, "choice", choice))
     hashed = replace(mechanism, tables=30, bits=8)
     living = {
-        name: kept(options.results, name, lambda m=m: stream(private, queries, m, options.epsilon, options.every))
+        name: kept(
+            options.results,
+            name,
+            lambda m=m: stream(private, queries, m, options.epsilon, options.every),
+        )
         for name, m in (("Ind-KNN", mechanism), ("Ind-KNN-Hash 30 x 8", hashed))
     }
     sgd = trainings(options, private, queries)
-    print(f"{options.private:,} private, {options.queries:,} queries, an update every {options.every}, delta {DELTA}")
-    print(f"Ind-KNN: {described(mechanism)}, sigma_label {mechanism.sigma_label}, sigma_count {mechanism.sigma_count}")
+    print(
+        f"{options.private:,} private, {options.queries:,} queries, an update every {options.every}, delta {DELTA}"
+    )
+    print(
+        f"Ind-KNN: {described(mechanism)}, sigma_label {mechanism.sigma_label}, sigma_count {mechanism.sigma_count}"
+    )
     print_table(options, living, sgd)
     draw_seconds(options.out / "retraining_seconds.svg", living, sgd)
     draw_epsilon(options.out / "retraining_epsilon.svg", options, living["Ind-KNN"], mechanism, sgd)
 
 
-def trainings(options: argparse.Namespace, private: Split, queries: Split) -> dict[float, dict[str, Any]]:
+def trainings(
+    options: argparse.Namespace, private: Split, queries: Split
+) -> dict[float, dict[str, Any]]:
     """By epsilon of one training, at the learning rate that is best at the middle one."""
 
     def trained(epsilon: float, rate: float) -> dict[str, Any]:
         name = f"sgd epsilon {epsilon:g} rate {rate:g}"
         found: dict[str, Any] = kept(
-            options.results, name, lambda: train(private, [queries], epsilon, rate, options.epochs, options.seed)
+            options.results,
+            name,
+            lambda: train(private, [queries], epsilon, rate, options.epochs, options.seed),
         )
         return found
 
@@ -164,21 +208,36 @@ def trainings(options: argparse.Namespace, private: Split, queries: Split) -> di
     return {epsilon: trained(epsilon, rate) for epsilon in options.epsilons}
 
 
-def print_table(options: argparse.Namespace, living: dict[str, Any], sgd: dict[float, dict[str, Any]]) -> None:
+def print_table(
+    options: argparse.Namespace, living: dict[str, Any], sgd: dict[float, dict[str, Any]]
+) -> None:
     """What every method is right about, its CPU time a query, and its epsilon for one data set and with all updates."""
     updates = -(-options.queries // options.every)
-    print(f"| method | % right | CPU ms a query | with {updates} data sets | epsilon | with {updates} data sets |")
+    print(
+        f"| method | % right | CPU ms a query | with {updates} data sets | epsilon | with {updates} data sets |"
+    )
     print("|---|---|---|---|---|---|")
     for name, found in living.items():
-        query, update = found["seconds"]["query"], found["seconds"]["update"] * (updates - 1) / options.queries
+        query, update = (
+            found["seconds"]["query"],
+            found["seconds"]["update"] * (updates - 1) / options.queries,
+        )
         epsilon = f"{options.epsilon:g} | {options.epsilon:g}"
-        print(f"| {name} | {100 * found['right']:.1f} | {1000 * query:.2f} | {1000 * (query + update):.2f} | {epsilon} |")
+        print(
+            f"| {name} | {100 * found['right']:.1f} | {1000 * query:.2f} | {1000 * (query + update):.2f} | {epsilon} |"
+        )
     for found in sgd.values():
-        once, often = ((n * found["seconds"] / options.queries + found["predict"]) for n in (1, updates))
+        once, often = (
+            (n * found["seconds"] / options.queries + found["predict"]) for n in (1, updates)
+        )
         epsilon = f"{together(found, 1):.2f} | {together(found, updates):.2f}"
-        print(f"| NoisySGD | {100 * found['right'][0]:.1f} | {1000 * once:.2f} | {1000 * often:.2f} | {epsilon} |")
+        print(
+            f"| NoisySGD | {100 * found['right'][0]:.1f} | {1000 * once:.2f} | {1000 * often:.2f} | {epsilon} |"
+        )
     seconds = living["Ind-KNN"]["seconds"]["update"], next(iter(sgd.values()))["seconds"]
-    print(f"an update: Ind-KNN {seconds[0]:.2f} s (with {2 * MOVED} records), NoisySGD {seconds[1]:.1f} s")
+    print(
+        f"an update: Ind-KNN {seconds[0]:.2f} s (with {2 * MOVED} records), NoisySGD {seconds[1]:.1f} s"
+    )
 
 
 def draw_seconds(path: Path, living: dict[str, Any], sgd: dict[float, dict[str, Any]]) -> None:
@@ -191,12 +250,28 @@ def draw_seconds(path: Path, living: dict[str, Any], sgd: dict[float, dict[str, 
             axes.plot(every, each, color=color, marker="o", label=name)
         found = next(iter(sgd.values()))
         each = found["seconds"] * np.maximum(1, updates) / LONG_STREAM + found["predict"]
-        axes.plot(every, each, color=PALETTE[4], linestyle=DASHED, marker="s", label="Linear NoisySGD, trained again")
-        axes.set(xscale="log", yscale="log", xlabel="queries between two updates", ylabel="CPU seconds a query")
+        axes.plot(
+            every,
+            each,
+            color=PALETTE[4],
+            linestyle=DASHED,
+            marker="s",
+            label="Linear NoisySGD, trained again",
+        )
+        axes.set(
+            xscale="log",
+            yscale="log",
+            xlabel="queries between two updates",
+            ylabel="CPU seconds a query",
+        )
 
 
 def draw_epsilon(
-    path: Path, options: argparse.Namespace, living: dict[str, Any], mechanism: IndKnn, sgd: dict[float, dict[str, Any]]
+    path: Path,
+    options: argparse.Namespace,
+    living: dict[str, Any],
+    mechanism: IndKnn,
+    sgd: dict[float, dict[str, Any]],
 ) -> None:
     """Figure 3b: epsilon as the stream goes on. The median record's is not releasable."""
     ends = np.minimum(np.arange(1, len(living["spent"]) + 1) * options.every, options.queries)
@@ -205,12 +280,25 @@ def draw_epsilon(
         assert mechanism.rho is not None
         rho = max(1e-9, share * mechanism.rho)
         median.append(
-            certified_epsilon(ind_plan(replace(mechanism, rho=rho, sigma_count=max(1e5, mechanism.sigma_count or 0)), 1e6))
+            certified_epsilon(
+                ind_plan(
+                    replace(mechanism, rho=rho, sigma_count=max(1e5, mechanism.sigma_count or 0)),
+                    1e6,
+                )
+            )
         )
     with picture(path, legend_columns=2) as (axes,):
         right = f"{100 * living['right']:.1f}% right"
-        axes.plot([0, options.queries], [options.epsilon] * 2, color=PALETTE[0], label=f"Ind-KNN, {right}")
-        axes.plot([0, *ends], median, color=PALETTE[0], linestyle=":", label="its median record: CUSTODIAN ONLY, not releasable")
+        axes.plot(
+            [0, options.queries], [options.epsilon] * 2, color=PALETTE[0], label=f"Ind-KNN, {right}"
+        )
+        axes.plot(
+            [0, *ends],
+            median,
+            color=PALETTE[0],
+            linestyle=":",
+            label="its median record: CUSTODIAN ONLY, not releasable",
+        )
         for found, color in zip(sgd.values(), PALETTE[1:], strict=False):
             for every, line in ((options.every, SOLID), (2 * options.every, DASHED)):
                 starts = np.arange(0, options.queries, every)
@@ -218,8 +306,20 @@ def draw_epsilon(
                 name = f"NoisySGD, {100 * found['right'][0]:.1f}% right" + (
                     f", again every {every}" if line == SOLID else f", {every}"
                 )
-                axes.step([*starts, options.queries], [*spent, spent[-1]], where="post", color=color, linestyle=line, label=name)
-        axes.set(xlabel="queries answered", ylabel=f"epsilon at delta = {DELTA:g}", xlim=(0, options.queries), ylim=(0, None))
+                axes.step(
+                    [*starts, options.queries],
+                    [*spent, spent[-1]],
+                    where="post",
+                    color=color,
+                    linestyle=line,
+                    label=name,
+                )
+        axes.set(
+            xlabel="queries answered",
+            ylabel=f"epsilon at delta = {DELTA:g}",
+            xlim=(0, options.queries),
+            ylim=(0, None),
+        )
 
 
 if __name__ == "__main__":

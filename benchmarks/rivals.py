@@ -12,23 +12,24 @@ covers (docs/privacy.md, "Baselines"). Trees and depths were chosen by accuracy,
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from radius import Fold, accuracies, draw, folds, plain, plot, table, typical_radius
+from tables import TABLES
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-
-from radius import Fold, accuracies, draw, folds, plain, plot, table, typical_radius  # noqa: E402
-from tables import TABLES  # noqa: E402
-
-from teacher.baselines.config import DpForest, DpLogisticRegression, DpNaiveBayes, PrivateClassification  # noqa: E402
-from teacher.baselines.private_classifiers import fit_privately  # noqa: E402
-from teacher.mechanisms.batch import BatchMechanism  # noqa: E402
-from teacher.mechanisms.batch_knn import BatchKnn  # noqa: E402
-from teacher.mechanisms.electorate import Electorate  # noqa: E402
-from teacher.mechanisms.radius import RadiusNeighbours  # noqa: E402
+from labelwall.teacher.baselines.config import (
+    DpForest,
+    DpLogisticRegression,
+    DpNaiveBayes,
+    PrivateClassification,
+)
+from labelwall.teacher.baselines.private_classifiers import fit_privately
+from labelwall.teacher.mechanisms.batch.base import BatchMechanism
+from labelwall.teacher.mechanisms.batch.knn import BatchKnn
+from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.voters import Electorate
 
 EPSILONS = (0.5, 1.0, 2.0)
 QUERIES = 100
@@ -50,8 +51,12 @@ def trained(config: PrivateClassification, epsilon: float) -> Answer:
     """A classifier fitted anew on the records for each batch."""
 
     def answer(voters: Electorate) -> np.ndarray:
-        rows, queries = (features.astype(np.float64) / 63 for features in (voters.index.features, voters.queries))
-        return fit_privately(config, rows, voters.labels, num_classes=voters.num_classes, epsilon=epsilon).predict(queries)
+        rows, queries = (
+            features.astype(np.float64) / 63 for features in (voters.index.features, voters.queries)
+        )
+        return fit_privately(
+            config, rows, voters.labels, num_classes=voters.num_classes, epsilon=epsilon
+        ).predict(queries)
 
     return answer
 
@@ -83,7 +88,9 @@ def measure(made: list[Fold]) -> dict[str, list[tuple[float, float]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("dmkd17"), help="folder for the plot")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

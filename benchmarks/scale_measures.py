@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-
-from scale_model import LIST, asked_for  # noqa: E402
+from scale_model import LIST, asked_for
 
 K, GAMMA, BATCH, DIMENSIONS = 300, 0.15, 256, 256
 BLOCK, CHECKED = 16_384, 2  # rows made together; queries whose lists are compared with brute force
@@ -28,16 +25,18 @@ ECHOES = (100, 500, LIST)  # entries a query that a worker returns without work
 
 def blocks(rows: int, dimensions: int) -> Iterator[np.ndarray]:
     """int8 [<= BLOCK, d] until there are ``rows``; the same rows whatever their number."""
-    from teacher.features import quantise
+    from labelwall.teacher.features.embedder import quantise
 
     for number in range(-(-rows // BLOCK)):
-        x = np.random.default_rng([7, number]).standard_normal((BLOCK, dimensions), dtype=np.float32)
+        x = np.random.default_rng([7, number]).standard_normal(
+            (BLOCK, dimensions), dtype=np.float32
+        )
         yield quantise(x, (), 16 * math.sqrt(dimensions))[0][: rows - number * BLOCK]
 
 
 def written(folder: Path, rows: int, dimensions: int) -> np.ndarray:
     """The rows, mapped into memory."""
-    from teacher.scale.growing import append, finish, journal, read
+    from labelwall.teacher.shards.growing import append, finish, journal, read
 
     for done, block in enumerate(blocks(rows, dimensions), start=1):
         if journal(folder).done < done:
@@ -48,13 +47,15 @@ def written(folder: Path, rows: int, dimensions: int) -> np.ndarray:
 
 def asked(dimensions: int, count: int, number: int) -> np.ndarray:
     """Other queries each round: int8 [count, d]."""
-    from teacher.features import quantise
+    from labelwall.teacher.features.embedder import quantise
 
     x = np.random.default_rng([8, number]).standard_normal((count, dimensions))
     return quantise(x, (), 16 * math.sqrt(dimensions))[0]
 
 
-def medians(works: dict[str, Callable[[np.ndarray], object]], dimensions: int, batch: int, rounds: int) -> dict[str, float]:
+def medians(
+    works: dict[str, Callable[[np.ndarray], object]], dimensions: int, batch: int, rounds: int
+) -> dict[str, float]:
     """Milliseconds a query of each work, by turns; the first round warms up."""
     taken: dict[str, list[float]] = {name: [] for name in works}
     began = time.perf_counter()
@@ -73,7 +74,7 @@ def medians(works: dict[str, Callable[[np.ndarray], object]], dimensions: int, b
 
 def bare_product(features: np.ndarray) -> Callable[[np.ndarray], None]:
     """All int8 products of a batch, and nothing done with them."""
-    from teacher.gemm import choose_product, minus_twice
+    from labelwall.teacher.search.int8_matmul import choose_product, minus_twice
 
     product, out = choose_product(), np.empty(BATCH * PART, dtype=np.int32)
 
@@ -89,22 +90,32 @@ def bare_product(features: np.ndarray) -> Callable[[np.ndarray], None]:
 def brute_force(features: np.ndarray, query: np.ndarray, m: int) -> np.ndarray:
     """Rows of the m nearest by (squared distance, row), from differences in int64."""
     distances = np.concatenate(
-        [((features[s : s + KEPT].astype(np.int64) - query) ** 2).sum(axis=1) for s in range(0, len(features), KEPT)]
+        [
+            ((features[s : s + KEPT].astype(np.int64) - query) ** 2).sum(axis=1)
+            for s in range(0, len(features), KEPT)
+        ]
     )
     return np.argsort(distances, kind="stable")[:m]
 
 
-def one_size(folder: Path, rows: int, dimensions: int, batch: int, rounds: int, threads: int) -> dict[str, float]:
+def one_size(
+    folder: Path, rows: int, dimensions: int, batch: int, rounds: int, threads: int
+) -> dict[str, float]:
     """Search beside bare product; peak memory beyond the features, bytes; whether lists are right."""
     import torch
 
     torch.set_num_threads(threads)
-    from teacher.neighbors import ExactIndex
-    from teacher.votes import prefix_length
+    from labelwall.teacher.search.cpu import ExactIndex
+    from labelwall.teacher.search.poisson_sampling import prefix_length
 
     m, features = prefix_length(K, GAMMA), written(folder, rows, dimensions)
     index = ExactIndex(features, np.arange(rows))
-    found = medians({"search": lambda q: index.prefix(q, m), "product": bare_product(features)}, dimensions, batch, rounds)
+    found = medians(
+        {"search": lambda q: index.prefix(q, m), "product": bare_product(features)},
+        dimensions,
+        batch,
+        rounds,
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     checked = asked(dimensions, CHECKED, 10_000)
     right = [
@@ -114,18 +125,20 @@ def one_size(folder: Path, rows: int, dimensions: int, batch: int, rounds: int, 
     return {**found, "beyond": peak - features.nbytes, "right": float(all(right))}
 
 
-def sharded(folder: Path, rows: int, dimensions: int, shards: int, backend: str, rounds: int, threads: int) -> dict[str, float]:
+def sharded(
+    folder: Path, rows: int, dimensions: int, shards: int, backend: str, rounds: int, threads: int
+) -> dict[str, float]:
     """One index beside shards over the same rows, in this process or in Ray workers of a thread each."""
     import torch
 
     torch.set_num_threads(threads)
-    from teacher.features import Embedder
-    from teacher.neighbors import ExactIndex
-    from teacher.records import Records
-    from teacher.scale.config import ScaleConfig
-    from teacher.scale.shards import Shards
-    from teacher.votes import prefix_length
-    from wall.messages import ExtractorSpec
+    from labelwall.teacher.features.embedder import Embedder
+    from labelwall.teacher.records.sources import Records
+    from labelwall.teacher.search.cpu import ExactIndex
+    from labelwall.teacher.search.poisson_sampling import prefix_length
+    from labelwall.teacher.shards.config import ScaleConfig
+    from labelwall.teacher.shards.shards import Shards
+    from labelwall.wall.messages import ExtractorSpec
 
     def stream(size: int, start: int) -> Iterator[tuple[int, int, Records]]:
         for number, block in enumerate(blocks(rows, dimensions)):
@@ -139,7 +152,10 @@ def sharded(folder: Path, rows: int, dimensions: int, shards: int, backend: str,
     made = Shards(folder, scale, stream, (dimensions,))
     made.open(lambda *_: None)
     over = made.index(spec, None, BATCH, lambda *_: None)
-    embedded = [Embedder(spec, probe=None).embed(block.astype(np.float32))[0] for block in blocks(rows, dimensions)]
+    embedded = [
+        Embedder(spec, probe=None).embed(block.astype(np.float32))[0]
+        for block in blocks(rows, dimensions)
+    ]
     index, m = ExactIndex(np.concatenate(embedded), np.arange(rows)), prefix_length(K, GAMMA)
     queries = asked(dimensions, 16, 10_000)
     same = np.array_equal(over.ids[over.prefix(queries, m)], index.prefix(queries, m))
@@ -155,13 +171,18 @@ class FixedPool:
         self._rows = rows
 
     def ask(self, requests: Sequence[Any]) -> list[Any]:
-        from teacher.scale.requests import Held
+        from labelwall.teacher.shards.requests import Held
 
         if isinstance(requests[0], Held):
-            return [(np.sort(ids), np.zeros(len(ids), dtype=np.int64), DIMENSIONS) for ids in self._ids]
+            return [
+                (np.sort(ids), np.zeros(len(ids), dtype=np.int64), DIMENSIONS) for ids in self._ids
+            ]
         found = []
         for number, (request, ids) in enumerate(zip(requests, self._ids, strict=True)):
-            rng, shape = np.random.default_rng(number), (len(request.queries), min(request.m, len(ids)))
+            rng, shape = (
+                np.random.default_rng(number),
+                (len(request.queries), min(request.m, len(ids))),
+            )
             rows = rng.integers(0, len(ids), shape).astype(np.int32)
             found.append((rows, np.sort(rng.integers(0, 1 << 20, shape), axis=1).astype(np.int32)))
         return found
@@ -169,13 +190,16 @@ class FixedPool:
 
 def merging(folder: Path, shards: int, rounds: int, threads: int) -> dict[str, float]:
     """Milliseconds for an entry that the process that answers merges: a sharded index's time less that of making its lists."""
-    from teacher.scale.index import ShardedIndex
-    from teacher.scale.requests import NearestOf
+    from labelwall.teacher.shards.index import ShardedIndex
+    from labelwall.teacher.shards.requests import NearestOf
 
     rows = 100_000
     pool = FixedPool(shards, rows)
     over, width = ShardedIndex(pool, shards, ""), asked_for(shards)
-    made = {"all": lambda q: over.prefix(q, LIST), "lists": lambda q: pool.ask([NearestOf("", q, width)] * shards)}
+    made = {
+        "all": lambda q: over.prefix(q, LIST),
+        "lists": lambda q: pool.ask([NearestOf("", q, width)] * shards),
+    }
     found = medians(made, DIMENSIONS, 16, rounds)
     return {"entry": (found["all"] - found["lists"]) / (shards * width)}
 
@@ -194,8 +218,8 @@ class Echo:
 
 def echoed(folder: Path, rounds: int, threads: int) -> dict[str, float]:
     """Milliseconds a batch of one Ray worker that does nothing, by entries a query that it returns."""
-    from teacher.scale.config import ScaleConfig
-    from teacher.scale.pools import RayPool
+    from labelwall.teacher.shards.config import ScaleConfig
+    from labelwall.teacher.shards.pools import RayPool
 
     folder.mkdir(parents=True)
     pool = RayPool([folder], ScaleConfig(backend="ray", shards=1))

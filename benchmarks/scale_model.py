@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SEARCH_DIMENSIONS, LIST = 256, 2513  # of the measured rows; entries of a list for k = 300 at gamma = 0.15
+SEARCH_DIMENSIONS, LIST = (
+    256,
+    2513,
+)  # of the measured rows; entries of a list for k = 300 at gamma = 0.15
 
 
 @dataclass(frozen=True)
@@ -24,23 +27,29 @@ class Constants:
     merged: float
 
 
-def fitted(times: dict[int, float], echoes: dict[int, float], batch: int, merged: float) -> Constants:
+def fitted(
+    times: dict[int, float], echoes: dict[int, float], batch: int, merged: float
+) -> Constants:
     """``times``: {records: ms a query of one thread}; ``echoes``: {entries a query: ms a batch of a worker that does no work}."""
     rows, took = np.array(sorted(times), dtype=float), np.array([times[n] for n in sorted(times)])
     # Relative errors, so that the small sizes, where the list decides, count as much as the large ones.
     terms = np.stack([rows, np.full(len(rows), LIST)], axis=1) / took[:, None]
     pair, entry = np.maximum(np.linalg.lstsq(terms, np.ones(len(rows)), rcond=None)[0], 0.0)
     returned, request = np.polyfit([batch * width for width in echoes], list(echoes.values()), 1)
-    return Constants(float(pair), float(entry), max(0.0, float(request)), max(0.0, float(returned)), merged)
+    return Constants(
+        float(pair), float(entry), max(0.0, float(request)), max(0.0, float(returned)), merged
+    )
 
 
 def asked_for(shards: int) -> int:
-    """Entries of a list that each of equal shards is asked for: its share and six deviations more (teacher/scale/index.py)."""
+    """Entries of a list that each of equal shards is asked for: its share and six deviations more (teacher/shards/index.py)."""
     share = LIST / shards
     return LIST if shards == 1 else min(LIST, math.ceil(share + 6 * math.sqrt(share) + 8))
 
 
-def cost(constants: Constants, rows: int, shards: int, batch: int, *, threads: int = 1, ray: bool = False) -> dict[str, float]:
+def cost(
+    constants: Constants, rows: int, shards: int, batch: int, *, threads: int = 1, ray: bool = False
+) -> dict[str, float]:
     """Milliseconds a query by part: shards in one process, one by one, or each in a Ray worker of so many ``threads``."""
     c, width = constants, asked_for(shards)
     search = (c.pair * rows / shards + c.entry * width) / threads
@@ -57,4 +66,7 @@ def bytes_a_query(shards: int) -> int:
 
 def memory(rows: int, machines: int) -> dict[str, float]:
     """GiB: of a machine, features and 28 bytes of index a record; of the process that answers, 24 bytes a record."""
-    return {"a machine": rows / machines * (SEARCH_DIMENSIONS + 28) / 2**30, "the process that answers": rows * 24 / 2**30}
+    return {
+        "a machine": rows / machines * (SEARCH_DIMENSIONS + 28) / 2**30,
+        "the process that answers": rows * 24 / 2**30,
+    }

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # one library's idle threads must not spin on the next one's cores
+os.environ.setdefault(
+    "OMP_WAIT_POLICY", "PASSIVE"
+)  # one library's idle threads must not spin on the next one's cores
 os.environ.setdefault("KMP_BLOCKTIME", "0")
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,8 +28,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 if TYPE_CHECKING:
     import torch
@@ -57,26 +56,35 @@ def load(folder: str | None, size: int) -> Task:
     if folder is None:
         rows = rng.integers(1, 40, (size + 4096, 1296), dtype=np.int8)
         rows *= rng.integers(0, 4, rows.shape, dtype=np.int8) == 0
-        return Task(f"synthetic rows, {size:,} x 1,296", rows[:size], rng.integers(0, CLASSES, size), rows[size:])
+        return Task(
+            f"synthetic rows, {size:,} x 1,296",
+            rows[:size],
+            rng.integers(0, CLASSES, size),
+            rows[size:],
+        )
     from torchvision.datasets import MNIST
 
-    from teacher.features import Embedder
-    from wall.messages import ExtractorSpec
+    from labelwall.teacher.features.embedder import Embedder
+    from labelwall.wall.messages import ExtractorSpec
 
     hog = Embedder(ExtractorSpec("hog", (28, 28, 1), CLASSES), probe=None, workers=2)
     train, test = MNIST(folder, train=True), MNIST(folder, train=False)
     records, queries = (hog.embed(part.data.numpy()[..., None])[0] for part in (train, test))
-    return Task(f"MNIST HOG, {size:,} x 1,296", records[:size], train.targets.numpy()[:size], queries)
+    return Task(
+        f"MNIST HOG, {size:,} x 1,296", records[:size], train.targets.numpy()[:size], queries
+    )
 
 
-def methods(task: Task, threads: int, device: torch.device, workplace: Path) -> dict[str, Callable[[np.ndarray], int]]:
+def methods(
+    task: Task, threads: int, device: torch.device, workplace: Path
+) -> dict[str, Callable[[np.ndarray], int]]:
     """Each takes a batch of queries (int8 [b, d]) and returns how many of them it worked on."""
     import faiss
     import torch
     from sklearn.neighbors import NearestNeighbors
 
-    from teacher.device_index import index_on
-    from teacher.votes import prefix_length
+    from labelwall.teacher.search.gpu import index_on
+    from labelwall.teacher.search.poisson_sampling import prefix_length
 
     faiss.omp_set_num_threads(threads)
     torch.set_num_threads(threads)
@@ -100,7 +108,9 @@ def methods(task: Task, threads: int, device: torch.device, workplace: Path) -> 
         return len(batch)
 
     def run_torch(batch: np.ndarray) -> int:
-        torch.topk(norms - 2 * torch.from_numpy(batch.astype(np.float32)) @ tensor.T, K, largest=False)
+        torch.topk(
+            norms - 2 * torch.from_numpy(batch.astype(np.float32)) @ tensor.T, K, largest=False
+        )
         return len(batch)
 
     def run_loop(batch: np.ndarray) -> int:
@@ -127,18 +137,22 @@ def published_loop(records: np.ndarray, queries: np.ndarray) -> int:
 
 def path(task: Task, device: torch.device, workplace: Path) -> Callable[[np.ndarray], int]:
     """Charge, sample and screen, record; charge, sample and vote, record. Every query takes both stages, the dearest case."""
-    from teacher.device_index import index_on
-    from teacher.mechanisms.electorate import Electorate
-    from teacher.mechanisms.private_knn import PrivateKnn
-    from teacher.privacy.ledger import Ledger
-    from teacher.privacy.noise import SystemEntropy
-    from teacher.privacy.plan import Plan, Slot
+    from labelwall.teacher.accounting.plan import Plan, Slot
+    from labelwall.teacher.ledger.ledger import Ledger
+    from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+    from labelwall.teacher.mechanisms.voters import Electorate
+    from labelwall.teacher.noise.entropy import SystemEntropy
+    from labelwall.teacher.search.gpu import index_on
 
     mechanism, entropy, asked = PrivateKnn(k=K, sampling_probability=GAMMA), SystemEntropy(), 0
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(10**6, 10**6)),))
-    ledger = Ledger.create(workplace / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False)
+    ledger = Ledger.create(
+        workplace / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False
+    )
     ledger.use_extractor("0" * 64, {})
-    index = index_on(device, task.records, np.arange(len(task.records)))  # its own: a batch searched before would be free
+    index = index_on(
+        device, task.records, np.arange(len(task.records))
+    )  # its own: a batch searched before would be free
 
     def run_path(batch: np.ndarray) -> int:
         nonlocal asked
@@ -182,16 +196,23 @@ def compare(
             if number:
                 times[name].append(taken)
     base = np.array(times[FAISS])
-    return {name: (float(1 / np.median(t)), float(np.median(base / np.array(t)))) for name, t in times.items()}
+    return {
+        name: (float(1 / np.median(t)), float(np.median(base / np.array(t))))
+        for name, t in times.items()
+    }
 
 
 def shares(task: Task, device: torch.device, workplace: Path, rounds: int) -> dict[str, float]:
     """Milliseconds a query, medians at batch 256, of the parts of the path."""
-    from teacher.device_index import index_on
-    from teacher.privacy.noise import SystemEntropy
-    from teacher.votes import prefix_length, sampled_votes
+    from labelwall.teacher.noise.entropy import SystemEntropy
+    from labelwall.teacher.search.gpu import index_on
+    from labelwall.teacher.search.poisson_sampling import prefix_length, sampled_votes
 
-    index, entropy, keys = index_on(device, task.records, np.arange(len(task.records))), SystemEntropy(), ["q"] * 256
+    index, entropy, keys = (
+        index_on(device, task.records, np.arange(len(task.records))),
+        SystemEntropy(),
+        ["q"] * 256,
+    )
     whole = path(task, device, workplace)
 
     def votes(batch: np.ndarray) -> None:
@@ -235,15 +256,19 @@ def shares(task: Task, device: torch.device, workplace: Path, rounds: int) -> di
         "sampling and votes, twice": middle["sampling"],
         "noise": middle["noise"],
     }
-    return {**parts, "ledger and the rest": middle["path"] - sum(parts.values()), "all": middle["path"]}
+    return {
+        **parts,
+        "ledger and the rest": middle["path"] - sum(parts.values()),
+        "all": middle["path"],
+    }
 
 
 def product_alone(task: Task, device: torch.device) -> Callable[[np.ndarray], object]:
     """All products of a batch, of 32 queries or more, and nothing else."""
     import torch
 
-    from teacher.device import aligned, product_on
-    from teacher.gemm import choose_product, minus_twice
+    from labelwall.teacher.search.devices import aligned, product_on
+    from labelwall.teacher.search.int8_matmul import choose_product, minus_twice
 
     if device.type == "cpu":
         chosen, out = choose_product(), np.empty((256, len(task.records)), dtype=np.int32)
@@ -262,7 +287,12 @@ def product_alone(task: Task, device: torch.device) -> Callable[[np.ndarray], ob
     return run
 
 
-def reached(task: Task, results: dict[int, dict[str, tuple[float, float]]], limits: Limits, device: torch.device) -> list[str]:
+def reached(
+    task: Task,
+    results: dict[int, dict[str, tuple[float, float]]],
+    limits: Limits,
+    device: torch.device,
+) -> list[str]:
     """How much of the device's limit the search reaches, by batch, as lines of Markdown."""
     lines = [
         f"The limit of this device ({device.type}), measured before: {limits.operations / 1e12:.2f} 10^12 operations a second in "
@@ -274,7 +304,9 @@ def reached(task: Task, results: dict[int, dict[str, tuple[float, float]]], limi
     for size, rates in results.items():
         least, bound = limits.least(size, *task.records.shape)
         least, taken = least / size, 1 / rates[OURS][0]
-        lines.append(f"| {size} | {1e3 * least:.4f} | {1e3 * taken:.4f} | {100 * least / taken:.0f}% | {bound} |")
+        lines.append(
+            f"| {size} | {1e3 * least:.4f} | {1e3 * taken:.4f} | {100 * least / taken:.0f}% | {bound} |"
+        )
     return lines
 
 
@@ -295,27 +327,46 @@ def table(
         "|---" * (len(sizes) + 1) + "|",
     ]
     for name in results[sizes[0]]:
-        cells = [f"{rate:,.0f} ({ratio:.2f}x)" for rate, ratio in (results[size][name] for size in sizes)]
+        cells = [
+            f"{rate:,.0f} ({ratio:.2f}x)" for rate, ratio in (results[size][name] for size in sizes)
+        ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    lines += ["", "Parts of the path at batch 256:", "", "| part | ms a query | share |", "|---|---|---|"]
-    lines += [f"| {name} | {ms:.3f} | {100 * ms / parts['all']:.0f}% |" for name, ms in parts.items()]
+    lines += [
+        "",
+        "Parts of the path at batch 256:",
+        "",
+        "| part | ms a query | share |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {name} | {ms:.3f} | {100 * ms / parts['all']:.0f}% |" for name, ms in parts.items()
+    ]
     return "\n".join([*lines, "", *shares_of_limit]) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help="folder with MNIST in torchvision's layout; synthetic rows where it is not given")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data",
+        help="folder with MNIST in torchvision's layout; synthetic rows where it is not given",
+    )
     parser.add_argument("--records", type=int, default=60_000, help="private records, a count")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="where our own methods search: cpu or cuda")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 256], help="queries a batch")
-    parser.add_argument("--out", type=Path, help="file for the table (Markdown); printed in any case")
+    parser.add_argument(
+        "--batches", type=int, nargs="+", default=[1, 16, 256], help="queries a batch"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="file for the table (Markdown); printed in any case"
+    )
     options = parser.parse_args()
     import torch
     from limits import limits_of
 
-    from teacher.device import device_of
+    from labelwall.teacher.search.devices import device_of
 
     torch.set_num_threads(options.threads)
     task, device = load(options.data, options.records), device_of(options.device)
@@ -324,7 +375,14 @@ def main() -> None:
         runners = methods(task, options.threads, device, Path(one))
         results = {size: compare(task, runners, size, options.rounds) for size in options.batches}
         parts = shares(task, device, Path(two), options.rounds)
-    text = table(task, results, parts, reached(task, results, limits, device), options.threads, options.rounds)
+    text = table(
+        task,
+        results,
+        parts,
+        reached(task, results, limits, device),
+        options.threads,
+        options.rounds,
+    )
     print(text)
     if options.out:
         options.out.write_text(text)

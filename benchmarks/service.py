@@ -10,7 +10,6 @@ busy machine slows both; the ratio is the median over the rounds. Every query is
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,24 +20,24 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from teacher.custodian import Custodian, open_custodian
-from teacher.mechanisms.private_knn import PrivateKnn
-from teacher.privacy.audit import audit
-from teacher.privacy.noise import SystemEntropy
-from teacher.privacy.plan import Plan, Slot
-from teacher.records import Records
-from teacher.service.config import ServiceConfig
-from teacher.service.keys import Keys
-from teacher.service.server import address, build_app, listen, server
-from teacher.teacher import Teacher
-from wall.client import RemoteTeacher
-from wall.messages import ExtractorSpec, Queries
-from wall.sources import Task
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.custodian import Custodian, open_custodian
+from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.keys import Keys
+from labelwall.teacher.service.server import address, build_app, listen, server
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.client import RemoteTeacher
+from labelwall.wall.datasets.sources import Task
+from labelwall.wall.messages import ExtractorSpec, Queries
 
 CLASSES, BATCH = 10, 256
-MECHANISM = PrivateKnn(k=300, threshold=30, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15)
+MECHANISM = PrivateKnn(
+    k=300, threshold=30, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15
+)
 CAP = 50_000
 REQUESTS = {1: 64, 16: 16, 256: 8}  # of each analyst, by batch: for p50 and p99
 
@@ -63,7 +62,9 @@ class Setting:
         return rng.standard_normal((n, *self.shape), dtype=np.float32)
 
     def private(self) -> Records:
-        return Records(self.rows(self.records, 0), np.arange(self.records) % CLASSES, np.arange(self.records))
+        return Records(
+            self.rows(self.records, 0), np.arange(self.records) % CLASSES, np.arange(self.records)
+        )
 
 
 def opened(folder: Path) -> Custodian:
@@ -80,7 +81,13 @@ def serve(setting: Setting, folder: Path, pipe: Connection) -> None:
     torch.set_num_threads(setting.threads)
     learned = Task(CLASSES, tuple(map(str, range(CLASSES))), setting.shape)
     custodian, config = opened(folder), ServiceConfig(port=0, requests_per_second=1e6)
-    place = {"config": config, "keys": Keys(folder), "entropy": SystemEntropy(), "certified": None, "probe": None}
+    place = {
+        "config": config,
+        "keys": Keys(folder),
+        "entropy": SystemEntropy(),
+        "certified": None,
+        "probe": None,
+    }
     app = build_app(custodian, setting.private, learned, **place, log=lambda *_, **__: None)
     running = server(app, config)
 
@@ -124,13 +131,17 @@ class Load:
 
         started = time.perf_counter()
         with ThreadPoolExecutor(len(self._clients)) as pool:
-            seconds = [second for found in pool.map(analyst, range(len(self._clients))) for second in found]
+            seconds = [
+                second for found in pool.map(analyst, range(len(self._clients))) for second in found
+            ]
         return len(seconds) * batch / (time.perf_counter() - started), np.array(seconds)
 
 
 def in_process(setting: Setting, folder: Path) -> Teacher:
     custodian = opened(folder)
-    teacher = Teacher(setting.private, custodian.ledger, folder, CLASSES, SystemEntropy(), batch_size=BATCH)
+    teacher = Teacher(
+        setting.private, custodian.ledger, folder, CLASSES, SystemEntropy(), batch_size=BATCH
+    )
     teacher.use_extractor(setting.spec)
     return teacher
 
@@ -157,33 +168,59 @@ def measure(setting: Setting, queries: int, rounds: int) -> None:
         alone(teacher, setting, BATCH, 1)
         load.ask(BATCH * setting.analysts, BATCH)  # both are warm now
         kind = "images, HOG" if len(setting.shape) == 3 else f"vectors of {setting.shape[0]:,}"
-        print(f"{setting.records:,} records, {kind}; {setting.analysts} analysts, {setting.threads} threads")
+        print(
+            f"{setting.records:,} records, {kind}; {setting.analysts} analysts, {setting.threads} threads"
+        )
         pairs = []
         for number in range(rounds):
-            pairs.append((alone(teacher, setting, queries // rounds, 10**6 + number), load.ask(queries // rounds, BATCH)[0]))
+            pairs.append(
+                (
+                    alone(teacher, setting, queries // rounds, 10**6 + number),
+                    load.ask(queries // rounds, BATCH)[0],
+                )
+            )
         ratio = float(np.median([http / local for local, http in pairs]))
         local, http = (float(np.median([pair[side] for pair in pairs])) for side in (0, 1))
-        print(f"  in process {local:8.1f} queries/s   over HTTP {http:8.1f} queries/s   ratio {ratio:.2f}, batch {BATCH}")
+        print(
+            f"  in process {local:8.1f} queries/s   over HTTP {http:8.1f} queries/s   ratio {ratio:.2f}, batch {BATCH}"
+        )
         for batch, requests in REQUESTS.items():
             speed, seconds = load.ask(requests * setting.analysts * batch, batch)
             p50, p99 = (1000 * float(np.quantile(seconds, q)) for q in (0.5, 0.99))
-            print(f"  batch {batch:4}: p50 {p50:8.1f} ms   p99 {p99:8.1f} ms   {speed:8.1f} queries/s   {len(seconds)} requests")
+            print(
+                f"  batch {batch:4}: p50 {p50:8.1f} ms   p99 {p99:8.1f} ms   {speed:8.1f} queries/s   {len(seconds)} requests"
+            )
         ours.send("stop")
         process.join()
         finding = audit(there / "ledger.sqlite")
-        charged = ", ".join(f"{count:,} of at most {CAP:,} {name}" for name, count in finding.charged.items())
-        print(f"  audit: {finding.problems or 'no problem'}; no request failed; {load.asked:,} new queries, charged {charged}")
+        charged = ", ".join(
+            f"{count:,} of at most {CAP:,} {name}" for name, count in finding.charged.items()
+        )
+        print(
+            f"  audit: {finding.problems or 'no problem'}; no request failed; {load.asked:,} new queries, charged {charged}"
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--records", type=int, default=60000, help="private records, a count")
-    parser.add_argument("--dimensions", type=int, default=1296, help="features of a vector, a count")
-    parser.add_argument("--queries", type=int, default=10000, help="queries of the throughput, a count")
+    parser.add_argument(
+        "--dimensions", type=int, default=1296, help="features of a vector, a count"
+    )
+    parser.add_argument(
+        "--queries", type=int, default=10000, help="queries of the throughput, a count"
+    )
     parser.add_argument("--analysts", type=int, default=8, help="callers at once, a count")
     parser.add_argument("--rounds", type=int, default=5, help="turns of the throughput, a count")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of torch, a count")
-    parser.add_argument("--images", type=int, default=2000, help="private images of the second table, a count; 0: no such table")
+    parser.add_argument(
+        "--images",
+        type=int,
+        default=2000,
+        help="private images of the second table, a count; 0: no such table",
+    )
     options = parser.parse_args()
     import torch
 

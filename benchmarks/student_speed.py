@@ -22,19 +22,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))  # also where it is loaded by a test
-
 from student_objectives import FIRST_SEED, Split, released
 
-from student import losses
-from student.config import StudentConfig
-from student.data import Pool, unit_scale
-from student.fit import TrainedStudent
-from student.module import Trainee
-from student.ranks import exact
-from student.train import predict, train
-from wall.backbones import load, standardise
+from labelwall.student import losses
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import Pool, unit_scale
+from labelwall.student.fit import TrainedStudent
+from labelwall.student.module import Trainee
+from labelwall.student.ranks import exact
+from labelwall.student.train import predict, train
+from labelwall.wall.networks.architectures import load, standardise
 
 VARIANTS: dict[str, dict[str, object]] = {
     "float32": {},
@@ -59,7 +56,9 @@ def noted(moments: list[float]) -> Iterator[None]:
     """Notes when each step begins, of trainings in this process."""
     original = Trainee.training_step
 
-    def timed(self: Trainee, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], index: int) -> torch.Tensor:
+    def timed(
+        self: Trainee, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], index: int
+    ) -> torch.Tensor:
         moments.append(time.perf_counter())
         return original(self, batch, index)
 
@@ -109,12 +108,18 @@ def table(base: StudentConfig, split: Split, repetitions: int) -> str:
     for seed in range(FIRST_SEED, FIRST_SEED + repetitions):
         for name, config in configs.items():
             read(config, split, seed, readings[name])
-    lines = ["| " + base.objective + " | ms a step | ratio | seconds in all | test accuracy |", "|---|---|---|---|---|"]
+    lines = [
+        "| " + base.objective + " | ms a step | ratio | seconds in all | test accuracy |",
+        "|---|---|---|---|---|",
+    ]
     plain = statistics.median(readings["float32"].steps)
     for name, reading in readings.items():
         step = statistics.median(reading.steps) if reading.steps else None
         shown = ("-", "-") if step is None else (f"{1000 * step:.1f}", f"{step / plain:.2f}")
-        seconds, right = statistics.median(reading.seconds), [100 * accuracy for accuracy in sorted(reading.accuracies)]
+        seconds, right = (
+            statistics.median(reading.seconds),
+            [100 * accuracy for accuracy in sorted(reading.accuracies)],
+        )
         accuracy = f"{statistics.median(right):.1f}% ({right[0]:.1f} to {right[-1]:.1f})"
         lines.append(f"| {name} | {shown[0]} | {shown[1]} | {seconds:.1f} | {accuracy} |")
     return "\n".join(lines)
@@ -123,7 +128,9 @@ def table(base: StudentConfig, split: Split, repetitions: int) -> str:
 def cosines(base: StudentConfig, split: Split) -> np.ndarray:
     """Between VAT's directions in float32 and under bf16 products, of a trained student's batch: float32 [n]."""
     pool = pool_of(split)
-    network = load(pool.spec(base.backbone, trained(replace(base, objective="vat"), split, FIRST_SEED).weights))
+    network = load(
+        pool.spec(base.backbone, trained(replace(base, objective="vat"), split, FIRST_SEED).weights)
+    )
     x = standardise(unit_scale(split[0][: base.batch_unlabelled]), pool.mean, pool.std)
     start = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
     start = start / start.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
@@ -131,7 +138,9 @@ def cosines(base: StudentConfig, split: Split) -> np.ndarray:
     for half in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             moved = start.clone().requires_grad_()
-            divergence = losses.kl_divergence(exact(network(x)), exact(network(x + base.vat_xi * moved)))
+            divergence = losses.kl_divergence(
+                exact(network(x)), exact(network(x + base.vat_xi * moved))
+            )
             (gradient,) = torch.autograd.grad(divergence, moved)
         found.append(gradient.flatten(1).numpy())
     return cosine(*found)
@@ -139,11 +148,15 @@ def cosines(base: StudentConfig, split: Split) -> np.ndarray:
 
 def cosine(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Of each row's angle: float [n] of two arrays [n, d]."""
-    return (one * other).sum(axis=1) / np.maximum(np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1), 1e-30)
+    return (one * other).sum(axis=1) / np.maximum(
+        np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1), 1e-30
+    )
 
 
 def main(args: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
@@ -152,12 +165,18 @@ def main(args: Sequence[str]) -> None:
     options = parser.parse_args(args)
     torch.set_num_threads(options.threads)
     split = released(FIRST_SEED)
-    base = StudentConfig(steps=options.steps, backbone=options.backbone, class_prior="uniform", entropy_weight=1.0)
+    base = StudentConfig(
+        steps=options.steps, backbone=options.backbone, class_prior="uniform", entropy_weight=1.0
+    )
     for objective in options.objectives:
-        print(table(replace(base, objective=objective), split, options.repetitions) + "\n", flush=True)
+        print(
+            table(replace(base, objective=objective), split, options.repetitions) + "\n", flush=True
+        )
     if "vat" in options.objectives:
         found = cosines(base, split)
-        print(f"cosine of VAT's directions, bf16 against float32: median {np.median(found):.2f}, least {found.min():.2f}")
+        print(
+            f"cosine of VAT's directions, bf16 against float32: median {np.median(found):.2f}, least {found.min():.2f}"
+        )
 
 
 if __name__ == "__main__":

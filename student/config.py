@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from wall.errors import InvalidInput
+from labelwall.wall.errors import InvalidInput
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,14 @@ class StudentConfig:
     compile: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_labelled", "batch_unlabelled", "vat_iterations", "prune_steps", "devices"):
+        for name in (
+            "steps",
+            "batch_labelled",
+            "batch_unlabelled",
+            "vat_iterations",
+            "prune_steps",
+            "devices",
+        ):
             _require(name, getattr(self, name) >= 1, "at least 1", getattr(self, name))
         for name in ("learning_rate", "vat_epsilon", "vat_xi"):
             _require(name, getattr(self, name) > 0, "positive", getattr(self, name))
@@ -96,7 +103,12 @@ class StudentConfig:
         for name in ("ema_decay", "uda_confidence", "gce_truncation", "prune_below"):
             _require(name, 0 <= getattr(self, name) < 1, "in [0, 1)", getattr(self, name))
         _require("gce_warm_up", 0 <= self.gce_warm_up <= 1, "in [0, 1]", self.gce_warm_up)
-        _require("prune_folds", self.prune_folds in (0, *range(2, 21)), "0 or from 2 to 20", self.prune_folds)
+        _require(
+            "prune_folds",
+            self.prune_folds in (0, *range(2, 21)),
+            "0 or from 2 to 20",
+            self.prune_folds,
+        )
         for name in ("gce_q", "uda_temperature"):
             _require(name, 0 < getattr(self, name) <= 1, "in (0, 1]", getattr(self, name))
         self._check_devices()
@@ -107,13 +119,36 @@ class StudentConfig:
         return self.strategy == "ddp" or self.devices > 1
 
     def _check_devices(self) -> None:
-        for name in ("batch_labelled", *(() if self.objective == "supervised" else ("batch_unlabelled",))):
-            _require(name, getattr(self, name) >= self.devices, "at least student.devices", getattr(self, name))
+        for name in (
+            "batch_labelled",
+            *(() if self.objective == "supervised" else ("batch_unlabelled",)),
+        ):
+            _require(
+                name,
+                getattr(self, name) >= self.devices,
+                "at least student.devices",
+                getattr(self, name),
+            )
         half = self.precision != "32-true"
-        _require("precision", not (half and self.objective == "vat"), "32-true with objective vat", self.precision)
+        _require(
+            "precision",
+            not (half and self.objective == "vat"),
+            "32-true with objective vat",
+            self.precision,
+        )
         rule = "32-true or bf16-mixed with accelerator cpu"
-        _require("precision", not (self.precision == "16-mixed" and self.accelerator == "cpu"), rule, self.precision)
-        _require("compile", not (self.compile and self.apart), "false with several devices or strategy ddp", self.compile)
+        _require(
+            "precision",
+            not (self.precision == "16-mixed" and self.accelerator == "cpu"),
+            rule,
+            self.precision,
+        )
+        _require(
+            "compile",
+            not (self.compile and self.apart),
+            "false with several devices or strategy ddp",
+            self.compile,
+        )
 
 
 def _require(name: str, rule_holds: bool, rule: str, found: object) -> None:

@@ -9,15 +9,19 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from student.config import StudentConfig
-from student.ranks import Ranks
-from wall.attributes import said
-from wall.backbones import preprocess
-from wall.messages import ExtractorSpec
-from wall.values import Scale
+from labelwall.student.config import StudentConfig
+from labelwall.student.ranks import Ranks
+from labelwall.wall.labels.attributes import said
+from labelwall.wall.labels.values import Scale
+from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.networks.architectures import preprocess
 
-Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # labelled x; labels [b], attributes [b, c] or values [b, 1]; public x
-STEPS_A_CHAPTER = 100  # Lightning calls it an epoch: a checkpoint and a reading of the metrics follow each
+Batch = tuple[
+    torch.Tensor, torch.Tensor, torch.Tensor
+]  # labelled x; labels [b], attributes [b, c] or values [b, 1]; public x
+STEPS_A_CHAPTER = (
+    100  # Lightning calls it an epoch: a checkpoint and a reading of the metrics follow each
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,9 @@ class Pool:
 
     def spec(self, backbone: str, weights: bytes) -> ExtractorSpec:
         """A trained network for such rows, as it crosses the wall."""
-        return ExtractorSpec(backbone, self.inputs.shape[1:], self.num_classes, weights, self.mean, self.std)
+        return ExtractorSpec(
+            backbone, self.inputs.shape[1:], self.num_classes, weights, self.mean, self.std
+        )
 
 
 class Steps(Dataset[Batch]):
@@ -49,7 +55,13 @@ class Steps(Dataset[Batch]):
     """
 
     def __init__(
-        self, public_x: np.ndarray, labels: np.ndarray, config: StudentConfig, seed: int, first: int, count: int
+        self,
+        public_x: np.ndarray,
+        labels: np.ndarray,
+        config: StudentConfig,
+        seed: int,
+        first: int,
+        count: int,
     ) -> None:
         self._x, self._labels, self._config = public_x, labels, config
         self._seed, self._first, self._count = seed, first, count
@@ -57,7 +69,9 @@ class Steps(Dataset[Batch]):
         weight = np.ones(len(self._labelled))
         if labels.ndim == 1:
             counts = np.bincount(labels[self._labelled])
-            weight /= counts[labels[self._labelled]]  # classes take turns: screening passes some of them far less often
+            weight /= counts[
+                labels[self._labelled]
+            ]  # classes take turns: screening passes some of them far less often
         self._share = weight / weight.sum()
 
     def __len__(self) -> int:
@@ -68,8 +82,16 @@ class Steps(Dataset[Batch]):
             raise IndexError(position)
         rng = np.random.default_rng([self._seed, self._first + position])
         labelled = rng.choice(self._labelled, self._config.batch_labelled, p=self._share)
-        everyone = rng.choice(len(self._x), self._config.batch_unlabelled, replace=len(self._x) < self._config.batch_unlabelled)
-        return unit_scale(self._x[labelled]), torch.from_numpy(self._labels[labelled]), unit_scale(self._x[everyone])
+        everyone = rng.choice(
+            len(self._x),
+            self._config.batch_unlabelled,
+            replace=len(self._x) < self._config.batch_unlabelled,
+        )
+        return (
+            unit_scale(self._x[labelled]),
+            torch.from_numpy(self._labels[labelled]),
+            unit_scale(self._x[everyone]),
+        )
 
 
 class StudentData(pl.LightningDataModule):
@@ -88,13 +110,24 @@ class StudentData(pl.LightningDataModule):
         ranks: Ranks,
     ) -> None:
         super().__init__()
-        self._config, self._x, self._labels, self._test, self._seed, self._ranks = config, public_x, labels, test, seed, ranks
+        self._config, self._x, self._labels, self._test, self._seed, self._ranks = (
+            config,
+            public_x,
+            labels,
+            test,
+            seed,
+            ranks,
+        )
 
     def train_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
         first = self.trainer.global_step
         count = min(STEPS_A_CHAPTER, self._config.steps - first)
-        return DataLoader(Steps(self._x, self._labels, self._config, self._seed, first, count), batch_size=None, shuffle=False)
+        return DataLoader(
+            Steps(self._x, self._labels, self._config, self._seed, first, count),
+            batch_size=None,
+            shuffle=False,
+        )
 
     def val_dataloader(self) -> DataLoader[tuple[torch.Tensor, ...]] | list[object]:
         if self._test is None:

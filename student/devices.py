@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from student.config import StudentConfig
-from wall.errors import InvalidInput
+from labelwall.student.config import StudentConfig
+from labelwall.wall.errors import InvalidInput
 
 
 def gpus() -> int:
@@ -21,23 +21,41 @@ def gpus() -> int:
 
 def kind(config: StudentConfig) -> Literal["cpu", "gpu"]:
     """What config.accelerator means on this machine."""
-    return "gpu" if config.accelerator == "gpu" or (config.accelerator == "auto" and gpus()) else "cpu"
+    return (
+        "gpu" if config.accelerator == "gpu" or (config.accelerator == "auto" and gpus()) else "cpu"
+    )
 
 
 def require_devices(config: StudentConfig) -> None:
     """Raises InvalidInput unless this machine has what the configuration names."""
     where, found = kind(config), gpus()
     if where == "gpu" and not found:
-        raise InvalidInput("student.accelerator", "cpu or auto on a machine without a GPU", config.accelerator)
+        raise InvalidInput(
+            "student.accelerator", "cpu or auto on a machine without a GPU", config.accelerator
+        )
     most = found if where == "gpu" else os.cpu_count() or 1
     if config.devices > most:
         counted = "GPUs" if where == "gpu" else "processor cores"
-        raise InvalidInput("student.devices", f"at most {most}, the number of this machine's {counted}", config.devices)
+        raise InvalidInput(
+            "labelwall.student.devices",
+            f"at most {most}, the number of this machine's {counted}",
+            config.devices,
+        )
     if config.precision == "16-mixed" and where == "cpu":
-        raise InvalidInput("student.precision", "32-true or bf16-mixed without a GPU", config.precision)
-    talks = dist.is_available() and (dist.is_nccl_available() if where == "gpu" else dist.is_gloo_available())
+        raise InvalidInput(
+            "student.precision", "32-true or bf16-mixed without a GPU", config.precision
+        )
+    talks = dist.is_available() and (
+        dist.is_nccl_available() if where == "gpu" else dist.is_gloo_available()
+    )
     if config.apart and not talks:
-        raise InvalidInput("student.devices", "1 with this build of torch, whose processes can not talk", config.devices)
-    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # as torch's inductor looks for it
+        raise InvalidInput(
+            "labelwall.student.devices",
+            "1 with this build of torch, whose processes can not talk",
+            config.devices,
+        )
+    compiler = os.environ.get(
+        "CXX", "clang++" if sys.platform == "darwin" else "g++"
+    )  # as torch's inductor looks for it
     if config.compile and where == "cpu" and shutil.which(compiler) is None:
         raise InvalidInput("student.compile", f"false without the C++ compiler {compiler}", True)

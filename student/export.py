@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from student.data import Pool
-from wall.backbones import load, preprocess
-from wall.messages import ExtractorSpec
+from labelwall.student.data import Pool
+from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.networks.architectures import load, preprocess
 
 BATCH = 500
 CLIPPED = 1e-4  # share of public feature entries that may reach the clipping bound
@@ -24,7 +24,10 @@ def export(pool: Pool, backbone: str, weights: bytes) -> ExtractorSpec:
     spec, rows = pool.spec(backbone, weights), pool.inputs
     network = load(spec)
     with torch.inference_mode():
-        parts = [network.features(preprocess(rows[i : i + BATCH], pool.mean, pool.std)) for i in range(0, len(rows), BATCH)]
+        parts = [
+            network.features(preprocess(rows[i : i + BATCH], pool.mean, pool.std))
+            for i in range(0, len(rows), BATCH)
+        ]
     features = torch.cat(parts).double().numpy()
     center = features.mean(axis=0)
     centred = features - center

@@ -16,13 +16,13 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.strategies import DDPStrategy
 
-from student.config import StudentConfig
-from student.data import STEPS_A_CHAPTER, Pool, StudentData
-from student.job import Job
-from student.module import Student, Trainee
-from student.ranks import ALONE, Ranks
-from student.regression import Regressor
-from wall.backbones import Backbone, build, load, to_safetensors
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import STEPS_A_CHAPTER, Pool, StudentData
+from labelwall.student.job import Job
+from labelwall.student.module import Student, Trainee
+from labelwall.student.ranks import ALONE, Ranks
+from labelwall.student.regression import Regressor
+from labelwall.wall.networks.architectures import Backbone, build, load, to_safetensors
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,19 @@ def fit(job: Job, run_dir: Path, *, progress: bool = False, ranks: Ranks = ALONE
     """
     config, history = job.config, History()
     checkpoints = ModelCheckpoint(
-        run_dir / "checkpoints", filename="last", every_n_epochs=1, save_on_train_epoch_end=True, enable_version_counter=False
+        run_dir / "checkpoints",
+        filename="last",
+        every_n_epochs=1,
+        save_on_train_epoch_end=True,
+        enable_version_counter=False,
     )
     callbacks: list[Callback] = [history, checkpoints]
     student = trainee(job, ranks)
     if config.compile:
         student.network.compile()
-    labels = job.labels if job.pool.scale is None else job.labels[:, np.newaxis]  # a column: there are no classes that take turns
+    labels = (
+        job.labels if job.pool.scale is None else job.labels[:, np.newaxis]
+    )  # a column: there are no classes that take turns
     data = StudentData(config, job.pool.inputs, labels, job.test, job.seed, ranks)
     with _quiet():
         trainer = pl.Trainer(
@@ -75,7 +81,11 @@ def _together() -> dict[str, Any]:
     A network may have parameters that an objective does not reach. Buffers are alike without being sent: statistics are shared.
     The data is cut by ourselves, so that a step's batches add up to the one of a single process.
     """
-    strategy = DDPStrategy(cluster_environment=LightningEnvironment(), find_unused_parameters=True, broadcast_buffers=False)
+    strategy = DDPStrategy(
+        cluster_environment=LightningEnvironment(),
+        find_unused_parameters=True,
+        broadcast_buffers=False,
+    )
     return {"strategy": strategy, "use_distributed_sampler": False}
 
 
@@ -85,7 +95,9 @@ def trainee(job: Job, ranks: Ranks) -> Trainee:
     network = _network(config, pool, job.seed, job.initial if config.warm_start else None)
     if pool.scale is not None:
         return Regressor(config, network, pool.scale, pool.mean, pool.std, job.seed, ranks)
-    return Student(config, network, pool.num_classes, pool.mean, pool.std, job.seed, pool.attributes, ranks)
+    return Student(
+        config, network, pool.num_classes, pool.mean, pool.std, job.seed, pool.attributes, ranks
+    )
 
 
 class History(Callback):
@@ -96,7 +108,9 @@ class History(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         step = trainer.global_step
-        if (self.rows and self.rows[-1]["step"] >= step) or (step % STEPS_A_CHAPTER and step < trainer.max_steps):
+        if (self.rows and self.rows[-1]["step"] >= step) or (
+            step % STEPS_A_CHAPTER and step < trainer.max_steps
+        ):
             return  # a resumed training ends its first chapter again, at once or after a step
         row = {name: round(float(value), 6) for name, value in trainer.callback_metrics.items()}
         self.rows.append({"step": float(step), **row})
@@ -113,7 +127,9 @@ def _network(config: StudentConfig, pool: Pool, seed: int, initial: bytes | None
         return load(pool.spec(config.backbone, initial)).requires_grad_(True).train()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build(config.backbone, input_shape=pool.inputs.shape[1:], num_classes=pool.num_classes)
+        return build(
+            config.backbone, input_shape=pool.inputs.shape[1:], num_classes=pool.num_classes
+        )
 
 
 class _quiet(warnings.catch_warnings):
@@ -122,5 +138,9 @@ class _quiet(warnings.catch_warnings):
     def __enter__(self) -> None:
         super().__enter__()
         warnings.simplefilter("ignore")
-        for name in ("pytorch_lightning", "lightning.pytorch", "pytorch_lightning.utilities.rank_zero"):
+        for name in (
+            "pytorch_lightning",
+            "lightning.pytorch",
+            "pytorch_lightning.utilities.rank_zero",
+        ):
             logging.getLogger(name).setLevel(logging.ERROR)

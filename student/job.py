@@ -9,9 +9,9 @@ from typing import BinaryIO
 import numpy as np
 import safetensors.numpy
 
-from student.config import StudentConfig
-from student.data import Pool
-from wall.values import Scale
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import Pool
+from labelwall.wall.labels.values import Scale
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,17 @@ def write_job(job: Job) -> bytes:
         arrays |= dict(zip(("test_x", "test_y"), job.test, strict=True))
     if job.initial is not None:
         arrays["initial"] = np.frombuffer(job.initial, dtype=np.uint8)
-    body = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    body = safetensors.numpy.save(
+        {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    )
     fields = {
         "config": asdict(job.config),
-        "pool": {"num_classes": pool.num_classes, "mean": pool.mean, "std": pool.std, "attributes": pool.attributes},
+        "pool": {
+            "num_classes": pool.num_classes,
+            "mean": pool.mean,
+            "std": pool.std,
+            "attributes": pool.attributes,
+        },
         "scale": None if pool.scale is None else asdict(pool.scale),
         "seed": job.seed,
         "bytes": len(body),

@@ -11,17 +11,16 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import torch
 
-from student.job import Job, write_job
-from wall.errors import LabelwallError
+from labelwall import command
+from labelwall.student.job import Job, write_job
+from labelwall.wall.errors import LabelwallError
 
-ROOT = Path(__file__).parents[1]
-WORKER = "student.worker"
+WORKER = "labelwall.student.worker"
 LOOK_AGAIN = 0.05  # seconds between two looks at whether all processes are alive
 SECRETS = "LABELWALL_"  # environment variables that begin so are the caller's: keys, places of data
 
@@ -51,18 +50,24 @@ def train_apart(job: Job, run_dir: Path, progress: bool) -> tuple[bytes, list[di
             process.wait()
             assert process.stdin is not None
             process.stdin.close()
-    found = (scratch / "weights.safetensors").read_bytes(), json.loads((scratch / "history.json").read_text())
+    found = (
+        (scratch / "weights.safetensors").read_bytes(),
+        json.loads((scratch / "history.json").read_text()),
+    )
     shutil.rmtree(scratch)
     return found
 
 
-def _start(rank: int, size: int, run_dir: Path, scratch: Path, progress: bool) -> subprocess.Popen[bytes]:
+def _start(
+    rank: int, size: int, run_dir: Path, scratch: Path, progress: bool
+) -> subprocess.Popen[bytes]:
     shown = progress and rank == 0
     threads = max(1, torch.get_num_threads() // size)
-    command = [sys.executable, "-P", "-m", WORKER, str(run_dir.resolve()), str(scratch), str(size), str(threads), str(int(shown))]
+    numbers = (str(size), str(threads), str(int(shown)))
+    line = command(WORKER, str(run_dir.resolve()), str(scratch), *numbers)
     with (scratch / f"rank_{rank}.log").open("wb") as log:
         return subprocess.Popen(
-            command,
+            line,
             stdin=subprocess.PIPE,
             stdout=None if shown else subprocess.DEVNULL,
             stderr=log,
@@ -75,10 +80,9 @@ def _start(rank: int, size: int, run_dir: Path, scratch: Path, progress: bool) -
 def _environment(rank: int) -> dict[str, str]:
     """This process's variables without what is the caller's own, and with what Lightning and gloo look for."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SECRETS)}
-    path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
     interfaces = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), loopback)
-    return {**kept, **interfaces, "PYTHONPATH": path, "LOCAL_RANK": str(rank), "NODE_RANK": "0"}
+    return {**kept, **interfaces, "LOCAL_RANK": str(rank), "NODE_RANK": "0"}
 
 
 def _hand(process: subprocess.Popen[bytes], message: bytes) -> None:

@@ -9,10 +9,14 @@ import torch
 import torch.nn.functional as F
 
 Network = Callable[[torch.Tensor], torch.Tensor]  # float32 [n, ...] -> outputs float32 [n, c]
-Divergence = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # outputs as they are, and perturbed -> their sum over rows
+Divergence = Callable[
+    [torch.Tensor, torch.Tensor], torch.Tensor
+]  # outputs as they are, and perturbed -> their sum over rows
 
 
-def generalised_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, q: float, truncation: float = 0.0) -> torch.Tensor:
+def generalised_cross_entropy(
+    logits: torch.Tensor, labels: torch.Tensor, q: float, truncation: float = 0.0
+) -> torch.Tensor:
     """(1 - max(p_y, truncation)^q) / q for each row: float32 [n]. Zhang and Sabuncu 2018, equations 6 and 9.
 
     Between cross-entropy (q -> 0) and mean absolute error (q = 1): a row's gradient is damped by p_y^q, so a label that the
@@ -50,14 +54,18 @@ def tsa_threshold(schedule: str, progress: float, num_classes: int) -> float:
     return amount * (1 - 1 / num_classes) + 1 / num_classes
 
 
-def annealed_mean(losses: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, threshold: float) -> torch.Tensor:
+def annealed_mean(
+    losses: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, threshold: float
+) -> torch.Tensor:
     """Mean of ``losses`` [n] over rows whose label has a probability of at most ``threshold``; 0 where there is none."""
     p = logits.detach().softmax(dim=1).gather(1, labels[:, None]).squeeze(1)
     keep = (p <= threshold).float() if threshold < 1 else torch.ones_like(p)
     return (losses * keep).sum() / keep.sum().clamp(min=1)
 
 
-def uda_consistency(clean: torch.Tensor, augmented: torch.Tensor, temperature: float, confidence: float) -> torch.Tensor:
+def uda_consistency(
+    clean: torch.Tensor, augmented: torch.Tensor, temperature: float, confidence: float
+) -> torch.Tensor:
     """Mean over the batch of 1[max p > beta] KL(sharpened p(clean) || p(augmented)). Xie et al. 2019, equation 1, section 2.2.
 
     ``clean``, ``augmented``: logits float32 [n, c] of the same rows. No gradient flows through ``clean``.
@@ -123,7 +131,9 @@ def virtual_adversarial_loss(
     direction = _unit(directions)
     for _ in range(iterations):
         direction.requires_grad_()
-        (gradient,) = torch.autograd.grad(divergence(outputs, network(x + xi * direction)), direction)
+        (gradient,) = torch.autograd.grad(
+            divergence(outputs, network(x + xi * direction)), direction
+        )
         direction = _unit(gradient.detach())
     return divergence(outputs, network(x + epsilon * direction)) / len(x)
 

@@ -13,13 +13,13 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics.classification import MulticlassAccuracy, MultilabelAccuracy
 
-from student import losses
-from student.augment import Augmenter
-from student.config import StudentConfig
-from student.data import Batch
-from student.norms import share_norms
-from student.ranks import ALONE, Ranks, exact
-from wall.backbones import Backbone, standardise
+from labelwall.student import losses
+from labelwall.student.augment import Augmenter
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import Batch
+from labelwall.student.norms import share_norms
+from labelwall.student.ranks import ALONE, Ranks, exact
+from labelwall.wall.networks.architectures import Backbone, standardise
 
 
 @contextmanager
@@ -57,10 +57,18 @@ class Trainee(pl.LightningModule):
         ranks: Ranks,
     ) -> None:
         super().__init__()
-        average = copy.deepcopy(network).requires_grad_(False)  # before the norms are replaced: it is an ordinary network
+        average = copy.deepcopy(network).requires_grad_(
+            False
+        )  # before the norms are replaced: it is an ordinary network
         self.network = network if ranks.size == 1 else share_norms(network)
         self.average = average  # the student; in the state dict, so it resumes exactly
-        self._config, self._mean, self._std, self._seed, self._ranks = config, mean, std, seed, ranks
+        self._config, self._mean, self._std, self._seed, self._ranks = (
+            config,
+            mean,
+            std,
+            seed,
+            ranks,
+        )
         self._augment = Augmenter(config.augment)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -75,10 +83,16 @@ class Trainee(pl.LightningModule):
             torch.manual_seed((self._seed << 24) + self.global_step)
             supervised, unlabelled = self._objective(*batch)
         loss = supervised + self._config.unlabelled_weight * unlabelled
-        self.log_dict({"loss/supervised": supervised, "loss/unlabelled": unlabelled}, on_step=False, on_epoch=True)
+        self.log_dict(
+            {"loss/supervised": supervised, "loss/unlabelled": unlabelled},
+            on_step=False,
+            on_epoch=True,
+        )
         return loss * self._ranks.size
 
-    def _objective(self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _objective(
+        self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """(supervised, semi-supervised) terms of a whole batch, with a gradient for the rows of this rank."""
         raise NotImplementedError
 
@@ -87,7 +101,11 @@ class Trainee(pl.LightningModule):
         return list(self(torch.cat(inputs)).split([len(x) for x in inputs]))
 
     def _smoothness(
-        self, public: torch.Tensor, outputs: torch.Tensor, choose: losses.Network, divergence: losses.Divergence
+        self,
+        public: torch.Tensor,
+        outputs: torch.Tensor,
+        choose: losses.Network,
+        divergence: losses.Divergence,
     ) -> torch.Tensor:
         """How far a small adversarial step takes the outputs of a public batch away (VAT), on the mean of its rows.
 
@@ -95,7 +113,9 @@ class Trainee(pl.LightningModule):
         """
         c, rows = self._config, self._config.batch_unlabelled
         generator = torch.Generator().manual_seed((self._seed << 24) + self.global_step)
-        directions = torch.randn((rows, *public.shape[1:]), generator=generator, dtype=public.dtype)[self._ranks.part(rows)]
+        directions = torch.randn(
+            (rows, *public.shape[1:]), generator=generator, dtype=public.dtype
+        )[self._ranks.part(rows)]
         with frozen_statistics(self.network):
             own = losses.virtual_adversarial_loss(
                 lambda x: choose(exact(self.network(x))),
@@ -113,7 +133,9 @@ class Trainee(pl.LightningModule):
     def on_train_batch_end(self, *_: object) -> None:
         """Exponential average of weights and batch statistics; the decay grows to its value, to forget the start."""
         decay = min(self._config.ema_decay, (1 + self.global_step) / (10 + self.global_step))
-        for mean, value in zip(self.average.state_dict().values(), self.network.state_dict().values(), strict=True):
+        for mean, value in zip(
+            self.average.state_dict().values(), self.network.state_dict().values(), strict=True
+        ):
             if mean.is_floating_point():
                 mean.lerp_(value, 1 - decay)
             else:
@@ -121,8 +143,12 @@ class Trainee(pl.LightningModule):
 
     def configure_optimizers(self) -> dict[str, object]:  # type: ignore[override]
         c = self._config
-        optimizer = torch.optim.AdamW(self.network.parameters(), lr=c.learning_rate, weight_decay=c.weight_decay)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=c.learning_rate, total_steps=c.steps + 1, pct_start=0.15)
+        optimizer = torch.optim.AdamW(
+            self.network.parameters(), lr=c.learning_rate, weight_decay=c.weight_decay
+        )
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=c.learning_rate, total_steps=c.steps + 1, pct_start=0.15
+        )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
@@ -148,29 +174,43 @@ class Student(Trainee):
     ) -> None:
         super().__init__(config, network, mean, std, seed, ranks)
         self._attributes, self._outcomes = attributes, 2 if attributes else num_classes
-        self.register_buffer("class_share", torch.full((num_classes,), 1 / num_classes))  # resumes with the state dict
+        self.register_buffer(
+            "class_share", torch.full((num_classes,), 1 / num_classes)
+        )  # resumes with the state dict
         self.accuracy: MulticlassAccuracy | MultilabelAccuracy
         if attributes:  # the mean over the attributes, as in CVPR20 Table 3
             self.accuracy = MultilabelAccuracy(num_classes, average="macro")
         else:
             self.accuracy = MulticlassAccuracy(num_classes, average="micro")
 
-    def _objective(self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        c, labelled_rows, public_rows = self._config, self._ranks.part(len(x)), self._ranks.part(len(public))
+    def _objective(
+        self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        c, labelled_rows, public_rows = (
+            self._config,
+            self._ranks.part(len(x)),
+            self._ranks.part(len(public)),
+        )
         x = self._augment.weak(x, labelled_rows)
         if c.objective == "supervised":
-            return self._supervised(self._whole(self(x), len(y)), y), torch.zeros((), device=self.device)
+            return self._supervised(self._whole(self(x), len(y)), y), torch.zeros(
+                (), device=self.device
+            )
         if c.objective == "uda":
             strong = self._augment.strong(public, public_rows)
             labelled, *pair = self._outputs(x, public[public_rows], strong)
             clean, augmented = (self._whole(logits, len(public)) for logits in pair)
             target = self._aligned(clean) if c.class_prior == "uniform" else clean
-            consistency = losses.uda_consistency(target, augmented, c.uda_temperature, c.uda_confidence)
+            consistency = losses.uda_consistency(
+                target, augmented, c.uda_temperature, c.uda_confidence
+            )
             return self._supervised(self._whole(labelled, len(y)), y), consistency
         moved = self._augment.weak(public, public_rows)
         labelled, clean = self._outputs(x, moved)
         smooth = self._smoothness(moved, self._choices(clean), self._choices, losses.kl_divergence)
-        return self._supervised(self._whole(labelled, len(y)), y), smooth + self._certain(self._whole(clean, len(public)))
+        return self._supervised(self._whole(labelled, len(y)), y), smooth + self._certain(
+            self._whole(clean, len(public))
+        )
 
     def _whole(self, logits: torch.Tensor, rows: int) -> torch.Tensor:
         """Logits of exclusive outcomes for all ``rows`` of a batch, from this rank's."""

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from student.ranks import SumOverRanks, exact
-from wall.errors import InvalidInput
+from labelwall.student.ranks import SumOverRanks, exact
+from labelwall.wall.errors import InvalidInput
 
 KNOWN = (
     "BatchNorm1d",
@@ -26,7 +26,9 @@ class SharedNorm(_BatchNorm):
     """
 
     def __init__(self, norm: _BatchNorm) -> None:
-        super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+        super().__init__(
+            norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats
+        )
         self.load_state_dict(norm.state_dict(), strict=False)
         self.drop, self.act = (getattr(norm, name, nn.Identity()) for name in ("drop", "act"))
 
@@ -40,7 +42,9 @@ class SharedNorm(_BatchNorm):
         own = torch.cat([x.sum(others), x.new_tensor([x.numel() / x.shape[1]])])
         *_, count = summed = SumOverRanks.apply(own)
         mean = summed[:-1] / count
-        centred = x - mean.view(shape)  # first the mean, then the squares around it: nothing cancels
+        centred = x - mean.view(
+            shape
+        )  # first the mean, then the squares around it: nothing cancels
         variance = SumOverRanks.apply(centred.square().sum(others)) / count
         if self.track_running_stats:
             self._follow(mean.detach(), (variance * count / (count - 1)).detach())
@@ -75,7 +79,11 @@ def require_shareable(network: nn.Module, x: torch.Tensor) -> None:
             torch.manual_seed(seed)
             found.append(tried(x))
     if not torch.equal(*found):
-        raise InvalidInput("student.backbone", "a network without random layers, such as dropout, with several devices", "random")
+        raise InvalidInput(
+            "student.backbone",
+            "a network without random layers, such as dropout, with several devices",
+            "random",
+        )
 
 
 def share_norms(module: nn.Module) -> nn.Module:

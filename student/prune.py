@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from student.config import StudentConfig
-from student.data import Pool
-from student.train import outputs, train
-from wall.attributes import said
-from wall.messages import ExtractorSpec
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import Pool
+from labelwall.student.train import outputs, train
+from labelwall.wall.labels.attributes import said
+from labelwall.wall.messages import ExtractorSpec
 
 
 def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -> np.ndarray:
@@ -28,7 +28,13 @@ def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -
     if folds < 2 or pool.scale is not None:
         return labels
     fold = _stratified(labels, folds, seed)
-    brief = replace(config, objective="supervised", loss="cross_entropy", steps=config.prune_steps, warm_start=False)
+    brief = replace(
+        config,
+        objective="supervised",
+        loss="cross_entropy",
+        steps=config.prune_steps,
+        warm_start=False,
+    )
     pruned = labels.copy()
     for number in range(folds):
         with tempfile.TemporaryDirectory() as scratch:

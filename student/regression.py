@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torchmetrics.regression import MeanSquaredError, R2Score
 
-from student import losses
-from student.config import StudentConfig
-from student.module import Trainee
-from student.ranks import ALONE, Ranks, exact
-from wall.backbones import Backbone
-from wall.values import STEPS, Scale
+from labelwall.student import losses
+from labelwall.student.config import StudentConfig
+from labelwall.student.module import Trainee
+from labelwall.student.ranks import ALONE, Ranks, exact
+from labelwall.wall.labels.values import STEPS, Scale
+from labelwall.wall.networks.architectures import Backbone
 
 
 class Regressor(Trainee):
@@ -35,7 +35,9 @@ class Regressor(Trainee):
         self._scale = scale
         self.error, self.explained = MeanSquaredError(squared=False), R2Score()
 
-    def _objective(self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _objective(
+        self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         ranks, rows = self._ranks, self._ranks.part(len(public))
         x = self._augment.weak(x, ranks.part(len(x)))
         if self._config.objective == "supervised":
@@ -43,7 +45,9 @@ class Regressor(Trainee):
         if self._config.objective == "uda":
             labelled, *pair = self._outputs(x, public[rows], self._augment.strong(public, rows))
             clean, augmented = (ranks.whole(outputs, len(public)) for outputs in pair)
-            return self._supervised(labelled, y), losses.squared_difference(clean, augmented) / len(public)
+            return self._supervised(labelled, y), losses.squared_difference(clean, augmented) / len(
+                public
+            )
         moved = self._augment.weak(public, rows)
         labelled, clean = self._outputs(x, moved)
         smooth = self._smoothness(moved, clean, lambda outputs: outputs, losses.squared_difference)
@@ -57,7 +61,9 @@ class Regressor(Trainee):
         """Reported, never selected by: the last averaged weights are the student, whatever this says."""
         x, y = batch
         low, high = self._scale.low, self._scale.high
-        found = low + (exact(self.average(self._standardised(x)))[:, 0].clamp(-1, 1) + 1) / 2 * (high - low)
+        found = low + (exact(self.average(self._standardised(x)))[:, 0].clamp(-1, 1) + 1) / 2 * (
+            high - low
+        )
         for name, metric in (("rmse/test", self.error), ("r2/test", self.explained)):
             metric.update(found, y.to(found.dtype))  # not called: a single row has no R2 of its own
             self.log(name, metric, on_step=False, on_epoch=True)

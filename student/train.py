@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from student.config import StudentConfig
-from student.data import Pool, unit_scale
-from student.devices import require_devices
-from student.fit import TrainedStudent, fit
-from student.job import Job
-from student.launch import train_apart
-from student.norms import require_shareable
-from wall.backbones import build, load, preprocess
-from wall.errors import InvalidInput
-from wall.messages import ExtractorSpec
-from wall.values import STEPS, Scale
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import Pool, unit_scale
+from labelwall.student.devices import require_devices
+from labelwall.student.fit import TrainedStudent, fit
+from labelwall.student.job import Job
+from labelwall.student.launch import train_apart
+from labelwall.student.norms import require_shareable
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.values import STEPS, Scale
+from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.networks.architectures import build, load, preprocess
 
 LABEL_BATCH = 500
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
@@ -37,7 +37,7 @@ def train(
 ) -> TrainedStudent:
     """Train on ``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) and all rows of ``pool``.
 
-    Values are labels in steps (wall/values.py). ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin
+    Values are labels in steps (wall/labels/values.py). ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin
     with, used when config.warm_start.
     With several devices (config.apart) it runs in processes of its own, which get these arguments and nothing else; each step
     has the rows, distortions and losses of the one process, split evenly, so that weights differ by rounding alone.
@@ -46,11 +46,19 @@ def train(
     require_devices(config)
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
     job = Job(config, pool, labels, seed, test, initial)
-    return TrainedStudent(*train_apart(job, run_dir, progress)) if config.apart else fit(job, run_dir, progress=progress)
+    return (
+        TrainedStudent(*train_apart(job, run_dir, progress))
+        if config.apart
+        else fit(job, run_dir, progress=progress)
+    )
 
 
 def check(
-    config: StudentConfig, input_shape: tuple[int, ...], num_classes: int, attributes: bool = False, values: bool = False
+    config: StudentConfig,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    attributes: bool = False,
+    values: bool = False,
 ) -> None:
     """Raises InvalidInput where the configured network does not take such inputs, its features are too wide to search, or
     several processes could not train it as one would.
@@ -58,7 +66,9 @@ def check(
     ``attributes``, ``values``: rows have those instead of a class.
     """
     if (attributes or values) and config.class_prior != "none":
-        raise InvalidInput("student.class_prior", "none where rows have attributes or a value", config.class_prior)
+        raise InvalidInput(
+            "student.class_prior", "none where rows have attributes or a value", config.class_prior
+        )
     with torch.random.fork_rng(devices=[]):
         network = build(config.backbone, input_shape=input_shape, num_classes=num_classes).eval()
         blank = np.zeros((1, *input_shape), dtype=np.uint8 if len(input_shape) == 3 else np.float32)
@@ -66,11 +76,15 @@ def check(
             with torch.inference_mode():
                 width = network.features(unit_scale(blank)).shape[1]
         except RuntimeError as error:
-            raise InvalidInput("student.backbone", f"a network for inputs of shape {input_shape}", config.backbone) from error
+            raise InvalidInput(
+                "student.backbone", f"a network for inputs of shape {input_shape}", config.backbone
+            ) from error
     if config.apart:
         require_shareable(network, unit_scale(blank))
     if width > MAX_FEATURES:
-        raise InvalidInput("student.backbone", f"a network with at most {MAX_FEATURES} penultimate features", width)
+        raise InvalidInput(
+            "student.backbone", f"a network with at most {MAX_FEATURES} penultimate features", width
+        )
 
 
 def predict(spec: ExtractorSpec, inputs: np.ndarray, attributes: bool = False) -> np.ndarray:
@@ -84,7 +98,9 @@ def predict(spec: ExtractorSpec, inputs: np.ndarray, attributes: bool = False) -
 
 def predict_values(spec: ExtractorSpec, inputs: np.ndarray, scale: Scale) -> np.ndarray:
     """Values that an exported student of such gives to raw inputs, within the bounds: float64 [n]."""
-    return scale.values((np.clip(outputs(spec, inputs)[:, 0].astype(np.float64), -1, 1) + 1) / 2 * STEPS)
+    return scale.values(
+        (np.clip(outputs(spec, inputs)[:, 0].astype(np.float64), -1, 1) + 1) / 2 * STEPS
+    )
 
 
 def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
@@ -92,5 +108,8 @@ def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
     network = load(spec)
     with torch.inference_mode():
         starts = range(0, len(inputs), LABEL_BATCH)
-        parts = [network(preprocess(inputs[start : start + LABEL_BATCH], spec.mean, spec.std)) for start in starts]
+        parts = [
+            network(preprocess(inputs[start : start + LABEL_BATCH], spec.mean, spec.std))
+            for start in starts
+        ]
     return torch.cat(parts).numpy() if parts else np.zeros((0, spec.num_classes), dtype=np.float32)

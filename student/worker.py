@@ -1,4 +1,4 @@
-"""One process of a training on several devices: `python -m student.worker`, started by student.launch and by nothing else."""
+"""One process of a training on several devices: `labelwall.student.worker`, started by student.launch and by nothing else."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from student.devices import kind
-from student.fit import fit
-from student.job import Job, read_job
-from student.ranks import Ranks
+from labelwall.student.devices import kind
+from labelwall.student.fit import fit
+from labelwall.student.job import Job, read_job
+from labelwall.student.ranks import Ranks
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -39,7 +39,12 @@ def _meet(job: Job, place: Path, size: int) -> Ranks:
     rank, gpu = int(os.environ["LOCAL_RANK"]), kind(job.config) == "gpu"
     if gpu:
         torch.cuda.set_device(rank)
-    dist.init_process_group("nccl" if gpu else "gloo", store=dist.FileStore(str(place), size), rank=rank, world_size=size)
+    dist.init_process_group(
+        "nccl" if gpu else "gloo",
+        store=dist.FileStore(str(place), size),
+        rank=rank,
+        world_size=size,
+    )
     return Ranks(rank, size)
 
 

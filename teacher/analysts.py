@@ -17,13 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from teacher.cnn_ensemble import forget_classifiers
-from teacher.custodian import Custodian, open_custodian
-from teacher.embeddings import forget
-from teacher.records import Records
-from teacher.teacher import Teacher
-from wall.adversary import alone
-from wall.errors import LedgerMismatch
+from labelwall.teacher.custodian import Custodian, open_custodian
+from labelwall.teacher.features.cache import forget
+from labelwall.teacher.mechanisms.pate.cnn_ensemble import forget_classifiers
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.adversary import alone
+from labelwall.wall.errors import LedgerMismatch
 
 FOLDER, UNFINISHED = "analysts", "removing"
 DIGITS = 16  # of a directory's or a schema's name: 64 bits of a hash of the analyst's
@@ -73,7 +73,12 @@ def _nobody() -> None:
 
 
 def remove_for_all(
-    teacher: Teacher, directory: Path, ids: np.ndarray, *, in_use: Sequence[Path] = (), renew: Callable[[], None] = _nobody
+    teacher: Teacher,
+    directory: Path,
+    ids: np.ndarray,
+    *,
+    in_use: Sequence[Path] = (),
+    renew: Callable[[], None] = _nobody,
 ) -> None:
     """Records (int64 [n] ids) that vote for no analyst again: in one transaction, then from what caches hold of them.
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from teacher.privacy.database import Place, open_database
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.ledger_url import LedgerUrl
-from teacher.privacy.plan import Plan
-from wall.adversary import POOLED
-from wall.errors import InvalidInput, LedgerMismatch
+from labelwall.teacher.accounting.plan import Plan
+from labelwall.teacher.ledger.database import Place, open_database
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.url import LedgerUrl
+from labelwall.wall.adversary import POOLED
+from labelwall.wall.errors import InvalidInput, LedgerMismatch
 
 LEDGER, IDENTITY, LOCK = "ledger.sqlite", "dataset.json", "lock"
 
@@ -66,13 +66,20 @@ def open_custodian(
     try:
         place: Place = ledger_url or directory / LEDGER
         fresh = not open_database(place).exists()
-        if fresh and (known_dataset or (directory / IDENTITY).exists() or (anchor and anchor.exists())):
+        if fresh and (
+            known_dataset or (directory / IDENTITY).exists() or (anchor and anchor.exists())
+        ):
             raise LedgerMismatch(
                 "the custodian's ledger is gone, but it was in use. Restore it; a new one would forget its releases."
             )
         if fresh:
             ledger = Ledger.create(
-                place, dataset=new_dataset(), plan=plan, unsafe=unsafe, anchor=anchor, adversary=adversaries[0]
+                place,
+                dataset=new_dataset(),
+                plan=plan,
+                unsafe=unsafe,
+                anchor=anchor,
+                adversary=adversaries[0],
             )
         else:
             ledger = Ledger(place, anchor)
@@ -91,7 +98,9 @@ def open_custodian(
 
 def _check_plan(ledger: Ledger, plan: Plan, unsafe: bool, known_dataset: str | None) -> None:
     if known_dataset not in (None, ledger.state.dataset):
-        raise LedgerMismatch("the ledger that is known belongs to another data set. Choose another run_dir or custodian_dir.")
+        raise LedgerMismatch(
+            "the ledger that is known belongs to another data set. Choose another run_dir or custodian_dir."
+        )
     if ledger.state.plan != plan or ledger.state.unsafe != unsafe:
         raise LedgerMismatch(
             "the ledger was opened with another budget, mechanism, caps or rounds; a data set's plan is fixed before its first "
@@ -105,7 +114,9 @@ def _check_identity(path: Path, data: dict[str, object], ledger: Ledger) -> None
     if path.exists():
         stored = json.loads(path.read_text())
         if stored != {"dataset": ledger.state.dataset, "data": data}:
-            raise LedgerMismatch("the custodian's directory serves another data set than `data` names. Use one for each.")
+            raise LedgerMismatch(
+                "the custodian's directory serves another data set than `data` names. Use one for each."
+            )
         return
     if ledger.state.spent:
         raise LedgerMismatch(
@@ -125,5 +136,7 @@ def _lock(directory: Path) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         lock.close()
-        raise InvalidInput("custodian_dir", "used by one process at a time", "another process at work") from error
+        raise InvalidInput(
+            "custodian_dir", "used by one process at a time", "another process at work"
+        ) from error
     return lock

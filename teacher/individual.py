@@ -7,12 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
-from teacher.mechanisms.electorate import Electorate
-from teacher.mechanisms.ind_knn import ANSWER, IndKnn, Reused
-from teacher.privacy.accounts import Accounts, Payments
-from teacher.privacy.ledger import Charge
-from teacher.privacy.noise import Entropy
-from wall.messages import Value
+from labelwall.teacher.ledger.individual_budgets import Accounts, Payments
+from labelwall.teacher.ledger.ledger import Charge
+from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn, Reused
+from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.noise.entropy import Entropy
+from labelwall.wall.messages import Value
 
 
 class Books(Protocol):
@@ -21,9 +21,13 @@ class Books(Protocol):
     @property
     def accounts(self) -> Accounts: ...
 
-    def charge_prepaid(self, slot: int, release: str, identities: Sequence[str], reservation: Payments) -> Charge: ...
+    def charge_prepaid(
+        self, slot: int, release: str, identities: Sequence[str], reservation: Payments
+    ) -> Charge: ...
 
-    def record_prepaid(self, charge: Charge, results: dict[str, Value], payments: Payments) -> None: ...
+    def record_prepaid(
+        self, charge: Charge, results: dict[str, Value], payments: Payments
+    ) -> None: ...
 
 
 def answer_individually(
@@ -52,6 +56,8 @@ def answer_individually(
     similar = voters.similar(mechanism.select(voters.length), mechanism.hashing())
     reservation = Payments.of(serials, mechanism.reserve(similar, left))
     charge = ledger.charge_prepaid(slot, ANSWER, keys, reservation)
-    values, paid = mechanism.answer(similar, left, voters.labels, voters.num_classes, keys, entropy, reused)
+    values, paid = mechanism.answer(
+        similar, left, voters.labels, voters.num_classes, keys, entropy, reused
+    )
     results = dict(zip(keys, values.tolist(), strict=True))
     ledger.record_prepaid(charge, results, Payments.of(serials, paid))

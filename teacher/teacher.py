@@ -11,32 +11,40 @@ from pathlib import Path
 
 import numpy as np
 
-from teacher import updates
-from teacher.cnn_ensemble import CnnEnsemble, forget_classifiers
-from teacher.device import device_of
-from teacher.device_index import index_on
-from teacher.embeddings import Embedded, embed_records, forget, forget_shards
-from teacher.ensemble import Ensemble, shard_key, trained
-from teacher.features import Embedder
-from teacher.index import Index
-from teacher.individual import answer_individually
-from teacher.mechanisms.batch import BatchMechanism
-from teacher.mechanisms.electorate import Electorate
-from teacher.mechanisms.ind_knn import IndKnn
-from teacher.mechanisms.mechanism import Mechanism
-from teacher.mechanisms.multilabel import GnmaxAttributes
-from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
-from teacher.mechanisms.registry import answers_with, from_slot
-from teacher.mechanisms.reverse_knn import HISTOGRAM, ReverseKnn
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.noise import Entropy
-from teacher.records import Records
-from teacher.reuse import Released
-from wall.attributes import unpack
-from wall.cells import CellCounts, Cells
-from wall.errors import InvalidInput, TeacherFailed
-from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt, Value
-from wall.values import STEPS
+from labelwall.teacher.features.cache import Embedded, embed_records, forget, forget_shards
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.individual import answer_individually
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.batch.base import BatchMechanism
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn.reused_answers import Released
+from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble, forget_classifiers
+from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, trained
+from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.registry import answers_with, from_slot
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import HISTOGRAM, ReverseKnn
+from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.noise.entropy import Entropy
+from labelwall.teacher.records import record_updates as updates
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.search.devices import device_of
+from labelwall.teacher.search.gpu import index_on
+from labelwall.teacher.search.index import Index
+from labelwall.wall.cells import CellCounts, Cells
+from labelwall.wall.errors import InvalidInput, TeacherFailed
+from labelwall.wall.labels.attributes import unpack
+from labelwall.wall.labels.values import STEPS
+from labelwall.wall.messages import (
+    ABSTAINED,
+    Answers,
+    ExtractorSpec,
+    Outcome,
+    Queries,
+    Receipt,
+    Value,
+)
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 
@@ -82,7 +90,9 @@ class Teacher:
     ) -> None:
         device_of(device)
         if entropy.unsafe and not ledger.state.unsafe:
-            raise InvalidInput("entropy", "the system's for a ledger that certifies a guarantee", "a test tape")
+            raise InvalidInput(
+                "entropy", "the system's for a ledger that certifies a guarantee", "a test tape"
+            )
         self._open_records, self._ledger, self._directory = open_records, ledger, directory
         self._num_classes, self._entropy, self._progress = num_classes, entropy, progress
         self._batch_size, self._workers, self.device = batch_size, workers, device
@@ -90,9 +100,17 @@ class Teacher:
         self._mechanisms = [from_slot(slot) for slot in ledger.state.plan.slots]
         kinds = {answers_with(mechanism) for mechanism in self._mechanisms}
         if len(kinds) > 1:
-            raise InvalidInput("plan", "of mechanisms that answer alike", " and ".join(sorted(kinds)))
+            raise InvalidInput(
+                "plan", "of mechanisms that answer alike", " and ".join(sorted(kinds))
+            )
         self._attributes = kinds == {"attributes"}
-        self._num_labels = STEPS + 1 if kinds == {"value"} else 1 << num_classes if self._attributes else num_classes
+        self._num_labels = (
+            STEPS + 1
+            if kinds == {"value"}
+            else 1 << num_classes
+            if self._attributes
+            else num_classes
+        )
         self._individual = any(isinstance(mechanism, IndKnn) for mechanism in self._mechanisms)
         self._serials = np.zeros(0, dtype=np.int64)
         self._reused = 0  # queries of the present call on which earlier answers voted
@@ -117,7 +135,13 @@ class Teacher:
 
     def embedder(self, spec: ExtractorSpec, probe: np.ndarray | None) -> Embedder:
         """What computes features under an extractor here; see ``use_extractor``."""
-        return Embedder(spec, probe=probe, batch_size=self._batch_size, workers=self._workers, device=self.device)
+        return Embedder(
+            spec,
+            probe=probe,
+            batch_size=self._batch_size,
+            workers=self._workers,
+            device=self.device,
+        )
 
     def open(self) -> None:
         """Read the private rows now, so that the custodian meets a missing file, and no caller does."""
@@ -152,7 +176,9 @@ class Teacher:
             raise InvalidInput("ids", "int64 [n]", f"{ids.dtype} {list(ids.shape)}")
         with self._lock:
             self._among(ids)  # whatever fails to open, fails before anything is written
-            self._ledger.in_custody(lambda connection: updates.remove(connection, ids), purged=updates.TABLE)
+            self._ledger.in_custody(
+                lambda connection: updates.remove(connection, ids), purged=updates.TABLE
+            )
             self._leave_out(ids)
 
     def held(self) -> Records:
@@ -175,7 +201,9 @@ class Teacher:
         if self._records is None:
             base = self._open_records()
             forget_shards(self._directory)
-            self._records = self._ledger.in_custody(lambda connection: updates.present(connection, base))
+            self._records = self._ledger.in_custody(
+                lambda connection: updates.present(connection, base)
+            )
         return self._records
 
     def _among(self, ids: np.ndarray) -> Records:
@@ -193,7 +221,11 @@ class Teacher:
         self._hold(Records(held.inputs[kept], held.labels[kept], held.ids[kept]))
 
     def _hold(self, records: Records) -> None:
-        self._records, spec, self._spec = records, self._spec, None  # whatever fails below, no record that left votes again
+        self._records, spec, self._spec = (
+            records,
+            self._spec,
+            None,
+        )  # whatever fails below, no record that left votes again
         if spec is not None:
             self._embed(spec, self._embedder)  # which forgets the rest, too
             self._spec = spec
@@ -207,7 +239,9 @@ class Teacher:
         embedded = embed_records(self._directory, records, spec, embedder, self._embedding)
         index = index_on(device_of(self.device), embedded.features, embedded.ids)
         self._index, self._labels = index, embedded.labels
-        self._ensembles = {size: self._ensemble(embedded, size) for size in self._ensemble_sizes("linear")}
+        self._ensembles = {
+            size: self._ensemble(embedded, size) for size in self._ensemble_sizes("linear")
+        }
         self._networks = {size: self._cnns(records, size) for size in self._ensemble_sizes("cnn")}
         if self._individual:
             self._serials = self._ledger.enrol(embedded.ids)
@@ -231,19 +265,29 @@ class Teacher:
         with self._lock:
             spec, mechanism = self._answering(calls)
             self._ledger.use_extractor(spec.sha256(), spec.public_fields())
-            identities = [queries.identities(spec.sha256(), mechanism.fields()) for queries in calls]
+            identities = [
+                queries.identities(spec.sha256(), mechanism.fields()) for queries in calls
+            ]
             return self._answer(calls, identities)
 
     def chargeable(self, call: Queries | Cells) -> int:
         """How many distinct queries of a call would be charged for now: those not settled, as far as the cap goes. Public."""
         with self._lock:
-            spec, mechanism = self._counting(call) if isinstance(call, Cells) else self._answering([call])
+            spec, mechanism = (
+                self._counting(call) if isinstance(call, Cells) else self._answering([call])
+            )
             self._ledger.use_extractor(spec.sha256(), spec.public_fields())
             named = spec.sha256(), mechanism.fields()
-            identities = [call.identity(*named)] if isinstance(call, Cells) else call.identities(*named)
+            identities = (
+                [call.identity(*named)] if isinstance(call, Cells) else call.identities(*named)
+            )
             new = sum(not self._settled(call.slot, identity) for identity in set(identities))
             by_query = not isinstance(mechanism, IndKnn | BatchMechanism)
-            return min(new, self._ledger.state.left(call.slot, mechanism.stages[0])) if by_query else new
+            return (
+                min(new, self._ledger.state.left(call.slot, mechanism.stages[0]))
+                if by_query
+                else new
+            )
 
     def whole(self, slot: int) -> bool:
         """Whether a call of this slot is one batch by itself: priced as a whole, so neither split nor joined. Public."""
@@ -254,14 +298,22 @@ class Teacher:
         slot = calls[0].slot
         spec, mechanism = self._ready("queries", slot)
         if isinstance(mechanism, ReverseKnn):
-            raise InvalidInput("queries.slot", "of a mechanism that answers queries, not one for cells", slot)
+            raise InvalidInput(
+                "queries.slot", "of a mechanism that answers queries, not one for cells", slot
+            )
         if len(calls) > 1 and self.whole(slot):
-            raise InvalidInput("calls", "one at a time for a mechanism that is charged by the batch", len(calls))
+            raise InvalidInput(
+                "calls", "one at a time for a mechanism that is charged by the batch", len(calls)
+            )
         for queries in calls:
             if queries.slot != slot:
-                raise InvalidInput("queries.slot", f"{slot}, as of the other calls of the batch", queries.slot)
+                raise InvalidInput(
+                    "queries.slot", f"{slot}, as of the other calls of the batch", queries.slot
+                )
             if queries.inputs.shape[1:] != spec.input_shape:
-                raise InvalidInput("queries.inputs", f"rows of shape {spec.input_shape}", queries.inputs.shape[1:])
+                raise InvalidInput(
+                    "queries.inputs", f"rows of shape {spec.input_shape}", queries.inputs.shape[1:]
+                )
         return spec, mechanism
 
     def count(self, cells: Cells) -> CellCounts:
@@ -282,7 +334,11 @@ class Teacher:
             raise InvalidInput("cells.slot", "of the mechanism reverse_knn", cells.slot)
         expected = (mechanism.cells, self._index.dimensions)
         if cells.centers.shape != expected:
-            raise InvalidInput("cells.centers", f"int8 {list(expected)}, as mechanism and extractor say", cells.centers.shape)
+            raise InvalidInput(
+                "cells.centers",
+                f"int8 {list(expected)}, as mechanism and extractor say",
+                cells.centers.shape,
+            )
         return spec, mechanism
 
     def _ready(self, name: str, slot: int) -> tuple[ExtractorSpec, Mechanism]:
@@ -291,15 +347,22 @@ class Teacher:
         if self._spec is None:
             raise InvalidInput("extractor", f"set by use_extractor before the first {name}", None)
         if slot >= len(self._mechanisms):
-            raise InvalidInput(f"{name}.slot", f"below {len(self._mechanisms)}, the plan's slots", slot)
+            raise InvalidInput(
+                f"{name}.slot", f"below {len(self._mechanisms)}, the plan's slots", slot
+            )
         return self._spec, self._mechanisms[slot]
 
     def _count(self, cells: Cells, identity: str) -> CellCounts:
         before = dict(self._ledger.state.spent)
         served = self._settled(cells.slot, identity)
         if not served:
-            self._settle(cells.slot, [identity], self._voters(cells.centers[np.newaxis]))  # [m, d] -> [1, m, d]
-        receipt, state = self._receipt(cells.slot, 1, int(served), self._spent_since(cells.slot, before)), self._ledger.state
+            self._settle(
+                cells.slot, [identity], self._voters(cells.centers[np.newaxis])
+            )  # [m, d] -> [1, m, d]
+        receipt, state = (
+            self._receipt(cells.slot, 1, int(served), self._spent_since(cells.slot, before)),
+            self._ledger.state,
+        )
         if identity in state.refused:
             return CellCounts(None, receipt)
         counts = np.array(state.results[identity][HISTOGRAM], dtype=np.int64)
@@ -308,9 +371,20 @@ class Teacher:
     def _answer(self, calls: Sequence[Queries], identities: list[list[str]]) -> list[Answers]:
         """``identities``: of each call's rows. Distinct new queries are charged in request order, call after call."""
         slot = calls[0].slot
-        row = {i: x for queries, own in zip(calls, identities, strict=True) for i, x in zip(own, queries.inputs, strict=True)}
-        todo = [i for i in dict.fromkeys(i for own in identities for i in own) if not self._settled(slot, i)]
-        known, before = {i: set(self._ledger.state.results.get(i, {})) for i in todo}, dict(self._ledger.state.spent)
+        row = {
+            i: x
+            for queries, own in zip(calls, identities, strict=True)
+            for i, x in zip(own, queries.inputs, strict=True)
+        }
+        todo = [
+            i
+            for i in dict.fromkeys(i for own in identities for i in own)
+            if not self._settled(slot, i)
+        ]
+        known, before = (
+            {i: set(self._ledger.state.results.get(i, {})) for i in todo},
+            dict(self._ledger.state.spent),
+        )
         mechanism, size = self._mechanisms[slot], self._batch_size
         if isinstance(mechanism, BatchMechanism):
             mechanism.require(len(todo), self._index.dimensions)
@@ -319,17 +393,27 @@ class Teacher:
             self._progress("answering queries", start, len(todo))
             batch = todo[start : start + size]
             inputs = np.stack([row[i] for i in batch])
-            embedded, _ = self._embedder.embed(inputs)  # public: a query with features that are not finite becomes zeros
+            embedded, _ = self._embedder.embed(
+                inputs
+            )  # public: a query with features that are not finite becomes zeros
             self._settle(slot, batch, self._voters(embedded, inputs))
         if todo:
             self._progress("answering queries", len(todo), len(todo))
         return self._replies(slot, identities, known, before)
 
     def _ensemble_sizes(self, classifier: str) -> set[int]:
-        pates = [mechanism for mechanism in self._mechanisms if isinstance(mechanism, Lnmax | Gnmax | ConfidentGnmax)]
+        pates = [
+            mechanism
+            for mechanism in self._mechanisms
+            if isinstance(mechanism, Lnmax | Gnmax | ConfidentGnmax)
+        ]
         sizes = {mechanism.teachers for mechanism in pates if mechanism.classifier == classifier}
         if classifier == "linear":
-            sizes |= {mechanism.teachers for mechanism in self._mechanisms if isinstance(mechanism, GnmaxAttributes)}
+            sizes |= {
+                mechanism.teachers
+                for mechanism in self._mechanisms
+                if isinstance(mechanism, GnmaxAttributes)
+            }
         return sizes
 
     def _ensemble(self, embedded: Embedded, teachers: int) -> Ensemble:
@@ -363,38 +447,68 @@ class Teacher:
     def _voters(self, queries: np.ndarray, inputs: np.ndarray | None = None) -> Electorate:
         """The records as they are now before embedded queries, int8 [n_queries, d] or [n_queries, m, d]; ``inputs``: raw."""
         length = self._embedder.length(queries.shape[-1])
-        return Electorate(self._index, self._labels, self._num_classes, queries, length, self._ensembles, self._networks, inputs)
+        return Electorate(
+            self._index,
+            self._labels,
+            self._num_classes,
+            queries,
+            length,
+            self._ensembles,
+            self._networks,
+            inputs,
+        )
 
     def _embedding(self, done: int, total: int) -> None:
-        self._progress("embedding private records (percent)", 100 * done // max(1, total), 100)  # their number is private
+        self._progress(
+            "embedding private records (percent)", 100 * done // max(1, total), 100
+        )  # their number is private
 
     def _settled(self, slot: int, identity: str) -> bool:
         state = self._ledger.state
-        return identity in state.refused or self._mechanisms[slot].next_stage(state.results.get(identity, {})) is None
+        return (
+            identity in state.refused
+            or self._mechanisms[slot].next_stage(state.results.get(identity, {})) is None
+        )
 
     def _settle(self, slot: int, batch: list[str], voters: Electorate) -> None:
         """Take one batch of distinct queries through the mechanism's stages: charge, draw, record, for each."""
-        mechanism, row = self._mechanisms[slot], {identity: position for position, identity in enumerate(batch)}
+        mechanism, row = (
+            self._mechanisms[slot],
+            {identity: position for position, identity in enumerate(batch)},
+        )
         if isinstance(mechanism, IndKnn):
             with self._failures():
                 self._answer_individually(slot, mechanism, voters, batch)
             return
         for stage in mechanism.stages:
             waiting = [i for i in batch if not self._settled(slot, i)]
-            due = [i for i in waiting if mechanism.next_stage(self._ledger.state.results.get(i, {})) == stage]
+            due = [
+                i
+                for i in waiting
+                if mechanism.next_stage(self._ledger.state.results.get(i, {})) == stage
+            ]
             charge = self._ledger.charge(slot, stage, due)
             if not charge.granted:
                 continue
             with self._failures():
-                drawn = mechanism.draw(stage, voters.select([row[i] for i in charge.granted]), charge.granted, self._entropy)
+                drawn = mechanism.draw(
+                    stage,
+                    voters.select([row[i] for i in charge.granted]),
+                    charge.granted,
+                    self._entropy,
+                )
                 self._ledger.record(charge, dict(zip(charge.granted, drawn.tolist(), strict=True)))
 
-    def _answer_individually(self, slot: int, mechanism: IndKnn, voters: Electorate, batch: list[str]) -> None:
+    def _answer_individually(
+        self, slot: int, mechanism: IndKnn, voters: Electorate, batch: list[str]
+    ) -> None:
         reused = None
         if mechanism.reuse:
             results, select = self._ledger.state.results, mechanism.select(voters.length)
             reused = self._released.votes(results, select, voters.queries, voters.num_classes)
-        answer_individually(self._ledger, slot, mechanism, voters, self._serials, batch, self._entropy, reused)
+        answer_individually(
+            self._ledger, slot, mechanism, voters, self._serials, batch, self._entropy, reused
+        )
         if reused is not None:
             self._released.add(batch, voters.queries)
             self._reused += int((reused.counts > 0).sum())
@@ -412,33 +526,53 @@ class Teacher:
             raise TeacherFailed from error
 
     def _replies(
-        self, slot: int, identities: list[list[str]], known: dict[str, set[str]], before: dict[tuple[int, str], int]
+        self,
+        slot: int,
+        identities: list[list[str]],
+        known: dict[str, set[str]],
+        before: dict[tuple[int, str], int],
     ) -> list[Answers]:
         """Each call's answers. ``known``: the releases that a query had which was not settled; it is new to the first call that
         asks it and served to the others. A charge for a batch or for all is that of the first call with a new query."""
         state, mechanism, unclaimed = self._ledger.state, self._mechanisms[slot], dict(known)
-        once = self._spent_since(slot, before) if isinstance(mechanism, IndKnn | BatchMechanism) else None
+        once = (
+            self._spent_since(slot, before)
+            if isinstance(mechanism, IndKnn | BatchMechanism)
+            else None
+        )
         replies, shape = [], (-1, self._num_classes) if self._attributes else (-1,)
         nothing: Value = [ABSTAINED] * self._num_classes if self._attributes else ABSTAINED
         for own in identities:
             new = {i: unclaimed.pop(i) for i in dict.fromkeys(own) if i in unclaimed}
-            charged = {s: sum(s in state.results.get(i, {}) and s not in had for i, had in new.items()) for s in mechanism.stages}
+            charged = {
+                s: sum(s in state.results.get(i, {}) and s not in had for i, had in new.items())
+                for s in mechanism.stages
+            }
             if once is not None:
-                charged, once = (once, dict.fromkeys(once, 0)) if new else (dict.fromkeys(once, 0), once)
+                charged, once = (
+                    (once, dict.fromkeys(once, 0)) if new else (dict.fromkeys(once, 0), once)
+                )
             settled = {
-                i: (Outcome.CAP_REACHED, nothing) if i in state.refused else mechanism.outcome(state.results[i]) for i in set(own)
+                i: (Outcome.CAP_REACHED, nothing)
+                if i in state.refused
+                else mechanism.outcome(state.results[i])
+                for i in set(own)
             }
             outcomes = np.array([settled[i][0] for i in own], dtype=np.uint8)
             receipt = self._receipt(slot, len(own), len(settled) - len(new), charged)
             if isinstance(mechanism, BatchMechanism):
-                receipt = replace(receipt, cliques=mechanism.cliques([state.results.get(i, {}) for i in settled]))
+                receipt = replace(
+                    receipt, cliques=mechanism.cliques([state.results.get(i, {}) for i in settled])
+                )
             labels = np.array([settled[i][1] for i in own], dtype=np.int64).reshape(shape)
             replies.append(Answers(labels, outcomes, receipt))
         return replies
 
     def _spent_since(self, slot: int, before: dict[tuple[int, str], int]) -> dict[str, int]:
         spent, stages = self._ledger.state.spent, self._mechanisms[slot].stages
-        return {stage: spent.get((slot, stage), 0) - before.get((slot, stage), 0) for stage in stages}
+        return {
+            stage: spent.get((slot, stage), 0) - before.get((slot, stage), 0) for stage in stages
+        }
 
     def _receipt(self, slot: int, asked: int, served: int, charged: dict[str, int]) -> Receipt:
         state = self._ledger.state

@@ -14,8 +14,20 @@ from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 
 MISSING = "no browser is installed (Debian packages chromium and chromium-driver)"
-FLAGS = ["headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking"]
-FLAGS += ["disable-component-update", "disable-sync", "disable-dev-shm-usage", "blink-settings=scriptEnabled=false"]
+FLAGS = [
+    "headless",
+    "no-sandbox",
+    "disable-gpu",
+    "disable-quic",
+    "no-first-run",
+    "disable-background-networking",
+]
+FLAGS += [
+    "disable-component-update",
+    "disable-sync",
+    "disable-dev-shm-usage",
+    "blink-settings=scriptEnabled=false",
+]
 
 
 @contextmanager
@@ -32,8 +44,12 @@ def browser(downloads: Path) -> Iterator[Chrome]:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         opened = Chrome(options, Service(driver))
         try:
-            opened.implicitly_wait(60)  # seconds until what a click leads to is there, on a busy machine
-            opened.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)})
+            opened.implicitly_wait(
+                60
+            )  # seconds until what a click leads to is there, on a busy machine
+            opened.execute_cdp_cmd(
+                "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)}
+            )
             yield opened
         finally:
             opened.quit()
@@ -41,7 +57,12 @@ def browser(downloads: Path) -> Iterator[Chrome]:
 
 def resize(opened: Chrome, width: int, height: int, phone: bool) -> None:
     """Show pages as a screen of so many CSS pixels does."""
-    size = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
+    size = {
+        "width": width,
+        "height": height,
+        "deviceScaleFactor": 2 if phone else 1,
+        "mobile": phone,
+    }
     opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 

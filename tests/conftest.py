@@ -13,25 +13,36 @@ import pytest
 from hypothesis import HealthCheck, settings
 from PIL import Image
 
-from teacher.privacy.database import Place
+from labelwall.teacher.ledger.database import Place
 from tests import browser
 from tests import postgres as postgres_server
 
 REPOSITORY = Path(__file__).parents[1]
-COLOURS = {"cat": (200, 30, 30), "dog": (30, 30, 200)}  # one colour a class: a decoded image tells where it came from
+COLOURS = {
+    "cat": (200, 30, 30),
+    "dog": (30, 30, 200),
+}  # one colour a class: a decoded image tells where it came from
 _recorder: list[str] | None = None
 
 # The same examples in every run, however slow the machine is.
-settings.register_profile("labelwall", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "labelwall", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("labelwall")
 
 
 def _hook(event: str, args: tuple[object, ...]) -> None:
-    if _recorder is not None and event in ("open", "os.listdir", "os.scandir") and isinstance(args[0], str | os.PathLike):
+    if (
+        _recorder is not None
+        and event in ("open", "os.listdir", "os.scandir")
+        and isinstance(args[0], str | os.PathLike)
+    ):
         _recorder.append(os.fspath(args[0]))
 
 
-sys.addaudithook(_hook)  # can not be taken back, so there is one, and it only listens while a test records
+sys.addaudithook(
+    _hook
+)  # can not be taken back, so there is one, and it only listens while a test records
 
 
 @contextmanager
@@ -76,7 +87,10 @@ def realdata_root() -> Path:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say once, and without being asked, that a server's or a browser's tests did not run."""
     reasons = [str(found.longrepr) for found in terminalreporter.stats.get("skipped", [])]
-    for what, missing in (("a ledger on a server", postgres_server.MISSING), ("a page in a browser", browser.MISSING)):
+    for what, missing in (
+        ("a ledger on a server", postgres_server.MISSING),
+        ("a page in a browser", browser.MISSING),
+    ):
         skipped = sum(missing in reason for reason in reasons)
         if skipped:
             terminalreporter.write_line(f"skipped {skipped} tests of {what}: {missing}")
@@ -86,14 +100,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgres_server.Server]:
     """A throw-away PostgreSQL server, one for all workers; skips where its programs are not installed."""
     base = tmp_path_factory.getbasetemp()
-    with postgres_server.shared_server((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "postgres") as server:
+    with postgres_server.shared_server(
+        (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "postgres"
+    ) as server:
         yield server
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Where a ledger can be created: a file, and a schema of a server. A test that takes it runs on both."""
-    return tmp_path / "ledger.sqlite" if request.param == "sqlite" else request.getfixturevalue("postgres").schema()
+    return (
+        tmp_path / "ledger.sqlite"
+        if request.param == "sqlite"
+        else request.getfixturevalue("postgres").schema()
+    )
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

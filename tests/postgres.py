@@ -23,10 +23,10 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from teacher.privacy.audit import Finding, audit
-from teacher.privacy.database import Place, open_database
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.ledger_url import LedgerUrl
+from labelwall.teacher.ledger.auditor import Finding, audit
+from labelwall.teacher.ledger.database import Place, open_database
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.url import LedgerUrl
 
 MISSING = "PostgreSQL's programs are not installed (Debian package postgresql)"
 OWNER, GUARDED = "owner", "guarded"  # a role that needs no password, and one that does
@@ -46,20 +46,28 @@ def programs() -> Path | None:
     """The folder of initdb and pg_ctl, None where they are not installed."""
     found = shutil.which("initdb")
     folders = [Path(found).parent] if found else Path("/usr/lib/postgresql").glob("*/bin")
-    return max((folder for folder in folders if (folder / "initdb").exists()), default=None, key=lambda f: f.parent.name.zfill(3))
+    return max(
+        (folder for folder in folders if (folder / "initdb").exists()),
+        default=None,
+        key=lambda f: f.parent.name.zfill(3),
+    )
 
 
 def address(place: Place) -> str:
     """A ledger's place as a process is told of it."""
     return (
-        str(place) if isinstance(place, Path) else f"postgresql://{OWNER}@/{DATABASE}?schema={place.schema}&socket={place.socket}"
+        str(place)
+        if isinstance(place, Path)
+        else f"postgresql://{OWNER}@/{DATABASE}?schema={place.schema}&socket={place.socket}"
     )
 
 
 def swept(folder: Path, socket: str) -> Place:
     """The ledger of one kill in a sweep: a file in ``folder``, or a schema of its own on the server that ``socket`` names."""
     return (
-        LedgerUrl(OWNER, DATABASE, f"{folder.parent.name}_{folder.name}", socket=socket) if socket else folder / "ledger.sqlite"
+        LedgerUrl(OWNER, DATABASE, f"{folder.parent.name}_{folder.name}", socket=socket)
+        if socket
+        else folder / "ledger.sqlite"
     )
 
 
@@ -79,7 +87,9 @@ class Server:
 
     def schema(self, role: str = OWNER) -> LedgerUrl:
         """The address of a ledger that is not there yet."""
-        return LedgerUrl(role=role, database=DATABASE, schema=f"s{uuid.uuid4().hex}", socket=str(self.home))
+        return LedgerUrl(
+            role=role, database=DATABASE, schema=f"s{uuid.uuid4().hex}", socket=str(self.home)
+        )
 
     def login(self, role: str) -> psycopg.Connection:
         """A connection that commits each statement."""
@@ -107,10 +117,21 @@ class Server:
     def _program(self, name: str, *arguments: str) -> None:
         folder, user = programs(), _user()
         assert folder is not None
-        other: dict[str, Any] = {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        environment = {"PATH": os.environ["PATH"], "LC_ALL": "C", "PGCTLTIMEOUT": "600"}  # seconds, on a busy machine
+        other: dict[str, Any] = (
+            {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        )
+        environment = {
+            "PATH": os.environ["PATH"],
+            "LC_ALL": "C",
+            "PGCTLTIMEOUT": "600",
+        }  # seconds, on a busy machine
         done = subprocess.run(
-            [folder / name, *arguments], cwd=self.home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **other
+            [folder / name, *arguments],
+            cwd=self.home,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            **other,
         )
         assert done.returncode == 0, done.stdout.decode(errors="replace")
 
@@ -137,11 +158,24 @@ def new_server() -> Iterator[Server]:
 def _create() -> Server:
     if programs() is None:
         pytest.skip(MISSING)
-    server = Server(Path(tempfile.mkdtemp(prefix="lw", dir="/tmp")))  # a socket's path must be short
+    server = Server(
+        Path(tempfile.mkdtemp(prefix="lw", dir="/tmp"))
+    )  # a socket's path must be short
     user = _user()
     if user is not None:
         os.chown(server.home, user.pw_uid, user.pw_gid)
-    server._program("initdb", "-D", "data", "-U", OWNER, "--auth=trust", "--no-sync", "--no-locale", "-E", "UTF8")
+    server._program(
+        "initdb",
+        "-D",
+        "data",
+        "-U",
+        OWNER,
+        "--auth=trust",
+        "--no-sync",
+        "--no-locale",
+        "-E",
+        "UTF8",
+    )
     with (server.home / "data" / "postgresql.conf").open("a") as file:
         file.write(f"{SETTINGS}unix_socket_directories = '{server.home}'\n")
     access = server.home / "data" / "pg_hba.conf"

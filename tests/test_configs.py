@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from experiment.compare_config import parse_comparison
-from experiment.settings import load_config
-from teacher.privacy.accountant import require_affordable
+from labelwall.experiment.compare.config import parse_comparison
+from labelwall.experiment.config.settings import load_config
+from labelwall.teacher.accounting.accountant import require_affordable
 
 FILES = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 COMPARISONS = [path for path in FILES if path.stem.startswith("compare_")]
@@ -47,7 +47,17 @@ def test_it_loads_and_fits_its_budget(path: Path) -> None:
 def test_mnist_paper_has_the_papers_parameters() -> None:
     config = load_config(next(path for path in CONFIGS if path.stem == "mnist_paper"))
     screen, aggregate = config.plan().releases()
-    assert screen.parameters == {"max_votes": 300, "threshold": 180, "sigma": 75.0, "sampling_probability": 0.15}
+    assert screen.parameters == {
+        "max_votes": 300,
+        "threshold": 180,
+        "sigma": 75.0,
+        "sampling_probability": 0.15,
+    }
     assert aggregate.parameters == {"sigma": 25.0, "sampling_probability": 0.15}
-    assert (screen.cap, aggregate.cap, len(config.rounds), config.budget.delta) == (1000, 735, 2, 1e-5)
+    assert (screen.cap, aggregate.cap, len(config.rounds), config.budget.delta) == (
+        1000,
+        735,
+        2,
+        1e-5,
+    )
     assert config.student.backbone == "mnist_cvpr20"

@@ -15,7 +15,12 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGES = ("teacher", "student", "wall", "experiment")
-MAY_LOAD = {"wall": {"wall"}, "teacher": {"teacher", "wall"}, "student": {"student", "wall"}, "experiment": set(PACKAGES)}
+MAY_LOAD = {
+    "wall": {"wall"},
+    "teacher": {"teacher", "wall"},
+    "student": {"student", "wall"},
+    "experiment": set(PACKAGES),
+}
 
 # Imports every module of a package in a process of its own, and tells what happened meanwhile. Then imports them once more: other
 # people's libraries are loaded by then, so what moves a global generator now is ours.
@@ -49,11 +54,12 @@ def modules(name):
         yield found.name
 
 sys.addaudithook(listen)
-names = sorted(set(modules(package)))
+names = sorted(set(modules("labelwall." + package)))
 for name in names:
     importlib.import_module(name)
-loaded = sorted({name.split(".")[0] for name in sys.modules})
-for name in [name for name in sys.modules if name.split(".")[0] in ("teacher", "student", "wall", "experiment")]:
+ours = [name for name in sys.modules if name.split(".")[0] == "labelwall"]
+loaded = sorted({name.split(".")[1] for name in ours if "." in name})
+for name in ours:
     del sys.modules[name]
 random.random(), np.random.rand()  # so that a seed of the first time is no longer the state
 if "torch" in sys.modules:
@@ -76,11 +82,24 @@ def probe(package: str, root: Path, home: Path) -> dict:  # type: ignore[type-ar
     other people's libraries keep their caches there."""
     home.mkdir(parents=True, exist_ok=True)
     # torch writes its own cache's place into the environment, where a probe started by a test that had loaded it would find it.
-    caches = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR")
+    caches = (
+        "HOME",
+        "TMPDIR",
+        "XDG_CACHE_HOME",
+        "XDG_CONFIG_HOME",
+        "MPLCONFIGDIR",
+        "TORCHINDUCTOR_CACHE_DIR",
+    )
     places = dict.fromkeys(caches, str(home))
-    environment = os.environ | places | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    environment = (
+        os.environ
+        | places
+        | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    )
     command = [sys.executable, "-c", PROBE, package, str(home)]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, timeout=900
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -88,7 +107,9 @@ def probe(package: str, root: Path, home: Path) -> dict:  # type: ignore[type-ar
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     """`imported("student")`: the probe of one of our packages, run once."""
-    return cache(lambda package: probe(package, REPOSITORY, tmp_path_factory.mktemp(package)))
+    root = tmp_path_factory.mktemp("root")
+    (root / "labelwall").symlink_to(REPOSITORY)
+    return cache(lambda package: probe(package, root, tmp_path_factory.mktemp(package)))
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -109,16 +130,25 @@ def test_an_import_does_nothing(package: str, imported) -> None:  # type: ignore
 
 
 def package_of(root: Path, name: str, text: str) -> None:
-    (root / name).mkdir(parents=True)
-    (root / name / "__init__.py").touch()
-    (root / name / "deep.py").write_text(text)
+    folder = root / "labelwall" / name
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    (folder / "__init__.py").touch()
+    (folder / "deep.py").write_text(text)
 
 
-@pytest.mark.parametrize("text", ["import teacher.deep", "from teacher import deep", "import wall.deep"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import labelwall.teacher.deep",
+        "from labelwall.teacher import deep",
+        "import labelwall.wall.deep",
+    ],
+)
 def test_the_check_of_arrows_can_fail(tmp_path: Path, text: str) -> None:
     root = tmp_path / "root"
     package_of(root, "teacher", "")
-    package_of(root, "wall", "import teacher")  # a detour counts too
+    package_of(root, "wall", "import labelwall.teacher")  # a detour counts too
     package_of(root, "student", text)
     found = probe("student", root, tmp_path / "home")
     assert "teacher" in found["loaded"]
@@ -136,7 +166,9 @@ def test_the_check_of_arrows_can_fail(tmp_path: Path, text: str) -> None:
         ("from pathlib import Path; Path('left').mkdir(exist_ok=True)", [], ["left"]),
     ],
 )
-def test_the_check_of_side_effects_can_fail(tmp_path: Path, text: str, moved: list[str], written: list[str]) -> None:
+def test_the_check_of_side_effects_can_fail(
+    tmp_path: Path, text: str, moved: list[str], written: list[str]
+) -> None:
     package_of(tmp_path / "root", "student", text)
     found = probe("student", tmp_path / "root", tmp_path / "home")
     assert found["moved"] == moved
@@ -147,7 +179,7 @@ def test_help_and_prices_do_not_wait_for_torch() -> None:
     """Also `plan` itself: what a configuration costs is known without torch."""
     code = """
 import contextlib, io, json, sys
-import pipeline
+from labelwall import pipeline
 loaded = {}
 for args in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
@@ -158,44 +190,69 @@ import torch
 assert "torch" in sys.modules  # what is looked for is there to be found
 print(json.dumps(loaded))
 """
-    from pipeline import COMMANDS
+    from labelwall.pipeline import COMMANDS
 
-    asked = [["--help"], *([command, "--help"] for command in COMMANDS), ["plan", "--config", "configs/quickstart.yaml"]]
-    done = subprocess.run([sys.executable, "-c", code, json.dumps(asked)], cwd=REPOSITORY, capture_output=True, text=True)
+    asked = [
+        ["--help"],
+        *([command, "--help"] for command in COMMANDS),
+        ["plan", "--config", "configs/quickstart.yaml"],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(asked)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {" ".join(args): False for args in asked}
 
 
 # The release path: teacher/ and wall/ as files. Seeds, pickles and received names have no place there.
 
-UNSAFE = REPOSITORY / "teacher" / "privacy" / "unsafe.py"
+UNSAFE = REPOSITORY / "teacher" / "noise" / "unsafe_tape.py"
 FORBIDDEN = {
     **dict.fromkeys(("random", "numpy.random"), "a seedable generator"),
-    **dict.fromkeys(("torch.manual_seed", "torch.seed", "torch.random.manual_seed", "torch.Generator"), "a seed"),
-    **dict.fromkeys(("torch.rand", "torch.randn", "torch.randint", "torch.randperm"), "a seedable draw"),
-    **dict.fromkeys(("torch.normal", "torch.bernoulli", "torch.multinomial", "torch.poisson"), "a seedable draw"),
-    **dict.fromkeys(("pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib.load", "joblib.dump"), "a pickle"),
+    **dict.fromkeys(
+        ("torch.manual_seed", "torch.seed", "torch.random.manual_seed", "torch.Generator"), "a seed"
+    ),
+    **dict.fromkeys(
+        ("torch.rand", "torch.randn", "torch.randint", "torch.randperm"), "a seedable draw"
+    ),
+    **dict.fromkeys(
+        ("torch.normal", "torch.bernoulli", "torch.multinomial", "torch.poisson"), "a seedable draw"
+    ),
+    **dict.fromkeys(
+        ("pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib.load", "joblib.dump"),
+        "a pickle",
+    ),
     **dict.fromkeys(("torch.load", "torch.save"), "a pickle"),
-    **dict.fromkeys(("eval", "exec", "compile", "__import__", "importlib", "runpy"), "received code"),
+    **dict.fromkeys(
+        ("eval", "exec", "compile", "__import__", "importlib", "runpy"), "received code"
+    ),
 }
 ALLOWED = {
     # A fixed permutation by which a network is tried on public rows; no release depends on its being random.
-    ("teacher/network.py", "numpy.random.default_rng"),
+    ("teacher/features/network.py", "numpy.random.default_rng"),
     # Tensors alone (weights_only), from an installed package: nothing that anybody sent.
-    ("wall/pretrained.py", "torch.load"),
+    ("wall/networks/pretrained.py", "torch.load"),
     # A baseline for comparisons, which no teacher calls: its noise is idealised and its models are not for release.
     ("teacher/baselines/noisy_sgd.py", "torch.manual_seed"),
     ("teacher/baselines/noisy_sgd.py", "torch.rand"),
     # Another baseline: random splits from fresh entropy (no argument), which no public seed foretells; then the state of before.
-    *(("teacher/baselines/private_classifiers.py", f"numpy.random.{name}") for name in ("get_state", "seed", "set_state")),
+    *(
+        ("teacher/baselines/private_classifiers.py", f"numpy.random.{name}")
+        for name in ("get_state", "seed", "set_state")
+    ),
 }
 
 
 def test_no_teacher_reaches_the_baselines() -> None:
     """What is allowed to them is not on the way to an answer."""
-    outside = [path for path in (REPOSITORY / "teacher").rglob("*.py") if path.parent.name != "baselines"]
+    outside = [
+        path for path in (REPOSITORY / "teacher").rglob("*.py") if path.parent.name != "baselines"
+    ]
     assert len(outside) > 30
-    assert not [path.name for path in outside if "teacher.baselines" in path.read_text()]
+    assert not [path.name for path in outside if "labelwall.teacher.baselines" in path.read_text()]
 
 
 def violations(source: str) -> Iterator[tuple[str, str]]:
@@ -208,25 +265,37 @@ def violations(source: str) -> Iterator[tuple[str, str]]:
             aliases |= {entry.asname: entry.name for entry in node.names if entry.asname}
             yield from ((entry.name, why) for entry in node.names if (why := forbidden(entry.name)))
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            names = {entry.asname or entry.name: f"{node.module}.{entry.name}" for entry in node.names}
+            names = {
+                entry.asname or entry.name: f"{node.module}.{entry.name}" for entry in node.names
+            }
             aliases |= names
             yield from ((name, why) for name in names.values() if (why := forbidden(name)))
         elif isinstance(node, ast.For) and isinstance(node.target, ast.Name) and literal(node.iter):
             constants.add(node.target.id)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute | ast.Name) and (why := forbidden(name := dotted(node, aliases))):
+        if isinstance(node, ast.Attribute | ast.Name) and (
+            why := forbidden(name := dotted(node, aliases))
+        ):
             yield name, why
         elif isinstance(node, ast.Call) and dotted(node.func, aliases) in ("getattr", "setattr"):
             key = node.args[1]
-            if not (isinstance(key, ast.Constant) or (isinstance(key, ast.Name) and key.id in constants)):
+            if not (
+                isinstance(key, ast.Constant) or (isinstance(key, ast.Name) and key.id in constants)
+            ):
                 yield "getattr", "a received name"
-        elif isinstance(node, ast.keyword) and node.arg == "allow_pickle" and getattr(node.value, "value", True) is not False:
+        elif (
+            isinstance(node, ast.keyword)
+            and node.arg == "allow_pickle"
+            and getattr(node.value, "value", True) is not False
+        ):
             yield "allow_pickle", "a pickle"
 
 
 def literal(node: ast.expr) -> bool:
     """Whether an expression is a tuple of constants."""
-    return isinstance(node, ast.Tuple) and all(isinstance(entry, ast.Constant) for entry in node.elts)
+    return isinstance(node, ast.Tuple) and all(
+        isinstance(entry, ast.Constant) for entry in node.elts
+    )
 
 
 def dotted(node: ast.expr, aliases: dict[str, str]) -> str:
@@ -240,11 +309,16 @@ def dotted(node: ast.expr, aliases: dict[str, str]) -> str:
 def forbidden(name: str) -> str:
     """Why a dotted name may not stand on the release path; empty when it may."""
     parts = name.split(".")
-    return next((why for end in range(1, len(parts) + 1) if (why := FORBIDDEN.get(".".join(parts[:end])))), "")
+    return next(
+        (why for end in range(1, len(parts) + 1) if (why := FORBIDDEN.get(".".join(parts[:end])))),
+        "",
+    )
 
 
 def release_path() -> list[Path]:
-    found = [path for package in ("teacher", "wall") for path in (REPOSITORY / package).rglob("*.py")]
+    found = [
+        path for package in ("teacher", "wall") for path in (REPOSITORY / package).rglob("*.py")
+    ]
     return sorted(path for path in found if path != UNSAFE)
 
 
@@ -254,15 +328,27 @@ def test_no_seed_pickle_or_received_name_on_the_release_path() -> None:
         for path in release_path()
         for name, why in violations(path.read_text())
     }
-    longest = {key for key in found if not any(other[0] == key[0] and other[1].startswith(key[1] + ".") for other in found)}
+    longest = {
+        key
+        for key in found
+        if not any(other[0] == key[0] and other[1].startswith(key[1] + ".") for other in found)
+    }
     assert longest - ALLOWED == set()
     assert longest >= ALLOWED  # an exception nobody needs any more is taken back
 
 
 def test_nothing_on_the_release_path_knows_the_unsafe_tape() -> None:
-    paths = [*release_path(), *(REPOSITORY / "experiment").rglob("*.py"), REPOSITORY / "pipeline.py"]
+    paths = [
+        *release_path(),
+        *(REPOSITORY / "experiment").rglob("*.py"),
+        REPOSITORY / "pipeline.py",
+    ]
     assert UNSAFE.exists()
-    assert [path for path in paths if "privacy.unsafe" in path.read_text() or "UnsafeTape" in path.read_text()] == []
+    assert [
+        path
+        for path in paths
+        if "unsafe_tape" in path.read_text() or "UnsafeTape" in path.read_text()
+    ] == []
 
 
 @pytest.mark.parametrize(

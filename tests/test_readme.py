@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import pipeline
-from experiment.compare_config import parse_comparison
-from experiment.settings import config_parser, parse
-from teacher.mechanisms.registry import MECHANISMS
-from teacher.service.config import ServiceConfig
-from wall.adversary import POOLED
+from labelwall import pipeline
+from labelwall.experiment.compare.config import parse_comparison
+from labelwall.experiment.config.settings import config_parser, parse
+from labelwall.teacher.mechanisms.registry import MECHANISMS
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.wall.adversary import POOLED
 
 REPOSITORY = Path(__file__).parents[1]
 README, GUIDE = REPOSITORY / "README.md", REPOSITORY / "docs" / "guide.md"
@@ -63,15 +63,22 @@ def test_an_examples_options_exist(line: str, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("line", [line for line in EXAMPLES if line.startswith("compare ")])
 def test_a_comparisons_example_is_valid(line: str) -> None:
-    arguments = [str(REPOSITORY / a) if a.startswith("configs/") else a for a in shlex.split(line)[1:]]
+    arguments = [
+        str(REPOSITORY / a) if a.startswith("configs/") else a for a in shlex.split(line)[1:]
+    ]
     assert parse_comparison(arguments)[0].methods
 
 
-@pytest.mark.parametrize("line", [line for line in EXAMPLES if "--config" in line and not line.startswith("compare ")])
+@pytest.mark.parametrize(
+    "line", [line for line in EXAMPLES if "--config" in line and not line.startswith("compare ")]
+)
 def test_an_examples_settings_are_valid(line: str) -> None:
     command, *arguments = shlex.split(line)
     own_folder = str(REPOSITORY / "configs" / "own_folder.yaml")
-    arguments = [own_folder if a == EXAMPLE else str(REPOSITORY / a) if a.startswith("configs/") else a for a in arguments]
+    arguments = [
+        own_folder if a == EXAMPLE else str(REPOSITORY / a) if a.startswith("configs/") else a
+        for a in arguments
+    ]
     parser = config_parser(command, "", arguments)
     if command == "serve":
         parser.add_class_arguments(ServiceConfig, "service")
@@ -91,7 +98,9 @@ def test_every_command_that_is_named_exists(page: Path) -> None:
 
 
 def test_the_readmes_table_of_commands_is_complete() -> None:
-    assert re.findall(r"^\| `labelwall (\w+)` \|", README.read_text(), re.MULTILINE) == list(pipeline.COMMANDS)
+    assert re.findall(r"^\| `labelwall (\w+)` \|", README.read_text(), re.MULTILINE) == list(
+        pipeline.COMMANDS
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -99,7 +108,9 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
     parsers = [config_parser("test", "", ["--mechanism.kind", kind]) for kind in MECHANISMS]
     known = {action.dest for parser in parsers for action in parser._actions}
     text = page.read_text()
-    named = re.findall(r"(?:`|--)((?:data|budget|mechanism|caps|student)\.(?!safetensors)[a-z_]+)", text)
+    named = re.findall(
+        r"(?:`|--)((?:data|budget|mechanism|caps|student)\.(?!safetensors)[a-z_]+)", text
+    )
     assert set(named) <= known
 
 
@@ -107,14 +118,19 @@ def test_the_result_stands_by_line_25() -> None:
     top = "\n".join(README.read_text().splitlines()[:25])
     assert "make demo" in top
     assert "make test" in top
-    line = pipeline._result({"test_accuracy": 0.5, "epsilon": 1.25, "delta": 1e-5, "adversary": POOLED}, Path("runs/demo"))
+    line = pipeline._result(
+        {"test_accuracy": 0.5, "epsilon": 1.25, "delta": 1e-5, "adversary": POOLED},
+        Path("runs/demo"),
+    )
     assert "50.00%" in line  # what varies; the rest is what the program prints
     assert re.search(re.escape(line).replace(r"50\.00%", r"\S+").replace(r"1\.25", r"\S+"), top)
 
 
 def test_the_wall_is_not_oversold() -> None:
     text = " ".join(README.read_text().split())
-    assert "In one process the wall between teacher and student is a convention, not a barrier" in text
+    assert (
+        "In one process the wall between teacher and student is a convention, not a barrier" in text
+    )
     assert "Not protected" in text
 
 
@@ -138,7 +154,10 @@ def test_relative_links_resolve(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_of_ours_that_is_named_exists(page: Path) -> None:
-    named = re.findall(r"`((?:configs|docs|teacher|student|wall|experiment|tests|benchmarks)/[\w./]*)`", page.read_text())
+    named = re.findall(
+        r"`((?:configs|docs|teacher|student|wall|experiment|tests|benchmarks)/[\w./]*)`",
+        page.read_text(),
+    )
     assert [name for name in named if not (REPOSITORY / name).exists()] == []
 
 
@@ -164,10 +183,13 @@ def test_every_path_of_the_tree_exists() -> None:
 
 
 def test_the_tree_shows_everything_at_the_top() -> None:
-    ignored = [line.strip("/ \n") for line in (REPOSITORY / ".gitignore").read_text().splitlines() if line]
+    ignored = [
+        line.strip("/ \n") for line in (REPOSITORY / ".gitignore").read_text().splitlines() if line
+    ]
     there = {
         path.name
         for path in REPOSITORY.iterdir()
-        if not path.name.startswith(".") and not any(fnmatch.fnmatch(path.name, pattern) for pattern in ignored)
+        if not path.name.startswith(".")
+        and not any(fnmatch.fnmatch(path.name, pattern) for pattern in ignored)
     }
     assert there == {str(path) for path in tree() if len(path.parts) == 1}

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wall.errors import InvalidInput
-from wall.messages import ABSTAINED, Outcome, Receipt, canonical_json
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import ABSTAINED, Outcome, Receipt, canonical_json
 
 LARGEST = 63  # quantised features are integers in -63..63
 MAX_CELLS, MAX_DIMENSIONS = 4096, 4000
@@ -33,7 +33,12 @@ class Cells:
 
     def __post_init__(self) -> None:
         c = self.centers
-        if c.dtype != np.int8 or c.ndim != 2 or not 0 < len(c) <= MAX_CELLS or not 0 < c.shape[1] <= MAX_DIMENSIONS:
+        if (
+            c.dtype != np.int8
+            or c.ndim != 2
+            or not 0 < len(c) <= MAX_CELLS
+            or not 0 < c.shape[1] <= MAX_DIMENSIONS
+        ):
             rule = f"int8 [m, d] with m in 1..{MAX_CELLS}, d in 1..{MAX_DIMENSIONS}"
             raise InvalidInput("cells.centers", rule, f"{c.dtype} {list(c.shape)}")
         if c.min() < -LARGEST:
@@ -45,8 +50,12 @@ class Cells:
 
     def identity(self, extractor: str, mechanism: dict[str, object]) -> str:
         """SHA-256 (hex) of the centres in order, the extractor's hash, mechanism and parameters."""
-        prefix = canonical_json({"extractor": extractor, "mechanism": mechanism, "cells": list(self.centers.shape)})
-        return hashlib.sha256(prefix + b"\0" + np.ascontiguousarray(self.centers).tobytes()).hexdigest()
+        prefix = canonical_json(
+            {"extractor": extractor, "mechanism": mechanism, "cells": list(self.centers.shape)}
+        )
+        return hashlib.sha256(
+            prefix + b"\0" + np.ascontiguousarray(self.centers).tobytes()
+        ).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,9 @@ def nearest_cells(features: np.ndarray, centers: np.ndarray, neighbours: int) ->
     squares = (wide * wide).sum(axis=1)  # float64 [m]
     for start in range(0, len(features), ROWS_AT_ONCE):
         part = slice(start, start + ROWS_AT_ONCE)
-        distances = squares - 2 * (features[part].astype(np.float64) @ wide.T)  # less |x|^2, which changes no order
+        distances = squares - 2 * (
+            features[part].astype(np.float64) @ wide.T
+        )  # less |x|^2, which changes no order
         if neighbours == 1:
             found[part, 0] = distances.argmin(axis=1)  # the first of the smallest
         else:
@@ -76,7 +87,9 @@ def nearest_cells(features: np.ndarray, centers: np.ndarray, neighbours: int) ->
     return found
 
 
-def inherit(counts: np.ndarray | None, cells_of_row: np.ndarray, margin: float) -> tuple[np.ndarray, np.ndarray]:
+def inherit(
+    counts: np.ndarray | None, cells_of_row: np.ndarray, margin: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Labels int64 [n] and outcomes uint8 [n] of public rows from their cells' noisy counts. Post-processing: free.
 
     ``counts``: as of CellCounts; ``cells_of_row``: int64 [n, reach]. A row gets the class with the most noisy votes in its

@@ -14,10 +14,17 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
-from wall.cells import CellCounts, Cells
-from wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
-from wall.messages import Answers, ExtractorSpec, Queries, joined
-from wall.wire import MAX_ROWS, SAFETENSORS, answers_of, counts_of, encode, encode_extractor
+from labelwall.wall.cells import CellCounts, Cells
+from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
+from labelwall.wall.messages import Answers, ExtractorSpec, Queries, joined
+from labelwall.wall.wire import (
+    MAX_ROWS,
+    SAFETENSORS,
+    answers_of,
+    counts_of,
+    encode,
+    encode_extractor,
+)
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 WAIT = 20.0  # seconds that the service holds a request open for its job
@@ -39,16 +46,28 @@ class RemoteTeacher:
     Raises InvalidInput for another kind of URL; methods raise Refused, TeacherFailed or LedgerMismatch.
     """
 
-    def __init__(self, url: str, key: str, *, progress: Progress = _quiet, patience: float = 120.0) -> None:
+    def __init__(
+        self, url: str, key: str, *, progress: Progress = _quiet, patience: float = 120.0
+    ) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.username
+            or parts.query
+            or parts.fragment
+        ):
             raise InvalidInput("teacher", "https://HOST[:PORT]", url)
         if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
             raise InvalidInput("teacher", "https:// for a service on another machine", url)
         timeout = httpx.Timeout(WAIT + 40, connect=10)
         headers = {"authorization": f"Bearer {key}"}
-        secure = parts.scheme == "https"  # certificates by SSL_CERT_FILE; no proxy stands before this machine itself
-        self._http = httpx.Client(base_url=f"{url.rstrip('/')}/v1/", headers=headers, timeout=timeout, trust_env=secure)
+        secure = (
+            parts.scheme == "https"
+        )  # certificates by SSL_CERT_FILE; no proxy stands before this machine itself
+        self._http = httpx.Client(
+            base_url=f"{url.rstrip('/')}/v1/", headers=headers, timeout=timeout, trust_env=secure
+        )
         self._progress, self._patience = progress, patience
         self._spec: ExtractorSpec | None = None
 
@@ -69,7 +88,12 @@ class RemoteTeacher:
         inputs = queries.inputs
         rows = max(1, min(MAX_ROWS, MAX_BYTES // max(1, inputs[:1].nbytes)))
         starts = range(0, max(1, len(inputs)), rows)
-        return joined([answers_of(self._ask("labels", {"inputs": inputs[s : s + rows]}, queries.slot)) for s in starts])
+        return joined(
+            [
+                answers_of(self._ask("labels", {"inputs": inputs[s : s + rows]}, queries.slot))
+                for s in starts
+            ]
+        )
 
     def count(self, cells: Cells) -> CellCounts:
         """Noisy votes of all records in public cells."""
@@ -106,11 +130,16 @@ class RemoteTeacher:
         body, sha256 = encode(arrays), self._spec.sha256()
         while True:
             try:
-                return self._job(lambda: self._send("POST", path, body, {"slot": slot, "extractor": sha256}), "answering queries")
+                return self._job(
+                    lambda: self._send("POST", path, body, {"slot": slot, "extractor": sha256}),
+                    "answering queries",
+                )
             except Refused as refusal:
                 if refusal.code != "unknown_extractor":
                     raise
-                self.use_extractor(self._spec)  # a service that was started again does not remember it
+                self.use_extractor(
+                    self._spec
+                )  # a service that was started again does not remember it
 
     def _job(self, send: Callable[[], httpx.Response], what: str) -> dict[str, Any]:
         """The result of a request that may take long. A job that the service forgot is asked for again."""
@@ -129,19 +158,32 @@ class RemoteTeacher:
         return state["result"]
 
     def _send(
-        self, method: str, path: str, body: object = None, parameters: Mapping[str, str | int] | None = None
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        parameters: Mapping[str, str | int] | None = None,
     ) -> httpx.Response:
         """A reply of 200 or 202. Lost connections, and refusals that ask for it, are tried again until patience ends."""
-        content = {"content": body, "headers": {"content-type": SAFETENSORS}} if isinstance(body, bytes) else {"json": body}
+        content = (
+            {"content": body, "headers": {"content-type": SAFETENSORS}}
+            if isinstance(body, bytes)
+            else {"json": body}
+        )
         waits = {"wait": WAIT} if method != "GET" or path.startswith("jobs/") else {}
         started, pause = time.monotonic(), SHORTEST
         while True:
             try:
                 arguments: dict[str, Any] = {} if body is None else content
-                reply = self._http.request(method, path, params={**waits, **(parameters or {})}, **arguments)
+                reply = self._http.request(
+                    method, path, params={**waits, **(parameters or {})}, **arguments
+                )
                 refusal = _refusal(reply)
             except httpx.TransportError as error:
-                refusal = Refused("unreachable", f"the teacher's service can not be reached ({type(error).__name__}).")
+                refusal = Refused(
+                    "unreachable",
+                    f"the teacher's service can not be reached ({type(error).__name__}).",
+                )
             if refusal is None:
                 return reply
             again = refusal.code in AGAIN or refusal.code == "unreachable"
@@ -158,7 +200,10 @@ def _refusal(reply: httpx.Response) -> Refused | None:
         content = reply.json()
         return Refused(str(content["code"]), str(content["message"]))
     except (ValueError, KeyError, TypeError):
-        return Refused("unreachable", f"something else than the teacher's service answered (status {reply.status_code}).")
+        return Refused(
+            "unreachable",
+            f"something else than the teacher's service answered (status {reply.status_code}).",
+        )
 
 
 def _error(refusal: Refused) -> Exception:

@@ -12,7 +12,9 @@ class InvalidInput(LabelwallError):
 
     def __init__(self, name: str, rule: str, found: object, cure: str = "") -> None:
         self.name, self.rule, self.found = name, rule, found
-        super().__init__(f"`{name}` must be {rule}. Found {found!r}." + (f" {cure}" if cure else ""))
+        super().__init__(
+            f"`{name}` must be {rule}. Found {found!r}." + (f" {cure}" if cure else "")
+        )
 
 
 class MissingData(LabelwallError):
@@ -31,7 +33,9 @@ class TeacherFailed(LabelwallError):
     """The one constant a caller sees for any failure after a charge; details stay on the private side."""
 
     def __init__(self) -> None:
-        super().__init__("the teacher could not complete the request; what was charged stays charged. Ask again.")
+        super().__init__(
+            "the teacher could not complete the request; what was charged stays charged. Ask again."
+        )
 
 
 class Refused(LabelwallError):

@@ -10,8 +10,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from wall.adversary import POOLED
-from wall.errors import InvalidInput
+from labelwall.wall.adversary import POOLED
+from labelwall.wall.errors import InvalidInput
 
 Value = int | list[int]  # what one release of a query is, in the ledger
 
@@ -56,7 +56,9 @@ class Queries:
         Asked again under the same identity, the ledger's stored answer is served and nothing is charged.
         """
         shape = [str(self.inputs.dtype), *self.inputs.shape[1:]]
-        prefix = canonical_json({"extractor": extractor, "mechanism": mechanism, "row": shape}) + b"\0"
+        prefix = (
+            canonical_json({"extractor": extractor, "mechanism": mechanism, "row": shape}) + b"\0"
+        )
         rows = np.ascontiguousarray(self.inputs)
         little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
         return [hashlib.sha256(prefix + row.tobytes()).hexdigest() for row in little]
@@ -72,7 +74,9 @@ class Receipt:
     left: dict[str, int]  # release -> how many the slot may still pay for
     ledger_position: int  # sequence number of the last entry
     ledger_head: str  # its hash (hex), which `audit --expect_head` accepts
-    cliques: dict[str, int] = field(default_factory=dict)  # batches: largest clique bound, queries whose bound is a colouring's
+    cliques: dict[str, int] = field(
+        default_factory=dict
+    )  # batches: largest clique bound, queries whose bound is a colouring's
     reused: int = 0  # of the queries, those on which earlier answers voted, at no charge
     adversary: str = POOLED  # against whom the ledger's certificate holds
 
@@ -93,15 +97,28 @@ class Answers:
 def joined(parts: Sequence[Answers]) -> Answers:
     """Answers to one call's consecutive parts as the call's answers; what is left, and the ledger's place, are the last one's."""
     first, last = parts[0].receipt, parts[-1].receipt
-    charged = {release: sum(part.receipt.charged[release] for part in parts) for release in first.charged}
+    charged = {
+        release: sum(part.receipt.charged[release] for part in parts) for release in first.charged
+    }
     counts = ((p.receipt.asked, p.receipt.served, p.receipt.reused) for p in parts)
     asked, served, reused = (sum(values) for values in zip(*counts, strict=True))
     bounds = [part.receipt.cliques for part in parts if part.receipt.cliques]
     whole = (
-        {"largest": max(b["largest"] for b in bounds), "by_colouring": sum(b["by_colouring"] for b in bounds)} if bounds else {}
+        {
+            "largest": max(b["largest"] for b in bounds),
+            "by_colouring": sum(b["by_colouring"] for b in bounds),
+        }
+        if bounds
+        else {}
     )
-    receipt = replace(last, asked=asked, served=served, charged=charged, cliques=whole, reused=reused)
-    return Answers(np.concatenate([p.labels for p in parts]), np.concatenate([p.outcomes for p in parts]), receipt)
+    receipt = replace(
+        last, asked=asked, served=served, charged=charged, cliques=whole, reused=reused
+    )
+    return Answers(
+        np.concatenate([p.labels for p in parts]),
+        np.concatenate([p.outcomes for p in parts]),
+        receipt,
+    )
 
 
 @dataclass(frozen=True)
@@ -135,14 +152,26 @@ class ExtractorSpec:
             raise InvalidInput("extractor.input_shape", "positive sizes", self.input_shape)
         if not (np.isfinite(self.scale) and self.scale > 0):
             raise InvalidInput("extractor.scale", "positive and finite", self.scale)
-        if not np.isfinite([*self.mean, *self.std, *self.center]).all() or any(s <= 0 for s in self.std):
-            raise InvalidInput("extractor.mean, std, center", "finite, std positive", "something else")
+        if not np.isfinite([*self.mean, *self.std, *self.center]).all() or any(
+            s <= 0 for s in self.std
+        ):
+            raise InvalidInput(
+                "extractor.mean, std, center", "finite, std positive", "something else"
+            )
         if self.axes and (not self.center or len(self.axes) % (2 * len(self.center))):
-            raise InvalidInput("extractor.axes", "int16 [d, k], with a center of d numbers", f"{len(self.axes)} bytes")
+            raise InvalidInput(
+                "extractor.axes",
+                "int16 [d, k], with a center of d numbers",
+                f"{len(self.axes)} bytes",
+            )
 
     def projection(self) -> np.ndarray | None:
         """``axes`` as float64 [d, k], whole numbers; None where there are none."""
-        return np.frombuffer(self.axes, dtype="<i2").reshape(len(self.center), -1).astype(np.float64) if self.axes else None
+        return (
+            np.frombuffer(self.axes, dtype="<i2").reshape(len(self.center), -1).astype(np.float64)
+            if self.axes
+            else None
+        )
 
     def public_fields(self) -> dict[str, object]:
         """What the ledger records about the extractor: everything but weights and axes, which enter by their hashes."""

@@ -16,11 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from teacher.baselines.config import LinearNoisySgd, NoisySgd
+from labelwall.teacher.baselines.config import LinearNoisySgd, NoisySgd
 
 Progress = Callable[[int, int], None]
 PREDICTED_AT_ONCE = 1000
-LARGEST_BATCH = 256  # records whose gradients are held at once; a Poisson batch is cut into such parts
+LARGEST_BATCH = (
+    256  # records whose gradients are held at once; a Poisson batch is cut into such parts
+)
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,17 @@ def train_privately(
     rate = config.batch_size / config.expected_records
     steps = round(config.epochs / rate)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Opacus on hooks, orders, and its noise: this module says so too
+        warnings.simplefilter(
+            "ignore"
+        )  # Opacus on hooks, orders, and its noise: this module says so too
         multiplier, by_prv, by_rdp = calibrate(epsilon, delta, rate, steps)
         torch.manual_seed(seed)
         linear = isinstance(config, LinearNoisySgd)
-        network = nn.Linear(inputs.shape[1], num_classes) if linear else tanh_cnn(inputs.shape[1:], num_classes)
+        network = (
+            nn.Linear(inputs.shape[1], num_classes)
+            if linear
+            else tanh_cnn(inputs.shape[1:], num_classes)
+        )
         _descend(config, network, inputs, labels, rate, steps, multiplier, progress)
     return PrivateModel(network.eval(), by_prv, by_rdp, multiplier, steps)
 
@@ -74,7 +82,13 @@ def calibrate(epsilon: float, delta: float, rate: float, steps: int) -> tuple[fl
     from opacus.accountants import PRVAccountant, RDPAccountant
     from opacus.accountants.utils import get_noise_multiplier
 
-    asked = {"target_epsilon": epsilon, "target_delta": delta, "sample_rate": rate, "steps": steps, "accountant": "prv"}
+    asked = {
+        "target_epsilon": epsilon,
+        "target_delta": delta,
+        "sample_rate": rate,
+        "steps": steps,
+        "accountant": "prv",
+    }
     multiplier = float(get_noise_multiplier(**asked, epsilon_tolerance=epsilon / 100))
     spent = []
     for accountant in (PRVAccountant(), RDPAccountant()):
@@ -109,7 +123,12 @@ def _descend(
 
     wrapped = GradSampleModule(network)
     plain = torch.optim.SGD(wrapped.parameters(), lr=config.learning_rate, momentum=0.9)
-    optimizer = DPOptimizer(plain, noise_multiplier=multiplier, max_grad_norm=config.clip, expected_batch_size=config.batch_size)
+    optimizer = DPOptimizer(
+        plain,
+        noise_multiplier=multiplier,
+        max_grad_norm=config.clip,
+        expected_batch_size=config.batch_size,
+    )
     for step in range(steps):
         parts = torch.nonzero(torch.rand(len(labels)) < rate).squeeze(1).split(LARGEST_BATCH)
         for number, rows in enumerate(parts):

@@ -17,8 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from teacher.baselines.config import DpForest, DpLogisticRegression, DpNaiveBayes, PrivateClassification
-from wall.errors import LabelwallError, MissingData
+from labelwall.teacher.baselines.config import (
+    DpForest,
+    DpLogisticRegression,
+    DpNaiveBayes,
+    PrivateClassification,
+)
+from labelwall.wall.errors import LabelwallError, MissingData
 
 BOUNDS: tuple[float, float] | None = (-1.0, 1.0)  # of every feature, by quantisation
 CLAIMS = {
@@ -42,12 +47,19 @@ class PrivateClassifier:
         """Classes of float64 [n, d] inputs in -1..1: int64 [n], ties to the lowest."""
         rows = self.prepare(inputs)
         voted = np.stack([model.predict(rows) for model in self.models])  # [models, n]
-        votes = np.stack([(voted == label).sum(axis=0) for label in range(self.num_classes)], axis=1)  # [n, classes]
+        votes = np.stack(
+            [(voted == label).sum(axis=0) for label in range(self.num_classes)], axis=1
+        )  # [n, classes]
         return votes.argmax(axis=1)
 
 
 def fit_privately(
-    config: PrivateClassification, inputs: np.ndarray, labels: np.ndarray, *, num_classes: int, epsilon: float
+    config: PrivateClassification,
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    *,
+    num_classes: int,
+    epsilon: float,
 ) -> PrivateClassifier:
     """Fit on PRIVATE ``inputs`` (float64 [n, d] in -1..1) and ``labels`` (int64 [n]). There is no seed: every fit draws afresh.
 
@@ -58,27 +70,46 @@ def fit_privately(
     made, settings = _estimator(config, library, num_classes)
     models = []
     with _strict(library), _fresh_numpy_state():
-        for rows, of in _parts(config.trees if isinstance(config, DpForest) else 1, prepare(inputs), labels):
-            model = made(epsilon=epsilon, accountant=library.BudgetAccountant(epsilon, 0), **settings)
+        for rows, of in _parts(
+            config.trees if isinstance(config, DpForest) else 1, prepare(inputs), labels
+        ):
+            model = made(
+                epsilon=epsilon, accountant=library.BudgetAccountant(epsilon, 0), **settings
+            )
             models.append(model.fit(*with_every_class(rows, of, num_classes)))
-    spent = max(float(model.accountant.total()[0]) for model in models)  # disjoint records: the trees' do not add up
+    spent = max(
+        float(model.accountant.total()[0]) for model in models
+    )  # disjoint records: the trees' do not add up
     return PrivateClassifier(tuple(models), prepare, num_classes, spent, CLAIMS[config.kind])
 
 
-def _estimator(config: PrivateClassification, library: ModuleType, num_classes: int) -> tuple[Any, dict[str, Any]]:
+def _estimator(
+    config: PrivateClassification, library: ModuleType, num_classes: int
+) -> tuple[Any, dict[str, Any]]:
     """(diffprivlib's class, its settings but the budget). No random_state: the noise is then the operating system's."""
     if isinstance(config, DpNaiveBayes):
         return library.models.GaussianNB, {"bounds": BOUNDS}
     if isinstance(config, DpForest):
-        settings = {"max_depth": config.depth, "bounds": BOUNDS, "classes": list(range(num_classes))}
+        settings = {
+            "max_depth": config.depth,
+            "bounds": BOUNDS,
+            "classes": list(range(num_classes)),
+        }
         return library.models.DecisionTreeClassifier, settings
     # The intercept is a column of the rows: diffprivlib's own is not penalised, which the proof needs. At norm 1 the curvature
     # that it reckons with is the proof's; at other norms it is not.
     exact = {"tol": 1e-10, "max_iter": 10_000}  # the proof is about the minimiser
-    return library.models.LogisticRegression, {"data_norm": 1.0, "C": 1 / config.penalty, "fit_intercept": False, **exact}
+    return library.models.LogisticRegression, {
+        "data_norm": 1.0,
+        "C": 1 / config.penalty,
+        "fit_intercept": False,
+        **exact,
+    }
 
 
-def _parts(count: int, inputs: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _parts(
+    count: int, inputs: np.ndarray, labels: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Disjoint records for ``count`` trees; each record goes to one of them by itself.
 
     diffprivlib's own forest cuts the records by position, so that one more moves many, and seeds each tree's noise with 31 bits.
@@ -101,12 +132,16 @@ def require_diffprivlib() -> ModuleType:
     return diffprivlib  # type: ignore[no-any-return]
 
 
-def with_every_class(rows: np.ndarray, labels: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+def with_every_class(
+    rows: np.ndarray, labels: np.ndarray, num_classes: int
+) -> tuple[np.ndarray, np.ndarray]:
     """The records and one public row of zeros for each class, so that the classes a model knows are not the records'.
 
     A row of zeros adds a constant to the logistic loss, and one for each class does not change which class leads in a leaf.
     """
-    return np.vstack([rows, np.zeros((num_classes, rows.shape[1]))]), np.append(labels, np.arange(num_classes))
+    return np.vstack([rows, np.zeros((num_classes, rows.shape[1]))]), np.append(
+        labels, np.arange(num_classes)
+    )
 
 
 def _unit_rows(inputs: np.ndarray) -> np.ndarray:
@@ -122,12 +157,16 @@ def _as_they_are(inputs: np.ndarray) -> np.ndarray:
 def _strict(library: ModuleType) -> Iterator[None]:
     """diffprivlib's warning that it reads bounds or classes from the records, as an error."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scikit-learn's and scipy's deprecations; convergence, which is the noise's business
+        warnings.simplefilter(
+            "ignore"
+        )  # scikit-learn's and scipy's deprecations; convergence, which is the noise's business
         warnings.simplefilter("error", library.utils.PrivacyLeakWarning)
         try:
             yield
         except library.utils.PrivacyLeakWarning:
-            raise LabelwallError("diffprivlib would have read bounds or classes from the records; nothing was kept.") from None
+            raise LabelwallError(
+                "diffprivlib would have read bounds or classes from the records; nothing was kept."
+            ) from None
 
 
 @contextmanager

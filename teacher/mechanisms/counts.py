@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from teacher.index import WholeIndex
-from teacher.mechanisms.radii import cell_numbers
-from wall.cells import nearest_cells
+from labelwall.teacher.mechanisms.batch.radii import cell_numbers
+from labelwall.teacher.search.index import WholeIndex
+from labelwall.wall.cells import nearest_cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +30,12 @@ class CellVotes:
         features = index.features
         votes = np.zeros((*self.cells.shape[:2], self.num_classes), dtype=np.int64)
         for counts, centers in zip(votes, self.cells, strict=True):
-            np.add.at(counts, (nearest_cells(features, centers, self.neighbours), labels[:, None]), 1)
-        return votes.reshape(len(votes), -1)  # [n_queries, m, n_classes] -> [n_queries, m * n_classes]
+            np.add.at(
+                counts, (nearest_cells(features, centers, self.neighbours), labels[:, None]), 1
+            )
+        return votes.reshape(
+            len(votes), -1
+        )  # [n_queries, m, n_classes] -> [n_queries, m * n_classes]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +51,9 @@ class BallVotes:
 
     def __call__(self, index: WholeIndex, labels: np.ndarray) -> np.ndarray:
         votes = np.zeros((len(self.queries), self.num_classes), dtype=np.int64)
-        for counts, squared, reach in zip(votes, index.distances(self.queries), self.squared_radii.tolist(), strict=True):
+        for counts, squared, reach in zip(
+            votes, index.distances(self.queries), self.squared_radii.tolist(), strict=True
+        ):
             counts += np.bincount(labels[squared <= reach], minlength=self.num_classes)
         return votes
 
@@ -65,7 +71,9 @@ class BallCounts:
     def __call__(self, index: WholeIndex, labels: np.ndarray) -> np.ndarray:
         counts = np.zeros((len(self.queries), len(self.squared_radii)), dtype=np.int64)
         for row, squared in zip(counts, index.distances(self.queries), strict=True):
-            nearest = np.searchsorted(self.squared_radii, squared)  # the first radius that reaches the record
+            nearest = np.searchsorted(
+                self.squared_radii, squared
+            )  # the first radius that reaches the record
             row += np.bincount(nearest, minlength=len(row) + 1)[: len(row)].cumsum()
         return counts
 
@@ -77,4 +85,6 @@ class GridCounts:
     cells: int
 
     def __call__(self, index: WholeIndex, labels: np.ndarray) -> np.ndarray:
-        return np.bincount(cell_numbers(index.features, self.cells), minlength=self.cells**index.dimensions)
+        return np.bincount(
+            cell_numbers(index.features, self.cells), minlength=self.cells**index.dimensions
+        )

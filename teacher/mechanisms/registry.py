@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from typing import TypeAlias, get_args
 
-from teacher.mechanisms.batch_knn import BatchKnn
-from teacher.mechanisms.ind_knn import IndKnn
-from teacher.mechanisms.mechanism import Mechanism
-from teacher.mechanisms.multilabel import GnmaxAttributes, MultiLabel, PrivateKnnAttributes
-from teacher.mechanisms.naive_knn import NaiveKnn
-from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
-from teacher.mechanisms.private_knn import PrivateKnn
-from teacher.mechanisms.radius import RadiusNeighbours
-from teacher.mechanisms.regression import PrivateKnnMean, PrivateKnnMedian, Regression
-from teacher.mechanisms.reverse_knn import ReverseKnn
-from teacher.privacy.plan import Slot
-from wall.errors import InvalidInput, LedgerMismatch
-from wall.sources import Labels
+from labelwall.teacher.accounting.plan import Slot
+from labelwall.teacher.mechanisms.attributes.mechanism import (
+    GnmaxAttributes,
+    MultiLabel,
+    PrivateKnnAttributes,
+)
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.batch.knn import BatchKnn
+from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
+from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.values.mechanism import (
+    PrivateKnnMean,
+    PrivateKnnMedian,
+    Regression,
+)
+from labelwall.wall.datasets.sources import Labels
+from labelwall.wall.errors import InvalidInput, LedgerMismatch
 
 AnyMechanism: TypeAlias = (  # a union, told apart by `kind`
     PrivateKnn
@@ -58,9 +66,13 @@ def from_slot(slot: Slot) -> AnyMechanism:
         mechanism = MECHANISMS[str(slot.mechanism["kind"])](**slot.mechanism)  # type: ignore[arg-type]
         releases = mechanism.releases(*_counts(slot))
     except (KeyError, TypeError) as error:
-        raise LedgerMismatch("the ledger's plan names a mechanism that this version does not know.") from error
+        raise LedgerMismatch(
+            "the ledger's plan names a mechanism that this version does not know."
+        ) from error
     if releases != slot.releases:
-        raise LedgerMismatch("the ledger's plan accounts for other releases than its mechanism draws.")
+        raise LedgerMismatch(
+            "the ledger's plan accounts for other releases than its mechanism draws."
+        )
     return mechanism
 
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from teacher.analysts import finish_removing, open_analyst, remove_for_all
-from teacher.custodian import Custodian
-from teacher.records import Records
-from teacher.service.jobs import failed
-from teacher.service.ledgers import Service
-from teacher.teacher import Teacher
-from wall.errors import InvalidInput
+from labelwall.teacher.analysts import finish_removing, open_analyst, remove_for_all
+from labelwall.teacher.custodian import Custodian
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.service.jobs import failed
+from labelwall.teacher.service.state import Service
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.errors import InvalidInput
 
 
 @dataclass
@@ -39,7 +39,9 @@ class Analysts:
     report: Callable[[], None]
     _opened: dict[str, _Opened] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _reading: threading.Lock = field(default_factory=threading.Lock)  # of the register: one transaction of this process at a time
+    _reading: threading.Lock = field(
+        default_factory=threading.Lock
+    )  # of the register: one transaction of this process at a time
     _closed: bool = False
 
     def of(self, name: str) -> Service:
@@ -89,7 +91,9 @@ class Analysts:
         """Records that vote for no analyst again: one transaction for all, then what each one's caches hold of them."""
         with self._lock:
             in_use = [opened.custodian.directory for opened in self._opened.values()]
-            remove_for_all(self.records, self.register.directory, ids, in_use=in_use, renew=self._hold)
+            remove_for_all(
+                self.records, self.register.directory, ids, in_use=in_use, renew=self._hold
+            )
 
     def _hold(self) -> None:
         """Raises Refused where a teacher could not take the records in: it answers nothing until it has. The change itself is

@@ -14,13 +14,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from teacher.service.guard import problem
-from teacher.service.jobs import failed
-from teacher.service.ledgers import Service
-from teacher.service.metrics import Metrics
-from teacher.service.page import Pages, page
-from teacher.service.routes import PROBLEMS, VERSION, Custodian, router
-from wall.errors import InvalidInput, LedgerMismatch, Refused
+from labelwall.teacher.service.auth import problem
+from labelwall.teacher.service.jobs import failed
+from labelwall.teacher.service.metrics import Metrics
+from labelwall.teacher.service.page import Pages, page
+from labelwall.teacher.service.routes import PROBLEMS, VERSION, Custodian, router
+from labelwall.teacher.service.state import Service
+from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused
 
 Log = Callable[..., None]
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS")
@@ -29,7 +29,9 @@ METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS")
 def log_line(event: str, **fields: object) -> None:
     """One JSON object on stderr. Callers give names, patterns and counts: no body, no address with parameters, no duration."""
     print(
-        json.dumps({"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, **fields}),
+        json.dumps(
+            {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, **fields}
+        ),
         file=sys.stderr,
         flush=True,
     )
@@ -51,7 +53,12 @@ def create_app(service: Service, report: Callable[[], None], log: Log = log_line
             log("stopped", ledger_position=service.desk.figures.position)
 
     app = FastAPI(
-        title="labelwall", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url="/v1/openapi.json"
+        title="labelwall",
+        version=VERSION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/v1/openapi.json",
     )
     app.state.service, app.state.page, metrics = service, Pages(), Metrics(service)
     app.include_router(router)
@@ -79,9 +86,14 @@ def _say_problems(app: FastAPI) -> None:
 
     async def malformed(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        places = sorted({".".join(str(part) for part in entry["loc"][:2]) for entry in error.errors()})
+        places = sorted(
+            {".".join(str(part) for part in entry["loc"][:2]) for entry in error.errors()}
+        )
         return _response(
-            Refused("invalid_request", f"these parts of the request are missing or out of range: {', '.join(places)}.")
+            Refused(
+                "invalid_request",
+                f"these parts of the request are missing or out of range: {', '.join(places)}.",
+            )
         )
 
     async def unknown(_: Request, error: Exception) -> Response:
@@ -108,7 +120,9 @@ def _response(refusal: Refused) -> Response:
 def _watched(metrics: Metrics, report: Callable[[], None], log: Log) -> Any:
     """Middleware: whatever else goes wrong is one constant outside; each request is counted and leaves a line."""
 
-    async def watch(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    async def watch(
+        request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
         try:
             response = await call_next(request)
         except Exception:

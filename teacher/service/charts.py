@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import accumulate
 
-from teacher.moments import Moment
-from teacher.privacy.accountant import reading
-from teacher.privacy.conversion import round_up
-from teacher.privacy.plan import Plan
-from teacher.service.history import History
+from labelwall.teacher.accounting.accountant import reading
+from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.accounting.plan import Plan
+from labelwall.teacher.ledger.event_times import Moment
+from labelwall.teacher.service.history import History
 
 POINTS = 60  # of a curve
 
@@ -27,7 +27,12 @@ class Chart:
         """Epsilon as a reading by the ledger's entries, and the newest one."""
         steps = [(entry, self._reading(counts)) for entry, counts in _thinned(self._history.points)]
         last = max(1, self._history.position)
-        return {**self._drawn(steps, last), "limit": self._limit, "last": last, "reading": steps[-1][1]}
+        return {
+            **self._drawn(steps, last),
+            "limit": self._limit,
+            "last": last,
+            "reading": steps[-1][1],
+        }
 
     def by_time(self, charged: Sequence[Moment]) -> dict[str, object] | None:
         """The same by the time of day at which each charge was noted; None where no time is known. Private.
@@ -38,9 +43,19 @@ class Chart:
             return None
         positions = [*accumulate((moment.position or 0 for moment in charged), max)]
         times = [*accumulate((moment.time for moment in charged), max)]  # a clock may be set back
-        at = {max(0, bisect_left(positions, entry) - 1): counts for entry, counts in self._history.points}
-        steps = [(times[note] - times[0], self._reading(counts)) for note, counts in _thinned(list(at.items()))]
-        return {**self._drawn(steps, max(1, times[-1] - times[0])), "first": minute(times[0]), "last": minute(times[-1])}
+        at = {
+            max(0, bisect_left(positions, entry) - 1): counts
+            for entry, counts in self._history.points
+        }
+        steps = [
+            (times[note] - times[0], self._reading(counts))
+            for note, counts in _thinned(list(at.items()))
+        ]
+        return {
+            **self._drawn(steps, max(1, times[-1] - times[0])),
+            "first": minute(times[0]),
+            "last": minute(times[-1]),
+        }
 
     def _reading(self, counts: tuple[int, ...]) -> float:
         """What was spent, at most the limit: for all that the caps allow another certificate may be smaller than the reading."""
@@ -51,7 +66,10 @@ class Chart:
     def _drawn(self, steps: Sequence[tuple[int, float]], last: int) -> dict[str, object]:
         """Steps [(0..``last``, epsilon)] as a path in a square of 100, in which the limit is at height ``cap``."""
         top = 1.15 * self._limit
-        path = " ".join(f"H{100 * place / last:.2f} V{100 - 100 * epsilon / top:.2f}" for place, epsilon in steps)
+        path = " ".join(
+            f"H{100 * place / last:.2f} V{100 - 100 * epsilon / top:.2f}"
+            for place, epsilon in steps
+        )
         return {"path": f"M0 100 {path} H100", "cap": 100 - 100 * self._limit / top}
 
 

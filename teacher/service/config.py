@@ -6,9 +6,19 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from wall.errors import InvalidInput
+from labelwall.wall.errors import InvalidInput
 
-OWN_BACKBONES = ("hog", "raw", "box", "mlp", "small_cnn", "mnist_cvpr20", "svhn_cvpr20", "cifar_conv3", "efficientnet_lite0")
+OWN_BACKBONES = (
+    "hog",
+    "raw",
+    "box",
+    "mlp",
+    "small_cnn",
+    "mnist_cvpr20",
+    "svhn_cvpr20",
+    "cifar_conv3",
+    "efficientnet_lite0",
+)
 
 
 @dataclass(frozen=True)
@@ -52,9 +62,13 @@ class ServiceConfig:
         if not 0 < self.requests_per_second < 1e9:
             raise InvalidInput("service.requests_per_second", "positive", self.requests_per_second)
         if (self.certfile is None) != (self.keyfile is None):
-            raise InvalidInput("service.certfile, keyfile", "given together", (self.certfile, self.keyfile))
+            raise InvalidInput(
+                "service.certfile, keyfile", "given together", (self.certfile, self.keyfile)
+            )
         if self.certfile is None and not is_loopback(self.host):
-            raise InvalidInput("service.certfile", "given for an address that others can reach", None)
+            raise InvalidInput(
+                "service.certfile", "given for an address that others can reach", None
+            )
 
 
 def is_loopback(host: str) -> bool:

@@ -7,10 +7,10 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 
-from teacher.mechanisms.registry import from_slot
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.plan import Plan
-from wall.messages import Outcome, Value
+from labelwall.teacher.accounting.plan import Plan
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.registry import from_slot
+from labelwall.wall.messages import Outcome, Value
 
 AT_ONCE = 2000  # entries read in one transaction, which keeps the writer waiting
 
@@ -39,7 +39,9 @@ class History:
         self._column = {
             key: number
             for number, key in enumerate(
-                (slot, release.name) for slot, entry in enumerate(plan.slots) for release in entry.releases
+                (slot, release.name)
+                for slot, entry in enumerate(plan.slots)
+                for release in entry.releases
             )
         }
         self.position, self.rounds = 0, list[Round]()  # entry 0 is the plan
@@ -47,7 +49,9 @@ class History:
         self._current = Round("", "", 0)
         self._charges: dict[int, tuple[int, str]] = {}
         self._unsettled: dict[str, dict[str, Value]] = {}
-        self._works: list[tuple[int, Round]] = []  # entries that charge or release, and under which extractor
+        self._works: list[
+            tuple[int, Round]
+        ] = []  # entries that charge or release, and under which extractor
 
     def catch_up(self) -> None:
         """Take in what was written since. Raises LedgerMismatch where the ledger can not be read."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from wall.errors import Refused
-from wall.messages import Answers, ExtractorSpec, Queries, Receipt, canonical_json, joined
+from labelwall.wall.errors import Refused
+from labelwall.wall.messages import Answers, ExtractorSpec, Queries, Receipt, canonical_json, joined
 
 Result = dict[str, Any]
 
@@ -123,7 +123,9 @@ class Ask(Job):
 def distinct(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(distinct rows in order of their first appearance, int64 [n] places of all rows among them), equal by their bytes."""
     known: dict[bytes, int] = {}
-    place = np.array([known.setdefault(row.tobytes(), len(known)) for row in inputs], dtype=np.int64)
+    place = np.array(
+        [known.setdefault(row.tobytes(), len(known)) for row in inputs], dtype=np.int64
+    )
     first = np.full(len(known), -1)
     first[place[::-1]] = np.arange(len(inputs))[::-1]
     return inputs[first], place

@@ -21,8 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
-from wall.adversary import NAME
-from wall.errors import InvalidInput, LedgerMismatch
+from labelwall.wall.adversary import NAME
+from labelwall.wall.errors import InvalidInput, LedgerMismatch
 
 KEYS, FORMAT = "keys.json", 1
 Role = Literal["analyst", "custodian"]
@@ -60,13 +60,17 @@ class Keys:
         self._seen: tuple[int, int] | None = None
         self._keys: dict[str, Key] = {}
 
-    def add(self, name: str, role: str, queries: int | None = None, expires: str | None = None) -> str:
+    def add(
+        self, name: str, role: str, queries: int | None = None, expires: str | None = None
+    ) -> str:
         """A new key for ``name``; returns the token, which is kept nowhere. ``expires``: an ISO date or time, else UTC.
 
         Raises InvalidInput for a name that has a valid key, or settings out of range.
         """
         if not re.fullmatch(NAME, name):
-            raise InvalidInput("name", "1 to 64 letters, digits, dots, dashes, @ or underscores", name)
+            raise InvalidInput(
+                "name", "1 to 64 letters, digits, dots, dashes, @ or underscores", name
+            )
         if role not in get_args(Role):
             raise InvalidInput("role", f"one of {', '.join(get_args(Role))}", role)
         if queries is not None and queries < 1:
@@ -75,14 +79,20 @@ class Keys:
         key = Key(name, role, digest_of(secret), queries, _moment(expires))  # type: ignore[arg-type]
         with self._changing() as keys:
             if any(other.name == name and other.valid(time.time()) for other in keys.values()):
-                raise InvalidInput("name", "of nobody who holds a valid key", name, "Revoke that key first.")
+                raise InvalidInput(
+                    "name", "of nobody who holds a valid key", name, "Revoke that key first."
+                )
             keys[identity] = key
         return token_of(identity, secret)
 
     def revoke(self, name: str) -> None:
         """No key of this name is valid any more. Raises InvalidInput where there was none."""
         with self._changing() as keys:
-            found = {identity: replace(key, revoked=True) for identity, key in keys.items() if key.name == name}
+            found = {
+                identity: replace(key, revoked=True)
+                for identity, key in keys.items()
+                if key.name == name
+            }
             if not found:
                 raise InvalidInput("name", "of somebody who has a key", name)
             keys.update(found)
@@ -116,7 +126,14 @@ class Keys:
             scratch = self._path.with_suffix(".part")
             scratch.unlink(missing_ok=True)
             with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                json.dump({"format": FORMAT, "keys": {identity: asdict(key) for identity, key in keys.items()}}, file, indent=1)
+                json.dump(
+                    {
+                        "format": FORMAT,
+                        "keys": {identity: asdict(key) for identity, key in keys.items()},
+                    },
+                    file,
+                    indent=1,
+                )
                 file.flush()
                 os.fsync(file.fileno())
             scratch.replace(self._path)
@@ -137,9 +154,15 @@ def render(keys: dict[str, Key]) -> str:
     now = time.time()
     lines = [f"{'name':24} {'role':10} {'queries':>9}  valid until"]
     for key in keys.values():
-        until = "never ends" if key.expires is None else datetime.fromtimestamp(key.expires, UTC).isoformat(timespec="minutes")
+        until = (
+            "never ends"
+            if key.expires is None
+            else datetime.fromtimestamp(key.expires, UTC).isoformat(timespec="minutes")
+        )
         state = "revoked" if key.revoked else until if key.valid(now) else f"expired {until}"
-        lines.append(f"{key.name:24} {key.role:10} {'no cap' if key.queries is None else key.queries:>9}  {state}")
+        lines.append(
+            f"{key.name:24} {key.role:10} {'no cap' if key.queries is None else key.queries:>9}  {state}"
+        )
     return "\n".join(lines)
 
 

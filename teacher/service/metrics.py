@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
-    from teacher.service.desk import Figures
-    from teacher.service.ledgers import Service
+    from labelwall.teacher.service.queue import Figures
+    from labelwall.teacher.service.state import Service
 
 
 class Metrics:
@@ -19,7 +19,9 @@ class Metrics:
     def __init__(self, service: Service) -> None:
         self._registry, self._service = CollectorRegistry(), service
         labels = ["method", "route", "status"]
-        self._requests = Counter("labelwall_requests", "Requests answered", labels, registry=self._registry)
+        self._requests = Counter(
+            "labelwall_requests", "Requests answered", labels, registry=self._registry
+        )
         self._registry.register(self)
 
     def answered(self, method: str, route: str, status: int) -> None:
@@ -33,25 +35,44 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """What is read when asked for."""
         desk, analysts = self._service.desk, self._service.analysts
-        opened = {} if analysts is None else {name: service.desk for name, service in analysts.open_ones().items()}
-        yield from _releases(
-            [([], desk.figures)] if analysts is None else [([name], own.figures) for name, own in opened.items()]
+        opened = (
+            {}
+            if analysts is None
+            else {name: service.desk for name, service in analysts.open_ones().items()}
         )
-        position, waiting = desk.figures.position, desk.waiting + sum(own.waiting for own in opened.values())
-        yield GaugeMetricFamily("labelwall_ledger_position", "Number of the ledger's newest entry", value=position)
+        yield from _releases(
+            [([], desk.figures)]
+            if analysts is None
+            else [([name], own.figures) for name, own in opened.items()]
+        )
+        position, waiting = (
+            desk.figures.position,
+            desk.waiting + sum(own.waiting for own in opened.values()),
+        )
+        yield GaugeMetricFamily(
+            "labelwall_ledger_position", "Number of the ledger's newest entry", value=position
+        )
         if (scale := self._service.scale).shards:
-            shards = GaugeMetricFamily("labelwall_shards", "Parts in which the private rows lie", labels=["backend"])
+            shards = GaugeMetricFamily(
+                "labelwall_shards", "Parts in which the private rows lie", labels=["backend"]
+            )
             shards.add_metric([scale.backend], scale.shards)
             yield shards
-        yield GaugeMetricFamily("labelwall_waiting", "Requests that wait for the teacher", value=waiting)
+        yield GaugeMetricFamily(
+            "labelwall_waiting", "Requests that wait for the teacher", value=waiting
+        )
 
 
 def _releases(ledgers: list[tuple[list[str], Figures]]) -> Iterator[Metric]:
     """Spent and left by ledger. A ledger is labelled by its analyst, or is the only one."""
     labels = ["analyst"] * len(ledgers[0][0]) if ledgers else []
     for name, text in (("spent", "Releases charged"), ("left", "Releases not yet charged")):
-        family = GaugeMetricFamily(f"labelwall_releases_{name}", text, labels=[*labels, "slot", "release"])
+        family = GaugeMetricFamily(
+            f"labelwall_releases_{name}", text, labels=[*labels, "slot", "release"]
+        )
         for whose, figures in ledgers:
-            for (slot, release), value in (figures.spent if name == "spent" else figures.left).items():
+            for (slot, release), value in (
+                figures.spent if name == "spent" else figures.left
+            ).items():
                 family.add_metric([*whose, str(slot), release], value)
         yield family

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from wall.wire import MAX_ROWS
+from labelwall.wall.wire import MAX_ROWS
 
 Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 

@@ -23,15 +23,23 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from teacher import moments, updates
-from teacher.moments import Moment
-from teacher.privacy.audit import Finding
-from teacher.service.charts import Chart, minute
-from teacher.service.history import History, Round
-from teacher.service.keys import Key
-from teacher.service.ledgers import Service, audited, exported, left_of, opened, pooled_epsilons
-from teacher.service.routes import LEDGER, OfAnalyst, own, the
-from wall.messages import Outcome
+from labelwall.teacher.ledger import event_times as moments
+from labelwall.teacher.ledger.auditor import Finding
+from labelwall.teacher.ledger.event_times import Moment
+from labelwall.teacher.records import record_updates as updates
+from labelwall.teacher.service.charts import Chart, minute
+from labelwall.teacher.service.history import History, Round
+from labelwall.teacher.service.keys import Key
+from labelwall.teacher.service.routes import LEDGER, OfAnalyst, own, the
+from labelwall.teacher.service.state import (
+    Service,
+    audited,
+    exported,
+    left_of,
+    opened,
+    pooled_epsilons,
+)
+from labelwall.wall.messages import Outcome
 
 NEWEST = 40  # extractors listed; older ones are counted together
 CHANGES = 20  # of the records, listed
@@ -57,7 +65,10 @@ async def show(request: Request, key: Keeper, analyst: OfAnalyst = None) -> Resp
 @page.post("/export")
 async def export(request: Request, key: Keeper, analyst: OfAnalyst = None) -> Response:
     """The auditors' copy of the ledger, as a file."""
-    headers = {"content-disposition": 'attachment; filename="ledger.sqlite"', **request.app.state.page.headers}
+    headers = {
+        "content-disposition": 'attachment; filename="ledger.sqlite"',
+        **request.app.state.page.headers,
+    }
     found = await run_in_threadpool(exported, await own(request, key, analyst))
     return Response(found, media_type=LEDGER, headers=headers)
 
@@ -69,9 +80,13 @@ async def audit_now(request: Request, key: Keeper, analyst: OfAnalyst = None) ->
     return await _document(request, service, analyst, await run_in_threadpool(audited, service))
 
 
-async def _document(request: Request, service: Service, analyst: str | None, finding: Finding | None = None) -> Response:
+async def _document(
+    request: Request, service: Service, analyst: str | None, finding: Finding | None = None
+) -> Response:
     pages: Pages = request.app.state.page
-    return HTMLResponse(await run_in_threadpool(pages.of(service, analyst).render, finding), headers=pages.headers)
+    return HTMLResponse(
+        await run_in_threadpool(pages.of(service, analyst).render, finding), headers=pages.headers
+    )
 
 
 class Pages:
@@ -81,8 +96,17 @@ class Pages:
     def __init__(self) -> None:
         self._pages: dict[str, Page] = {}
         loader = FileSystemLoader(FOLDER)
-        environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-        self._template, self._style = environment.get_template("page.html"), (FOLDER / "page.css").read_text()
+        environment = Environment(
+            loader=loader,
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._template, self._style = (
+            environment.get_template("page.html"),
+            (FOLDER / "page.css").read_text(),
+        )
         digest = base64.b64encode(hashlib.sha256(self._style.encode()).digest()).decode()
         policy = f"default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
         self.headers = {
@@ -96,16 +120,29 @@ class Pages:
 
     def of(self, service: Service, analyst: str | None) -> Page:
         """The document of one ledger, which is ``analyst``'s where each has one."""
-        return self._pages.setdefault(service.dataset, Page(service, analyst, self._template, self._style))
+        return self._pages.setdefault(
+            service.dataset, Page(service, analyst, self._template, self._style)
+        )
 
 
 class Page:
     """The document of one ledger."""
 
-    def __init__(self, service: Service, analyst: str | None, template: Template, style: str) -> None:
-        self._service, self._analyst, self._template, self._style = service, analyst, template, style
+    def __init__(
+        self, service: Service, analyst: str | None, template: Template, style: str
+    ) -> None:
+        self._service, self._analyst, self._template, self._style = (
+            service,
+            analyst,
+            template,
+            style,
+        )
         self._history = History(service.ledger, service.plan)
-        self._chart = Chart(service.plan, service.plan.epsilon if service.certified is None else service.certified, self._history)
+        self._chart = Chart(
+            service.plan,
+            service.plan.epsilon if service.certified is None else service.certified,
+            self._history,
+        )
         self._alone = threading.Lock()  # the history grows while a page is made
 
     def render(self, finding: Finding | None) -> str:
@@ -120,7 +157,11 @@ class Page:
         added, removed = service.ledger.in_custody(updates.counts)
         changes, charged = service.ledger.in_custody(_moments)
         total = sum((entry.outcomes for entry in self._history.rounds), Counter[Outcome]())
-        releases = [(slot, release) for slot, entry in enumerate(service.plan.slots) for release in entry.releases]
+        releases = [
+            (slot, release)
+            for slot, entry in enumerate(service.plan.slots)
+            for release in entry.releases
+        ]
         return self._template.render(
             style=Markup(self._style),
             dataset=service.dataset,
@@ -133,9 +174,17 @@ class Page:
             delta=service.plan.delta,
             curve=self._chart.by_entry(),
             by_time=self._chart.by_time(charged),
-            changes=[(minute(change.time), change.kind, change.size) for change in reversed(changes)],
+            changes=[
+                (minute(change.time), change.kind, change.size) for change in reversed(changes)
+            ],
             releases=[
-                (slot, service.plan.slots[slot].mechanism["kind"], r.name, figures.spent[slot, r.name], r.cap)
+                (
+                    slot,
+                    service.plan.slots[slot].mechanism["kind"],
+                    r.name,
+                    figures.spent[slot, r.name],
+                    r.cap,
+                )
                 for slot, r in releases
             ],
             outcomes=_outcomes(total),
@@ -156,7 +205,9 @@ class Page:
         return [
             {
                 "name": name,
-                "spent": [(left.slot, left.release, left.spent, left.cap) for left in left_of(of_analyst)],
+                "spent": [
+                    (left.slot, left.release, left.spent, left.cap) for left in left_of(of_analyst)
+                ],
                 "charged": of_analyst.desk.calls.charged[name],
             }
             for name, of_analyst in opened(self._service).items()
@@ -174,11 +225,15 @@ class Page:
 
     def _callers(self, noted: Sequence[Moment]) -> list[dict[str, object]]:
         """Everybody who holds a key or was charged, by name."""
-        charged = Counter(dict(self._service.desk.calls.charged))  # a copy: the writer's thread goes on
+        charged = Counter(
+            dict(self._service.desk.calls.charged)
+        )  # a copy: the writer's thread goes on
         last = {moment.caller: moment.time for moment in noted}
         for name, of_analyst in opened(self._service).items():
             charged[name] += of_analyst.desk.calls.charged[name]
-            last |= {moment.caller: moment.time for moment in of_analyst.ledger.in_custody(_moments)[1]}
+            last |= {
+                moment.caller: moment.time for moment in of_analyst.ledger.in_custody(_moments)[1]
+            }
         keys, now = defaultdict[str, list[Key]](list), datetime.now(UTC).timestamp()
         for key in self._service.guard.keys().values():
             keys[key.name].append(key)

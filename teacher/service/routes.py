@@ -13,24 +13,26 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from pydantic import ValidationError
 
-from teacher.records import Records
-from teacher.service import models
-from teacher.service.guard import STATUS
-from teacher.service.jobs import Ask, Extractor, Job, Task, distinct, failed, job_id
-from teacher.service.keys import Key
-from teacher.service.ledgers import Service, exported, left_of, opened, pooled_epsilons
-from wall.adversary import NAME
-from wall.cells import Cells
-from wall.errors import InvalidInput, Refused
-from wall.messages import Queries
-from wall.wire import MAX_ROWS, NPY, SAFETENSORS, decode, decode_extractor
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.service import models
+from labelwall.teacher.service.auth import STATUS
+from labelwall.teacher.service.jobs import Ask, Extractor, Job, Task, distinct, failed, job_id
+from labelwall.teacher.service.keys import Key
+from labelwall.teacher.service.state import Service, exported, left_of, opened, pooled_epsilons
+from labelwall.wall.adversary import NAME
+from labelwall.wall.cells import Cells
+from labelwall.wall.errors import InvalidInput, Refused
+from labelwall.wall.messages import Queries
+from labelwall.wall.wire import MAX_ROWS, NPY, SAFETENSORS, decode, decode_extractor
 
 VERSION = "1"
 LONGEST_WAIT = 30.0  # seconds that a request stays open for its job
 EXTRACTORS_KEPT = 8
 MIB = 1 << 20
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {code: {"model": models.Problem} for code in sorted({*STATUS.values(), 405})}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    code: {"model": models.Problem} for code in sorted({*STATUS.values(), 405})
+}
 router = APIRouter(prefix="/v1", responses=PROBLEMS)
 bearer = HTTPBearer(auto_error=False, description="a key of `labelwall keys`")
 
@@ -73,11 +75,18 @@ async def custodian(request: Request, _: Annotated[object, Depends(bearer)]) -> 
 Anyone = Annotated[Key, Depends(anyone)]
 Analyst = Annotated[Key, Depends(analyst)]
 Custodian = Annotated[Key, Depends(custodian)]
-Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for the job to finish")]
+Wait = Annotated[
+    float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for the job to finish")
+]
 Slot = Annotated[int, Query(ge=0, lt=1 << 16, description="which entry of the plan pays")]
-Sha256 = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="identity of an extractor that was sent")]
+Sha256 = Annotated[
+    str, Query(pattern="^[0-9a-f]{64}$", description="identity of an extractor that was sent")
+]
 OfAnalyst = Annotated[
-    str | None, Query(pattern=f"^{NAME}$", description="for a custodian: whose ledger, where each analyst has one")
+    str | None,
+    Query(
+        pattern=f"^{NAME}$", description="for a custodian: whose ledger, where each analyst has one"
+    ),
 ]
 Named = Annotated[str, PathParameter(pattern="^[0-9a-f]{64}$")]
 
@@ -89,13 +98,23 @@ def _binary(description: str, *media: str) -> dict[str, Any]:
 
 
 LEDGER = "application/vnd.sqlite3"
-PENDING: dict[int | str, dict[str, Any]] = {202: {"model": models.Job, "description": "the job is not finished"}}
-ROWS = _binary("`inputs`: uint8 [n, height, width, channels] or float32 [n, dimensions]", SAFETENSORS, NPY)
+PENDING: dict[int | str, dict[str, Any]] = {
+    202: {"model": models.Job, "description": "the job is not finished"}
+}
+ROWS = _binary(
+    "`inputs`: uint8 [n, height, width, channels] or float32 [n, dimensions]", SAFETENSORS, NPY
+)
 CENTRES = _binary("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY)
 EXTRACTOR = _binary(
-    "`fields` (JSON), `weights` (safetensors of the named network) and `axes` (int16 [d, k]), all as uint8 [n]", SAFETENSORS
+    "`fields` (JSON), `weights` (safetensors of the named network) and `axes` (int16 [d, k]), all as uint8 [n]",
+    SAFETENSORS,
 )
-REMOVAL = {"requestBody": {"required": True, "content": {"application/json": {"schema": models.Removal.model_json_schema()}}}}
+REMOVAL = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": models.Removal.model_json_schema()}},
+    }
+}
 RECORDS = _binary("`inputs` as for queries, `labels` int64 [n], `ids` int64 [n]", SAFETENSORS)
 
 
@@ -137,7 +156,10 @@ async def analysts(request: Request, _: Custodian) -> models.Analysts:
         adversary=service.adversary,
         epsilon=service.certified,
         delta=service.plan.delta,
-        analysts=[_of_analyst(name, found) for name, found in (await run_in_threadpool(opened, service)).items()],
+        analysts=[
+            _of_analyst(name, found)
+            for name, found in (await run_in_threadpool(opened, service)).items()
+        ],
         pooled=await run_in_threadpool(pooled_epsilons, service),
     )
 
@@ -157,24 +179,43 @@ def _of_analyst(name: str, service: Service) -> models.AnalystBudget:
 
 @router.get("/receipts")
 async def receipts(
-    request: Request, key: Anyone, newest: Annotated[int, Query(ge=1, le=10000)] = 1000, analyst: OfAnalyst = None
+    request: Request,
+    key: Anyone,
+    newest: Annotated[int, Query(ge=1, le=10000)] = 1000,
+    analyst: OfAnalyst = None,
 ) -> list[models.Charge]:
     """The calls that were charged, oldest first: an analyst's own, everybody's for a custodian."""
     service, whose = await own(request, key, analyst), None if key.role == "custodian" else key.name
     return [
-        models.Charge(caller=c.caller, slot=c.slot, queries=c.queries, ledger_position=c.position, adversary=service.adversary)
+        models.Charge(
+            caller=c.caller,
+            slot=c.slot,
+            queries=c.queries,
+            ledger_position=c.position,
+            adversary=service.adversary,
+        )
         for c in await run_in_threadpool(service.desk.calls.listed, whose, newest)
     ]
 
 
-@router.get("/ledger", response_class=Response, responses={200: {"content": {LEDGER: {"schema": {"format": "binary"}}}}})
+@router.get(
+    "/ledger",
+    response_class=Response,
+    responses={200: {"content": {LEDGER: {"schema": {"format": "binary"}}}}},
+)
 async def ledger(request: Request, key: Anyone, analyst: OfAnalyst = None) -> Response:
     """A copy of the ledger for auditors (SQLite): every entry, nothing private."""
-    return Response(await run_in_threadpool(exported, await own(request, key, analyst)), media_type=LEDGER)
+    return Response(
+        await run_in_threadpool(exported, await own(request, key, analyst)), media_type=LEDGER
+    )
 
 
-@router.put("/extractors/{sha256}", response_model=models.Job, responses=PENDING, openapi_extra=EXTRACTOR)
-async def send_extractor(request: Request, key: Analyst, sha256: Named, wait: Wait = 0.0) -> Response:
+@router.put(
+    "/extractors/{sha256}", response_model=models.Job, responses=PENDING, openapi_extra=EXTRACTOR
+)
+async def send_extractor(
+    request: Request, key: Analyst, sha256: Named, wait: Wait = 0.0
+) -> Response:
     """Send a feature map, by name and safetensors. The private records are embedded with it; nothing is released."""
     service = await own(request, key)
     body = await service.bodies.read(request, service.config.max_extractor * MIB)
@@ -187,7 +228,15 @@ async def send_extractor(request: Request, key: Analyst, sha256: Named, wait: Wa
             service.extractors.pop(oldest, None)
         return {"extractor": sha256}
 
-    job = Task(job_id(key.name, "extractor", {}, sha256.encode()), key.name, "extractor", 100, extractor, len(body), work=work)
+    job = Task(
+        job_id(key.name, "extractor", {}, sha256.encode()),
+        key.name,
+        "extractor",
+        100,
+        extractor,
+        len(body),
+        work=work,
+    )
     return await _state_of(service.desk.submit(job, repeatable=False), wait)
 
 
@@ -195,11 +244,15 @@ def _received(service: Service, body: bytes, media: str, sha256: str) -> Extract
     """An extractor that this service takes. What would decide how much memory is used is checked before anything is built."""
     spec = decode_extractor(body, media, service.config.max_extractor * MIB)
     if spec.backbone not in service.config.backbones:
-        raise InvalidInput("extractor.backbone", f"one of {', '.join(service.config.backbones)}", spec.backbone)
+        raise InvalidInput(
+            "extractor.backbone", f"one of {', '.join(service.config.backbones)}", spec.backbone
+        )
     learned = service.learned.input_shape, service.learned.num_classes
     if (spec.input_shape, spec.num_classes) != learned:
         raise InvalidInput(
-            "extractor.input_shape, num_classes", f"the data set's {learned}", (spec.input_shape, spec.num_classes)
+            "extractor.input_shape, num_classes",
+            f"the data set's {learned}",
+            (spec.input_shape, spec.num_classes),
         )
     if spec.sha256() != sha256:
         raise InvalidInput("sha256", "the identity of the extractor that was sent", sha256)
@@ -214,12 +267,16 @@ def _known(service: Service, sha256: str) -> Extractor:
 
 
 @router.post("/labels", response_model=models.Job, responses=PENDING, openapi_extra=ROWS)
-async def ask(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0, wait: Wait = 0.0) -> Response:
+async def ask(
+    request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0, wait: Wait = 0.0
+) -> Response:
     """Ask for noisy labels of public inputs. A query that was asked before gets its stored answer and costs nothing."""
     service = await own(request, key)
     body = await service.bodies.read(request, service.config.max_request * MIB)
     used = _known(service, extractor)
-    identity = job_id(key.name, "labels", {"slot": slot, "extractor": extractor, "media": _media(request)}, body)
+    identity = job_id(
+        key.name, "labels", {"slot": slot, "extractor": extractor, "media": _media(request)}, body
+    )
 
     def prepare() -> Ask:
         inputs = decode(body, _media(request), ("inputs",), service.config.max_rows)["inputs"]
@@ -237,14 +294,28 @@ async def ask(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0,
 
 
 @router.post("/cells", response_model=models.Job, responses=PENDING, openapi_extra=CENTRES)
-async def count(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0, wait: Wait = 0.0) -> Response:
+async def count(
+    request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0, wait: Wait = 0.0
+) -> Response:
     """Ask for the noisy votes of all records in public cells: one release for the whole set."""
     service = await own(request, key)
     body = await service.bodies.read(request, service.config.max_request * MIB)
     used = _known(service, extractor)
-    cells = Cells((await run_in_threadpool(decode, body, _media(request), ("centers",)))["centers"], slot)
-    identity = job_id(key.name, "cells", {"slot": slot, "extractor": extractor, "media": _media(request)}, body)
-    job = Task(identity, key.name, "cells", 1, used, len(body), work=lambda: service.desk.count(key.name, cells, key.queries))
+    cells = Cells(
+        (await run_in_threadpool(decode, body, _media(request), ("centers",)))["centers"], slot
+    )
+    identity = job_id(
+        key.name, "cells", {"slot": slot, "extractor": extractor, "media": _media(request)}, body
+    )
+    job = Task(
+        identity,
+        key.name,
+        "cells",
+        1,
+        used,
+        len(body),
+        work=lambda: service.desk.count(key.name, cells, key.queries),
+    )
     return await _state_of(service.desk.submit(job), wait)
 
 
@@ -253,7 +324,9 @@ async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Res
     """Add records. A row that is there already, with the same content, is left alone."""
     service = the(request)
     body = await service.bodies.read(request, service.config.max_request * MIB)
-    found = await run_in_threadpool(decode, body, _media(request), ("inputs", "labels", "ids"), service.config.max_rows)
+    found = await run_in_threadpool(
+        decode, body, _media(request), ("inputs", "labels", "ids"), service.config.max_rows
+    )
     records = Records(found["inputs"], found["labels"], found["ids"])
 
     def work() -> dict[str, object]:
@@ -264,7 +337,9 @@ async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Res
     return await _state_of(service.desk.submit(job, repeatable=False), wait)
 
 
-@router.post("/records/removals", response_model=models.Job, responses=PENDING, openapi_extra=REMOVAL)
+@router.post(
+    "/records/removals", response_model=models.Job, responses=PENDING, openapi_extra=REMOVAL
+)
 async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
     """Remove records by their ids; their data is deleted. An id that is not there is no error."""
     service = the(request)
@@ -282,7 +357,15 @@ async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> 
         (service.analysts or service.teacher).remove(ids)
         return {"records": len(ids)}
 
-    job = Task(job_id(key.name, "remove", {}, ids.tobytes()), key.name, "remove", 100, None, ids.nbytes, work=work)
+    job = Task(
+        job_id(key.name, "remove", {}, ids.tobytes()),
+        key.name,
+        "remove",
+        100,
+        None,
+        ids.nbytes,
+        work=work,
+    )
     return await _state_of(service.desk.submit(job, repeatable=False), wait)
 
 
@@ -296,7 +379,13 @@ async def _state_of(job: Job, wait: float) -> Response:
     """200 with the result, 202 while there is none, or the job's refusal."""
     if wait > 0 and not job.future.done():
         await asyncio.wait([asyncio.wrap_future(job.future)], timeout=wait)
-    state = {"job": job.id, "kind": job.kind, "status": job.status, "done": job.done, "total": job.total}
+    state = {
+        "job": job.id,
+        "kind": job.kind,
+        "status": job.status,
+        "done": job.done,
+        "total": job.total,
+    }
     if not job.future.done():
         return JSONResponse(state, 202)
     refusal = job.future.exception()

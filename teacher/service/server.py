@@ -13,22 +13,22 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI
 
-from teacher.custodian import Custodian
-from teacher.privacy.noise import Entropy
-from teacher.records import Records
-from teacher.scale.config import ScaleConfig
-from teacher.service.analysts import Analysts
-from teacher.service.app import Log, create_app, log_line
-from teacher.service.config import ServiceConfig
-from teacher.service.desk import Desk
-from teacher.service.guard import Bodies, Guard, Rates
-from teacher.service.keys import Keys
-from teacher.service.ledgers import Service
-from teacher.service.routes import MIB
-from teacher.service.turns import Turns
-from teacher.teacher import Progress, Teacher, quiet
-from wall.errors import InvalidInput
-from wall.sources import Task
+from labelwall.teacher.custodian import Custodian
+from labelwall.teacher.noise.entropy import Entropy
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.service.analysts import Analysts
+from labelwall.teacher.service.app import Log, create_app, log_line
+from labelwall.teacher.service.auth import Bodies, Guard, Rates
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.fair_lock import Turns
+from labelwall.teacher.service.keys import Keys
+from labelwall.teacher.service.queue import Desk
+from labelwall.teacher.service.routes import MIB
+from labelwall.teacher.service.state import Service
+from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.teacher.teacher import Progress, Teacher, quiet
+from labelwall.wall.datasets.sources import Task
+from labelwall.wall.errors import InvalidInput
 
 GRACE = 60  # seconds in which a stopping service finishes the requests at work
 
@@ -63,7 +63,11 @@ def build_app(
     if sharded is not None and custodian.ledger.state.is_register():
         raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
     report = partial(_report, custodian.directory / "errors.log")
-    guard, turns, state = Guard(keys, Rates(config.requests_per_second)), Turns(), custodian.ledger.state
+    guard, turns, state = (
+        Guard(keys, Rates(config.requests_per_second)),
+        Turns(),
+        custodian.ledger.state,
+    )
     plan, room = state.plan, 4 * MIB * max(config.max_request, config.max_extractor)
     assert plan is not None
 
@@ -97,7 +101,9 @@ def build_app(
     (teacher := service.teacher).open()
     service.desk.idle = quiet
     if state.is_register():
-        service.analysts = Analysts(custodian, teacher, lambda opened: service_over(opened, teacher.held), report)
+        service.analysts = Analysts(
+            custodian, teacher, lambda opened: service_over(opened, teacher.held), report
+        )
         service.analysts.finish()
     return create_app(service, report, log)
 
@@ -111,10 +117,15 @@ def _report(path: Path) -> None:
 def listen(config: ServiceConfig) -> socket.socket:
     """The bound socket of a service. Raises InvalidInput where the address can not be had."""
     try:
-        return socket.create_server((config.host, config.port), family=socket.AF_INET6 if ":" in config.host else socket.AF_INET)
+        return socket.create_server(
+            (config.host, config.port),
+            family=socket.AF_INET6 if ":" in config.host else socket.AF_INET,
+        )
     except OSError as error:
         raise InvalidInput(
-            "service.host, port", "an address that is free on this machine", f"{config.host}:{config.port}"
+            "service.host, port",
+            "an address that is free on this machine",
+            f"{config.host}:{config.port}",
         ) from error
 
 

@@ -25,7 +25,6 @@ def load(monkeypatch: pytest.MonkeyPatch):
         spec.loader.exec_module(found)
         return found
 
-    monkeypatch.setattr(sys, "path", list(sys.path))
     return lambda *names: [module(name) for name in names]
 
 
@@ -35,7 +34,9 @@ def radius(load) -> ModuleType:  # type: ignore[no-untyped-def]
     _, tables, made = load("figures", "tables", "radius")
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(200, 2)).astype(np.float32)
-    tables.TABLES["banana"] = replace(tables.TABLES["banana"], read=lambda: (rows, (rows[:, 0] > 0).astype(np.int64)))
+    tables.TABLES["banana"] = replace(
+        tables.TABLES["banana"], read=lambda: (rows, (rows[:, 0] > 0).astype(np.int64))
+    )
     made.__dict__.update(BATCHES=1, EPSILONS=(1.0,), QUERIES=(5, 9))
     made.__dict__.update(NEIGHBOURS=(5,), CONVERSION_EPSILONS=(1.0,))
     return made

@@ -9,13 +9,17 @@ import mpmath
 import numpy as np
 import pytest
 
-from teacher.mechanisms.private_knn import PrivateKnn
-from teacher.privacy.accountant import certificates
-from teacher.privacy.conversion import round_up
-from teacher.privacy.curves import screening_rdp
-from teacher.privacy.diagnosis import BANNER, diagnose_screening, screening_terms
-from teacher.privacy.plan import Plan, Slot
-from wall.errors import InvalidInput
+from labelwall.teacher.accounting.accountant import certificates
+from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.accounting.curves.rdp import screening_rdp
+from labelwall.teacher.accounting.data_dependent.screening import (
+    BANNER,
+    diagnose_screening,
+    screening_terms,
+)
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.wall.errors import InvalidInput
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,9 +32,14 @@ def numbers(load):
 def test_figure_5_is_within_one_percent_of_what_is_printed(numbers):
     """All but the data-dependent curve, whose votes were never published; with every plurality at T it is the worst case."""
     at_threshold = np.full(8192, 210)
-    found = {name: float(values[-1]) for name, values in numbers.figure_5(np.array([8192]), at_threshold).items()}
+    found = {
+        name: float(values[-1])
+        for name, values in numbers.figure_5(np.array([8192]), at_threshold).items()
+    }
     dependent = found.pop(numbers.DATA_DEPENDENT)
-    printed = {name: value for name, value in numbers.PRINTED.items() if name != numbers.DATA_DEPENDENT}
+    printed = {
+        name: value for name, value in numbers.PRINTED.items() if name != numbers.DATA_DEPENDENT
+    }
     assert found == pytest.approx(printed, rel=0.01)
     assert dependent == pytest.approx(found["screening, no sampling"], rel=1e-3)
     assert dependent <= found["screening, no sampling"] * (1 + 1e-12)
@@ -56,9 +65,14 @@ def _divergence(order, gamma, first, second):
         worst = mpmath.mpf(0)
         for old, new in ((first, second), (second, first)):
             plain = passes[old], 1 - passes[old]
-            mixed = [(1 - gamma) * p + gamma * q for p, q in zip(plain, (passes[new], 1 - passes[new]), strict=True)]
+            mixed = [
+                (1 - gamma) * p + gamma * q
+                for p, q in zip(plain, (passes[new], 1 - passes[new]), strict=True)
+            ]
             for p, q in ((plain, mixed), (mixed, plain)):
-                worst = max(worst, sum(a**order * b ** (1 - order) for a, b in zip(p, q, strict=True)))
+                worst = max(
+                    worst, sum(a**order * b ** (1 - order) for a, b in zip(p, q, strict=True))
+                )
         return float(mpmath.log(worst) / (order - 1))
 
 
@@ -76,14 +90,21 @@ def test_a_diagnosis_says_that_it_is_private_and_has_no_sampling():
 
 
 def test_nothing_on_the_path_of_an_answer_imports_the_diagnosis():
-    found = [path for path in (ROOT / "teacher").rglob("*.py") if "privacy.diagnosis" in path.read_text()]
-    assert {path.name for path in found} == {"diagnosis_pate.py", "diagnosis_smooth.py"}  # of its own kind
+    found = [
+        path for path in (ROOT / "teacher").rglob("*.py") if "privacy.diagnosis" in path.read_text()
+    ]
+    assert {path.name for path in found} == {
+        "diagnosis_pate.py",
+        "diagnosis_smooth.py",
+    }  # of its own kind
 
 
 def test_theorem_10_is_its_formula_and_its_conditions(numbers):
     setting = numbers.Setting()
     rate = 20 * 0.03 * math.sqrt(math.log(1e6)) * (math.sqrt(6000) / 200 + math.sqrt(2939) / 60)
-    assert numbers.theorem_10(setting, 6000, 2939) == numbers.Bound10(pytest.approx(rate), False)  # m is too small for it
+    assert numbers.theorem_10(setting, 6000, 2939) == numbers.Bound10(
+        pytest.approx(rate), False
+    )  # m is too small for it
     assert numbers.theorem_10(setting, 100_000, 50_000).applies
     assert not numbers.theorem_10(numbers.Setting(gamma=0.15), 100_000, 50_000).applies
     assert not numbers.theorem_10(setting, 10**9, 1000).applies
@@ -101,12 +122,17 @@ def test_expected_above_is_what_a_simulation_counts(numbers):
                 above, threshold = above + 1, generator.laplace(scale=b1)
         counts.append(above)
     error = np.std(counts) / math.sqrt(len(counts))
-    assert numbers.expected_above(distance, queries) == pytest.approx(np.mean(counts), abs=4 * error)
+    assert numbers.expected_above(distance, queries) == pytest.approx(
+        np.mean(counts), abs=4 * error
+    )
 
 
 def test_the_sparse_vector_technique_pays_for_answers_and_screening_for_questions(numbers):
     distances = np.array([0, 255])
-    screening, sparse = numbers.screening_by_distance(distances, 1000), numbers.sparse_vector(distances, 1000)
+    screening, sparse = (
+        numbers.screening_by_distance(distances, 1000),
+        numbers.sparse_vector(distances, 1000),
+    )
     assert screening["screening"][0] == screening["screening"][1]
     assert sparse[0] > screening["screening"][0] > sparse[1]
     assert (screening[numbers.DATA_DEPENDENT] <= screening["screening"] * (1 + 1e-12)).all()
@@ -114,7 +140,16 @@ def test_the_sparse_vector_technique_pays_for_answers_and_screening_for_question
 
 
 def test_the_command_draws_a_figure_and_prints_its_numbers(tmp_path):
-    command = [sys.executable, str(ROOT / "benchmarks" / "figures.py"), "--points", "3", "--only", "7", "--out", str(tmp_path)]
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "figures.py"),
+        "--points",
+        "3",
+        "--only",
+        "7",
+        "--out",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert [path.name for path in tmp_path.iterdir()] == ["cvpr20_figure_7.svg"]
     assert "Figure 7: k overtakes T" in done.stdout
@@ -134,13 +169,22 @@ def test_the_same_numbers_are_the_same_bytes_and_the_diagnosis_is_marked(load, t
 
 def test_committed_figures_are_small():
     figures = list((ROOT / "docs" / "figures").iterdir())
-    assert {path.stem for path in figures} >= {"cvpr20_figure_5", "cvpr20_figure_8", "theorem_10", "sparse_vector"}
+    assert {path.stem for path in figures} >= {
+        "cvpr20_figure_5",
+        "cvpr20_figure_8",
+        "theorem_10",
+        "sparse_vector",
+    }
     assert all(path.stat().st_size < 150_000 for path in figures)
 
 
 def _row(first_cell):
     """Cells of the one table row of docs/privacy.md that starts so."""
-    rows = [line for line in (ROOT / "docs" / "privacy.md").read_text().splitlines() if line.startswith(f"| {first_cell} |")]
+    rows = [
+        line
+        for line in (ROOT / "docs" / "privacy.md").read_text().splitlines()
+        if line.startswith(f"| {first_cell} |")
+    ]
     assert len(rows) == 1, first_cell
     return [cell.strip() for cell in rows[0].strip("|").split("|")][1:]
 
@@ -148,7 +192,9 @@ def _row(first_cell):
 @pytest.mark.parametrize("gamma", [0.25, 1.0])
 def test_the_page_prints_the_screening_curve_rounded_up(gamma):
     orders = np.array([2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
-    curve = screening_rdp(orders, max_votes=300, threshold=210, sigma=85.0, sampling_probability=gamma)
+    curve = screening_rdp(
+        orders, max_votes=300, threshold=210, sigma=85.0, sampling_probability=gamma
+    )
     (printed,) = _row(f"screening k=300 T=210 sigma1=85 gamma={gamma:g}")
     values = np.array([float(value) for value in printed.split()])
     assert (values >= curve).all()
@@ -157,7 +203,12 @@ def test_the_page_prints_the_screening_curve_rounded_up(gamma):
 
 def test_the_page_prints_figure_5_rounded_up(numbers):
     found = numbers.figure_5(np.array([8192]), numbers.simulated_plurality())
-    for name in ("Gaussian, no sampling", "Gaussian, gamma=0.25", "screening, no sampling", "screening, gamma=0.25"):
+    for name in (
+        "Gaussian, no sampling",
+        "Gaussian, gamma=0.25",
+        "screening, no sampling",
+        "screening, gamma=0.25",
+    ):
         paper, here, _ = _row(name)
         assert float(paper) == numbers.PRINTED[name]
         assert float(here.split()[0]) == round_up(float(found[name][-1]))
@@ -169,7 +220,13 @@ def test_the_page_prints_figure_5_rounded_up(numbers):
 @pytest.mark.parametrize(
     ("row", "mechanism", "asked", "answered", "delta"),
     [
-        ("MNIST k=300 T=180 sigma1=75 sigma2=25 gamma=.15, 1000/735, delta=1e-5", (300, 180, 75.0, 25.0, 0.15), 1000, 735, 1e-5),
+        (
+            "MNIST k=300 T=180 sigma1=75 sigma2=25 gamma=.15, 1000/735, delta=1e-5",
+            (300, 180, 75.0, 25.0, 0.15),
+            1000,
+            735,
+            1e-5,
+        ),
         (
             "SVHN k=800 T=480 sigma1=200 sigma2=60 gamma=.03, 6000/2939, delta=1e-6",
             (800, 480, 200.0, 60.0, 0.03),
@@ -189,5 +246,13 @@ def test_the_page_prints_figure_5_rounded_up(numbers):
 def test_the_page_prints_every_certificate_of_table_1(row, mechanism, asked, answered, delta):
     releases = PrivateKnn("private_knn", *mechanism).releases(asked, answered)
     found = certificates(Plan(10.0, delta, (Slot({}, releases),)))
-    names = ("tight", "pld_discrete", "screening_exact_argmax_gaussian", "gaussian_rdp", "pld_continuous")
-    assert [float(cell.strip("*")) for cell in _row(row)[1:]] == [round_up(found[name].epsilon) for name in names]
+    names = (
+        "tight",
+        "pld_discrete",
+        "screening_exact_argmax_gaussian",
+        "gaussian_rdp",
+        "pld_continuous",
+    )
+    assert [float(cell.strip("*")) for cell in _row(row)[1:]] == [
+        round_up(found[name].epsilon) for name in names
+    ]

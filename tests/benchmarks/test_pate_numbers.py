@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from teacher.privacy.conversion import epsilon_from_rdp
-from teacher.privacy.curves import ORDERS, gaussian_rdp
-from teacher.privacy.diagnosis import BANNER
+from labelwall.teacher.accounting.conversion import epsilon_from_rdp
+from labelwall.teacher.accounting.curves.rdp import ORDERS, gaussian_rdp
+from labelwall.teacher.accounting.data_dependent.screening import BANNER
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,9 +19,13 @@ def numbers(load):
     return load("pate_numbers")[0]
 
 
-def test_theorem_13_is_the_gaussian_mechanism_at_the_sensitivity_of_a_change_of_two_vote_vectors(numbers):
+def test_theorem_13_is_the_gaussian_mechanism_at_the_sensitivity_of_a_change_of_two_vote_vectors(
+    numbers,
+):
     for row in numbers.TABLE_3:
-        curve = row.queries * gaussian_rdp(ORDERS, sigma=row.sigma, sensitivity=20**0.5, sampling_probability=1.0)
+        curve = row.queries * gaussian_rdp(
+            ORDERS, sigma=row.sigma, sensitivity=20**0.5, sampling_probability=1.0
+        )
         on_the_grid = epsilon_from_rdp(ORDERS, curve, row.delta, "classic")[0]
         exact = numbers.classic(numbers.TAU * row.queries / row.sigma**2, row.delta)
         assert exact <= on_the_grid * (1 + 1e-9)
@@ -32,18 +36,30 @@ def test_table_3_follows_from_one_constant_that_is_not_theorem_13s(numbers):
     """32 where the theorem has tau = 10: all four rows to half a percent."""
     for row in numbers.TABLE_3:
         assert numbers.implied(row) == pytest.approx(32, rel=0.007)
-        assert numbers.classic(32 * row.queries / row.sigma**2, row.delta) == pytest.approx(row.printed, rel=0.005)
-        assert numbers.classic(numbers.TAU * row.queries / row.sigma**2, row.delta) < 0.6 * row.printed
+        assert numbers.classic(32 * row.queries / row.sigma**2, row.delta) == pytest.approx(
+            row.printed, rel=0.005
+        )
+        assert (
+            numbers.classic(numbers.TAU * row.queries / row.sigma**2, row.delta) < 0.6 * row.printed
+        )
 
 
 def test_the_command_prints_what_the_page_says():
     command = [sys.executable, str(ROOT / "benchmarks" / "pate_numbers.py")]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     page = (ROOT / "docs" / "privacy.md").read_text()
-    rows = [line for line in shown.splitlines() if line.startswith("| CelebA") or line.startswith("| Market")]
+    rows = [
+        line
+        for line in shown.splitlines()
+        if line.startswith("| CelebA") or line.startswith("| Market")
+    ]
     assert len(rows) == 4
     assert all(row in page for row in rows)
-    rows = [line for line in shown.splitlines() if line.startswith("| GNMAX, ") or line.startswith("| Private-kNN, ")]
+    rows = [
+        line
+        for line in shown.splitlines()
+        if line.startswith("| GNMAX, ") or line.startswith("| Private-kNN, ")
+    ]
     assert len(rows) == 8
     assert all(row in page for row in rows)
     for line in shown.splitlines():

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-from experiment.compare_config import parse_comparison
-from wall.errors import MissingData
-from wall.sources import describe
+from labelwall.experiment.compare.config import parse_comparison
+from labelwall.wall.datasets.sources import describe
+from labelwall.wall.errors import MissingData
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,8 +19,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """As it is."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    spec = importlib.util.spec_from_file_location("benchmark_regression", ROOT / "benchmarks" / "regression.py")
+    spec = importlib.util.spec_from_file_location(
+        "benchmark_regression", ROOT / "benchmarks" / "regression.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
@@ -33,7 +33,12 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def module(script: ModuleType) -> ModuleType:
     """The script, with 400 rows in place of the diamonds, few queries and two mechanisms."""
     x = np.random.default_rng(0).uniform(-1, 1, (400, 4)).astype(np.float32)
-    script.__dict__.update(diamonds=lambda: (x, 11.0 + 3.0 * x[:, 0].astype(np.float64)), PRIVATE=300, PUBLIC=60, QUERIES=20)
+    script.__dict__.update(
+        diamonds=lambda: (x, 11.0 + 3.0 * x[:, 0].astype(np.float64)),
+        PRIVATE=300,
+        PUBLIC=60,
+        QUERIES=20,
+    )
     script.__dict__.update(MEANS=script.MEANS[:1], MEDIANS=script.MEDIANS[:1])
     return script
 
@@ -49,7 +54,14 @@ def test_it_prints_a_line_for_every_mechanism(module: ModuleType) -> None:
 def test_its_export_is_what_its_configuration_reads(module: ModuleType, tmp_path: Path) -> None:
     module.export(tmp_path / "diamonds.npz")
     config, _ = parse_comparison(
-        ["--config", str(ROOT / "configs" / "compare_diamonds.yaml"), "--data.path", str(tmp_path / "diamonds.npz"), "--out", "x"]
+        [
+            "--config",
+            str(ROOT / "configs" / "compare_diamonds.yaml"),
+            "--data.path",
+            str(tmp_path / "diamonds.npz"),
+            "--out",
+            "x",
+        ]
     )
     task = describe(config.data)
     assert (task.input_shape, task.scale) == ((4,), module.SCALE)
@@ -57,7 +69,9 @@ def test_its_export_is_what_its_configuration_reads(module: ModuleType, tmp_path
         assert [len(stored[f"{name}_y"]) for name in ("private", "public", "test")] == [300, 60, 40]
 
 
-def test_without_the_package_it_says_how_to_get_it(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_it_says_how_to_get_it(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingData, match="plotnine"):
         script.diamonds()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from tests.benchmarks import tiny_cache
 
 SCRIPTS = (*tiny_cache.ACCURACY, "retraining")
@@ -22,11 +22,34 @@ def test_the_benchmark_prints_its_table_and_draws(
     monkeypatch.setattr(retraining, "MOVED", 30)
     monkeypatch.setattr(retraining, "RATES", (1.0,))
     tiny_cache.write(tmp_path, 150)
-    sizes = ["--private", "1000", "--validation", "100", "--queries", "50", "--every", "20", "--epochs", "1"]
+    sizes = [
+        "--private",
+        "1000",
+        "--validation",
+        "100",
+        "--queries",
+        "50",
+        "--every",
+        "20",
+        "--epochs",
+        "1",
+    ]
     options = ["--cache", str(tmp_path), *sizes, "--epsilon", "8", "--epsilons", "1"]
-    tiny_cache.run(retraining, monkeypatch, *options, "--results", str(tmp_path / "kept"), "--out", str(tmp_path))
+    tiny_cache.run(
+        retraining,
+        monkeypatch,
+        *options,
+        "--results",
+        str(tmp_path / "kept"),
+        "--out",
+        str(tmp_path),
+    )
     printed = capsys.readouterr().out
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if line.startswith("| ")]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in printed.splitlines()
+        if line.startswith("| ")
+    ]
     assert rows[0][3] == "with 3 data sets"
     assert [row[0] for row in rows[1:]] == ["Ind-KNN", "Ind-KNN-Hash 30 x 8", "NoisySGD"]
     assert [row[4:] for row in rows[1:3]] == [["8", "8"]] * 2

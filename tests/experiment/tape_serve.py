@@ -9,16 +9,20 @@ import sys
 
 import torch
 
-from experiment.serving import serve
-from experiment.settings import config_parser, parse
-from teacher.privacy.unsafe import UnsafeTape
-from teacher.service.config import ServiceConfig
+from labelwall.experiment.config.settings import config_parser, parse
+from labelwall.experiment.run.serving import serve
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.service.config import ServiceConfig
 
 
 def main(config: str, port: int, overrides: list[str]) -> None:
     torch.set_num_threads(1)
     args = ["--config", config, *overrides]
-    serve(parse(config_parser("serve", "", args), args)[0], ServiceConfig(port=port), entropy=UnsafeTape(1))
+    serve(
+        parse(config_parser("serve", "", args), args)[0],
+        ServiceConfig(port=port),
+        entropy=UnsafeTape(1),
+    )
 
 
 if __name__ == "__main__":

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import pipeline
-from experiment.report import write_report
-from experiment.run_folder import RunFolder
-from experiment.settings import load_config
-from student.train import predict
-from teacher.privacy.audit import audit
+from labelwall import pipeline
+from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.report.report import write_report
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.student.train import predict
+from labelwall.teacher.ledger.auditor import audit
+from labelwall.wall.errors import InvalidInput
 from tests.experiment import tiny
 from tests.experiment.checks import ask_twice, check_baselines_are_refused, check_one_error
-from wall.errors import InvalidInput
 
 CONFIG = """
 data: {source: arrays, labels: attributes, path: data.npz, classes: [left, "up & <b>", far]}
@@ -55,7 +55,10 @@ def bits(labels: np.ndarray) -> np.ndarray:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tiny.write(tmp_path)
     with np.load(tmp_path / "data.npz") as stored:
-        arrays = {name: bits(stored[name]) if name.endswith("_y") else stored[name] for name in stored.files}
+        arrays = {
+            name: bits(stored[name]) if name.endswith("_y") else stored[name]
+            for name in stored.files
+        }
     np.savez(tmp_path / "data.npz", **arrays)
     (tmp_path / "config.yaml").write_text(CONFIG)
     (tmp_path / "compare.yaml").write_text(COMPARISON)
@@ -63,7 +66,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_run_answers_learns_reports_and_resumes_for_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_answers_learns_reports_and_resumes_for_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What depends on chance is compared with itself; that students learn, tests/student says."""
     assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
@@ -74,8 +79,12 @@ def test_a_run_answers_learns_reports_and_resumes_for_nothing(folder: Path, caps
     metrics = json.loads((folder / "out/round_2/metrics.json").read_text())
     counts = np.array(metrics["confusion"])
     assert counts.shape == (COUNT, 2, 2)
-    assert counts.trace(axis1=1, axis2=2).sum() / counts.sum() == pytest.approx(summary["test_accuracy"])
-    assert metrics["history"][-1]["accuracy/test"] == pytest.approx(summary["test_accuracy"], abs=1e-4)
+    assert counts.trace(axis1=1, axis2=2).sum() / counts.sum() == pytest.approx(
+        summary["test_accuracy"]
+    )
+    assert metrics["history"][-1]["accuracy/test"] == pytest.approx(
+        summary["test_accuracy"], abs=1e-4
+    )
     with np.load(folder / "out/round_1/answers.npz") as stored:
         assert stored["labels"].shape == (12, COUNT)
         right = stored["labels"] == bits(tiny.rows(40, 2)[1])[stored["rows"]]
@@ -88,19 +97,26 @@ def test_a_run_answers_learns_reports_and_resumes_for_nothing(folder: Path, caps
     assert write_report(folder / "out").read_text() == page
     spec = RunFolder(folder / "out").load_extractor(2)
     x, y = tiny.rows(30, 3)
-    assert (predict(spec, x, attributes=True) == bits(y)).mean() == pytest.approx(summary["test_accuracy"])
+    assert (predict(spec, x, attributes=True) == bits(y)).mean() == pytest.approx(
+        summary["test_accuracy"]
+    )
     assert pipeline.main(RUN) == 0
     assert json.loads((folder / "out/summary.json").read_text()) == summary
 
 
-def test_a_file_of_queries_is_answered_by_attribute(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_queries_is_answered_by_attribute(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stored = ask_twice(folder, capsys)
     assert stored["labels"].shape == (9, COUNT)
 
 
 def test_a_comparison_counts_accuracies_over_attributes(folder: Path) -> None:
     assert pipeline.main(["compare", "--config", "compare.yaml", "--out", "table"]) == 0
-    rows = {row["method"]: row for row in json.loads((folder / "table/comparison.json").read_text())["table"]}
+    rows = {
+        row["method"]: row
+        for row in json.loads((folder / "table/comparison.json").read_text())["table"]
+    }
     assert rows["GNMAX"]["labels"] == 12
     assert rows["all private labels"]["accuracy"] > 0.6  # no noise: the same in every run
 
@@ -112,7 +128,9 @@ def test_a_teacher_in_another_process_answers_alike(folder: Path) -> None:
     assert audit(folder / "out/ledger.sqlite").consistent
 
 
-def test_the_custodians_commands_know_attributes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_custodians_commands_know_attributes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert pipeline.main(["data", "--config", "config.yaml"]) == 0
     assert "200 usable" in capsys.readouterr().out
     assert pipeline.main(RUN) == 0
@@ -123,31 +141,45 @@ def test_the_custodians_commands_know_attributes(folder: Path, capsys: pytest.Ca
 
 
 MISTAKES = {
-    "a mechanism for classes": ("kind: private_knn_attributes, tau: 2, k: 15", "kind: naive_knn, k: 15", "mechanism.kind"),
+    "a mechanism for classes": (
+        "kind: private_knn_attributes, tau: 2, k: 15",
+        "kind: naive_knn, k: 15",
+        "mechanism.kind",
+    ),
     "rows of one class": ("labels: attributes, ", "", "mechanism.kind"),
     "a class prior": ("prune_folds: 2", "class_prior: uniform", "student.class_prior"),
-    "no sampling at all": ("sampling_probability: 0.5", "sampling_probability: 0", "mechanism.sampling_probability"),
+    "no sampling at all": (
+        "sampling_probability: 0.5",
+        "sampling_probability: 0",
+        "mechanism.sampling_probability",
+    ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_clear_error(folder: Path, mistake: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_clear_error(
+    folder: Path, mistake: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     old, new, name = MISTAKES[mistake]
     text = CONFIG.replace(old, new)
     assert text != CONFIG
     if "naive" in new:
-        text = text.replace("sampling_probability: 0.5, sigma_vote: 0.5, threshold: 0.4", "sigma_vote: 0.5")
+        text = text.replace(
+            "sampling_probability: 0.5, sigma_vote: 0.5, threshold: 0.4", "sigma_vote: 0.5"
+        )
     Path("config.yaml").write_text(text)
     check_one_error(RUN, name, capsys)
 
 
-def test_a_baseline_for_classes_is_refused_before_anything_is_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_baseline_for_classes_is_refused_before_anything_is_read(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     check_baselines_are_refused(COMPARISON, capsys)
 
 
 def test_planning_for_attributes_is_by_hand(folder: Path) -> None:
-    from experiment.planner import Goal, optimise
-    from experiment.proxy import margin_model
+    from labelwall.experiment.plan.private_knn import Goal, optimise
+    from labelwall.experiment.plan.simulated_votes import margin_model
 
     with pytest.raises(InvalidInput, match="private_knn"):
         optimise(load_config(folder / "config.yaml"), margin_model(0.8, 3), Goal(1e-5, 100, 24, 2))

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import pipeline
-from experiment.config import box_extractor
-from experiment.settings import load_config
-from teacher.privacy.accountant import certificates
-from teacher.privacy.audit import audit
+from labelwall import pipeline
+from labelwall.experiment.config.config import box_extractor
+from labelwall.experiment.config.settings import load_config
+from labelwall.teacher.accounting.accountant import certificates
+from labelwall.teacher.ledger.auditor import audit
+from labelwall.wall.datasets.sources import Task
+from labelwall.wall.errors import InvalidInput
 from tests.experiment import tiny
-from wall.errors import InvalidInput
-from wall.sources import Task
 
 CONFIG = """
 data: {source: arrays, path: data.npz}
@@ -49,7 +49,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_round_is_one_charge_and_resumes_for_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_round_is_one_charge_and_resumes_for_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["certificates"]["pure_added"] == 60.0
@@ -63,11 +65,17 @@ def test_a_round_is_one_charge_and_resumes_for_nothing(folder: Path, capsys: pyt
     (folder / "out/round_2/answers.npz").unlink()
     assert pipeline.main(RUN) == 0
     finding = audit(folder / "out/ledger.sqlite")
-    assert (finding.problems, finding.charged, finding.released) == ([], {"0/batch": 2}, {"0/batch": 24})
+    assert (finding.problems, finding.charged, finding.released) == (
+        [],
+        {"0/batch": 2},
+        {"0/batch": 24},
+    )
     assert pipeline.main(["report", "out"]) == 0
 
 
-def test_a_mixed_plan_is_priced_run_and_audited(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mixed_plan_is_priced_run_and_audited(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan = load_config(folder / "mixed.yaml").plan()
     found = {name: certificate.epsilon for name, certificate in certificates(plan).items()}
     alone = certificates(type(plan)(60.0, 1e-5, plan.slots[1:]))
@@ -113,13 +121,18 @@ MISTAKES = {
     "sides of other vectors": (["--box", "[[0, 1], [0, 1]]"], "one side, or 8"),
     "radius": (["--mechanism.radius", "-1"], "mechanism.radius"),
     "too dear": (["--mechanism.epsilon", "40"], "budget.epsilon"),
-    "a share to be named": (["--rounds", "[{queries: 3}, {queries: 3, mechanism: {kind: radius}}]"], "mechanism.epsilon"),
+    "a share to be named": (
+        ["--rounds", "[{queries: 3}, {queries: 3, mechanism: {kind: radius}}]"],
+        "mechanism.epsilon",
+    ),
     "accounting": (["--mechanism.accounting", "cheap"], "accounting"),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_clear_line(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_clear_line(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     options, mentioned = MISTAKES[name]
     assert pipeline.main([*RUN, *options]) == 2
     lines = capsys.readouterr().err.strip().splitlines()

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import pipeline
-from experiment.cells import cluster
-from experiment.rounds import released_labels
-from experiment.run_folder import RunFolder
+from labelwall import pipeline
+from labelwall.experiment.run.reverse_knn_round import cluster
+from labelwall.experiment.run.rounds import released_labels
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.wall.cells import inherit, nearest_cells
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import Outcome
 from tests.experiment import tiny
 from tests.programs import environment
-from wall.cells import inherit, nearest_cells
-from wall.errors import InvalidInput
-from wall.messages import Outcome
 
 CELLS = 6
 CONFIG = """
@@ -43,7 +43,9 @@ def write(folder: Path, extra: tuple[np.ndarray, int, int] | None = None) -> Non
 
 def entries(folder: Path, kind: str) -> list[dict]:
     with sqlite3.connect(folder / "out/ledger.sqlite") as connection:
-        rows = connection.execute("SELECT body FROM entries WHERE kind = ? ORDER BY seq", (kind,)).fetchall()
+        rows = connection.execute(
+            "SELECT body FROM entries WHERE kind = ? ORDER BY seq", (kind,)
+        ).fetchall()
     return [json.loads(body) for (body,) in rows]
 
 
@@ -58,15 +60,21 @@ def test_two_rounds_end_to_end_planned_audited_and_resumed(
     assert pipeline.main(RUN) == 0
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     assert summary["epsilon"] == plan["epsilon"]
-    assert summary["epsilon"] < plan["certificates"]["tight"]  # the reading's own bound is not the smallest here
+    assert (
+        summary["epsilon"] < plan["certificates"]["tight"]
+    )  # the reading's own bound is not the smallest here
     assert [r["epsilon_reading"] <= summary["epsilon"] for r in summary["rounds"]] == [True, True]
     for number, r in enumerate(summary["rounds"], start=1):
         with np.load(tmp_path / f"out/round_{number}/answers.npz") as stored:
-            assert sorted(stored["rows"].tolist()) == list(range(40))  # every round covers all public rows
+            assert sorted(stored["rows"].tolist()) == list(
+                range(40)
+            )  # every round covers all public rows
             assert r["answered"] == (stored["labels"] >= 0).sum() > 20
         assert (r["asked"], r["cap_reached"]) == (40, 0)
         assert r["answered"] + r["abstained"] == 40
-        assert r["label_accuracy"] > 0.5  # no noise exceeds 3 but once in 10^12, and the cells lead by far more than 6
+        assert (
+            r["label_accuracy"] > 0.5
+        )  # no noise exceeds 3 but once in 10^12, and the cells lead by far more than 6
     charges = [(c["release"], c["count"]) for c in entries(tmp_path, "charge")]
     assert charges == [("histogram", 1)] * 2
 
@@ -79,7 +87,9 @@ def test_two_rounds_end_to_end_planned_audited_and_resumed(
 
 
 @pytest.mark.parametrize("reach", [1, 3])
-def test_answers_follow_from_the_ledgers_counts_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reach: int) -> None:
+def test_answers_follow_from_the_ledgers_counts_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reach: int
+) -> None:
     """Recomputed from public things: cells, public rows under the round's features, released counts, margin and reach."""
     write(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -87,23 +97,33 @@ def test_answers_follow_from_the_ledgers_counts_alone(tmp_path: Path, monkeypatc
     (value,) = entries(tmp_path, "release")[0]["results"].values()
     counts = np.array(value).reshape(CELLS, tiny.CLASSES)
     x = tiny.rows(40, 2)[0].astype(np.float64)
-    features = np.clip(np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)), -63, 63).astype(np.int8)
+    features = np.clip(np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)), -63, 63).astype(
+        np.int8
+    )
     with np.load("out/round_1/cells.npz") as stored:
         cells = nearest_cells(features, stored["centers"], reach)
     with np.load("out/round_1/answers.npz") as stored:
-        np.testing.assert_array_equal(stored["labels"], inherit(counts, cells, 3)[0][stored["rows"]])
+        np.testing.assert_array_equal(
+            stored["labels"], inherit(counts, cells, 3)[0][stored["rows"]]
+        )
 
 
 def on_the_tape(folder: Path, extra: tuple[np.ndarray, int, int] | None) -> None:
     write(folder, extra)
     driver = Path(__file__).with_name("tape_run.py")
     done = subprocess.run(
-        [sys.executable, driver, "7"], cwd=folder, env=environment(PYTHONHASHSEED="0"), capture_output=True, text=True
+        [sys.executable, driver, "7"],
+        cwd=folder,
+        env=environment(PYTHONHASHSEED="0"),
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_an_added_record_shows_in_one_count_and_in_nothing_that_does_not_follow_from_it(tmp_path: Path) -> None:
+def test_an_added_record_shows_in_one_count_and_in_nothing_that_does_not_follow_from_it(
+    tmp_path: Path,
+) -> None:
     """Same noise, one record more, before all others: its class's count in its cell is one larger, in each round.
 
     The record sits where its class leads by far, so no label changes; then nothing but counts and hashes may.
@@ -111,16 +131,25 @@ def test_an_added_record_shows_in_one_count_and_in_nothing_that_does_not_follow_
     extra = (3 * np.eye(1, tiny.DIMENSIONS, dtype=np.float32)[0], 0, 1)
     for name, more in (("without", None), ("with", extra)):
         on_the_tape(tmp_path / name, more)
-    counts = [[np.array(*e["results"].values()) for e in entries(tmp_path / name, "release")] for name in ("without", "with")]
+    counts = [
+        [np.array(*e["results"].values()) for e in entries(tmp_path / name, "release")]
+        for name in ("without", "with")
+    ]
     for without, added in zip(*counts, strict=True):
         difference = added - without
         assert sorted(difference.tolist()) == [0] * (CELLS * tiny.CLASSES - 1) + [1]
         assert int(difference.argmax()) % tiny.CLASSES == 0
-    names = [{p.relative_to(tmp_path / n / "out") for p in (tmp_path / n / "out").rglob("*")} for n in ("without", "with")]
+    names = [
+        {p.relative_to(tmp_path / n / "out") for p in (tmp_path / n / "out").rglob("*")}
+        for n in ("without", "with")
+    ]
     assert names[0] == names[1]
     for name in ("cells.npz", "answers.npz", "student.safetensors", "extractor.json"):
         for number in (1, 2):
-            pair = [(tmp_path / n / f"out/round_{number}/{name}").read_bytes() for n in ("without", "with")]
+            pair = [
+                (tmp_path / n / f"out/round_{number}/{name}").read_bytes()
+                for n in ("without", "with")
+            ]
             assert pair[0] == pair[1], (name, number)
 
 
@@ -132,7 +161,9 @@ def test_clusters_of_public_rows() -> None:
     assert centers.dtype == np.int8
     assert sorted(np.rint(centers / 10).astype(int).tolist()) == [[-4, 0], [0, 5], [4, 0]]
     np.testing.assert_array_equal(centers, cluster(features, 3, seed=1))
-    assert cluster(np.ones((8, 2), dtype=np.int8), 5, seed=0).tolist() == [[1, 1]] * 5  # fewer places than cells
+    assert (
+        cluster(np.ones((8, 2), dtype=np.int8), 5, seed=0).tolist() == [[1, 1]] * 5
+    )  # fewer places than cells
     with pytest.raises(InvalidInput, match=r"mechanism\.cells"):
         cluster(features[:4], 5, seed=1)
 
@@ -142,7 +173,12 @@ def test_a_later_rounds_abstention_counts(tmp_path: Path) -> None:
     folder.save_answers(1, np.array([0, 1, 2]), np.array([1, 2, 0]), np.zeros(3, dtype=np.uint8))
     outcomes = np.array([Outcome.ABSTAINED, Outcome.ANSWERED, Outcome.CAP_REACHED], dtype=np.uint8)
     folder.save_answers(2, np.array([2, 1, 0]), np.array([-1, 1, -1]), outcomes)
-    assert released_labels(folder, 2, 4).tolist() == [1, 1, -1, -1]  # row 0 was refused: its label stays
+    assert released_labels(folder, 2, 4).tolist() == [
+        1,
+        1,
+        -1,
+        -1,
+    ]  # row 0 was refused: its label stays
 
 
 @pytest.mark.parametrize(
@@ -157,7 +193,11 @@ def test_a_later_rounds_abstention_counts(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_clear_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], mentioned: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    mentioned: str,
 ) -> None:
     write(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -167,7 +207,9 @@ def test_a_mistake_is_one_clear_line(
     assert mentioned in captured[0]
 
 
-def test_past_the_cap_a_round_learns_nothing_new_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_past_the_cap_a_round_learns_nothing_new_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert pipeline.main([*RUN, "--caps.asked", "1", "--rounds", "[{}, {queries: 7}]"]) == 0

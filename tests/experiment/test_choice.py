@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiment.choice import TYPICAL_SHARE, choose_queries, typical_rows
+from labelwall.experiment.run.query_selection import TYPICAL_SHARE, choose_queries, typical_rows
 
 
 def blobs(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -13,7 +13,9 @@ def blobs(seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     centres = 40 * np.eye(4, 8)
     noise = rng.normal(size=(600, 8))
-    return (np.repeat(centres, 150, axis=0) + noise).astype(np.float32), np.linalg.norm(noise, axis=1)
+    return (np.repeat(centres, 150, axis=0) + noise).astype(np.float32), np.linalg.norm(
+        noise, axis=1
+    )
 
 
 def test_rows_never_asked_come_first_then_those_without_an_answer() -> None:
@@ -25,7 +27,9 @@ def test_rows_never_asked_come_first_then_those_without_an_answer() -> None:
 
 
 @pytest.mark.parametrize("features", [None, blobs(0)[0]])
-def test_a_round_repeats_its_choice_and_another_seed_or_round_makes_another(features: np.ndarray | None) -> None:
+def test_a_round_repeats_its_choice_and_another_seed_or_round_makes_another(
+    features: np.ndarray | None,
+) -> None:
     status = np.zeros(600, dtype=np.uint8)
     first = choose_queries(7, 1, status, 40, features)
     assert len(set(first)) == 40

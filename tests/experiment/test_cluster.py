@@ -19,13 +19,26 @@ from socket import create_server
 
 import pytest
 
-from teacher.scale.clusters import require_locked
+from labelwall.teacher.shards.clusters import require_locked
+from labelwall.wall.errors import InvalidInput
 from tests.experiment import tiny
-from tests.experiment.shard_services import LONG, asked, below, in_one_piece, plain, serving, token, until, workers
+from tests.experiment.shard_services import (
+    LONG,
+    asked,
+    below,
+    in_one_piece,
+    plain,
+    serving,
+    token,
+    until,
+    workers,
+)
 from tests.programs import environment
-from wall.errors import InvalidInput
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra scale")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra scale"),
+]
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 QUICK = {"RAY_health_check_period_ms": "1000"}  # until a node is taken for dead
 
@@ -52,10 +65,22 @@ def free_ports(count: int) -> list[int]:
 def node(*options: str) -> Iterator[subprocess.Popen[str]]:
     """`ray start`, in the foreground, with its files in a directory of its own."""
     place = tempfile.mkdtemp(prefix="lw")  # short: a socket's path has 107 characters
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1", "--temp-dir", f"{place}/r"]
+    command = [
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--block",
+        "--num-cpus",
+        "1",
+        "--temp-dir",
+        f"{place}/r",
+    ]
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", **TOKEN, **QUICK}
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen([*command, "--object-store-memory", "100000000", *options], env=environment(**quiet), **pipe)
+    process = subprocess.Popen(
+        [*command, "--object-store-memory", "100000000", *options], env=environment(**quiet), **pipe
+    )
     try:
         said = []
         while not said or "Ray runtime started" not in said[-1]:
@@ -81,9 +106,19 @@ def off(process: subprocess.Popen[str]) -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     port, client, board, agent = free_ports(4)
-    own = ["--ray-client-server-port", str(client), "--dashboard-port", str(board), "--dashboard-agent-listen-port", str(agent)]
+    own = [
+        "--ray-client-server-port",
+        str(client),
+        "--dashboard-port",
+        str(board),
+        "--dashboard-agent-listen-port",
+        str(agent),
+    ]
     address = f"127.0.0.1:{port}"
-    with node("--head", "--port", str(port), "--include-dashboard", "false", *own) as head, node("--address", address) as other:
+    with (
+        node("--head", "--port", str(port), "--include-dashboard", "false", *own) as head,
+        node("--address", address) as other,
+    ):
         yield Cluster(address, head, other)
 
 

@@ -18,7 +18,9 @@ def test_a_device_that_is_not_there_is_one_line_and_costs_nothing(
 ) -> None:
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: None)
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda check_available=False: None
+    )
     check_one_error([*RUN, "cuda"], "`device` must be cpu on this machine. Found 'cuda'.", capsys)
     check_one_error([*RUN, "tpu"], "device", capsys)
     assert not list(tmp_path.glob("out/round_*/answers.npz"))

@@ -12,22 +12,22 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import pipeline
-from experiment.console import Console
-from experiment.living import add_records, parse_ids
-from experiment.settings import load_config
-from experiment.teaching import custody
-from teacher.analysts import open_analyst
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.noise import SystemEntropy
-from teacher.records import open_records
-from teacher.teacher import Teacher
+from labelwall import pipeline
+from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.records_cli import add_records, parse_ids
+from labelwall.experiment.run.teachers import custody
+from labelwall.teacher.analysts import open_analyst
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.records.sources import open_records
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.adversary import EACH
+from labelwall.wall.datasets import readers
+from labelwall.wall.datasets.sources import describe
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import ExtractorSpec
 from tests.experiment import tiny
-from wall import readers
-from wall.adversary import EACH
-from wall.errors import InvalidInput
-from wall.messages import ExtractorSpec
-from wall.sources import describe
 
 IND_KNN = "mechanism: {kind: ind_knn, threshold: 0.3, sigma_label: 0.3}\n"
 WHERE = ("--config", "config.yaml")
@@ -36,7 +36,9 @@ WHERE = ("--config", "config.yaml")
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A custodian's directory that has answered a few queries."""
-    lines = [line for line in tiny.CONFIG.splitlines() if not line.startswith(("mechanism", "caps"))]
+    lines = [
+        line for line in tiny.CONFIG.splitlines() if not line.startswith(("mechanism", "caps"))
+    ]
     monkeypatch.setattr(tiny, "CONFIG", "\n".join([*lines, IND_KNN, "custodian_dir: custody\n"]))
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -46,7 +48,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def ask(seed: int) -> None:
     np.savez("q.npz", x=tiny.rows(10, seed)[0])
-    assert pipeline.main(["predict", *WHERE, "--queries", "q.npz", "--out", "a.npz", "--quiet"]) == 0
+    assert (
+        pipeline.main(["predict", *WHERE, "--queries", "q.npz", "--out", "a.npz", "--quiet"]) == 0
+    )
 
 
 def entries() -> tuple[int, dict]:
@@ -61,10 +65,16 @@ def more(ids: list[int], **arrays: np.ndarray) -> np.ndarray:
 
 
 def holding(content: bytes) -> list[str]:
-    return sorted(path.name for path in Path("custody").iterdir() if path.is_file() and content in path.read_bytes())
+    return sorted(
+        path.name
+        for path in Path("custody").iterdir()
+        if path.is_file() and content in path.read_bytes()
+    )
 
 
-def test_records_are_added_and_removed_at_no_charge_and_their_data_goes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_are_added_and_removed_at_no_charge_and_their_data_goes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows, before = more([5, 6, 7]), entries()
     assert pipeline.main(["records", "add", *WHERE, "--rows", "more.npz"]) == 0
     assert "3 added; nothing was charged" in capsys.readouterr().out
@@ -96,7 +106,9 @@ def test_added_again_a_record_has_what_it_had_left(folder: Path) -> None:
     add = ["records", "add", *WHERE, "--rows", "more.npz"]
     assert pipeline.main(add) == 0
     np.savez("q.npz", x=np.load("more.npz")["private_x"])
-    assert pipeline.main(["predict", *WHERE, "--queries", "q.npz", "--out", "a.npz", "--quiet"]) == 0
+    assert (
+        pipeline.main(["predict", *WHERE, "--queries", "q.npz", "--out", "a.npz", "--quiet"]) == 0
+    )
     spent = left()
     assert pipeline.main(["records", "remove", *WHERE, "--ids", "5"]) == 0
     assert pipeline.main(add) == 0
@@ -104,9 +116,15 @@ def test_added_again_a_record_has_what_it_had_left(folder: Path) -> None:
     assert left() <= spent
 
 
-def test_a_dry_run_changes_nothing_and_says_what_would_be(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_changes_nothing_and_says_what_would_be(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def state() -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in Path("custody").iterdir() if path.name != "lock"}
+        return {
+            path.name: path.read_bytes()
+            for path in Path("custody").iterdir()
+            if path.name != "lock"
+        }
 
     x, _ = tiny.rows(4, 77)
     x[0, 0] = np.nan
@@ -136,17 +154,36 @@ MISTAKES = {
     "no number": (["records", "remove", *WHERE, "--ids", "5,x"], "whole numbers"),
     "too large": (["records", "remove", *WHERE, "--ids", str(2**70)], "whole numbers"),
     "no file": (["records", "remove", *WHERE, "--ids_file", "none.txt"], "none.txt"),
-    "nobody's": (["records", "remove", *WHERE, "--ids", "5", "--custodian_dir", "elsewhere"], "custodian_dir"),
-    "no directory": (["records", "remove", *WHERE, "--ids", "5", "--custodian_dir", "null"], "custodian_dir"),
-    "another data set": (["records", "remove", *WHERE, "--ids", "5", "--data.path", "data2.npz"], "another data set"),
+    "nobody's": (
+        ["records", "remove", *WHERE, "--ids", "5", "--custodian_dir", "elsewhere"],
+        "custodian_dir",
+    ),
+    "no directory": (
+        ["records", "remove", *WHERE, "--ids", "5", "--custodian_dir", "null"],
+        "custodian_dir",
+    ),
+    "another data set": (
+        ["records", "remove", *WHERE, "--ids", "5", "--data.path", "data2.npz"],
+        "another data set",
+    ),
 }
 
 
-def test_a_mistake_is_one_clear_line_and_changes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_clear_line_and_changes_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     x, y = tiny.rows(2, 77)
-    np.savez("data2.npz", **{key: value for key, value in np.load("data.npz").items() if key != "private_id"})
+    np.savez(
+        "data2.npz",
+        **{key: value for key, value in np.load("data.npz").items() if key != "private_id"},
+    )
     np.savez("present.npz", private_x=x, private_y=y, private_id=np.array([1, 1000]))
-    np.savez("wide.npz", private_x=np.zeros((2, 99), np.float32), private_y=y, private_id=np.array([1, 2]))
+    np.savez(
+        "wide.npz",
+        private_x=np.zeros((2, 99), np.float32),
+        private_y=y,
+        private_id=np.array([1, 2]),
+    )
     before = entries()
     for name, (command, mentioned) in MISTAKES.items():
         assert pipeline.main(command) == 2, name
@@ -164,11 +201,13 @@ def test_ids_come_from_numbers_files_and_image_paths(tmp_path: Path) -> None:
     assert parse_ids(None, None, ["cat/1.png"]).tolist() == [readers.stable_hash("cat/1.png")]
 
 
-def test_images_of_a_folder_are_added_as_a_run_would_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from experiment.config import Config, RoundConfig
-    from experiment.teaching import local_teacher
-    from teacher.privacy.noise import SystemEntropy
-    from wall.sources import DataConfig, describe
+def test_images_of_a_folder_are_added_as_a_run_would_read_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from labelwall.experiment.config.config import Config, RoundConfig
+    from labelwall.experiment.run.teachers import local_teacher
+    from labelwall.teacher.noise.entropy import SystemEntropy
+    from labelwall.wall.datasets.sources import DataConfig, describe
 
     monkeypatch.chdir(tmp_path)
     for place in ("private", "public", "test", "later"):
@@ -178,36 +217,64 @@ def test_images_of_a_folder_are_added_as_a_run_would_read_them(tmp_path: Path, m
                 image = np.random.default_rng(number).integers(0, 256, (12, 12, 3)).astype(np.uint8)
                 Image.fromarray(image).save(tmp_path / place / name / f"{place}{number}.png")
     (tmp_path / "later" / "cat" / "broken.png").write_bytes(b"no image")
-    data = DataConfig(source="folder", private="private", public="public", test="test", image_size=8)
+    data = DataConfig(
+        source="folder", private="private", public="public", test="test", image_size=8
+    )
     config = Config(data, [RoundConfig(2)], custodian_dir="custody")
     with pytest.raises(InvalidInput, match="custodian_dir"):
-        add_records(replace(config, custodian_dir=None), Path("later"), dry_run=False, console=Console(quiet=True))
-    with local_teacher(config, describe(data), Path("custody"), SystemEntropy(), Console(quiet=True)):
+        add_records(
+            replace(config, custodian_dir=None),
+            Path("later"),
+            dry_run=False,
+            console=Console(quiet=True),
+        )
+    with local_teacher(
+        config, describe(data), Path("custody"), SystemEntropy(), Console(quiet=True)
+    ):
         pass
     told = add_records(config, Path("later"), dry_run=False, console=Console(quiet=True))
     assert "5 rows found, 4 usable" in told
     assert "1 images that can not be decoded" in told
-    with local_teacher(config, describe(data), Path("custody"), SystemEntropy(), Console(quiet=True)) as teacher:
-        assert teacher.present(parse_ids(None, None, ["cat/later0.png", "dog/private1.png", "cat/broken.png"])).sum() == 2
+    with local_teacher(
+        config, describe(data), Path("custody"), SystemEntropy(), Console(quiet=True)
+    ) as teacher:
+        assert (
+            teacher.present(
+                parse_ids(None, None, ["cat/later0.png", "dog/private1.png", "cat/broken.png"])
+            ).sum()
+            == 2
+        )
 
 
-def test_records_of_a_directory_with_a_budget_for_each_analyst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_a_directory_with_a_budget_for_each_analyst(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One change for all of them; a run can not spend from such a directory."""
     monkeypatch.setattr(tiny, "CONFIG", tiny.CONFIG + "custodian_dir: custody\n")
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
-    config, extractor = load_config(Path("config.yaml")), ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES)
+    config, extractor = (
+        load_config(Path("config.yaml")),
+        ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES),
+    )
     with closing(custody(config, Path("custody"), False, adversaries=[EACH])) as register:
         directories = []
         for name in ("ann", "bob"):
             with closing(open_analyst(register, name)) as mine:
                 task = describe(config.data)
                 rows = partial(open_records, config.data, task)
-                Teacher(rows, mine.ledger, mine.directory, task.num_classes, SystemEntropy()).use_extractor(extractor)
+                Teacher(
+                    rows, mine.ledger, mine.directory, task.num_classes, SystemEntropy()
+                ).use_extractor(extractor)
                 directories.append(mine.directory)
     assert pipeline.main(["records", "remove", *WHERE, "--ids", "1007"]) == 0
-    assert [list(directory.glob("embeddings-*")) for directory in directories] == [[], []]  # they held its features
+    assert [list(directory.glob("embeddings-*")) for directory in directories] == [
+        [],
+        [],
+    ]  # they held its features
     more([1007])
     assert pipeline.main(["records", "add", *WHERE, "--rows", "more.npz"]) == 0
     np.savez("q.npz", x=tiny.rows(10, 9)[0])
-    assert pipeline.main(["predict", *WHERE, "--queries", "q.npz", "--out", "a.npz", "--quiet"]) == 2
+    assert (
+        pipeline.main(["predict", *WHERE, "--queries", "q.npz", "--out", "a.npz", "--quiet"]) == 2
+    )

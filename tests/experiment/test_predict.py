@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import pipeline
-from teacher.privacy.audit import audit
+from labelwall import pipeline
+from labelwall.teacher.ledger.auditor import audit
 from tests.experiment import tiny
 from tests.postgres import Server, address
 
@@ -18,7 +18,9 @@ IND_KNN = "mechanism: {kind: ind_knn, threshold: 0.3, sigma_label: 0.05}\n"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    lines = [line for line in tiny.CONFIG.splitlines() if not line.startswith(("mechanism", "caps"))]
+    lines = [
+        line for line in tiny.CONFIG.splitlines() if not line.startswith(("mechanism", "caps"))
+    ]
     monkeypatch.setattr(tiny, "CONFIG", "\n".join([*lines, IND_KNN, "custodian_dir: custody\n"]))
     tiny.write(tmp_path)
     np.savez(tmp_path / "q.npz", x=tiny.rows(30, 9)[0])
@@ -27,16 +29,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def predict(*options: str) -> int:
-    return pipeline.main(["predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz", "--quiet", *options])
+    return pipeline.main(
+        [
+            "predict",
+            "--config",
+            "config.yaml",
+            "--queries",
+            "q.npz",
+            "--out",
+            "a.npz",
+            "--quiet",
+            *options,
+        ]
+    )
 
 
-def test_a_file_of_queries_is_answered_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_queries_is_answered_once(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert predict() == 0
     first = np.load("a.npz")
-    assert (first["labels"] == tiny.rows(30, 9)[1]).mean() > 0.7  # 22: fewer are right once in 10^37
+    assert (
+        first["labels"] == tiny.rows(30, 9)[1]
+    ).mean() > 0.7  # 22: fewer are right once in 10^37
     assert (first["outcomes"] == 0).all()
     receipt = json.loads(Path("a.receipt.json").read_text())
-    assert (receipt["asked"], receipt["served"], receipt["charged"]) == (30, 0, {"individual_budgets": 1})
+    assert (receipt["asked"], receipt["served"], receipt["charged"]) == (
+        30,
+        0,
+        {"individual_budgets": 1},
+    )
     assert (receipt["epsilon"], receipt["delta"]) == (1000.0, 1e-5)
     finding = audit(folder / "a.ledger.sqlite", expect_head=receipt["ledger_head"])
     assert (finding.problems, finding.released) == ([], {"0/individual_budgets": 30})
@@ -67,7 +89,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_clear_line(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_clear_line(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     np.savez("wide.npz", x=np.zeros((2, 99), np.float32))
     options, mentioned = MISTAKES[name]
     assert predict(*options) == 2
@@ -78,7 +102,10 @@ def test_a_mistake_is_one_clear_line(folder: Path, name: str, capsys: pytest.Cap
 
 
 def test_a_ledger_on_a_server_and_a_password_that_is_nowhere(
-    folder: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    postgres: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In no file of the run's and the custodian's folders, in no message; a wrong address is refused before it is written."""
     secret = "tr0ub4dor"
@@ -101,4 +128,8 @@ def test_a_ledger_on_a_server_and_a_password_that_is_nowhere(
     assert "without a password" in shown.err
     assert secret not in shown.out + shown.err
     assert not Path("out").exists()
-    assert [path for path in folder.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()] == []
+    assert [
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and secret.encode() in path.read_bytes()
+    ] == []

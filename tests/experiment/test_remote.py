@@ -12,21 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import pipeline
-from experiment.child import child
-from experiment.config import CapsConfig
-from experiment.console import Console
-from experiment.rounds import run
-from experiment.serving import app_of
-from experiment.settings import load_config
-from experiment.teaching import KEY, custody
-from teacher.privacy.unsafe import UnsafeTape
-from teacher.service.config import ServiceConfig
-from teacher.service.keys import Keys
+from labelwall import pipeline
+from labelwall.experiment.config.config import CapsConfig
+from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.run.child import child
+from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.rounds import run
+from labelwall.experiment.run.serving import app_of
+from labelwall.experiment.run.teachers import KEY, custody
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.keys import Keys
+from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from tests.experiment import tiny
 from tests.programs import environment
 from tests.teacher.service.tiny import Made, served
-from wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 
 ANALYST = Path(__file__).with_name("analyst_run.py")
 
@@ -35,17 +35,25 @@ def public_part(custodian: Path, analyst: Path) -> None:
     """The analyst's own root: the public arrays, and the same configuration."""
     analyst.mkdir()
     with np.load(custodian / "data.npz") as stored:
-        np.savez(analyst / "data.npz", **{name: stored[name] for name in stored.files if not name.startswith("private")})
+        np.savez(
+            analyst / "data.npz",
+            **{name: stored[name] for name in stored.files if not name.startswith("private")},
+        )
     (analyst / "config.yaml").write_text((custodian / "config.yaml").read_text())
 
 
 def entries(path: Path) -> list[tuple[str, dict]]:  # type: ignore[type-arg]
     with sqlite3.connect(path) as connection:
-        return [(kind, json.loads(body)) for kind, body in connection.execute("SELECT kind, body FROM entries ORDER BY seq")][1:]
+        return [
+            (kind, json.loads(body))
+            for kind, body in connection.execute("SELECT kind, body FROM entries ORDER BY seq")
+        ][1:]
 
 
 @pytest.mark.slow
-def test_two_rounds_with_the_teacher_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_rounds_with_the_teacher_in_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three runs of one configuration: here; by a service in another process and root, on the same tape; and with `--isolate`.
 
     The analyst's root has no private row. The audit hook sees none of the custodian's paths, and does see others. The isolated
@@ -63,7 +71,15 @@ def test_two_rounds_with_the_teacher_in_another_process(tmp_path: Path, monkeypa
     app = app_of(config, ServiceConfig(port=0), opened, keys, UnsafeTape(1))
     started = environment(**{KEY: keys.add("ann", "analyst")})
     with served(Made(app, opened, {})) as url:
-        command = [sys.executable, ANALYST, url, analyst, whole, custodian, whole / "isolated.custodian"]
+        command = [
+            sys.executable,
+            ANALYST,
+            url,
+            analyst,
+            whole,
+            custodian,
+            whole / "isolated.custodian",
+        ]
         done = subprocess.run(command, env=started, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
@@ -71,18 +87,29 @@ def test_two_rounds_with_the_teacher_in_another_process(tmp_path: Path, monkeypa
     assert found["opened"] > 100
     assert entries(custodian / "local/ledger.sqlite") == entries(analyst / "remote/ledger.sqlite")
     for number in (1, 2):
-        here, there = (np.load(place / f"round_{number}/answers.npz") for place in (custodian / "local", analyst / "remote"))
-        assert all(np.array_equal(here[name], there[name]) for name in ("rows", "labels", "outcomes"))
+        here, there = (
+            np.load(place / f"round_{number}/answers.npz")
+            for place in (custodian / "local", analyst / "remote")
+        )
+        assert all(
+            np.array_equal(here[name], there[name]) for name in ("rows", "labels", "outcomes")
+        )
     private = np.load(custodian / "data.npz")["private_x"]
     written = b"".join(path.read_bytes() for path in analyst.rglob("*") if path.is_file())
     assert not [row for row in private if row.tobytes() in written]
     mine = [
-        (kind, body["release"], body["count"]) for kind, body in entries(whole / "isolated/ledger.sqlite") if kind == "charge"
+        (kind, body["release"], body["count"])
+        for kind, body in entries(whole / "isolated/ledger.sqlite")
+        if kind == "charge"
     ]
     local = [
-        (kind, body["release"], body["count"]) for kind, body in entries(custodian / "local/ledger.sqlite") if kind == "charge"
+        (kind, body["release"], body["count"])
+        for kind, body in entries(custodian / "local/ledger.sqlite")
+        if kind == "charge"
     ]
-    assert [entry for entry in mine if entry[1] == "screen"] == [entry for entry in local if entry[1] == "screen"]
+    assert [entry for entry in mine if entry[1] == "screen"] == [
+        entry for entry in local if entry[1] == "screen"
+    ]
     assert pipeline.main(["audit", str(whole / "isolated/ledger.sqlite")]) == 0
     assert (whole / "isolated/summary.json").exists()
 
@@ -92,7 +119,9 @@ def test_another_plan_or_no_key_is_refused(tmp_path: Path, monkeypatch: pytest.M
     config = load_config(tmp_path / "config.yaml")
     config = replace(config, data=replace(config.data, path=str(tmp_path / "data.npz")))
     opened, keys = custody(config, tmp_path / "store", unsafe=True), Keys(tmp_path / "store")
-    with served(Made(app_of(config, ServiceConfig(port=0), opened, keys, UnsafeTape(1)), opened, {})) as url:
+    with served(
+        Made(app_of(config, ServiceConfig(port=0), opened, keys, UnsafeTape(1)), opened, {})
+    ) as url:
         asked = replace(config, teacher=url)
         with pytest.raises(InvalidInput, match=KEY):
             run(asked, tmp_path / "a", entropy=UnsafeTape(1), console=Console(quiet=True))
@@ -105,13 +134,28 @@ def test_another_plan_or_no_key_is_refused(tmp_path: Path, monkeypatch: pytest.M
                 console=Console(quiet=True),
             )
         with pytest.raises(InvalidInput, match="isolate"):
-            run(asked, tmp_path / "c", entropy=UnsafeTape(1), console=Console(quiet=True), isolate=True)
+            run(
+                asked,
+                tmp_path / "c",
+                entropy=UnsafeTape(1),
+                console=Console(quiet=True),
+                isolate=True,
+            )
 
 
-def test_a_child_that_can_not_start_says_why_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_child_that_can_not_start_says_why_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tiny.write(tmp_path)
     config = load_config(tmp_path / "config.yaml")
-    held = custody(replace(config, data=replace(config.data, path=str(tmp_path / "data.npz"))), tmp_path / "store", unsafe=False)
-    with pytest.raises(LabelwallError, match="one process at a time"), child(config, tmp_path / "store"):
+    held = custody(
+        replace(config, data=replace(config.data, path=str(tmp_path / "data.npz"))),
+        tmp_path / "store",
+        unsafe=False,
+    )
+    with (
+        pytest.raises(LabelwallError, match="one process at a time"),
+        child(config, tmp_path / "store"),
+    ):
         pass
     held.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import pipeline
+from labelwall import pipeline
 from tests.experiment import tiny
 
 
@@ -21,37 +21,64 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*options: str) -> int:
-    return pipeline.main(["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", *options])
+    return pipeline.main(
+        ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", *options]
+    )
 
 
 def entries(path: Path) -> list[tuple[str, dict]]:
     with sqlite3.connect(path) as connection:
-        return [(kind, json.loads(body)) for kind, body in connection.execute("SELECT kind, body FROM entries ORDER BY seq")]
+        return [
+            (kind, json.loads(body))
+            for kind, body in connection.execute("SELECT kind, body FROM entries ORDER BY seq")
+        ]
 
 
-def test_two_rounds_end_to_end_and_resumption(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_rounds_end_to_end_and_resumption(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run() == 0
     summary = json.loads((folder / "out/summary.json").read_text())
     plan = describe(capsys)
     assert summary["epsilon"] == plan["epsilon"]
     assert summary["delta"] == 1e-5
     assert [r["asked"] for r in summary["rounds"]] == [12, 12]
-    assert [r["extractor"] for r in summary["rounds"]] == ["raw", "mlp"]  # round 2 votes in the student's features
-    assert all(set(r) >= {"asked", "answered", "label_accuracy", "student_accuracy", "seconds"} for r in summary["rounds"])
+    assert [r["extractor"] for r in summary["rounds"]] == [
+        "raw",
+        "mlp",
+    ]  # round 2 votes in the student's features
+    assert all(
+        set(r) >= {"asked", "answered", "label_accuracy", "student_accuracy", "seconds"}
+        for r in summary["rounds"]
+    )
     assert 0 <= summary["test_accuracy"] <= 1
     assert list((folder / "out").glob("round_*/events.out.tfevents.*"))
 
     log = entries(folder / "out/ledger.sqlite")
-    assert [body["fields"]["backbone"] for kind, body in log if kind == "extractor"] == ["raw", "mlp"]
-    assert sum(body["count"] for kind, body in log if kind == "charge" and body["release"] == "screen") == 24
-    asked = [set(np.load(folder / f"out/round_{number}/answers.npz")["rows"].tolist()) for number in (1, 2)]
+    assert [body["fields"]["backbone"] for kind, body in log if kind == "extractor"] == [
+        "raw",
+        "mlp",
+    ]
+    assert (
+        sum(body["count"] for kind, body in log if kind == "charge" and body["release"] == "screen")
+        == 24
+    )
+    asked = [
+        set(np.load(folder / f"out/round_{number}/answers.npz")["rows"].tolist())
+        for number in (1, 2)
+    ]
     assert not asked[0] & asked[1]
 
     before = {p: p.read_bytes() for p in (folder / "out").rglob("*") if p.is_file()}
     assert run() == 0  # finished: nothing is asked, charged or trained again
     assert {p: p.read_bytes() for p in (folder / "out").rglob("*") if p.is_file()} == before
 
-    assert pipeline.main(["audit", "out/ledger.sqlite", "--json", "--expect_head", summary["ledger_head"]]) == 0
+    assert (
+        pipeline.main(
+            ["audit", "out/ledger.sqlite", "--json", "--expect_head", summary["ledger_head"]]
+        )
+        == 0
+    )
     finding = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert finding["consistent"]
     assert finding["epsilon"] == summary["epsilon"]
@@ -88,14 +115,18 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_clear_line_and_charges_nothing(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_clear_line_and_charges_nothing(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     options, mentioned = MISTAKES[name]
     assert run(*options) == 2
     captured = capsys.readouterr()
     assert len(captured.err.strip().splitlines()) == 1
     assert mentioned in captured.err
     ledger = folder / "out.custodian/ledger.sqlite"
-    assert not ledger.exists() or all(kind in ("genesis", "extractor") for kind, _ in entries(ledger))
+    assert not ledger.exists() or all(
+        kind in ("genesis", "extractor") for kind, _ in entries(ledger)
+    )
 
 
 def test_caps_over_budget_are_refused_before_anything_is_opened(folder: Path) -> None:
@@ -105,14 +136,18 @@ def test_caps_over_budget_are_refused_before_anything_is_opened(folder: Path) ->
     assert not (folder / "out.custodian").exists()
 
 
-def test_other_settings_for_the_same_run_folder_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_settings_for_the_same_run_folder_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run() == 0
     capsys.readouterr()
     assert run("--seed", "1") == 2
     assert "seed" in capsys.readouterr().err
 
 
-def test_a_run_folder_with_another_data_sets_ledger_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_folder_with_another_data_sets_ledger_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run() == 0
     (folder / "out.custodian").rename(folder / "elsewhere")
     other = ["run", "--config", "config.yaml", "--run_dir", "other", "--quiet"]
@@ -125,10 +160,25 @@ def test_a_run_folder_with_another_data_sets_ledger_is_refused(folder: Path, cap
 
 def test_one_budget_for_two_runs_that_share_a_custodians_directory(folder: Path) -> None:
     assert run("--custodian_dir", "shared") == 0
-    again = ["run", "--config", "config.yaml", "--run_dir", "again", "--quiet", "--custodian_dir", "shared", "--seed", "5"]
+    again = [
+        "run",
+        "--config",
+        "config.yaml",
+        "--run_dir",
+        "again",
+        "--quiet",
+        "--custodian_dir",
+        "shared",
+        "--seed",
+        "5",
+    ]
     assert pipeline.main(again) == 0
-    spent = [body["count"] for kind, body in entries(folder / "again/ledger.sqlite") if kind == "charge"]
-    first = [body["count"] for kind, body in entries(folder / "out/ledger.sqlite") if kind == "charge"]
+    spent = [
+        body["count"] for kind, body in entries(folder / "again/ledger.sqlite") if kind == "charge"
+    ]
+    first = [
+        body["count"] for kind, body in entries(folder / "out/ledger.sqlite") if kind == "charge"
+    ]
     assert spent[: len(first)] == first
     assert len(spent) > len(first)
 
@@ -143,7 +193,10 @@ def test_run_never_branches_on_private_rows(folder: Path, private: str) -> None:
     elif private == "one class":
         arrays |= {"private_x": x[y == 0], "private_y": y[y == 0], "private_id": ids[y == 0]}
     else:
-        arrays |= {"private_x": np.where(y[:, None] == 1, np.nan, x), "private_y": np.where(y == 2, 99, y)}
+        arrays |= {
+            "private_x": np.where(y[:, None] == 1, np.nan, x),
+            "private_y": np.where(y == 2, 99, y),
+        }
     np.savez("data.npz", **arrays)
     # Without records a query passes with probability 0.43: of 36 all fail once in 10^8, of 12 once in 900.
     assert run("--mechanism.threshold", "0", "--rounds", "[{queries: 36}, {queries: 4}]") == 0

@@ -8,20 +8,22 @@ from pathlib import Path
 import httpx
 import pytest
 
-import pipeline
-from experiment.console import Console
-from experiment.rounds import run
-from experiment.serving import app_of
-from experiment.settings import config_parser, parse
-from experiment.teaching import custody
-from teacher.privacy.unsafe import UnsafeTape
-from teacher.service.config import ServiceConfig
-from teacher.service.keys import Keys
+from labelwall import pipeline
+from labelwall.experiment.config.settings import config_parser, parse
+from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.rounds import run
+from labelwall.experiment.run.serving import app_of
+from labelwall.experiment.run.teachers import custody
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.keys import Keys
 from tests.experiment import tiny
 from tests.teacher.service.tiny import Made, call, served
 
 
-def test_a_run_over_shards_is_the_run_over_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_over_shards_is_the_run_over_one_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
     for shards in ("0", "3"):
@@ -32,9 +34,13 @@ def test_a_run_over_shards_is_the_run_over_one_piece(tmp_path: Path, monkeypatch
     assert len(list((tmp_path / "3.custodian" / "shards-3").glob("*/features-*"))) == 6
     for number in (1, 2):
         for name in ("answers.npz", "student.safetensors"):
-            assert (one / f"round_{number}" / name).read_bytes() == (other / f"round_{number}" / name).read_bytes()
+            assert (one / f"round_{number}" / name).read_bytes() == (
+                other / f"round_{number}" / name
+            ).read_bytes()
     spent = [json.loads((folder / "summary.json").read_text())["rounds"] for folder in (one, other)]
-    assert [[r["asked"], r["answered"]] for r in spent[0]] == [[r["asked"], r["answered"]] for r in spent[1]]
+    assert [[r["asked"], r["answered"]] for r in spent[0]] == [
+        [r["asked"], r["answered"]] for r in spent[1]
+    ]
 
 
 def test_settings_that_need_all_rows_in_one_process_are_refused_before_anything_is_read(
@@ -43,9 +49,17 @@ def test_settings_that_need_all_rows_in_one_process_are_refused_before_anything_
     tiny.write(tmp_path)
     (tmp_path / "data.npz").unlink()
     monkeypatch.chdir(tmp_path)
-    gnmax = ["--mechanism.kind", "gnmax", "--mechanism.teachers", "5", "--mechanism.classifier", "cnn"]
+    gnmax = [
+        "--mechanism.kind",
+        "gnmax",
+        "--mechanism.teachers",
+        "5",
+        "--mechanism.classifier",
+        "cnn",
+    ]
     text = tiny.CONFIG.replace(
-        "mechanism: {k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0, sampling_probability: 0.2}", ""
+        "mechanism: {k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0, sampling_probability: 0.2}",
+        "",
     )
     (tmp_path / "config.yaml").write_text(text)
     args = ["run", "--config", "config.yaml", *gnmax, "--run_dir", "out", "--scale.shards", "2"]
@@ -59,12 +73,16 @@ def test_a_budget_for_each_analyst_is_refused_before_a_directory_is_made_for_it(
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
     each = ["--service.budget", "per_analyst", "--scale.shards", "2"]
-    assert pipeline.main(["serve", "--config", "config.yaml", "--custodian_dir", "store", *each]) == 2
+    assert (
+        pipeline.main(["serve", "--config", "config.yaml", "--custodian_dir", "store", *each]) == 2
+    )
     assert "`scale.shards` must be 0 with service.budget" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
 
 
-def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On the page and among the metrics, in public figures; progress in percent, on the custodian's terminal alone."""
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -11,11 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from teacher.privacy.audit import audit
+from labelwall.teacher.ledger.auditor import audit
 from tests.experiment import tiny
-from tests.experiment.shard_services import asked, below, gone, in_one_piece, plain, rows_of, serving, token, until, workers
+from tests.experiment.shard_services import (
+    asked,
+    below,
+    gone,
+    in_one_piece,
+    plain,
+    rows_of,
+    serving,
+    token,
+    until,
+    workers,
+)
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra scale")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra scale"),
+]
 RAY = ("--scale.backend", "ray", "--scale.shards", "2")
 
 
@@ -55,7 +69,9 @@ def test_a_service_over_ray_answers_as_one_piece_through_deaths_and_starts(tmp_p
         again = asked(url, keys[1], range(8))
         found += plain(asked(url, keys[1], range(8, 12)))
     assert found == expected
-    assert all(sum(answers.receipt.charged.values()) == 0 for answers in again)  # known: nothing is charged twice
+    assert all(
+        sum(answers.receipt.charged.values()) == 0 for answers in again
+    )  # known: nothing is charged twice
     assert entries(ray) == entries(one)
     assert rows_of(ray) == written  # nothing was taken in again
     assert len(audit(ray / "ledger.sqlite").problems) == 1  # the tape

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import pipeline
-from experiment.config import Config, RoundConfig
-from experiment.run_folder import RunFolder
-from experiment.whitening import principal_axes, starting_extractor
-from teacher.features import Embedder
+from labelwall import pipeline
+from labelwall.experiment.config.config import Config, RoundConfig
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.experiment.run.whitening import principal_axes, starting_extractor
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.wall.datasets.sources import DataConfig, Task
+from labelwall.wall.errors import InvalidInput
 from tests.experiment import tiny
-from wall.errors import InvalidInput
-from wall.sources import DataConfig, Task
 
 
 def uneven(n: int, seed: int = 0) -> np.ndarray:
@@ -48,7 +48,9 @@ def test_embedded_rows_have_no_main_direction() -> None:
     rows = uneven(500)
     integers = whitened(rows, 5).astype(float)
     assert np.linalg.cond(np.cov(integers, rowvar=False)) < 1.5
-    plain = Embedder(starting_extractor(plain_config(), Task(3, ("a", "b", "c"), (6,)), rows), probe=None).embed(rows)[0]
+    plain = Embedder(
+        starting_extractor(plain_config(), Task(3, ("a", "b", "c"), (6,)), rows), probe=None
+    ).embed(rows)[0]
     assert np.linalg.cond(np.cov(plain[:, :5].astype(float), rowvar=False)) > 10
     assert np.quantile(abs(integers), 0.5) > 10  # of 63: fine enough
     assert (abs(integers) == 63).mean() < 0.02
@@ -64,7 +66,9 @@ def test_more_axes_than_directions_are_refused(rows: int, kept: int) -> None:
         principal_axes(uneven(rows), kept)
 
 
-@pytest.mark.parametrize("settings", [{"whiten": -1}, {"whiten": 2, "features": "box", "box": [[0, 1]]}])
+@pytest.mark.parametrize(
+    "settings", [{"whiten": -1}, {"whiten": 2, "features": "box", "box": [[0, 1]]}]
+)
 def test_counts_that_mean_nothing_are_refused(settings: dict) -> None:
     with pytest.raises(InvalidInput, match="whiten"):
         Config(DataConfig("arrays", path="none"), [RoundConfig(1)], **settings)
@@ -84,9 +88,15 @@ def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     spent = RunFolder(folder / "out").ledger_state().spent
     kept = RunFolder(folder / "out").features(lambda: pytest.fail("built again"))
     assert np.frombuffer(kept.axes, dtype="<i2").shape == (tiny.DIMENSIONS * 3,)
-    for path in (folder / "out/summary.json", folder / "out/round_1/metrics.json", folder / "out/round_1/answers.npz"):
+    for path in (
+        folder / "out/summary.json",
+        folder / "out/round_1/metrics.json",
+        folder / "out/round_1/answers.npz",
+    ):
         path.unlink()
-    monkeypatch.setattr("experiment.rounds.starting_extractor", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr(
+        "labelwall.experiment.run.rounds.starting_extractor", lambda *_: pytest.fail("built again")
+    )
     assert pipeline.main(command) == 0
     assert RunFolder(folder / "out").ledger_state().spent == spent
 
@@ -94,7 +104,16 @@ def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_predictions_use_the_public_rows_axes(folder: Path) -> None:
     """The file of queries teaches nothing: a single query is answered, and again for nothing."""
     np.savez("q.npz", x=tiny.rows(1, 9)[0])
-    command = ["predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz", "--quiet"]
+    command = [
+        "predict",
+        "--config",
+        "config.yaml",
+        "--queries",
+        "q.npz",
+        "--out",
+        "a.npz",
+        "--quiet",
+    ]
     for charged in (1, 0):
         assert pipeline.main([*command, "--whiten", "3", "--custodian_dir", "custody"]) == 0
         assert json.loads(Path("a.receipt.json").read_text())["charged"]["screen"] == charged

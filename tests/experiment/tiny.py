@@ -25,7 +25,9 @@ workers: 1
 def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     labels = np.arange(n) % CLASSES
-    return (rng.normal(size=(n, DIMENSIONS)) + 2 * np.eye(CLASSES, DIMENSIONS)[labels]).astype(np.float32), labels
+    return (rng.normal(size=(n, DIMENSIONS)) + 2 * np.eye(CLASSES, DIMENSIONS)[labels]).astype(
+        np.float32
+    ), labels
 
 
 def write(folder: Path, extra: tuple[np.ndarray, int, int] | None = None) -> None:
@@ -36,6 +38,12 @@ def write(folder: Path, extra: tuple[np.ndarray, int, int] | None = None) -> Non
     if extra is not None:
         x, y, ids = np.vstack([extra[0], x]), np.append(extra[1], y), np.append(extra[2], ids)
     (public_x, public_y), (test_x, test_y) = rows(40, 2), rows(30, 3)
-    arrays = {"private_x": x, "private_y": y, "private_id": ids, "public_x": public_x, "public_y": public_y}
+    arrays = {
+        "private_x": x,
+        "private_y": y,
+        "private_id": ids,
+        "public_x": public_x,
+        "public_y": public_y,
+    }
     np.savez(folder / "data.npz", **arrays, test_x=test_x, test_y=test_y)
     (folder / "config.yaml").write_text(CONFIG)

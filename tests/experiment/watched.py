@@ -25,15 +25,21 @@ def listen(event: str, args: tuple[object, ...]) -> None:
 
 def within(folders: Sequence[str]) -> list[str]:
     """What was opened in one of these folders, or is one of them."""
-    return [path for path in OPENED if any(path == folder or path.startswith(folder + os.sep) for folder in folders)]
+    return [
+        path
+        for path in OPENED
+        if any(path == folder or path.startswith(folder + os.sep) for folder in folders)
+    ]
 
 
 def main(forbidden: list[str], command: list[str]) -> None:
-    import pipeline
+    from labelwall import pipeline
 
     status = pipeline.main(command)
     own = within([os.getcwd()])
-    print(json.dumps({"status": status, "opened": len(OPENED), "own": own, "seen": within(forbidden)}))
+    print(
+        json.dumps({"status": status, "opened": len(OPENED), "own": own, "seen": within(forbidden)})
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from tests.experiment import watched
 
 if __name__ == "__main__":
     sys.addaudithook(watched.listen)  # before anything of ours is loaded
-    from student import worker
+    from labelwall.student import worker
 
     worker.main(sys.argv[1:])
     place = Path(sys.argv[1])

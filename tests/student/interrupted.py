@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from student import worker
-from student.data import STEPS_A_CHAPTER
-from student.module import Student
+from labelwall.student import worker
+from labelwall.student.data import STEPS_A_CHAPTER
+from labelwall.student.module import Student
 
 original = Student.training_step
 

@@ -12,14 +12,14 @@ import safetensors.torch
 import torch
 import torch.distributed as dist
 
-from student import module, worker
-from student.config import StudentConfig
-from student.data import Pool, Steps
-from student.fit import TrainedStudent, fit, trainee
-from student.job import Job
-from student.module import Trainee
-from student.ranks import ALONE, Ranks
-from wall.values import Scale
+from labelwall.student import module, worker
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import Pool, Steps
+from labelwall.student.fit import TrainedStudent, fit, trainee
+from labelwall.student.job import Job
+from labelwall.student.module import Trainee
+from labelwall.student.ranks import ALONE, Ranks
+from labelwall.wall.labels.values import Scale
 
 CLASSES, STEP = 3, 40
 TRAINED = ("classes uda", "images vat", "attributes supervised", "values uda")
@@ -44,12 +44,26 @@ def jobs(**changed: object) -> dict[str, Job]:
 
     Neither two processes nor groups of eight distorted images divide 17 and 25 rows.
     """
-    base = {"batch_labelled": 17, "batch_unlabelled": 25, "steps": 100, "gce_warm_up": 0.2, "uda_confidence": 0.4}
+    base = {
+        "batch_labelled": 17,
+        "batch_unlabelled": 25,
+        "steps": 100,
+        "gce_warm_up": 0.2,
+        "uda_confidence": 0.4,
+    }
     found = {}
     for objective in ("supervised", "vat", "uda"):
         for kind, (pool, labels, test) in POOLS.items():
-            own = {"backbone": "small_cnn" if kind == "images" else "mlp", "augment": "natural", "objective": objective}
-            prior = {"class_prior": "uniform", "uda_tsa": "linear"} if kind in ("classes", "images") else {}
+            own = {
+                "backbone": "small_cnn" if kind == "images" else "mlp",
+                "augment": "natural",
+                "objective": objective,
+            }
+            prior = (
+                {"class_prior": "uniform", "uda_tsa": "linear"}
+                if kind in ("classes", "images")
+                else {}
+            )
             config = StudentConfig(**base | own | prior | changed)  # type: ignore[arg-type]
             found[f"{kind} {objective}"] = Job(config, pool, labels, 4, test)
     return found
@@ -62,7 +76,11 @@ def step(job: Job, ranks: Ranks = ALONE) -> dict[str, torch.Tensor]:
     x, y, public = Steps(job.pool.inputs, labels, job.config, job.seed, STEP, 1)[0]
     with mock.patch.object(Trainee, "global_step", STEP), mock.patch.object(Trainee, "log_dict"):
         student.training_step((x.double(), y, public.double()), 0).backward()
-    found = {f"buffer {name}": buffer for name, buffer in student.network.named_buffers() if "num_batches" not in name}
+    found = {
+        f"buffer {name}": buffer
+        for name, buffer in student.network.named_buffers()
+        if "num_batches" not in name
+    }
     for name, parameter in student.network.named_parameters():
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         if ranks.size > 1:
@@ -79,7 +97,11 @@ def everything(job: Job, run_dir: Path, *, progress: bool, ranks: Ranks) -> Trai
     for name in TRAINED:
         trained = fit(jobs(steps=10, devices=ranks.size)[name], run_dir / name, ranks=ranks)
         found[f"trained {name}"] = safetensors.torch.load(trained.weights)
-    tensors = {f"{case}/{name}": tensor.contiguous() for case, tensors in found.items() for name, tensor in tensors.items()}
+    tensors = {
+        f"{case}/{name}": tensor.contiguous()
+        for case, tensors in found.items()
+        for name, tensor in tensors.items()
+    }
     safetensors.torch.save_file(tensors, run_dir / f"rank_{ranks.rank}.safetensors")
     return fit(job, run_dir, progress=progress, ranks=ranks)
 

@@ -10,16 +10,23 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from student import losses
-from student.config import StudentConfig
-from student.data import Pool, Steps
-from student.export import export
-from student.prune import prune
-from student.train import check, predict, train
-from wall.errors import InvalidInput
+from labelwall.student import losses
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import Pool, Steps
+from labelwall.student.export import export
+from labelwall.student.prune import prune
+from labelwall.student.train import check, predict, train
+from labelwall.wall.errors import InvalidInput
 
 ATTRIBUTES = 4
-CONFIG = StudentConfig(backbone="mlp", steps=200, batch_labelled=16, batch_unlabelled=24, prune_folds=3, prune_steps=100)
+CONFIG = StudentConfig(
+    backbone="mlp",
+    steps=200,
+    batch_labelled=16,
+    batch_unlabelled=24,
+    prune_folds=3,
+    prune_steps=100,
+)
 
 
 def _rows(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -34,15 +41,26 @@ def _rows(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 PUBLIC_X, PUBLIC_BITS = _rows(0, 240)
 TEST_X, TEST_BITS = _rows(1, 200)
 POOL = Pool(PUBLIC_X, ATTRIBUTES, attributes=True)
-LABELS = np.where((np.arange(240)[:, None] < 80) & (np.random.default_rng(2).random((240, ATTRIBUTES)) < 0.8), PUBLIC_BITS, -1)
+LABELS = np.where(
+    (np.arange(240)[:, None] < 80) & (np.random.default_rng(2).random((240, ATTRIBUTES)) < 0.8),
+    PUBLIC_BITS,
+    -1,
+)
 
 
 def test_pairs_make_cross_entropy_binary() -> None:
-    z, y = torch.randn(7, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([[1, 0, 1]] * 7)
+    z, y = (
+        torch.randn(7, 3, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([[1, 0, 1]] * 7),
+    )
     ours = F.cross_entropy(losses.pairs(z), y.flatten(), reduction="none")
-    torch.testing.assert_close(ours, F.binary_cross_entropy_with_logits(z, y.float(), reduction="none").flatten())
+    torch.testing.assert_close(
+        ours, F.binary_cross_entropy_with_logits(z, y.float(), reduction="none").flatten()
+    )
     torch.testing.assert_close(losses.pairs(z).softmax(dim=1)[:, 1], torch.sigmoid(z).flatten())
-    torch.testing.assert_close(losses.entropy(losses.pairs(z)), torch.distributions.Bernoulli(logits=z).entropy().mean())
+    torch.testing.assert_close(
+        losses.entropy(losses.pairs(z)), torch.distributions.Bernoulli(logits=z).entropy().mean()
+    )
 
 
 def test_consistency_is_the_mean_over_attributes() -> None:
@@ -52,13 +70,17 @@ def test_consistency_is_the_mean_over_attributes() -> None:
     target, other = (torch.distributions.Bernoulli(logits=z) for z in (clean / 0.5, strong))
     sure = (torch.sigmoid(clean) - 0.5).abs() > 0.3
     expected = (torch.distributions.kl_divergence(target, other) * sure).mean()
-    found = losses.uda_consistency(losses.pairs(clean), losses.pairs(strong), temperature=0.5, confidence=0.8)
+    found = losses.uda_consistency(
+        losses.pairs(clean), losses.pairs(strong), temperature=0.5, confidence=0.8
+    )
     torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("loss", ["gce", "cross_entropy"])
 @pytest.mark.parametrize("objective", ["supervised", "vat", "uda"])
-def test_every_objective_learns_from_partly_said_labels(objective: str, loss: str, tmp_path: Path) -> None:
+def test_every_objective_learns_from_partly_said_labels(
+    objective: str, loss: str, tmp_path: Path
+) -> None:
     config = replace(CONFIG, objective=objective, loss=loss)  # type: ignore[arg-type]
     trained = train(config, POOL, LABELS, run_dir=tmp_path, seed=4, test_x=TEST_X, test_y=TEST_BITS)
     found = predict(export(POOL, "mlp", trained.weights), TEST_X, attributes=True)

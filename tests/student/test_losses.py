@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from student import losses
+from labelwall.student import losses
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
@@ -27,12 +27,16 @@ LABELS = torch.tensor([0, 1, 2, 3, 0, 1])
 
 def test_gce_is_the_papers_formula(logits: torch.Tensor) -> None:
     p = _softmax(logits.double().numpy())[np.arange(6), LABELS.numpy()]
-    np.testing.assert_allclose(losses.generalised_cross_entropy(logits, LABELS, 0.7), (1 - p**0.7) / 0.7, rtol=1e-5)
+    np.testing.assert_allclose(
+        losses.generalised_cross_entropy(logits, LABELS, 0.7), (1 - p**0.7) / 0.7, rtol=1e-5
+    )
 
 
 def test_gce_lies_between_cross_entropy_and_absolute_error(logits: torch.Tensor) -> None:
     near_zero = losses.generalised_cross_entropy(logits.double(), LABELS, 1e-6)
-    torch.testing.assert_close(near_zero, F.cross_entropy(logits.double(), LABELS, reduction="none"), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        near_zero, F.cross_entropy(logits.double(), LABELS, reduction="none"), rtol=1e-4, atol=1e-4
+    )
     p = logits.softmax(dim=1).gather(1, LABELS[:, None]).squeeze(1)
     torch.testing.assert_close(losses.generalised_cross_entropy(logits, LABELS, 1.0), 1 - p)
 
@@ -40,7 +44,9 @@ def test_gce_lies_between_cross_entropy_and_absolute_error(logits: torch.Tensor)
 def test_gce_damps_the_gradient_of_an_unlikely_label() -> None:
     wrong = torch.tensor([[6.0, 0.0]], requires_grad=True)  # the label 1 has a probability of 0.25%
     label = torch.tensor([1])
-    (damped,) = torch.autograd.grad(losses.generalised_cross_entropy(wrong, label, 0.7).sum(), wrong)
+    (damped,) = torch.autograd.grad(
+        losses.generalised_cross_entropy(wrong, label, 0.7).sum(), wrong
+    )
     (plain,) = torch.autograd.grad(F.cross_entropy(wrong, label), wrong)
     p = 1 / (1 + math.exp(6))
     torch.testing.assert_close(damped, plain * p**0.7, rtol=1e-4, atol=1e-7)
@@ -71,7 +77,9 @@ def test_uda_is_a_masked_divergence_from_the_sharpened_prediction(logits: torch.
     keep = _softmax(clean.double().numpy()).max(axis=1) > 0.8
     assert 0 < keep.sum() < 6  # else the mask is not tested
     expected = ((p * (np.log(p) - np.log(q))).sum(axis=1) * keep).mean()
-    assert losses.uda_consistency(clean, augmented, 0.5, 0.8).item() == pytest.approx(expected, rel=1e-5)
+    assert losses.uda_consistency(clean, augmented, 0.5, 0.8).item() == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def test_uda_sends_no_gradient_through_the_clean_prediction(logits: torch.Tensor) -> None:
@@ -82,10 +90,14 @@ def test_uda_sends_no_gradient_through_the_clean_prediction(logits: torch.Tensor
     assert augmented.grad.abs().sum() > 0
 
 
-def test_imbalance_is_nothing_when_classes_are_equally_frequent_and_most_when_one_takes_all() -> None:
+def test_imbalance_is_nothing_when_classes_are_equally_frequent_and_most_when_one_takes_all() -> (
+    None
+):
     each_once = 100 * torch.eye(4)
     assert losses.imbalance(each_once).item() == pytest.approx(0, abs=1e-6)
-    assert losses.imbalance(torch.zeros(3, 4)).item() == pytest.approx(0, abs=1e-6)  # uncertain, and balanced all the same
+    assert losses.imbalance(torch.zeros(3, 4)).item() == pytest.approx(
+        0, abs=1e-6
+    )  # uncertain, and balanced all the same
     assert losses.imbalance(each_once[[0, 0, 0]]).item() == pytest.approx(math.log(4), rel=1e-5)
     half = losses.imbalance(each_once[[0, 0, 1, 1]]).item()
     assert half == pytest.approx(math.log(2), rel=1e-5)
@@ -126,7 +138,9 @@ def test_virtual_adversarial_direction_is_the_dominant_eigenvector() -> None:
 
 def test_a_truncated_label_no_longer_pulls() -> None:
     """Zhang and Sabuncu 2018, equation 9: constant below the truncation, unchanged and continuous above it."""
-    logits = torch.tensor([[3.0, 0.0], [0.0, 1.0]], requires_grad=True)  # label 1: probabilities 0.047 and 0.73
+    logits = torch.tensor(
+        [[3.0, 0.0], [0.0, 1.0]], requires_grad=True
+    )  # label 1: probabilities 0.047 and 0.73
     labels = torch.tensor([1, 1])
     truncated = losses.generalised_cross_entropy(logits, labels, 0.7, 0.3)
     assert truncated[0].item() == pytest.approx((1 - 0.3**0.7) / 0.7, rel=1e-6)
@@ -140,8 +154,13 @@ def test_alignment_equalises_the_share_of_classes() -> None:
     torch.manual_seed(0)
     logits = torch.randn(4000, 3) + torch.tensor([2.0, 0.0, -1.0])
     share = logits.softmax(dim=1).mean(dim=0)
-    before, after = (logits.softmax(dim=1).mean(dim=0), losses.align(logits, share).softmax(dim=1).mean(dim=0))
+    before, after = (
+        logits.softmax(dim=1).mean(dim=0),
+        losses.align(logits, share).softmax(dim=1).mean(dim=0),
+    )
     assert (after - 1 / 3).abs().max() < 0.5 * (before - 1 / 3).abs().max()
     p = logits.softmax(dim=1) / share
-    torch.testing.assert_close(losses.align(logits, share).softmax(dim=1), p / p.sum(dim=1, keepdim=True))
+    torch.testing.assert_close(
+        losses.align(logits, share).softmax(dim=1), p / p.sum(dim=1, keepdim=True)
+    )
     torch.testing.assert_close(losses.align(logits, torch.full((3,), 1 / 3)), logits)

@@ -8,15 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from student import train
-from student.config import StudentConfig
-from student.data import Pool
-from student.fit import fit
-from student.job import Job
-from student.prune import prune
+from labelwall.student import train
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import Pool
+from labelwall.student.fit import fit
+from labelwall.student.job import Job
+from labelwall.student.prune import prune
 from tests.experiment import tiny
 
-CONFIG = StudentConfig(backbone="mlp", augment="none", prune_folds=4, prune_steps=60, batch_labelled=32, batch_unlabelled=1)
+CONFIG = StudentConfig(
+    backbone="mlp",
+    augment="none",
+    prune_folds=4,
+    prune_steps=60,
+    batch_labelled=32,
+    batch_unlabelled=1,
+)
 
 
 def pruned(x: np.ndarray, labels: np.ndarray, config: StudentConfig = CONFIG) -> np.ndarray:
@@ -68,12 +75,19 @@ def test_judges_are_trained_on_the_configured_devices(monkeypatch: pytest.Monkey
 
     def played(job: Job, run_dir: Path, progress: bool) -> tuple[bytes, list[dict[str, float]]]:
         handed.append(job)
-        trained = fit(replace(job, config=replace(job.config, devices=1)), run_dir, progress=progress)
+        trained = fit(
+            replace(job, config=replace(job.config, devices=1)), run_dir, progress=progress
+        )
         return trained.weights, trained.history
 
     monkeypatch.setattr(train, "train_apart", played)
     x, labels, _ = planted()
     one = replace(CONFIG, batch_unlabelled=2)
-    np.testing.assert_array_equal(pruned(x, labels, replace(one, devices=2)), pruned(x, labels, one))
+    np.testing.assert_array_equal(
+        pruned(x, labels, replace(one, devices=2)), pruned(x, labels, one)
+    )
     assert len(handed) == CONFIG.prune_folds
-    assert all(job.config.objective == "supervised" and job.config.steps == CONFIG.prune_steps for job in handed)
+    assert all(
+        job.config.objective == "supervised" and job.config.steps == CONFIG.prune_steps
+        for job in handed
+    )

@@ -9,17 +9,24 @@ import numpy as np
 import pytest
 import torch
 
-from student import losses
-from student.config import StudentConfig
-from student.data import Pool, Steps
-from student.export import export
-from student.prune import prune
-from student.train import check, predict_values, train
-from wall.errors import InvalidInput
-from wall.values import STEPS, Scale
+from labelwall.student import losses
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import Pool, Steps
+from labelwall.student.export import export
+from labelwall.student.prune import prune
+from labelwall.student.train import check, predict_values, train
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.values import STEPS, Scale
 
 SCALE = Scale(-50.0, 150.0)
-CONFIG = StudentConfig(backbone="mlp", steps=250, batch_labelled=16, batch_unlabelled=24, unlabelled_weight=0.5, vat_epsilon=0.3)
+CONFIG = StudentConfig(
+    backbone="mlp",
+    steps=250,
+    batch_labelled=16,
+    batch_unlabelled=24,
+    unlabelled_weight=0.5,
+    vat_epsilon=0.3,
+)
 
 
 def _rows(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -50,9 +57,13 @@ def test_every_objective_learns_from_noisy_steps(objective: str, tmp_path: Path)
 def test_a_last_batch_of_one_test_row_counts_like_the_others(tmp_path: Path) -> None:
     """Test rows come in batches of 500, and of one row alone there is no R2."""
     x, y = _rows(7, 501)
-    trained = train(replace(CONFIG, steps=1), POOL, LABELS, run_dir=tmp_path, seed=4, test_x=x, test_y=y)
+    trained = train(
+        replace(CONFIG, steps=1), POOL, LABELS, run_dir=tmp_path, seed=4, test_x=x, test_y=y
+    )
     found = predict_values(export(POOL, "mlp", trained.weights), x, SCALE)
-    assert trained.history[-1]["r2/test"] == pytest.approx(1 - ((found - y) ** 2).mean() / y.var(), abs=1e-4)
+    assert trained.history[-1]["r2/test"] == pytest.approx(
+        1 - ((found - y) ** 2).mean() / y.var(), abs=1e-4
+    )
 
 
 def test_an_interrupted_training_ends_alike(tmp_path: Path) -> None:
@@ -64,8 +75,10 @@ def test_an_interrupted_training_ends_alike(tmp_path: Path) -> None:
 
 
 def test_outputs_outside_the_bounds_are_clipped() -> None:
-    x = np.random.default_rng(0).normal(size=(50, 5)).astype(np.float32) * 1e4  # far out a network is almost linear
-    from wall.backbones import build, to_safetensors
+    x = (
+        np.random.default_rng(0).normal(size=(50, 5)).astype(np.float32) * 1e4
+    )  # far out a network is almost linear
+    from labelwall.wall.networks.architectures import build, to_safetensors
 
     torch.manual_seed(0)
     weights = to_safetensors(build("mlp", input_shape=(5,), num_classes=1))
@@ -79,7 +92,9 @@ def test_batches_hold_released_steps_as_a_column_and_rows_do_not_take_turns() ->
     """A rare step is not asked more often than others: of 400 draws from 10 rows a row of its own class would have half."""
     labels = np.full(240, -1)
     labels[:10] = [7, *[STEPS] * 9]
-    drawn = [y for _, y, _ in Steps(PUBLIC_X, labels[:, np.newaxis], CONFIG, seed=0, first=0, count=25)]
+    drawn = [
+        y for _, y, _ in Steps(PUBLIC_X, labels[:, np.newaxis], CONFIG, seed=0, first=0, count=25)
+    ]
     assert all(y.shape == (16, 1) for y in drawn)
     assert 10 < sum(int((y == 7).sum()) for y in drawn) < 90
 

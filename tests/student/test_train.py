@@ -13,18 +13,20 @@ import safetensors.torch
 import torch
 from torch._dynamo.backends.debugging import aot_eager
 
-from student.config import StudentConfig
-from student.data import STEPS_A_CHAPTER, Pool
-from student.export import export
-from student.fit import TrainedStudent
-from student.module import Student
-from student.regression import Regressor
-from student.train import predict, train
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import STEPS_A_CHAPTER, Pool
+from labelwall.student.export import export
+from labelwall.student.fit import TrainedStudent
+from labelwall.student.module import Student
+from labelwall.student.regression import Regressor
+from labelwall.student.train import predict, train
+from labelwall.wall.errors import InvalidInput
 from tests.student import shared_cases as cases
-from wall.errors import InvalidInput
 
 CLASSES = 3
-CONFIG = StudentConfig(backbone="mlp", steps=STEPS_A_CHAPTER * 2 + 30, batch_labelled=16, batch_unlabelled=24)
+CONFIG = StudentConfig(
+    backbone="mlp", steps=STEPS_A_CHAPTER * 2 + 30, batch_labelled=16, batch_unlabelled=24
+)
 
 
 def _clusters(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -40,7 +42,9 @@ TEST_X, TEST_Y = _clusters(1, 200)
 LABELS = np.where(np.arange(240) < 60, PUBLIC_Y, -1)
 
 
-def _train(run_dir: Path, config: StudentConfig = CONFIG, seed: int = 4, **changed: object) -> TrainedStudent:
+def _train(
+    run_dir: Path, config: StudentConfig = CONFIG, seed: int = 4, **changed: object
+) -> TrainedStudent:
     arguments: dict = {"pool": POOL, "labels": LABELS, "test_x": TEST_X, "test_y": TEST_Y}  # type: ignore[type-arg]
     return train(config, run_dir=run_dir, seed=seed, **(arguments | changed))
 
@@ -80,7 +84,9 @@ def test_a_killed_training_ends_with_the_same_bytes(
         _train(tmp_path / "killed", config)
     torch.manual_seed(99)  # another process would have another global state
     resumed = _train(tmp_path / "killed", config)
-    assert steps[stop + 1] == stop // STEPS_A_CHAPTER * STEPS_A_CHAPTER  # it went on from the checkpoint, not from the start
+    assert (
+        steps[stop + 1] == stop // STEPS_A_CHAPTER * STEPS_A_CHAPTER
+    )  # it went on from the checkpoint, not from the start
     assert resumed.weights == whole.weights
     assert [row["step"] for row in resumed.history] == [row["step"] for row in whole.history]
     assert resumed.history[-1]["accuracy/test"] == whole.history[-1]["accuracy/test"]
@@ -117,7 +123,9 @@ def test_images_train_too(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 12, 12, 3), dtype=np.uint8)
     config = replace(CONFIG, backbone="small_cnn", steps=2, augment="natural")
     pool = Pool(images, CLASSES, (0.5,) * 3, (0.3,) * 3)
-    trained = _train(tmp_path, config, pool=pool, labels=np.arange(40) % 3, test_x=None, test_y=None)
+    trained = _train(
+        tmp_path, config, pool=pool, labels=np.arange(40) % 3, test_x=None, test_y=None
+    )
     assert predict(export(pool, "small_cnn", trained.weights), images).shape == (40,)
 
 
@@ -131,9 +139,14 @@ def test_a_compiled_network_is_the_network(tmp_path: Path, monkeypatch: pytest.M
         return aot_eager(graph, inputs)
 
     original = torch.nn.Module.compile
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda network: original(network, backend=traced))
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda network: original(network, backend=traced)
+    )
     brief = replace(CONFIG, steps=6, objective="vat")
-    usual, compiled = (_train(tmp_path / str(c), replace(brief, compile=c), test_x=None).weights for c in (False, True))
+    usual, compiled = (
+        _train(tmp_path / str(c), replace(brief, compile=c), test_x=None).weights
+        for c in (False, True)
+    )
     assert graphs
     one, other = (safetensors.torch.load(weights) for weights in (usual, compiled))
     assert set(one) == set(other)
@@ -143,7 +156,12 @@ def test_a_compiled_network_is_the_network(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("kind", ["classes", "values"])
 def test_half_precision_is_for_products_alone(kind: str, tmp_path: Path) -> None:
     """Losses see float32: a class prior's running shares, and labels of 4,096 steps that bfloat16 can not tell apart."""
-    config = replace(CONFIG, precision="bf16-mixed", class_prior="uniform" if kind == "classes" else "none", steps=120)
+    config = replace(
+        CONFIG,
+        precision="bf16-mixed",
+        class_prior="uniform" if kind == "classes" else "none",
+        steps=120,
+    )
     pool, labels, _ = cases.POOLS[kind]
     seen = []
 
@@ -157,7 +175,9 @@ def test_half_precision_is_for_products_alone(kind: str, tmp_path: Path) -> None
         patch.setattr(owner, "_supervised", noted)
         trained = _train(tmp_path, config, pool=pool, labels=labels, test_x=None)
     assert set(seen) == {torch.float32}
-    assert {tensor.dtype for tensor in safetensors.torch.load(trained.weights).values()} == {torch.float32}
+    assert {tensor.dtype for tensor in safetensors.torch.load(trained.weights).values()} == {
+        torch.float32
+    }
     assert trained.history[-1]["loss/supervised"] < 0.7 * trained.history[0]["loss/supervised"]
 
 

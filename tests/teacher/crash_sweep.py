@@ -16,26 +16,42 @@ from types import FrameType
 import numpy as np
 import torch
 
-from teacher.mechanisms.batch import BATCH
-from teacher.mechanisms.private_knn import PrivateKnn
-from teacher.mechanisms.radius import RadiusNeighbours
-from teacher.privacy.database import open_database
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.noise import SystemEntropy
-from teacher.privacy.plan import Plan, Slot
-from teacher.records import Records
-from teacher.teacher import Teacher
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger.database import open_database
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.batch.base import BATCH
+from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.postgres import audited, swept
-from wall.messages import ExtractorSpec, Queries
 
-WATCHED = ("teacher.py", "ledger.py", "ledger_state.py", "private_knn.py", "radius.py", "batch.py", "anchor.py")
+WATCHED = (
+    "teacher.py",
+    "ledger.py",
+    "state.py",
+    "mechanism.py",
+    "radius.py",
+    "base.py",
+    "anchor.py",
+)
 MECHANISMS = {
-    "private_knn": PrivateKnn(k=5, threshold=2, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5),
-    "radius": RadiusNeighbours(radius=0.5, epsilon=1.0, accounting="queries"),  # one scale, hence one draw a batch
+    "private_knn": PrivateKnn(
+        k=5, threshold=2, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5
+    ),
+    "radius": RadiusNeighbours(
+        radius=0.5, epsilon=1.0, accounting="queries"
+    ),  # one scale, hence one draw a batch
 }
 MECHANISM = MECHANISMS[sys.argv[4]]
 RNG = np.random.default_rng(0)
-X, Y, ASKED = RNG.normal(size=(30, 4)).astype(np.float32), RNG.integers(0, 3, 30), RNG.normal(size=(6, 4)).astype(np.float32)
+X, Y, ASKED = (
+    RNG.normal(size=(30, 4)).astype(np.float32),
+    RNG.integers(0, 3, 30),
+    RNG.normal(size=(6, 4)).astype(np.float32),
+)
 
 
 class Witness(SystemEntropy):
@@ -45,11 +61,15 @@ class Witness(SystemEntropy):
         super().__init__()
         self._notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
         os.write(self._notes, f"{release} {len(keys)}\n".encode())
         return super().discrete_gaussian(sigma, keys, release, width)
 
-    def discrete_laplace(self, scale: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+    def discrete_laplace(
+        self, scale: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
         os.write(self._notes, f"{BATCH} 1\n".encode())
         return super().discrete_laplace(scale, keys, release, width)
 
@@ -61,7 +81,12 @@ def teach(folder: Path, socket: str) -> Teacher:
     if not open_database(place).exists():
         Ledger.create(place, dataset="d", plan=plan, unsafe=False, anchor=anchor)
     teacher = Teacher(
-        lambda: Records(X, Y, np.arange(30)), Ledger(place, anchor), folder, 3, Witness(folder / "notes"), batch_size=3
+        lambda: Records(X, Y, np.arange(30)),
+        Ledger(place, anchor),
+        folder,
+        3,
+        Witness(folder / "notes"),
+        batch_size=3,
     )
     teacher.use_extractor(ExtractorSpec("raw", (4,), 3))
     return teacher
@@ -74,7 +99,10 @@ def doomed(folder: Path, socket: str, point: int) -> None:
 
     def trace(frame: FrameType, event: str, _: object):  # type: ignore[no-untyped-def]
         nonlocal count
-        if Path(frame.f_code.co_filename).name not in watched or "teacher" not in frame.f_code.co_filename:
+        if (
+            Path(frame.f_code.co_filename).name not in watched
+            or "teacher" not in frame.f_code.co_filename
+        ):
             return None
         if event == "line":
             count += 1
@@ -104,7 +132,9 @@ def examine(folder: Path, socket: str) -> dict:  # type: ignore[type-arg]
         "problems": finding.problems,
         "paid": all(spent[name] >= drawn[name] for name in drawn),
         "kept": all(after.results[key].items() >= value.items() for key, value in before.items()),
-        "double": sum(count for _, _, count in after.open_charges.values()),  # paid, and never recorded
+        "double": sum(
+            count for _, _, count in after.open_charges.values()
+        ),  # paid, and never recorded
         "sent": (folder / "sent").exists() and json.loads((folder / "sent").read_text()) == labels,
         "audit_after": audited(place, folder).problems,
     }
@@ -121,7 +151,10 @@ def main(root: Path, stride: int, socket: str) -> None:
             doomed(folder, socket, point)
             os._exit(0)
         finished = os.waitpid(child, 0)[1] == 0
-        print(json.dumps({"point": point, "finished": finished, **examine(folder, socket)}), flush=True)
+        print(
+            json.dumps({"point": point, "finished": finished, **examine(folder, socket)}),
+            flush=True,
+        )
         point += stride
 
 

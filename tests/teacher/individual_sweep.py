@@ -16,21 +16,33 @@ from types import FrameType
 import numpy as np
 import torch
 
-from teacher.mechanisms.ind_knn import IndKnn
-from teacher.privacy.accounts import FULL
-from teacher.privacy.database import Place, open_database
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.noise import SystemEntropy
-from teacher.privacy.plan import Plan, Slot
-from teacher.records import Records
-from teacher.teacher import Teacher
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger.database import Place, open_database
+from labelwall.teacher.ledger.individual_budgets import FULL
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.postgres import audited, rows, swept
-from wall.messages import ExtractorSpec, Queries
 
-WATCHED = ("teacher.py", "individual.py", "ind_knn.py", "ledger.py", "ledger_state.py", "accounts.py", "accounts_table.py")
+WATCHED = (
+    "teacher.py",
+    "individual.py",
+    "mechanism.py",
+    "ledger.py",
+    "state.py",
+    "individual_budgets.py",
+    "budgets_table.py",
+)
 MECHANISM = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
 RNG = np.random.default_rng(0)
-X, Y, ASKED = RNG.normal(size=(30, 4)).astype(np.float32), RNG.integers(0, 3, 30), RNG.normal(size=(4, 4)).astype(np.float32)
+X, Y, ASKED = (
+    RNG.normal(size=(30, 4)).astype(np.float32),
+    RNG.integers(0, 3, 30),
+    RNG.normal(size=(4, 4)).astype(np.float32),
+)
 
 
 def kinds(place: Place) -> list[str]:
@@ -45,7 +57,9 @@ class Witness(SystemEntropy):
         self._place = place
         self._notes = os.open(folder / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
         paid_for = kinds(self._place)[-1] == "reserve"
         os.write(self._notes, f"{release} {int(paid_for)}\n".encode())
         return super().discrete_gaussian(sigma, keys, release, width)
@@ -58,7 +72,12 @@ def teach(folder: Path, socket: str) -> Teacher:
     if not open_database(place).exists():
         Ledger.create(place, dataset="d", plan=plan, unsafe=False, anchor=anchor)
     teacher = Teacher(
-        lambda: Records(X, Y, np.arange(30)), Ledger(place, anchor), folder, 3, Witness(folder, place), batch_size=2
+        lambda: Records(X, Y, np.arange(30)),
+        Ledger(place, anchor),
+        folder,
+        3,
+        Witness(folder, place),
+        batch_size=2,
     )
     teacher.use_extractor(ExtractorSpec("raw", (4,), 3))
     return teacher
@@ -71,7 +90,10 @@ def doomed(folder: Path, socket: str, point: int) -> None:
 
     def trace(frame: FrameType, event: str, _: object):  # type: ignore[no-untyped-def]
         nonlocal count
-        if Path(frame.f_code.co_filename).name not in watched or "teacher" not in frame.f_code.co_filename:
+        if (
+            Path(frame.f_code.co_filename).name not in watched
+            or "teacher" not in frame.f_code.co_filename
+        ):
             return None
         if event == "line":
             count += 1
@@ -90,7 +112,10 @@ def examine(folder: Path, socket: str) -> dict:  # type: ignore[type-arg]
     place, anchor = swept(folder, socket), folder / "anchor.json"
     ledger, finding = Ledger(place, anchor), audited(place, folder)
     notes = (folder / "notes").read_text().splitlines() if (folder / "notes").exists() else []
-    before, spent = {key: dict(value) for key, value in ledger.state.results.items()}, ledger.accounts.left(0, np.arange(30))
+    before, spent = (
+        {key: dict(value) for key, value in ledger.state.results.items()},
+        ledger.accounts.left(0, np.arange(30)),
+    )
     labels = teach(folder, socket).answer(Queries(ASKED)).labels.tolist()
     after = Ledger(place, anchor)
     left = after.accounts.left(0, np.arange(30))
@@ -98,10 +123,17 @@ def examine(folder: Path, socket: str) -> dict:  # type: ignore[type-arg]
         "problems": finding.problems + audited(place, folder).problems,
         "reserved": all(note.endswith("1") for note in notes),
         "drawn": len(notes),
-        "kept": all(after.state.results[key].items() >= value.items() for key, value in before.items()),
+        "kept": all(
+            after.state.results[key].items() >= value.items() for key, value in before.items()
+        ),
         "answered": len(before),
         "open": kinds(place).count("reserve") - kinds(place).count("pay"),
-        "in_range": bool((spent >= 0).all() and (left >= 0).all() and (left <= spent).all() and (spent <= FULL).all()),
+        "in_range": bool(
+            (spent >= 0).all()
+            and (left >= 0).all()
+            and (left <= spent).all()
+            and (spent <= FULL).all()
+        ),
         "paid": int((FULL - left).sum()),
         "sent": (folder / "sent").exists() and json.loads((folder / "sent").read_text()) == labels,
     }
@@ -118,7 +150,10 @@ def main(root: Path, stride: int, socket: str) -> None:
             doomed(folder, socket, point)
             os._exit(0)
         finished = os.waitpid(child, 0)[1] == 0
-        print(json.dumps({"point": point, "finished": finished, **examine(folder, socket)}), flush=True)
+        print(
+            json.dumps({"point": point, "finished": finished, **examine(folder, socket)}),
+            flush=True,
+        )
         point += stride
 
 

@@ -10,24 +10,28 @@ from pathlib import Path
 
 import pytest
 
-from teacher.analysts import open_analyst
-from teacher.custodian import Custodian, open_custodian
-from teacher.mechanisms.ind_knn import IndKnn
-from teacher.mechanisms.private_knn import PrivateKnn
-from teacher.privacy.accountant import certified_epsilon
-from teacher.privacy.audit import audit
-from teacher.privacy.database import Place
-from teacher.privacy.ledger import Ledger, entry_hash
-from teacher.privacy.ledger_url import LedgerUrl
-from teacher.privacy.plan import Plan, Slot
-from wall.adversary import EACH, POOLED, alone, is_alone
-from wall.errors import LedgerMismatch
+from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.analysts import open_analyst
+from labelwall.teacher.custodian import Custodian, open_custodian
+from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger.ledger import Ledger, entry_hash
+from labelwall.teacher.ledger.url import LedgerUrl
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.wall.adversary import EACH, POOLED, alone, is_alone
+from labelwall.wall.errors import LedgerMismatch
 
-MECHANISM = PrivateKnn(k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15)
+MECHANISM = PrivateKnn(
+    k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15
+)
 PLAN = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(100, 100)),))
 
 
-def register(folder: Path, place: Place | None = None, adversary: str = EACH, anchor: Path | None = None) -> Custodian:
+def register(
+    folder: Path, place: Place | None = None, adversary: str = EACH, anchor: Path | None = None
+) -> Custodian:
     url = place if isinstance(place, LedgerUrl) else None
     fixed = {"data": {}, "plan": PLAN, "unsafe": False, "anchor": anchor}
     return open_custodian(folder, ledger_url=url, adversaries=[adversary], **fixed)  # type: ignore[arg-type]
@@ -45,7 +49,9 @@ def charge(mine: Custodian) -> None:
     mine.ledger.record(mine.ledger.charge(0, "screen", ["q"]), {"q": 0})
 
 
-def test_each_analyst_has_a_ledger_that_names_the_assumption(opened: Custodian, tmp_path: Path) -> None:
+def test_each_analyst_has_a_ledger_that_names_the_assumption(
+    opened: Custodian, tmp_path: Path
+) -> None:
     ann, bob = open_analyst(opened, "ann"), open_analyst(opened, "bob@b")
     charge(ann)
     assert (ann.ledger.state.spent, bob.ledger.state.spent) == ({(0, "screen"): 1}, {})
@@ -53,7 +59,11 @@ def test_each_analyst_has_a_ledger_that_names_the_assumption(opened: Custodian, 
     for mine, name in ((ann, "ann"), (bob, "bob@b")):
         mine.ledger.export(tmp_path / "copy.sqlite")
         finding = audit(tmp_path / "copy.sqlite", expect_head=mine.ledger.state.head)
-        assert (finding.problems, finding.adversary, finding.dataset) == ([], alone(name), mine.dataset)
+        assert (finding.problems, finding.adversary, finding.dataset) == (
+            [],
+            alone(name),
+            mine.dataset,
+        )
         assert f"against analyst {name} alone; analysts do not pool answers" in finding.render()
         assert finding.to_json()["adversary"] == alone(name)
         mine.close()
@@ -136,7 +146,9 @@ def test_an_anchor_guards_the_register_and_every_ledger(tmp_path: Path) -> None:
 
 
 def test_the_kind_of_budget_is_fixed(tmp_path: Path) -> None:
-    for number, (first, then) in enumerate([(EACH, POOLED), (POOLED, EACH), (alone("ann"), alone("bob"))]):
+    for number, (first, then) in enumerate(
+        [(EACH, POOLED), (POOLED, EACH), (alone("ann"), alone("bob"))]
+    ):
         register(tmp_path / str(number), adversary=first).close()
         with pytest.raises(LedgerMismatch, match="holds against"):
             register(tmp_path / str(number), adversary=then)
@@ -144,7 +156,10 @@ def test_the_kind_of_budget_is_fixed(tmp_path: Path) -> None:
 
 def test_a_register_is_charged_for_nothing_and_a_budget_lists_nobody(tmp_path: Path) -> None:
     kept, budget = register(tmp_path / "a"), register(tmp_path / "b", adversary=POOLED)
-    for work in (lambda: kept.ledger.charge(0, "screen", ["q"]), lambda: kept.ledger.use_extractor("f" * 64, {})):
+    for work in (
+        lambda: kept.ledger.charge(0, "screen", ["q"]),
+        lambda: kept.ledger.use_extractor("f" * 64, {}),
+    ):
         with pytest.raises(LedgerMismatch, match="misplaced"):
             work()
     with pytest.raises(LedgerMismatch, match="misplaced"):
@@ -177,7 +192,10 @@ FORGED: dict[str, tuple[str, Callable[[Entries], None]]] = {
     "one line more": ("adversary", lambda e: e[0][1].update(adversary=alone("ann") + "\n")),
     "in the old format": ("unknown", lambda e: e[0][1].update(format=1)),
     "a register with charges": ("register", lambda e: e[0][1].update(adversary=EACH)),
-    "an analyst in a budget": ("register", lambda e: e.append(("analyst", {"name": "bob", "dataset": "d"}))),
+    "an analyst in a budget": (
+        "register",
+        lambda e: e.append(("analyst", {"name": "bob", "dataset": "d"})),
+    ),
 }
 
 
@@ -202,19 +220,26 @@ def test_a_ledger_forged_to_hold_against_all_has_another_head(tmp_path: Path) ->
 
 def forged(folder: Path, forge: Callable[[Entries], None]) -> Path:
     """A ledger of ann with one answer (true.sqlite), its entries changed and hashed anew."""
-    ledger = Ledger.create(folder / "true.sqlite", dataset="d", plan=PLAN, unsafe=False, adversary=alone("ann"))
+    ledger = Ledger.create(
+        folder / "true.sqlite", dataset="d", plan=PLAN, unsafe=False, adversary=alone("ann")
+    )
     ledger.use_extractor("f" * 64, {})
     ledger.record(ledger.charge(0, "screen", ["q"]), {"q": 0})
     ledger.export(folder / "forged.sqlite")
     with sqlite3.connect(folder / "forged.sqlite") as file:
-        entries = [(kind, json.loads(body)) for kind, body in file.execute("SELECT kind, body FROM entries ORDER BY seq")]
+        entries = [
+            (kind, json.loads(body))
+            for kind, body in file.execute("SELECT kind, body FROM entries ORDER BY seq")
+        ]
         forge(entries)
         file.execute("DELETE FROM entries")
         prev = "0" * 64
         for seq, (kind, body) in enumerate(entries):
             text = json.dumps(body, sort_keys=True, separators=(",", ":"))
             digest = entry_hash(seq, kind, text, prev)
-            file.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (seq, kind, text, prev, digest))
+            file.execute(
+                "INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (seq, kind, text, prev, digest)
+            )
             prev = digest
         file.execute("UPDATE head SET seq = ?, hash = ?", (len(entries) - 1, prev))
     return folder / "forged.sqlite"
@@ -225,19 +250,29 @@ def test_names_that_keys_have_are_understood(name: str) -> None:
     assert is_alone(alone(name))
 
 
-@pytest.mark.parametrize("text", [POOLED, EACH, alone(""), alone("a b"), alone("a") + " ", alone("a" * 65), "", None, 1])
+@pytest.mark.parametrize(
+    "text", [POOLED, EACH, alone(""), alone("a b"), alone("a") + " ", alone("a" * 65), "", None, 1]
+)
 def test_other_texts_are_no_analyst(text: object) -> None:
     assert not is_alone(text)
 
 
 def test_several_ledgers_cost_together_what_their_caps_do() -> None:
     """Of one list, so many times over; individual budgets add up as well."""
-    doubled = Plan(PLAN.epsilon, PLAN.delta, (Slot(MECHANISM.fields(), MECHANISM.releases(200, 200)),))
-    assert certified_epsilon(PLAN.pooled(2)) == certified_epsilon(doubled) > certified_epsilon(PLAN.pooled(1))
+    doubled = Plan(
+        PLAN.epsilon, PLAN.delta, (Slot(MECHANISM.fields(), MECHANISM.releases(200, 200)),)
+    )
+    assert (
+        certified_epsilon(PLAN.pooled(2))
+        == certified_epsilon(doubled)
+        > certified_epsilon(PLAN.pooled(1))
+    )
     assert certified_epsilon(PLAN.pooled(1)) == certified_epsilon(PLAN)
 
     def individual(rho: float) -> Plan:
         mechanism = IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=rho)
         return Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(100, 100)),))
 
-    assert certified_epsilon(individual(0.5).pooled(3)) == pytest.approx(certified_epsilon(individual(1.5)), rel=1e-12)
+    assert certified_epsilon(individual(0.5).pooled(3)) == pytest.approx(
+        certified_epsilon(individual(1.5)), rel=1e-12
+    )

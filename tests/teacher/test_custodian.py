@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from teacher.custodian import Custodian, open_custodian
-from teacher.mechanisms.private_knn import PrivateKnn
-from teacher.privacy.plan import Plan, Slot
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.custodian import Custodian, open_custodian
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from tests.postgres import Server
-from wall.errors import InvalidInput, LedgerMismatch
 
-MECHANISM = PrivateKnn(k=30, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sampling_probability=0.5)
+MECHANISM = PrivateKnn(
+    k=30, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sampling_probability=0.5
+)
 PLAN = Plan(1.0, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(5, 5)),))
 DATA: dict[str, object] = {"source": "arrays", "path": "a.npz"}
 
@@ -108,13 +110,17 @@ def test_a_ledger_on_a_server_belongs_to_its_directory(tmp_path: Path, postgres:
     again = reopen(tmp_path / "c", ledger_url=url)
     assert (again.dataset, again.ledger.state.left(0, "screen")) == (custodian.dataset, 4)
     again.close()
-    with pytest.raises(LedgerMismatch, match="which rows"):  # from elsewhere, without knowing what it answers for
+    with pytest.raises(
+        LedgerMismatch, match="which rows"
+    ):  # from elsewhere, without knowing what it answers for
         reopen(tmp_path / "elsewhere", ledger_url=url)
     with pytest.raises(LedgerMismatch, match="budget"):
         reopen(tmp_path / "c", ledger_url=url, plan=replace(PLAN, epsilon=2.0))
 
 
-def test_a_directory_with_a_ledger_gets_no_other_one(directory: Path, tmp_path: Path, postgres: Server) -> None:
+def test_a_directory_with_a_ledger_gets_no_other_one(
+    directory: Path, tmp_path: Path, postgres: Server
+) -> None:
     """Neither a fresh budget on a server, nor in a file, nor in place of a schema that was dropped."""
     url = postgres.schema()
     with pytest.raises(LedgerMismatch, match="gone"):

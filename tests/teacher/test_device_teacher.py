@@ -8,23 +8,25 @@ import numpy as np
 import pytest
 import torch
 
-from teacher import teacher as teacher_module
-from teacher.device_index import DeviceIndex
-from teacher.embeddings import embed_records
-from teacher.features import Embedder
-from teacher.scale import pools
-from teacher.scale import worker as worker_module
-from teacher.scale.config import ScaleConfig
-from teacher.scale.pools import RayPool
-from tests.teacher.indexes import DEVICES
-from tests.teacher.scale import tiny
-from tests.teacher.scale.test_sharded import asked
-from wall.errors import InvalidInput
+from labelwall.teacher import teacher as teacher_module
+from labelwall.teacher.features.cache import embed_records
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.search.gpu import DeviceIndex
+from labelwall.teacher.shards import pools
+from labelwall.teacher.shards import worker as worker_module
+from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.teacher.shards.pools import RayPool
+from labelwall.wall.errors import InvalidInput
+from tests.teacher.search.indexes import DEVICES
+from tests.teacher.shards import tiny
+from tests.teacher.test_sharded_teacher import asked
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mechanism", tiny.MECHANISMS)
-def test_answers_are_the_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str, device: str) -> None:
+def test_answers_are_the_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str, device: str
+) -> None:
     """Vectors as they are, whose features no device computes: what differs is who searches."""
     held = tiny.records(attributes=mechanism.endswith("attributes"))
     made = []
@@ -39,18 +41,26 @@ def test_answers_are_the_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             monkeypatch.setattr(teacher_module, "index_on", on_device)
             monkeypatch.setattr(worker_module, "index_on", on_device)
         on = "cpu" if place == "plain" else device
-        answering = tiny.teacher(tmp_path / place, mechanism, held, ScaleConfig(shards=shards), device=on)
+        answering = tiny.teacher(
+            tmp_path / place, mechanism, held, ScaleConfig(shards=shards), device=on
+        )
         answering.use_extractor(tiny.spec_of(mechanism))
         results.append(asked(answering, mechanism))
     assert results[1:] == results[:1] * 2
     assert made == [device] * 3
 
 
-def test_an_absent_device_is_refused_before_anything_is_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: None)
+def test_an_absent_device_is_refused_before_anything_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda check_available=False: None
+    )
     for shards in (0, 2):
         with pytest.raises(InvalidInput, match="`device` must be cpu on this machine"):
-            tiny.teacher(tmp_path, "private_knn", tiny.records(), ScaleConfig(shards=shards), device="cuda")
+            tiny.teacher(
+                tmp_path, "private_knn", tiny.records(), ScaleConfig(shards=shards), device="cuda"
+            )
     ledger = tiny.ledger_in(tmp_path, tiny.MECHANISMS["private_knn"], 1000)
     assert (ledger.state.seq, ledger.state.spent) == (0, {})
 
@@ -63,7 +73,9 @@ def test_embeddings_of_another_device_are_not_taken(tmp_path: Path) -> None:
         embedder.device = device
         embed_records(tmp_path, held, tiny.RAW, embedder, lambda *done: None)
 
-    def counting(self: Embedder, inputs: np.ndarray, progress: object) -> tuple[np.ndarray, np.ndarray]:
+    def counting(
+        self: Embedder, inputs: np.ndarray, progress: object
+    ) -> tuple[np.ndarray, np.ndarray]:
         counted.append(len(inputs))
         return embed(self, inputs)
 
@@ -76,7 +88,9 @@ def test_embeddings_of_another_device_are_not_taken(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("embeddings-*.npz"))) == 2
 
 
-def test_more_gpus_than_a_cluster_has_are_refused_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_gpus_than_a_cluster_has_are_refused_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Cluster:
         @staticmethod
         def cluster_resources() -> dict[str, float]:

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from teacher.mechanisms.ind_knn import ANSWER, IndKnn
-from teacher.neighbors import ExactIndex
-from teacher.privacy.accounts import FULL
-from teacher.privacy.audit import audit
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.noise import SystemEntropy
-from teacher.privacy.plan import Plan, Slot
-from teacher.privacy.unsafe import UnsafeTape
-from teacher.records import Records
-from teacher.teacher import Teacher
-from wall.errors import TeacherFailed
-from wall.messages import ExtractorSpec, Outcome, Queries
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.individual_budgets import FULL
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.errors import TeacherFailed
+from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
 
 DIMENSIONS, CLASSES, N = 6, 3, 60
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
@@ -31,14 +31,27 @@ def rows(n: int, seed: int) -> np.ndarray:
 
 
 def records(n: int = N) -> Records:
-    return Records(rows(n, 0), np.arange(n) % CLASSES, np.arange(n)[::-1] * 7 + 5)  # ids that descend
+    return Records(
+        rows(n, 0), np.arange(n) % CLASSES, np.arange(n)[::-1] * 7 + 5
+    )  # ids that descend
 
 
-def teacher(folder: Path, entropy: object, *, batch_size: int = 16, held: Records | None = None, slots: int = 1) -> Teacher:
+def teacher(
+    folder: Path,
+    entropy: object,
+    *,
+    batch_size: int = 16,
+    held: Records | None = None,
+    slots: int = 1,
+) -> Teacher:
     folder.mkdir(exist_ok=True)
     path = folder / "ledger.sqlite"
     plan = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(1, 1)),) * slots)
-    ledger = Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=entropy.unsafe)  # type: ignore[attr-defined]
+    ledger = (
+        Ledger(path)
+        if path.exists()
+        else Ledger.create(path, dataset="d", plan=plan, unsafe=entropy.unsafe)
+    )  # type: ignore[attr-defined]
     held = records() if held is None else held
     made = Teacher(lambda: held, ledger, folder, CLASSES, entropy, batch_size=batch_size)  # type: ignore[arg-type]
     made.use_extractor(SPEC)
@@ -55,7 +68,9 @@ def test_answers_and_payments_are_the_mechanisms_own(tmp_path: Path) -> None:
     made = teacher(tmp_path, tape)
     answers = made.answer(Queries(asked))
     features = made._embedder.embed(held.inputs)[0]
-    similar = ExactIndex(features, held.ids, threads=1).similar(made._embedder.embed(asked)[0], MECHANISM.select(1.0))
+    similar = ExactIndex(features, held.ids, threads=1).similar(
+        made._embedder.embed(asked)[0], MECHANISM.select(1.0)
+    )
     keys = Queries(asked).identities(SPEC.sha256(), MECHANISM.fields())
     values, paid = MECHANISM.answer(similar, np.full(N, FULL), held.labels, CLASSES, keys, tape)
     np.testing.assert_array_equal(answers.labels, values[:, 1])
@@ -71,7 +86,11 @@ def test_the_size_of_a_batch_changes_nothing(tmp_path: Path) -> None:
     asked = rows(40, 1)
     found = {}
     for size in (1, 7, 64):
-        labels = teacher(tmp_path / str(size), UnsafeTape(1), batch_size=size).answer(Queries(asked)).labels
+        labels = (
+            teacher(tmp_path / str(size), UnsafeTape(1), batch_size=size)
+            .answer(Queries(asked))
+            .labels
+        )
         found[size] = labels.tolist(), left(tmp_path / str(size), records().ids).tolist()
     assert found[1] == found[7] == found[64]
 
@@ -82,11 +101,17 @@ def test_known_queries_are_served_for_nothing(tmp_path: Path) -> None:
     before = left(tmp_path, records().ids)
     again = teacher(tmp_path, SystemEntropy()).answer(Queries(np.concatenate([asked, asked])))
     assert again.labels.tolist() == first.labels.tolist() * 2
-    assert (again.receipt.asked, again.receipt.served, again.receipt.charged) == (24, 12, {ANSWER: 0})
+    assert (again.receipt.asked, again.receipt.served, again.receipt.charged) == (
+        24,
+        12,
+        {ANSWER: 0},
+    )
     np.testing.assert_array_equal(left(tmp_path, records().ids), before)
 
 
-def test_extractors_and_restarts_refill_nothing_and_exhausted_records_are_never_counted(tmp_path: Path) -> None:
+def test_extractors_and_restarts_refill_nothing_and_exhausted_records_are_never_counted(
+    tmp_path: Path,
+) -> None:
     """Under a new extractor every query is new; each goes on with the budgets that the last one left, down to nothing."""
     entropy, before = UnsafeTape(2), np.full(N, FULL)
     for number in range(12):
@@ -115,7 +140,11 @@ def test_slots_have_budgets_of_their_own(tmp_path: Path) -> None:
 
 
 def test_no_records_at_all_answer_in_the_same_shape(tmp_path: Path) -> None:
-    made = teacher(tmp_path, SystemEntropy(), held=Records(rows(0, 0), np.zeros(0, np.int64), np.zeros(0, np.int64)))
+    made = teacher(
+        tmp_path,
+        SystemEntropy(),
+        held=Records(rows(0, 0), np.zeros(0, np.int64), np.zeros(0, np.int64)),
+    )
     answers = made.answer(Queries(rows(9, 1)))
     assert (answers.outcomes == Outcome.ANSWERED).all()
     assert set(answers.labels.tolist()) <= {0, 1, 2}
@@ -128,7 +157,9 @@ class Failing(SystemEntropy):
     def __init__(self) -> None:
         self.drawn = 0
 
-    def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
         self.drawn += release == "label"
         if release == "label" and self.drawn == 3:
             raise RuntimeError("record 17 is to blame")
@@ -151,23 +182,35 @@ def test_a_record_that_no_query_is_near_changes_no_public_byte(tmp_path: Path) -
     """Neighbouring data sets on one tape: budgets, order and company of the others stay what they were."""
     asked, held = np.abs(rows(30, 1)), records()
     far = Records(
-        np.vstack([-np.ones((1, DIMENSIONS), np.float32), held.inputs]), np.append(1, held.labels), np.append(0, held.ids)
+        np.vstack([-np.ones((1, DIMENSIONS), np.float32), held.inputs]),
+        np.append(1, held.labels),
+        np.append(0, held.ids),
     )
     exported = []
     for name, data in (("without", held), ("with", far)):
         made = teacher(tmp_path / name, UnsafeTape(5), held=data)
         answers = made.answer(Queries(asked))
         made._ledger.export(tmp_path / name / "public.sqlite")
-        exported.append(((tmp_path / name / "public.sqlite").read_bytes(), answers.labels.tolist(), answers.receipt))
+        exported.append(
+            (
+                (tmp_path / name / "public.sqlite").read_bytes(),
+                answers.labels.tolist(),
+                answers.receipt,
+            )
+        )
     assert exported[0] == exported[1]
-    np.testing.assert_array_equal(left(tmp_path / "with", held.ids), left(tmp_path / "without", held.ids))
+    np.testing.assert_array_equal(
+        left(tmp_path / "with", held.ids), left(tmp_path / "without", held.ids)
+    )
     assert left(tmp_path / "with", np.array([0])).tolist() == [FULL]
 
 
 def test_a_record_under_a_query_changes_only_what_it_votes_on(tmp_path: Path) -> None:
     """The same comparison can fail: a record near the queries changes counts, by one where it is the only difference."""
     asked, held = np.abs(rows(30, 1)), records()
-    near = Records(np.vstack([asked[:1], held.inputs]), np.append(1, held.labels), np.append(0, held.ids))
+    near = Records(
+        np.vstack([asked[:1], held.inputs]), np.append(1, held.labels), np.append(0, held.ids)
+    )
     values = []
     for name, data in (("without", held), ("with", near)):
         made = teacher(tmp_path / name, UnsafeTape(5), held=data)

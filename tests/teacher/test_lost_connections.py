@@ -10,26 +10,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from teacher.mechanisms.ind_knn import IndKnn
-from teacher.mechanisms.private_knn import PrivateKnn
-from teacher.privacy.accounts import FULL
-from teacher.privacy.audit import audit
-from teacher.privacy.database import open_database
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.ledger_url import LedgerUrl
-from teacher.privacy.noise import SystemEntropy
-from teacher.privacy.plan import Plan, Slot
-from teacher.records import Records
-from teacher.teacher import Teacher
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.database import open_database
+from labelwall.teacher.ledger.individual_budgets import FULL
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.url import LedgerUrl
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.errors import LabelwallError, LedgerMismatch
+from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.postgres import Server
-from tests.teacher.cutting import Wire, wire_to
-from wall.errors import LabelwallError, LedgerMismatch
-from wall.messages import ExtractorSpec, Queries
+from tests.teacher.search.cutting import Wire, wire_to
 
 KNN = PrivateKnn(k=5, threshold=0, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
 IND = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
 RNG = np.random.default_rng(0)
-X, Y, ASKED = RNG.normal(size=(30, 4)).astype(np.float32), RNG.integers(0, 3, 30), RNG.normal(size=(4, 4)).astype(np.float32)
+X, Y, ASKED = (
+    RNG.normal(size=(30, 4)).astype(np.float32),
+    RNG.integers(0, 3, 30),
+    RNG.normal(size=(4, 4)).astype(np.float32),
+)
 COMMIT = b"COMMIT\0"  # BEGIN says READ COMMITTED
 
 
@@ -48,9 +52,13 @@ def through(wire: Wire, url: LedgerUrl) -> LedgerUrl:
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_a_charge_that_nobody_confirmed_is_never_forgotten(postgres: Server, wire: Wire, stored: bool, tmp_path: Path) -> None:
+def test_a_charge_that_nobody_confirmed_is_never_forgotten(
+    postgres: Server, wire: Wire, stored: bool, tmp_path: Path
+) -> None:
     url, anchor = postgres.schema(), tmp_path / "anchor.json"
-    ledger = Ledger.create(through(wire, url), dataset="d", plan=plan(KNN), unsafe=False, anchor=anchor)
+    ledger = Ledger.create(
+        through(wire, url), dataset="d", plan=plan(KNN), unsafe=False, anchor=anchor
+    )
     wire.arm(COMMIT, 1, stored)
     with pytest.raises(LedgerMismatch):
         ledger.charge(0, "screen", ["a", "b"])
@@ -76,13 +84,24 @@ class Witness(SystemEntropy):
 
     def __init__(self, url: LedgerUrl) -> None:
         super().__init__()
-        self._database, self.drawn, self.unpaid = open_database(url), {"screen": 0, "aggregate": 0}, 0
+        self._database, self.drawn, self.unpaid = (
+            open_database(url),
+            {"screen": 0, "aggregate": 0},
+            0,
+        )
 
-    def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
         if release in self.drawn:
             self.drawn[release] += len(keys)
-            charges = [json.loads(body) for body in self._read("SELECT body FROM entries WHERE kind = 'charge'")]
-            self.unpaid += sum(c["count"] for c in charges if c["release"] == release) < self.drawn[release]
+            charges = [
+                json.loads(body)
+                for body in self._read("SELECT body FROM entries WHERE kind = 'charge'")
+            ]
+            self.unpaid += (
+                sum(c["count"] for c in charges if c["release"] == release) < self.drawn[release]
+            )
         else:
             self.unpaid += self._read("SELECT kind FROM private ORDER BY position")[-1] != "reserve"
         return super().discrete_gaussian(sigma, keys, release, width)
@@ -103,7 +122,9 @@ def test_whatever_is_cut_nothing_leaves_unpaid_and_no_answer_changes(
         witness, directory = Witness(url), tmp_path / str(number)
         directory.mkdir()
         ledger = Ledger.create(through(wire, url), dataset="d", plan=plan(mechanism), unsafe=False)
-        teacher = Teacher(lambda: Records(X, Y, np.arange(30)), ledger, directory, 3, witness, batch_size=2)
+        teacher = Teacher(
+            lambda: Records(X, Y, np.arange(30)), ledger, directory, 3, witness, batch_size=2
+        )
         teacher.use_extractor(ExtractorSpec("raw", (4,), 3))
         wire.arm(COMMIT, number, stored)
         try:
@@ -134,7 +155,9 @@ def check(url: LedgerUrl, teacher: Teacher, witness: Witness) -> None:
 
 
 @pytest.mark.parametrize("at", [b"BEGIN", b"LOCK TABLE", b"INSERT INTO entries", b"UPDATE head"])
-def test_a_connection_that_breaks_before_the_commit_changes_nothing(postgres: Server, wire: Wire, at: bytes) -> None:
+def test_a_connection_that_breaks_before_the_commit_changes_nothing(
+    postgres: Server, wire: Wire, at: bytes
+) -> None:
     url = postgres.schema()
     ledger = Ledger.create(through(wire, url), dataset="d", plan=plan(KNN), unsafe=False)
     for answered in (False, True):
@@ -146,10 +169,14 @@ def test_a_connection_that_breaks_before_the_commit_changes_nothing(postgres: Se
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_updates_of_records_can_be_repeated(postgres: Server, wire: Wire, stored: bool, tmp_path: Path) -> None:
+def test_updates_of_records_can_be_repeated(
+    postgres: Server, wire: Wire, stored: bool, tmp_path: Path
+) -> None:
     url, ids = postgres.schema(), np.arange(30)
     ledger = Ledger.create(through(wire, url), dataset="d", plan=plan(KNN), unsafe=False)
-    teacher = Teacher(lambda: Records(X[:20], Y[:20], ids[:20]), ledger, tmp_path, 3, SystemEntropy())
+    teacher = Teacher(
+        lambda: Records(X[:20], Y[:20], ids[:20]), ledger, tmp_path, 3, SystemEntropy()
+    )
     teacher.use_extractor(ExtractorSpec("raw", (4,), 3))
     joining = Records(X[20:], Y[20:], ids[20:])
     for update in (lambda: teacher.add(joining), lambda: teacher.remove(ids[10:25])):
@@ -157,6 +184,8 @@ def test_updates_of_records_can_be_repeated(postgres: Server, wire: Wire, stored
         with pytest.raises(LedgerMismatch):
             update()
         update()
-    again = Teacher(lambda: Records(X[:20], Y[:20], ids[:20]), Ledger(url), tmp_path, 3, SystemEntropy())
+    again = Teacher(
+        lambda: Records(X[:20], Y[:20], ids[:20]), Ledger(url), tmp_path, 3, SystemEntropy()
+    )
     for made in (teacher, again):
         assert made._opened().ids.tolist() == [*range(10), *range(25, 30)]

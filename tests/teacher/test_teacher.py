@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from teacher.mechanisms.private_knn import PrivateKnn
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.noise import SystemEntropy
-from teacher.privacy.plan import Plan, Slot
-from teacher.records import Records
-from teacher.teacher import Teacher
-from wall.errors import InvalidInput, TeacherFailed
-from wall.messages import ABSTAINED, ExtractorSpec, Outcome, Queries
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.errors import InvalidInput, TeacherFailed
+from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome, Queries
 
 DIMENSIONS, CLASSES = 6, 3
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
@@ -30,10 +30,14 @@ class Silent:
     def __init__(self) -> None:
         self.drawn: list[tuple[str, int]] = []
 
-    def inclusion(self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray) -> np.ndarray:
+    def inclusion(
+        self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
+    ) -> np.ndarray:
         return np.ones(ids.shape, dtype=bool)
 
-    def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
         self.drawn.append((release, len(keys)))
         return np.zeros((len(keys), width), dtype=np.int64)
 
@@ -46,13 +50,25 @@ def rows(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def teacher(
-    tmp_path: Path, entropy: object, *, asked: int = 100, answered: int = 100, n: int = 80, mechanism: PrivateKnn = MECHANISM
+    tmp_path: Path,
+    entropy: object,
+    *,
+    asked: int = 100,
+    answered: int = 100,
+    n: int = 80,
+    mechanism: PrivateKnn = MECHANISM,
 ) -> Teacher:
     path = tmp_path / "ledger.sqlite"
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
-    ledger = Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=entropy.unsafe)  # type: ignore[attr-defined]
+    ledger = (
+        Ledger(path)
+        if path.exists()
+        else Ledger.create(path, dataset="d", plan=plan, unsafe=entropy.unsafe)
+    )  # type: ignore[attr-defined]
     x, y = rows(n)
-    made = Teacher(lambda: Records(x, y, np.arange(n)), ledger, tmp_path, CLASSES, entropy, batch_size=16)  # type: ignore[arg-type]
+    made = Teacher(
+        lambda: Records(x, y, np.arange(n)), ledger, tmp_path, CLASSES, entropy, batch_size=16
+    )  # type: ignore[arg-type]
     made.use_extractor(SPEC)
     return made
 
@@ -94,7 +110,9 @@ def test_asked_again_the_answer_is_stored_and_nothing_is_charged_or_drawn(tmp_pa
 
 def test_duplicates_in_a_batch_are_one_query(tmp_path: Path) -> None:
     queries, _ = rows(5, seed=1)
-    answers = teacher(tmp_path, Silent()).answer(Queries(np.concatenate([queries, queries, queries[:1]])))
+    answers = teacher(tmp_path, Silent()).answer(
+        Queries(np.concatenate([queries, queries, queries[:1]]))
+    )
     assert answers.receipt.charged["screen"] == 5
     np.testing.assert_array_equal(answers.labels[:5], answers.labels[5:10])
     assert answers.labels[10] == answers.labels[0]
@@ -109,7 +127,9 @@ def test_past_the_answer_cap_passers_are_refused_in_request_order(tmp_path: Path
     answers = capped.answer(Queries(queries))
     passed = np.flatnonzero(free.outcomes == Outcome.ANSWERED)
     np.testing.assert_array_equal(np.flatnonzero(answers.outcomes == Outcome.ANSWERED), passed[:7])
-    np.testing.assert_array_equal(np.flatnonzero(answers.outcomes == Outcome.CAP_REACHED), passed[7:])
+    np.testing.assert_array_equal(
+        np.flatnonzero(answers.outcomes == Outcome.CAP_REACHED), passed[7:]
+    )
     assert (answers.labels[passed[7:]] == ABSTAINED).all()
     again = capped.answer(Queries(queries))
     np.testing.assert_array_equal(again.outcomes, answers.outcomes)  # the refusal is stored
@@ -138,7 +158,9 @@ def test_charge_is_committed_before_anything_is_drawn(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
 
     class Watching(Silent):
-        def inclusion(self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray) -> np.ndarray:
+        def inclusion(
+            self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
+        ) -> np.ndarray:
             assert all(release not in Ledger(path).state.results.get(key, {}) for key in keys)
             spent = Ledger(path).state.spent[0, release]
             drawn = sum(count for name, count in self.drawn if name == release)
@@ -156,7 +178,9 @@ def test_any_failure_after_a_charge_is_one_constant_and_stays_charged(tmp_path: 
     queries, _ = rows(20, seed=1)
 
     class Broken(Silent):
-        def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+        def discrete_gaussian(
+            self, sigma: float, keys: Sequence[str], release: str, width: int
+        ) -> np.ndarray:
             raise ValueError(f"record 17 broke {keys}")
 
     made = teacher(tmp_path, Broken())
@@ -170,7 +194,11 @@ def test_any_failure_after_a_charge_is_one_constant_and_stays_charged(tmp_path: 
 
 @pytest.mark.parametrize(
     "bad",
-    [Queries(np.zeros((2, DIMENSIONS + 1), np.float32)), Queries(np.zeros((2, 4, 4, 1), np.uint8)), Queries(rows(2)[0], slot=1)],
+    [
+        Queries(np.zeros((2, DIMENSIONS + 1), np.float32)),
+        Queries(np.zeros((2, 4, 4, 1), np.uint8)),
+        Queries(rows(2)[0], slot=1),
+    ],
 )
 def test_bad_input_charges_nothing(tmp_path: Path, bad: Queries) -> None:
     made = teacher(tmp_path, Silent())
@@ -180,7 +208,13 @@ def test_bad_input_charges_nothing(tmp_path: Path, bad: Queries) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [np.zeros((2, 3)), np.zeros(3, np.float32), np.full((1, 3), np.nan, np.float32), np.zeros((1, 3, 3, 1))]
+    "bad",
+    [
+        np.zeros((2, 3)),
+        np.zeros(3, np.float32),
+        np.full((1, 3), np.nan, np.float32),
+        np.zeros((1, 3, 3, 1)),
+    ],
 )
 def test_queries_are_validated(bad: np.ndarray) -> None:
     with pytest.raises(InvalidInput):
@@ -203,9 +237,17 @@ def test_the_tape_is_refused_by_a_ledger_that_certifies(tmp_path: Path) -> None:
 
 def test_two_runs_give_different_noise(tmp_path: Path) -> None:
     queries, _ = rows(60, seed=1)
-    noisy = PrivateKnn(k=9, threshold=0, sigma_screen=1.0, sigma_vote=20.0, sampling_probability=0.5)
+    noisy = PrivateKnn(
+        k=9, threshold=0, sigma_screen=1.0, sigma_vote=20.0, sampling_probability=0.5
+    )
     outcomes = []
     for name in "ab":
         (tmp_path / name).mkdir()
-        outcomes.append(teacher(tmp_path / name, SystemEntropy(), mechanism=noisy).answer(Queries(queries)).labels)
-    assert (outcomes[0] != outcomes[1]).any()  # hardly a vote matters at this noise: equal with probability below 2^-60
+        outcomes.append(
+            teacher(tmp_path / name, SystemEntropy(), mechanism=noisy)
+            .answer(Queries(queries))
+            .labels
+        )
+    assert (
+        outcomes[0] != outcomes[1]
+    ).any()  # hardly a vote matters at this noise: equal with probability below 2^-60

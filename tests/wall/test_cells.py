@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from wall.cells import MAX_CELLS, MAX_DIMENSIONS, Cells, inherit, nearest_cells
-from wall.errors import InvalidInput
-from wall.messages import ABSTAINED, Outcome
+from labelwall.wall.cells import MAX_CELLS, MAX_DIMENSIONS, Cells, inherit, nearest_cells
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import ABSTAINED, Outcome
 
 CENTERS = np.array([[3, -2], [0, 0], [3, -2]], dtype=np.int8)
 
@@ -40,7 +40,9 @@ def test_a_negative_slot_is_refused() -> None:
 
 def test_an_identity_tells_centers_order_shape_extractor_and_mechanism_apart() -> None:
     plain = Cells(CENTERS)
-    assert plain.identity("e", {"sigma": 1}) == Cells(np.asfortranarray(CENTERS), slot=1).identity("e", {"sigma": 1})
+    assert plain.identity("e", {"sigma": 1}) == Cells(np.asfortranarray(CENTERS), slot=1).identity(
+        "e", {"sigma": 1}
+    )
     others = [
         Cells(CENTERS[::-1][[1, 0, 2]]).identity("e", {"sigma": 1}),
         Cells(CENTERS.reshape(2, 3)).identity("e", {"sigma": 1}),
@@ -59,7 +61,13 @@ def test_nearest_cells_are_those_of_exact_integers_with_ties_by_number(data: st.
     centers = data.draw(arrays(np.int8, (m, d), elements=few))
     neighbours = data.draw(st.integers(1, m))
     expected = [
-        sorted(range(m), key=lambda c, x=x: (sum((int(a) - int(b)) ** 2 for a, b in zip(x, centers[c], strict=True)), c))
+        sorted(
+            range(m),
+            key=lambda c, x=x: (
+                sum((int(a) - int(b)) ** 2 for a, b in zip(x, centers[c], strict=True)),
+                c,
+            ),
+        )
         for x in features
     ]
     found = nearest_cells(features, centers, neighbours)
@@ -82,7 +90,13 @@ def test_rows_inherit_their_cells_best_class_where_it_leads_by_more_than_the_mar
     assert labels.tolist() == [1, ABSTAINED, 2, 1, 2]  # nobody leads in cell 1
     labels, outcomes = inherit(counts, cell_of_row, 2.0)
     assert labels.tolist() == [1, ABSTAINED, ABSTAINED, 1, ABSTAINED]
-    assert outcomes.tolist() == [Outcome.ANSWERED, Outcome.ABSTAINED, Outcome.ABSTAINED, Outcome.ANSWERED, Outcome.ABSTAINED]
+    assert outcomes.tolist() == [
+        Outcome.ANSWERED,
+        Outcome.ABSTAINED,
+        Outcome.ABSTAINED,
+        Outcome.ANSWERED,
+        Outcome.ABSTAINED,
+    ]
     assert labels.dtype == np.int64
     assert outcomes.dtype == np.uint8
 
@@ -90,7 +104,12 @@ def test_rows_inherit_their_cells_best_class_where_it_leads_by_more_than_the_mar
 def test_rows_add_the_counts_of_all_cells_in_their_reach() -> None:
     counts = np.array([[5, 9, -3], [7, 2, 1], [-4, -9, 12]])
     labels, outcomes = inherit(counts, np.array([[0, 1], [1, 2], [0, 2], [2, 1]]), 0.0)
-    assert labels.tolist() == [0, 2, 2, 2]  # 12, 11, -2; 3, -7, 13; 1, 0, 9; and the second again, whatever the order
+    assert labels.tolist() == [
+        0,
+        2,
+        2,
+        2,
+    ]  # 12, 11, -2; 3, -7, 13; 1, 0, 9; and the second again, whatever the order
     assert inherit(counts, np.array([[0, 1], [0, 2]]), 1.0)[0].tolist() == [ABSTAINED, 2]
     assert outcomes.tolist() == [Outcome.ANSWERED] * 4
 

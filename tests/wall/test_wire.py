@@ -12,15 +12,22 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from wall import wire
-from wall.cells import CellCounts
-from wall.errors import InvalidInput
-from wall.messages import Answers, ExtractorSpec, Receipt
-from wall.wire import NPY, SAFETENSORS, decode
+from labelwall.wall import wire
+from labelwall.wall.cells import CellCounts
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import Answers, ExtractorSpec, Receipt
+from labelwall.wall.wire import NPY, SAFETENSORS, decode
 
 VECTORS = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 4, 4, 1), dtype=np.uint8)
-RECEIPT = Receipt(asked=3, served=1, charged={"screen": 2}, left={"screen": 8}, ledger_position=4, ledger_head="ab")
+RECEIPT = Receipt(
+    asked=3,
+    served=1,
+    charged={"screen": 2},
+    left={"screen": 8},
+    ledger_position=4,
+    ledger_head="ab",
+)
 SPEC = ExtractorSpec("small_cnn", (28, 28, 1), 10, b"weights", (0.1,), (1,), (0.25, -1e-9), scale=2)
 
 
@@ -37,13 +44,20 @@ def npy_header(text: str, body: bytes = b"") -> bytes:
 
 def claimed(shape: list[int], body: bytes, dtype: str = "F32") -> bytes:
     """A safetensors file that claims a shape for whatever bytes it has."""
-    header = json.dumps({"inputs": {"dtype": dtype, "shape": shape, "data_offsets": [0, len(body)]}}).encode()
+    header = json.dumps(
+        {"inputs": {"dtype": dtype, "shape": shape, "data_offsets": [0, len(body)]}}
+    ).encode()
     return len(header).to_bytes(8, "little") + header + body
 
 
-@pytest.mark.parametrize("array", [VECTORS, IMAGES, VECTORS[:0], IMAGES[::-1], np.asfortranarray(VECTORS)])
+@pytest.mark.parametrize(
+    "array", [VECTORS, IMAGES, VECTORS[:0], IMAGES[::-1], np.asfortranarray(VECTORS)]
+)
 def test_arrays_arrive_as_they_were(array: np.ndarray) -> None:
-    bodies = [(wire.encode({"inputs": array}), SAFETENSORS), (npy(np.ascontiguousarray(array)), NPY)]
+    bodies = [
+        (wire.encode({"inputs": array}), SAFETENSORS),
+        (npy(np.ascontiguousarray(array)), NPY),
+    ]
     for body, media in bodies:
         found = decode(body, media, ("inputs",))["inputs"]
         assert found.dtype == array.dtype
@@ -59,17 +73,25 @@ BAD = {
     "npy cut short": (npy(VECTORS)[:-1], NPY),
     "npy with more behind": (npy(VECTORS) + b"x", NPY),
     "npy header of a billion rows": (
-        npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000, 3), }\n", b"1234"),
+        npy_header(
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000, 3), }\n", b"1234"
+        ),
         NPY,
     ),
     "npy header of a huge integer": (
         npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (1" + "0" * 30 + ", 1), }\n"),
         NPY,
     ),
-    "npy header that computes": (npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (2**3, 1), }\n", bytes(32)), NPY),
+    "npy header that computes": (
+        npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (2**3, 1), }\n", bytes(32)),
+        NPY,
+    ),
     "npy header of brackets": (npy_header("(" * 5000 + "\n"), NPY),
     "npy float64": (npy(VECTORS.astype(np.float64)), NPY),
-    "npy of no dimensions": (npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (), }\n", bytes(4)), NPY),
+    "npy of no dimensions": (
+        npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (), }\n", bytes(4)),
+        NPY,
+    ),
     "empty": (b"", SAFETENSORS),
     "header longer than the body": ((1 << 60).to_bytes(8, "little") + b"{}", SAFETENSORS),
     "a billion rows": (claimed([10**9, 3], bytes(12)), SAFETENSORS),
@@ -82,7 +104,10 @@ BAD = {
     "another name": (wire.encode({"x": VECTORS}), SAFETENSORS),
     "one more array": (wire.encode({"inputs": VECTORS, "labels": VECTORS}), SAFETENSORS),
     "too many rows": (wire.encode({"inputs": np.zeros((11, 1), np.float32)}), SAFETENSORS),
-    "five dimensions": (wire.encode({"inputs": np.zeros((1, 1, 1, 1, 1), np.float32)}), SAFETENSORS),
+    "five dimensions": (
+        wire.encode({"inputs": np.zeros((1, 1, 1, 1, 1), np.float32)}),
+        SAFETENSORS,
+    ),
     "compressed": (zlib.compress(wire.encode({"inputs": VECTORS})), SAFETENSORS),
     "another media type": (wire.encode({"inputs": VECTORS}), "application/json"),
 }
@@ -102,15 +127,28 @@ def test_an_extractor_arrives_with_its_identity() -> None:
         received = wire.decode_extractor(wire.encode_extractor(spec), SAFETENSORS, 1 << 20)
         assert received == spec
         assert received.sha256() == spec.sha256()
-    assert turned.sha256() not in (replace(turned, axes=b"").sha256(), replace(turned, axes=turned.axes[::-1]).sha256())
+    assert turned.sha256() not in (
+        replace(turned, axes=b"").sha256(),
+        replace(turned, axes=turned.axes[::-1]).sha256(),
+    )
     np.testing.assert_array_equal(turned.projection(), [[0, 1, 2], [3, 4, 5]])
 
 
 @pytest.mark.parametrize(("center", "size"), [([], 4), ([0.5], 3), ([0.5, 0.5], 6), ([0.5] * 3, 2)])
 def test_axes_that_do_not_fit_the_center_are_refused(center: list[float], size: int) -> None:
-    fields = {"backbone": "raw", "input_shape": [3], "num_classes": 2, "mean": [], "std": [], "center": center, "scale": 1.0}
+    fields = {
+        "backbone": "raw",
+        "input_shape": [3],
+        "num_classes": 2,
+        "mean": [],
+        "std": [],
+        "center": center,
+        "scale": 1.0,
+    }
     with pytest.raises(InvalidInput, match=r"extractor\.axes"):
-        wire.decode_extractor(extractor_body(json.dumps(fields).encode(), size), SAFETENSORS, 1 << 20)
+        wire.decode_extractor(
+            extractor_body(json.dumps(fields).encode(), size), SAFETENSORS, 1 << 20
+        )
 
 
 def extractor_body(fields: bytes, axes: int = 0) -> bytes:
@@ -120,7 +158,15 @@ def extractor_body(fields: bytes, axes: int = 0) -> bytes:
 
 
 def changed(**fields: object) -> bytes:
-    stored = {"backbone": "raw", "input_shape": [3], "num_classes": 2, "mean": [], "std": [], "center": [], "scale": 1.0} | fields
+    stored = {
+        "backbone": "raw",
+        "input_shape": [3],
+        "num_classes": 2,
+        "mean": [],
+        "std": [],
+        "center": [],
+        "scale": 1.0,
+    } | fields
     text = json.dumps({name: value for name, value in stored.items() if value is not None}).encode()
     return extractor_body(text)
 
@@ -164,18 +210,31 @@ def test_fields_that_are_no_object_are_refused(text: bytes) -> None:
 def test_results_arrive_as_they_were() -> None:
     answers = Answers(np.array([2, -1, 0]), np.array([0, 1, 0], np.uint8), RECEIPT)
     received = wire.answers_of(json.loads(json.dumps(wire.result_to_json(answers))))
-    assert (received.labels.tolist(), received.outcomes.tolist(), received.receipt) == ([2, -1, 0], [0, 1, 0], RECEIPT)
+    assert (received.labels.tolist(), received.outcomes.tolist(), received.receipt) == (
+        [2, -1, 0],
+        [0, 1, 0],
+        RECEIPT,
+    )
     assert (received.labels.dtype, received.outcomes.dtype) == (np.int64, np.uint8)
     several = Answers(np.array([[1, -1, 0], [-1, -1, -1]]), np.array([0, 2], np.uint8), RECEIPT)
-    np.testing.assert_array_equal(wire.answers_of(wire.result_to_json(several)).labels, several.labels)
+    np.testing.assert_array_equal(
+        wire.answers_of(wire.result_to_json(several)).labels, several.labels
+    )
     for counts in (np.array([[-3, 4], [0, 1]]), None):
-        cells = wire.counts_of(json.loads(json.dumps(wire.result_to_json(CellCounts(counts, RECEIPT)))))
+        cells = wire.counts_of(
+            json.loads(json.dumps(wire.result_to_json(CellCounts(counts, RECEIPT))))
+        )
         assert cells.receipt == RECEIPT
         assert (cells.counts is None and counts is None) or np.array_equal(cells.counts, counts)
 
 
 MISSHAPEN = {"labels": [[1, 0]], "outcomes": [0, 0], "receipt": vars(RECEIPT)}
-OTHERS = [{}, {"labels": ["x"], "outcomes": [0]}, {"labels": [1], "outcomes": [300], "receipt": {}}, MISSHAPEN]
+OTHERS = [
+    {},
+    {"labels": ["x"], "outcomes": [0]},
+    {"labels": [1], "outcomes": [300], "receipt": {}},
+    MISSHAPEN,
+]
 
 
 @pytest.mark.parametrize("value", OTHERS)
@@ -187,9 +246,17 @@ def test_a_reply_of_another_form_is_refused(value: dict) -> None:  # type: ignor
 
 
 def test_parts_of_a_call_add_up() -> None:
-    from wall.messages import joined
+    from labelwall.wall.messages import joined
 
-    last = replace(RECEIPT, asked=2, served=0, charged={"screen": 1}, left={"screen": 7}, ledger_position=9, ledger_head="cd")
+    last = replace(
+        RECEIPT,
+        asked=2,
+        served=0,
+        charged={"screen": 1},
+        left={"screen": 7},
+        ledger_position=9,
+        ledger_head="cd",
+    )
     parts = [
         Answers(np.array([1, 2, -1]), np.array([0, 0, 1], np.uint8), RECEIPT),
         Answers(np.array([0, 1]), np.zeros(2, np.uint8), last),

@@ -6,13 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting import (
+    GaussianDpEvent,
+    NeighboringRelation,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
 from dp_accounting.pld import PLDAccountant
 
-from teacher.baselines import noisy_sgd
-from teacher.baselines.config import LinearNoisySgd, NoisySgd
-from teacher.baselines.noisy_sgd import calibrate, train_privately
-from wall.errors import InvalidInput
+from labelwall.teacher.baselines import noisy_sgd
+from labelwall.teacher.baselines.config import LinearNoisySgd, NoisySgd
+from labelwall.teacher.baselines.noisy_sgd import calibrate, train_privately
+from labelwall.wall.errors import InvalidInput
 
 D, CLASSES = 6, 3
 
@@ -24,7 +29,13 @@ def data(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def linear(**changes: Any) -> LinearNoisySgd:
-    settings: dict[str, Any] = {"batch_size": 100, "expected_records": 600, "epochs": 10, "clip": 1.0, "learning_rate": 0.5}
+    settings: dict[str, Any] = {
+        "batch_size": 100,
+        "expected_records": 600,
+        "epochs": 10,
+        "clip": 1.0,
+        "learning_rate": 0.5,
+    }
     return LinearNoisySgd(**{**settings, **changes})
 
 
@@ -32,8 +43,12 @@ def linear(**changes: Any) -> LinearNoisySgd:
 def test_the_price_is_another_accountants_too(epsilon: float, rate: float, steps: int) -> None:
     multiplier, by_prv, by_rdp = calibrate(epsilon, 1e-5, rate, steps)
     oracle = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
-    oracle.compose(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), steps))
-    assert oracle.get_epsilon(1e-5) <= by_prv <= oracle.get_epsilon(1e-5) + 0.0101  # Opacus adds its error bound of 0.01
+    oracle.compose(
+        SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), steps)
+    )
+    assert (
+        oracle.get_epsilon(1e-5) <= by_prv <= oracle.get_epsilon(1e-5) + 0.0101
+    )  # Opacus adds its error bound of 0.01
     assert 0.9 * epsilon < by_prv <= epsilon < 1.5 * by_rdp
     assert by_prv < by_rdp
 
@@ -49,7 +64,9 @@ def test_a_linear_model_learns_and_keeps_its_budget() -> None:
 def test_images_go_through_a_network() -> None:
     x = torch.randn(60, 1, 28, 28)
     config = NoisySgd(batch_size=20, expected_records=60, epochs=1)
-    model = train_privately(config, x, torch.arange(60) % CLASSES, num_classes=CLASSES, epsilon=8.0, delta=1e-5, seed=0)
+    model = train_privately(
+        config, x, torch.arange(60) % CLASSES, num_classes=CLASSES, epsilon=8.0, delta=1e-5, seed=0
+    )
     assert model.predict(x).shape == (60,)
     assert model.steps == 3
 
@@ -57,7 +74,12 @@ def test_images_go_through_a_network() -> None:
 def test_the_same_steps_are_made_whatever_the_number_of_records() -> None:
     """Rate, steps and noise come from public settings; no record at all still trains on noise."""
     x, y = data(600)
-    models = [train_privately(linear(), x[:n], y[:n], num_classes=CLASSES, epsilon=1.0, delta=1e-5, seed=0) for n in (0, 1, 600)]
+    models = [
+        train_privately(
+            linear(), x[:n], y[:n], num_classes=CLASSES, epsilon=1.0, delta=1e-5, seed=0
+        )
+        for n in (0, 1, 600)
+    ]
     assert len({(m.steps, m.noise_multiplier, m.epsilon) for m in models}) == 1
     assert all(torch.isfinite(next(m.network.parameters())).all() for m in models)
 
@@ -70,7 +92,9 @@ def test_one_records_pull_is_bounded_by_the_clip(monkeypatch: pytest.MonkeyPatch
     x[0] *= 1000  # a gradient that has to be clipped
     weights = []
     for rows in (slice(1, None), slice(None)):
-        model = train_privately(config, x[rows], y[rows], num_classes=CLASSES, epsilon=1.0, delta=1e-5, seed=0)
+        model = train_privately(
+            config, x[rows], y[rows], num_classes=CLASSES, epsilon=1.0, delta=1e-5, seed=0
+        )
         weights.append(torch.cat([p.detach().flatten() for p in model.network.parameters()]))
     moved = float((weights[1] - weights[0]).norm())
     assert moved == pytest.approx(0.5 * 0.3 / 600, rel=1e-3)

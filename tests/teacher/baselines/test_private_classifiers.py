@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from teacher.baselines import private_classifiers
-from teacher.baselines.config import DpForest, DpLogisticRegression, DpNaiveBayes, PrivateClassification
-from teacher.baselines.private_classifiers import fit_privately, with_every_class
-from wall.errors import InvalidInput, LabelwallError, MissingData
+from labelwall.teacher.baselines import private_classifiers
+from labelwall.teacher.baselines.config import (
+    DpForest,
+    DpLogisticRegression,
+    DpNaiveBayes,
+    PrivateClassification,
+)
+from labelwall.teacher.baselines.private_classifiers import fit_privately, with_every_class
+from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData
 
 KINDS = [DpLogisticRegression(), DpNaiveBayes(), DpForest(trees=1), DpForest(trees=4)]
 NAMES = ["logistic", "bayes", "tree", "forest"]
@@ -28,10 +33,18 @@ EXACT = 1e6  # epsilon at which noise is below what these tests look at
 def data(n: int) -> tuple[np.ndarray, np.ndarray]:
     """Two corners of a square and a class for each: float64 [n, 2] in -1..1, int64 [n]."""
     labels = np.arange(n) % 2
-    return (labels[:, None] - 0.5) * 1.4 + np.random.default_rng(0).uniform(-0.3, 0.3, (n, 2)), labels
+    return (labels[:, None] - 0.5) * 1.4 + np.random.default_rng(0).uniform(
+        -0.3, 0.3, (n, 2)
+    ), labels
 
 
-def fit(config: PrivateClassification, rows: np.ndarray, labels: np.ndarray, epsilon: float, classes: int = 2):  # type: ignore[no-untyped-def]
+def fit(
+    config: PrivateClassification,
+    rows: np.ndarray,
+    labels: np.ndarray,
+    epsilon: float,
+    classes: int = 2,
+):  # type: ignore[no-untyped-def]
     return fit_privately(config, rows, labels, num_classes=classes, epsilon=epsilon)
 
 
@@ -53,13 +66,18 @@ def test_logistic_regression_is_scikit_learns_on_unit_rows_without_noise() -> No
     unit = np.column_stack([rows, np.ones(400)]) / np.sqrt(3)
     oracle = LogisticRegression(C=0.5, fit_intercept=False, tol=1e-10).fit(unit, labels)
     np.testing.assert_allclose(model.models[0].coef_, oracle.coef_, atol=1e-3)
-    assert np.linalg.norm(model.prepare(np.array([[1.0, -1.0], [1.0, 1.0]])), axis=1).max() <= 1 + 1e-12
+    assert (
+        np.linalg.norm(model.prepare(np.array([[1.0, -1.0], [1.0, 1.0]])), axis=1).max()
+        <= 1 + 1e-12
+    )
 
 
 def test_naive_bayes_has_the_means_of_its_classes_without_noise() -> None:
     rows, labels = data(400)
     (model,) = fit(DpNaiveBayes(), rows, labels, EXACT).models
-    expected = [rows[labels == c].sum(axis=0) / 201 for c in (0, 1)]  # 200 and the public row at zero
+    expected = [
+        rows[labels == c].sum(axis=0) / 201 for c in (0, 1)
+    ]  # 200 and the public row at zero
     np.testing.assert_allclose(model.theta_, expected, atol=1e-3)
 
 
@@ -77,7 +95,9 @@ def test_a_forest_splits_the_records_and_votes(monkeypatch: pytest.MonkeyPatch) 
     forest = private_classifiers.require_diffprivlib().models.forest
     sizes, own = [], forest.DecisionTreeClassifier.fit
     monkeypatch.setattr(
-        forest.DecisionTreeClassifier, "fit", lambda self, x, y, *rest: sizes.append(len(x) - 2) or own(self, x, y, *rest)
+        forest.DecisionTreeClassifier,
+        "fit",
+        lambda self, x, y, *rest: sizes.append(len(x) - 2) or own(self, x, y, *rest),
     )
     rows, labels = data(400)
     model = fit(DpForest(trees=4), rows, labels, 3.0)
@@ -90,7 +110,9 @@ def test_a_forest_splits_the_records_and_votes(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("config", KINDS, ids=NAMES)
 @pytest.mark.parametrize("n", [0, 1, 7])
-def test_classes_are_the_declared_ones_whatever_the_records(config: PrivateClassification, n: int) -> None:
+def test_classes_are_the_declared_ones_whatever_the_records(
+    config: PrivateClassification, n: int
+) -> None:
     model = fit(config, np.full((n, 2), 0.5), np.ones(n, dtype=np.int64), 1.0, classes=3)
     assert all(list(part.classes_) == [0, 1, 2] for part in model.models)
     assert model.predict(np.zeros((4, 2))).shape == (4,)
@@ -116,9 +138,13 @@ def test_noise_is_the_operating_systems_and_splits_have_no_public_seed(
         np.random.seed(0)
         before = np.random.get_state()[1].tolist()
         (model, *_) = fit(config, rows, labels, 20.0).models
-        assert np.random.get_state()[1].tolist() == before  # what else draws from numpy is not disturbed
+        assert (
+            np.random.get_state()[1].tolist() == before
+        )  # what else draws from numpy is not disturbed
         found.append(
-            model.tree_.threshold if isinstance(config, DpForest) else getattr(model, "coef_", getattr(model, "theta_", 0))
+            model.tree_.threshold
+            if isinstance(config, DpForest)
+            else getattr(model, "coef_", getattr(model, "theta_", 0))
         )
     assert generators
     assert all(isinstance(generator, secrets.SystemRandom) for generator in generators)
@@ -126,7 +152,9 @@ def test_noise_is_the_operating_systems_and_splits_have_no_public_seed(
 
 
 @pytest.mark.parametrize("config", KINDS[1:3], ids=NAMES[1:3])
-def test_a_bound_read_from_the_records_is_an_error(config: PrivateClassification, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bound_read_from_the_records_is_an_error(
+    config: PrivateClassification, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(private_classifiers, "BOUNDS", None)
     with pytest.raises(LabelwallError, match="read bounds or classes from the records"):
         fit(config, *data(60), 1.0)
@@ -140,7 +168,9 @@ def test_naive_bayes_publishes_the_number_of_records() -> None:
 
 
 @pytest.mark.parametrize("missing", ["diffprivlib", "diffprivlib.models"])
-def test_without_the_extra_it_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_it_says_what_to_install(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, missing, None)  # type: ignore[arg-type]
     with pytest.raises(MissingData, match=r"labelwall\[compare\]"):
         fit(DpNaiveBayes(), *data(4), 1.0)
@@ -153,7 +183,8 @@ def test_the_library_is_the_one_that_was_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "wrong"), [(DpLogisticRegression, {"penalty": 0.0}), (DpForest, {"trees": 0}), (DpForest, {"depth": 13})]
+    ("kind", "wrong"),
+    [(DpLogisticRegression, {"penalty": 0.0}), (DpForest, {"trees": 0}), (DpForest, {"depth": 13})],
 )
 def test_bad_settings_are_refused(kind: type, wrong: dict) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):

@@ -11,16 +11,16 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from experiment.config import BudgetConfig, Config, RoundConfig
-from teacher.mechanisms import registry
-from teacher.privacy.audit import audit
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.noise import SystemEntropy
-from teacher.privacy.plan import Release
-from teacher.records import Records
-from teacher.teacher import Teacher
-from wall.messages import ExtractorSpec, Outcome, Queries
-from wall.sources import DataConfig
+from labelwall.experiment.config.config import BudgetConfig, Config, RoundConfig
+from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms import registry
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.datasets.sources import DataConfig
+from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide.md"
 
@@ -30,24 +30,40 @@ def coin() -> type:
     section = GUIDE.read_text().split("### One more mechanism", 1)[1].split("\n## ", 1)[0]
     found = re.search(r"^    @dataclass.*?(?=^\S)", section, re.MULTILINE | re.DOTALL)
     assert found
-    names = {"dataclass": dataclass, "asdict": asdict, "Literal": Literal, "Release": Release, "Outcome": Outcome}
+    names = {
+        "dataclass": dataclass,
+        "asdict": asdict,
+        "Literal": Literal,
+        "Release": Release,
+        "Outcome": Outcome,
+    }
     exec(compile(textwrap.dedent(found[0]), str(GUIDE), "exec", dont_inherit=True), names)
     made = names["Coin"]
     assert isinstance(made, type)
     return made
 
 
-def test_the_guides_mechanism_runs_from_configuration_to_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guides_mechanism_runs_from_configuration_to_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = coin()
     monkeypatch.setitem(registry.MECHANISMS, "coin", made)
     config = Config(DataConfig(), [RoundConfig(30)], BudgetConfig(0.1), made())  # type: ignore[arg-type]
-    ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=config.plan(), unsafe=False)
+    ledger = Ledger.create(
+        tmp_path / "ledger.sqlite", dataset="d", plan=config.plan(), unsafe=False
+    )
     rows = np.eye(4, dtype=np.float32)
-    teacher = Teacher(lambda: Records(rows, np.arange(4), np.arange(4)), ledger, tmp_path, 4, SystemEntropy())
+    teacher = Teacher(
+        lambda: Records(rows, np.arange(4), np.arange(4)), ledger, tmp_path, 4, SystemEntropy()
+    )
     teacher.use_extractor(ExtractorSpec("raw", (4,), 4))
-    answers = teacher.answer(Queries(np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)))
+    answers = teacher.answer(
+        Queries(np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32))
+    )
     assert set(answers.labels.tolist()) <= {0, 1, 2, 3}
-    assert len(set(answers.labels.tolist())) > 1  # 30 fair draws of four classes are all alike with probability 4^-29
+    assert (
+        len(set(answers.labels.tolist())) > 1
+    )  # 30 fair draws of four classes are all alike with probability 4^-29
     assert answers.receipt.charged == {"guess": 30}
     ledger.export(tmp_path / "export.sqlite")
     found = audit(tmp_path / "export.sqlite")

@@ -23,15 +23,15 @@ from socket import socket
 import numpy as np
 import torch
 
-from teacher.privacy.database import Place
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.noise import SystemEntropy
-from teacher.service.config import ServiceConfig
-from teacher.service.server import listen, server
+from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.server import listen, server
+from labelwall.wall.client import RemoteTeacher
+from labelwall.wall.messages import Queries
 from tests.postgres import audited, swept
 from tests.teacher.service import tiny
-from wall.client import RemoteTeacher
-from wall.messages import Queries
 
 ANALYSTS, BATCH = 4, 5
 CAP = 10**4
@@ -43,7 +43,9 @@ class Witness(SystemEntropy):
     def __init__(self, notes: Path) -> None:
         self._notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def discrete_gaussian(self, sigma: float, keys: Sequence[str], release: str, width: int) -> np.ndarray:
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
         os.write(self._notes, f"{release} {len(keys)}\n".encode())
         return super().discrete_gaussian(sigma, keys, release, width)
 
@@ -61,7 +63,14 @@ def forked(work: Callable[[], None]) -> int:
 
 
 def serve(folder: Path, bound: socket, place: Place) -> None:
-    made = tiny.make(folder, asked=CAP, answered=CAP, entropy=Witness(folder / "notes"), batch_size=8, place=place)
+    made = tiny.make(
+        folder,
+        asked=CAP,
+        answered=CAP,
+        entropy=Witness(folder / "notes"),
+        batch_size=8,
+        place=place,
+    )
     server(made.app, ServiceConfig()).run(sockets=[bound])
 
 
@@ -69,13 +78,19 @@ def analyse(folder: Path, url: str, tokens: list[str]) -> None:
     """Ask batches, every third of them one of before, until the folder holds `stop`; write every answer that came."""
 
     def analyst(number: int) -> None:
-        teacher, chance, known = RemoteTeacher(url, tokens[number % len(tokens)], patience=120.0), random.Random(number), 0
+        teacher, chance, known = (
+            RemoteTeacher(url, tokens[number % len(tokens)], patience=120.0),
+            random.Random(number),
+            0,
+        )
         teacher.use_extractor(tiny.SPEC)
         with (folder / f"told-{number}").open("w") as told:
             while not (folder / "stop").exists():
                 seed = chance.randrange(known) if known and chance.random() < 1 / 3 else known
                 known = max(known, seed + 1)
-                labels = teacher.answer(Queries(tiny.rows(BATCH, 1000 + seed))).labels.tolist()  # all analysts ask the same rows
+                labels = teacher.answer(
+                    Queries(tiny.rows(BATCH, 1000 + seed))
+                ).labels.tolist()  # all analysts ask the same rows
                 told.write(json.dumps([seed, labels]) + "\n")
 
     threads = [threading.Thread(target=analyst, args=(number,)) for number in range(ANALYSTS)]
@@ -91,7 +106,10 @@ def _size(path: Path) -> int:
 
 def examine(folder: Path, place: Place) -> dict[str, object]:
     """What was told, drawn and paid."""
-    state, told = Ledger(place).state, [json.loads(line) for file in folder.glob("told-*") for line in file.open()]
+    state, told = (
+        Ledger(place).state,
+        [json.loads(line) for file in folder.glob("told-*") for line in file.open()],
+    )
     drawn = {"screen": 0, "aggregate": 0}
     for line in (folder / "notes").read_text().splitlines():
         drawn[line.split()[0]] += int(line.split()[1])
@@ -99,14 +117,17 @@ def examine(folder: Path, place: Place) -> dict[str, object]:
     released = {name: sum(name in results for results in state.results.values()) for name in drawn}
     wrong = 0
     for seed, labels in told:
-        identities = Queries(tiny.rows(BATCH, 1000 + seed)).identities(tiny.SPEC.sha256(), tiny.MECHANISM.fields())
+        identities = Queries(tiny.rows(BATCH, 1000 + seed)).identities(
+            tiny.SPEC.sha256(), tiny.MECHANISM.fields()
+        )
         wrong += [tiny.MECHANISM.outcome(state.results[i])[1] for i in identities] != labels
     return {
         "told": len(told),
         "again": len(told) - len({seed for seed, _ in told}),
         "wrong": wrong,  # answers that are not the one stored answer of their query
         "paid": all(spent[name] >= drawn[name] >= released[name] for name in drawn),
-        "lost": sum(spent.values()) - sum(released.values()),  # charges whose answers died with a service
+        "lost": sum(spent.values())
+        - sum(released.values()),  # charges whose answers died with a service
         "problems": audited(place, folder).problems,
     }
 
@@ -122,7 +143,10 @@ def main(folder: Path, kills: int, server: str, seed: int) -> None:
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         analysts = forked(lambda: analyse(folder, url, tokens))
         for _ in range(kills):
-            service, target = forked(lambda: serve(folder, bound, place)), _size(notes) + chance.randrange(1, 200)
+            service, target = (
+                forked(lambda: serve(folder, bound, place)),
+                _size(notes) + chance.randrange(1, 200),
+            )
             while _size(notes) < target:  # up to some twenty draws
                 time.sleep(0.002)
                 assert os.waitpid(service, os.WNOHANG) == (0, 0)
@@ -138,4 +162,9 @@ def main(folder: Path, kills: int, server: str, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), "".join(sys.argv[3:4]), int("".join(sys.argv[4:5]) or 0))
+    main(
+        Path(sys.argv[1]),
+        int(sys.argv[2]),
+        "".join(sys.argv[3:4]),
+        int("".join(sys.argv[4:5]) or 0),
+    )

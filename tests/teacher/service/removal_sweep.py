@@ -21,17 +21,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from teacher import analysts, embeddings, updates
-from teacher.embeddings import row_digests
-from teacher.privacy.database import Place
-from teacher.records import Records
-from teacher.teacher import Teacher
+from labelwall.teacher import analysts
+from labelwall.teacher.features import cache as embeddings
+from labelwall.teacher.features.cache import row_digests
+from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.records import record_updates as updates
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.adversary import EACH
 from tests.postgres import swept
 from tests.teacher.service import tiny
-from wall.adversary import EACH
 
 NAMES, LATE = ("ann", "bob"), "cat"
-STEPS = ((updates, "remove"), (Teacher, "hold"), (embeddings, "_forget"), (embeddings, "_save"), (analysts, "_forget"))
+STEPS = (
+    (updates, "remove"),
+    (Teacher, "hold"),
+    (embeddings, "_forget"),
+    (embeddings, "_save"),
+    (analysts, "_forget"),
+)
 
 
 def forked(work: Callable[[], int]) -> int:
@@ -87,7 +95,9 @@ def examine(folder: Path, place: Place, identity: int) -> int:
     Caches are looked at before any analyst asks again.
     """
     made = tiny.make(folder, adversary=EACH, place=place)
-    whole = Records(tiny.rows(tiny.RECORDS, 0), np.arange(tiny.RECORDS) % tiny.CLASSES, np.arange(tiny.RECORDS))
+    whole = Records(
+        tiny.rows(tiny.RECORDS, 0), np.arange(tiny.RECORDS) % tiny.CLASSES, np.arange(tiny.RECORDS)
+    )
     digest = row_digests(whole)[identity]
     cached = []
     for path in folder.rglob("embeddings-*"):

@@ -12,19 +12,19 @@ import httpx
 import numpy as np
 import pytest
 
-from teacher.mechanisms.ind_knn import IndKnn
-from teacher.privacy.accountant import certified_epsilon
-from teacher.privacy.audit import audit
-from teacher.privacy.conversion import round_up
-from teacher.privacy.database import Place
-from teacher.service import models
-from teacher.service.turns import Turns
+from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.service import models
+from labelwall.teacher.service.fair_lock import Turns
+from labelwall.wall.adversary import EACH, POOLED, alone
+from labelwall.wall.errors import LedgerMismatch, Refused
+from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
+from labelwall.wall.wire import SAFETENSORS, encode
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, call, client, rows, served
-from wall.adversary import EACH, POOLED, alone
-from wall.errors import LedgerMismatch, Refused
-from wall.messages import ExtractorSpec, Outcome, Queries
-from wall.wire import SAFETENSORS, encode
 
 OTHER = replace(SPEC, scale=2.0)
 
@@ -43,7 +43,11 @@ def test_the_same_queries_are_charged_and_drawn_for_each(tmp_path: Path, place: 
     """By true noise. Votes run to 9: at sigma 75 a query passes the threshold of 2 with a probability between 0.48 and 0.54, and
     at sigma 25 no class wins above 0.5, so that two independent replies agree below 0.42, and all 60 of them below 1e-22."""
     made = tiny.make(tmp_path, adversary=EACH, place=place)
-    with served(made) as url, client(url, made.tokens["ann"]) as ann, client(url, made.tokens["bob"]) as bob:
+    with (
+        served(made) as url,
+        client(url, made.tokens["ann"]) as ann,
+        client(url, made.tokens["bob"]) as bob,
+    ):
         mine, other = ann.answer(Queries(rows(60, 1))), bob.answer(Queries(rows(60, 1)))
         again = ann.answer(Queries(rows(60, 1)[::-1]))
         copies = [tmp_path / "ann.sqlite", tmp_path / "bob.sqlite"]
@@ -51,13 +55,19 @@ def test_the_same_queries_are_charged_and_drawn_for_each(tmp_path: Path, place: 
         bob.export(copies[1])
         budgets = [ann.budget(), bob.budget()]
     for answers in (mine, other):
-        assert (answers.receipt.asked, answers.receipt.served, answers.receipt.charged["screen"]) == (60, 0, 60)
+        assert (
+            answers.receipt.asked,
+            answers.receipt.served,
+            answers.receipt.charged["screen"],
+        ) == (60, 0, 60)
         assert answers.receipt.left["screen"] == 940
     assert mine.labels.tolist() != other.labels.tolist()
     assert again.labels.tolist() == mine.labels.tolist()[::-1]
     assert again.receipt.served == 60
     findings = [audit(path) for path in copies]
-    for name, answers, finding, budget in zip(("ann", "bob"), (mine, other), findings, budgets, strict=True):
+    for name, answers, finding, budget in zip(
+        ("ann", "bob"), (mine, other), findings, budgets, strict=True
+    ):
         assert (finding.problems, finding.charged["0/screen"]) == ([], 60)
         assert alone(name) == finding.adversary == answers.receipt.adversary == budget["adversary"]
         assert budget["dataset"] == finding.dataset
@@ -65,15 +75,30 @@ def test_the_same_queries_are_charged_and_drawn_for_each(tmp_path: Path, place: 
     assert findings[0].dataset != findings[1].dataset
 
 
-def test_nothing_that_one_has_asked_or_sent_is_there_for_another(shared: tuple[tiny.Made, str]) -> None:
+def test_nothing_that_one_has_asked_or_sent_is_there_for_another(
+    shared: tuple[tiny.Made, str],
+) -> None:
     """Stored answers, budget, receipts, ledger, jobs and extractors: bob's replies are those of a service without ann."""
     made, url = shared
     headers = {"authorization": f"Bearer {made.tokens['bob']}", "content-type": SAFETENSORS}
     body, parameters = encode({"inputs": rows(5, 1)}), {"extractor": SPEC.sha256()}
-    reply = httpx.post(f"{url}/v1/labels", content=body, headers=headers, params=parameters, trust_env=False, timeout=60)
-    assert (reply.status_code, reply.json()["code"]) == (409, "unknown_extractor")  # though ann has sent it
+    reply = httpx.post(
+        f"{url}/v1/labels",
+        content=body,
+        headers=headers,
+        params=parameters,
+        trust_env=False,
+        timeout=60,
+    )
+    assert (reply.status_code, reply.json()["code"]) == (
+        409,
+        "unknown_extractor",
+    )  # though ann has sent it
     budget = call(url, made.tokens["bob"]).json()
-    assert [(release["spent"], release["left"]) for release in budget["releases"]] == [(0, 1000), (0, 1000)]
+    assert [(release["spent"], release["left"]) for release in budget["releases"]] == [
+        (0, 1000),
+        (0, 1000),
+    ]
     assert (budget["ledger_position"], budget["charged"]) == (0, 0)
     assert call(url, made.tokens["bob"], path="receipts").json() == []
     done = next(iter(made.service.analysts.of("ann").desk._jobs))[1]  # type: ignore[union-attr]
@@ -82,31 +107,43 @@ def test_nothing_that_one_has_asked_or_sent_is_there_for_another(shared: tuple[t
 
 
 @pytest.mark.parametrize("path", ["budget", "receipts", "ledger"])
-def test_whose_ledger_it_is_may_be_asked_by_a_custodian_alone(shared: tuple[tiny.Made, str], path: str) -> None:
+def test_whose_ledger_it_is_may_be_asked_by_a_custodian_alone(
+    shared: tuple[tiny.Made, str], path: str
+) -> None:
     made, url = shared
     for name in ("ann", "bob"):
-        assert call(url, made.tokens[name], path=f"{path}?analyst=ann").json()["code"] == "forbidden"
+        assert (
+            call(url, made.tokens[name], path=f"{path}?analyst=ann").json()["code"] == "forbidden"
+        )
     assert call(url, made.tokens["carol"], path=f"{path}?analyst=ann").status_code == 200
     assert call(url, made.tokens["carol"], path=f"{path}?analyst=nobody").status_code == 404
     assert call(url, made.tokens["carol"], path=f"{path}?analyst=../ann").status_code == 422
     assert "nobody" not in made.service.analysts.listed()  # type: ignore[union-attr]
 
 
-def test_the_custodian_sees_each_ledger_and_what_they_cost_together(shared: tuple[tiny.Made, str], tmp_path: Path) -> None:
+def test_the_custodian_sees_each_ledger_and_what_they_cost_together(
+    shared: tuple[tiny.Made, str], tmp_path: Path
+) -> None:
     made, url = shared
     call(url, made.tokens["bob"])  # who has a ledger from now on
-    found = models.Analysts.model_validate_json(call(url, made.tokens["carol"], path="analysts").content)
+    found = models.Analysts.model_validate_json(
+        call(url, made.tokens["carol"], path="analysts").content
+    )
     assert [(own.name, own.adversary, own.charged) for own in found.analysts] == [
         ("ann", alone("ann"), 60),
         ("bob", alone("bob"), 0),
     ]
     assert (found.analysts[0].releases[0].spent, found.analysts[0].releases[0].cap) == (60, 1000)
     assert found.adversary == EACH
-    assert found.pooled == {n: round_up(certified_epsilon(made.service.plan.pooled(n))) for n in (1, 2)}
+    assert found.pooled == {
+        n: round_up(certified_epsilon(made.service.plan.pooled(n))) for n in (1, 2)
+    }
     charges = call(url, made.tokens["carol"], path="receipts?analyst=ann").json()
     assert {entry["adversary"] for entry in charges} == {alone("ann")}
     for whose, against in (("", EACH), ("?analyst=ann", alone("ann"))):
-        (tmp_path / "copy.sqlite").write_bytes(call(url, made.tokens["carol"], path=f"ledger{whose}").content)
+        (tmp_path / "copy.sqlite").write_bytes(
+            call(url, made.tokens["carol"], path=f"ledger{whose}").content
+        )
         assert audit(tmp_path / "copy.sqlite").adversary == against
         assert audit(tmp_path / "copy.sqlite").problems == []
     text = call(url, made.tokens["carol"], path="metrics").text
@@ -117,7 +154,9 @@ def test_the_custodian_sees_each_ledger_and_what_they_cost_together(shared: tupl
 def test_without_budgets_of_their_own_all_are_one_adversary(tmp_path: Path) -> None:
     made = tiny.make(tmp_path)
     with served(made) as url, client(url, made.tokens["ann"]) as ann:
-        assert ann.answer(Queries(rows(3, 1))).receipt.adversary == POOLED == ann.budget()["adversary"]
+        assert (
+            ann.answer(Queries(rows(3, 1))).receipt.adversary == POOLED == ann.budget()["adversary"]
+        )
         found = call(url, made.tokens["carol"], path="analysts").json()
         assert (found["adversary"], found["analysts"], found["pooled"]) == (POOLED, [], {})
         assert call(url, made.tokens["carol"], path="budget?analyst=ann").status_code == 404
@@ -129,7 +168,14 @@ def test_pages_of_the_register_and_of_each_ledger(shared: tuple[tiny.Made, str])
 
     def page(path: str, name: str = "carol", method: str = "GET") -> httpx.Response:
         site = {"sec-fetch-site": "same-origin"}
-        return httpx.request(method, url + path, auth=("", made.tokens[name]), headers=site, trust_env=False, timeout=60)
+        return httpx.request(
+            method,
+            url + path,
+            auth=("", made.tokens[name]),
+            headers=site,
+            trust_env=False,
+            timeout=60,
+        )
 
     def text(reply: httpx.Response) -> str:
         return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", reply.text))
@@ -142,17 +188,25 @@ def test_pages_of_the_register_and_of_each_ledger(shared: tuple[tiny.Made, str])
     assert "screen slot 0 0 of 1,000" in text(whole)
     assert 'href="/?analyst=bob"' in whole.text
     assert f"Certificates here hold against {alone('ann')} ." in text(own)
-    assert re.search(r"ann analyst 60 – \d{4}-\d\d-\d\d \d\d:\d\d UTC bob analyst 0 – – carol custodian 0 – –", text(whole))
+    assert re.search(
+        r"ann analyst 60 – \d{4}-\d\d-\d\d \d\d:\d\d UTC bob analyst 0 – – carol custodian 0 – –",
+        text(whole),
+    )
     assert "PRIVATE" in text(whole)  # how many records came and went, which is no analyst's
     assert "60 of 1,000" in text(own)
     audited = page("/audit?analyst=ann", method="POST")
     assert f"against {alone('ann')}" in text(audited).partition("recomputed")[0]
-    assert page("/export?analyst=ann", method="POST").content == call(url, made.tokens["ann"], path="ledger").content
+    assert (
+        page("/export?analyst=ann", method="POST").content
+        == call(url, made.tokens["ann"], path="ledger").content
+    )
     assert page("/?analyst=nobody").status_code == 404
     assert page("/?analyst=ann", "ann").status_code == 401
 
 
-def test_caps_are_each_ones_own_and_a_new_key_of_the_same_name_has_the_same_ledger(tmp_path: Path) -> None:
+def test_caps_are_each_ones_own_and_a_new_key_of_the_same_name_has_the_same_ledger(
+    tmp_path: Path,
+) -> None:
     made = tiny.make(tmp_path, asked=20, answered=20, adversary=EACH)
     with served(made) as url:
         with client(url, made.tokens["ann"]) as ann, client(url, made.tokens["bob"]) as bob:
@@ -223,7 +277,9 @@ def test_a_teacher_that_can_not_take_the_records_in_answers_nothing_until_it_has
         assert made.service.analysts is not None
         teacher = made.service.analysts.of("ann").teacher
         with monkeypatch.context() as patched:
-            patched.setattr(teacher, "_embed", lambda *_: (_ for _ in ()).throw(MemoryError("of record 5")))
+            patched.setattr(
+                teacher, "_embed", lambda *_: (_ for _ in ()).throw(MemoryError("of record 5"))
+            )
             with pytest.raises(Exception, match="could not complete"):
                 carol.remove(np.array([5]))
         assert teacher._spec is None
@@ -238,9 +294,17 @@ def test_a_teacher_that_can_not_take_the_records_in_answers_nothing_until_it_has
 def test_extractors_of_one_are_not_counted_against_another(tmp_path: Path) -> None:
     """Each has a queue and rooms of the own: what is busy for ann says nothing of bob. Both change extractors as they like."""
     made = tiny.make(tmp_path, adversary=EACH)
-    with served(made) as url, client(url, made.tokens["ann"]) as ann, client(url, made.tokens["bob"], spec=OTHER) as bob:
+    with (
+        served(made) as url,
+        client(url, made.tokens["ann"]) as ann,
+        client(url, made.tokens["bob"], spec=OTHER) as bob,
+    ):
         for seed in range(3):
-            assert len(ann.answer(Queries(rows(4, seed))).labels) == len(bob.answer(Queries(rows(4, seed))).labels) == 4
+            assert (
+                len(ann.answer(Queries(rows(4, seed))).labels)
+                == len(bob.answer(Queries(rows(4, seed))).labels)
+                == 4
+            )
         assert made.service.analysts is not None
         mine, other = (made.service.analysts.of(name) for name in ("ann", "bob"))
         assert (set(mine.extractors), set(other.extractors)) == ({SPEC.sha256()}, {OTHER.sha256()})
@@ -258,14 +322,20 @@ def test_a_ledger_that_is_gone_answers_nothing(tmp_path: Path) -> None:
     again = tiny.make(tmp_path, adversary=EACH)
     with served(again) as url:
         assert call(url, again.tokens["ann"]).json()["code"] == "ledger_refused"
-        with client(url, again.tokens["ann"], spec=None, patience=0) as ann, pytest.raises(LedgerMismatch):
+        with (
+            client(url, again.tokens["ann"], spec=None, patience=0) as ann,
+            pytest.raises(LedgerMismatch),
+        ):
             ann.use_extractor(SPEC)
         assert call(url, again.tokens["bob"]).status_code == 200
 
 
 def test_an_extractor_has_to_fit_for_everybody(shared: tuple[tiny.Made, str]) -> None:
     made, url = shared
-    with client(url, made.tokens["bob"], spec=None) as bob, pytest.raises(Refused, match="backbone"):
+    with (
+        client(url, made.tokens["bob"], spec=None) as bob,
+        pytest.raises(Refused, match="backbone"),
+    ):
         bob.use_extractor(ExtractorSpec("timm/resnet18", (DIMENSIONS,), CLASSES))
 
 

@@ -8,20 +8,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from teacher.privacy.database import Place
-from teacher.privacy.ledger import Ledger
-from teacher.service.calls import Call, Calls
-from teacher.service.config import ServiceConfig
-from tests.teacher.privacy.test_ledger import plan
+from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.usage import Call, Calls
+from labelwall.wall.errors import Refused
+from labelwall.wall.messages import Queries
+from tests.teacher.ledger.test_ledger import plan
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import call, client, rows, served
-from wall.errors import Refused
-from wall.messages import Queries
 
 
 def test_who_may_do_what(shared: tuple[tiny.Made, str]) -> None:
     made, url = shared
-    everyone, asks, keeps = {"ann": 200, "carol": 200}, {"ann": 0, "carol": 403}, {"ann": 403, "carol": 0}
+    everyone, asks, keeps = (
+        {"ann": 200, "carol": 200},
+        {"ann": 0, "carol": 403},
+        {"ann": 403, "carol": 0},
+    )
     rules = {
         ("GET", "budget"): everyone,
         ("GET", "receipts"): everyone,
@@ -36,16 +40,31 @@ def test_who_may_do_what(shared: tuple[tiny.Made, str]) -> None:
         ("POST", "records/removals"): keeps,
     }
     documented = {
-        (method.upper(), path.removeprefix("/v1/")) for path, entry in made.app.openapi()["paths"].items() for method in entry
+        (method.upper(), path.removeprefix("/v1/"))
+        for path, entry in made.app.openapi()["paths"].items()
+        for method in entry
     }
     named = {(method, path.partition("?")[0].replace("0" * 64, "{}")) for method, path in rules}
-    assert named | {("GET", "health")} == {(method, _blank(path)) for method, path in documented}  # no route without a rule
+    assert named | {("GET", "health")} == {
+        (method, _blank(path)) for method, path in documented
+    }  # no route without a rule
     for (method, path), expected in rules.items():
-        for token in (None, "x", "lw_1_2", "lw_" + "0" * 16 + "_" + "0" * 64, made.tokens["ann"][:-1], made.tokens["ann"][:20]):
+        for token in (
+            None,
+            "x",
+            "lw_1_2",
+            "lw_" + "0" * 16 + "_" + "0" * 64,
+            made.tokens["ann"][:-1],
+            made.tokens["ann"][:20],
+        ):
             assert call(url, token, method, path).status_code == 401, (method, path)
         for name, status in expected.items():
             found = call(url, made.tokens[name], method, path).status_code
-            assert found == status or (status == 0 and found not in (401, 403)), (method, path, name)
+            assert found == status or (status == 0 and found not in (401, 403)), (
+                method,
+                path,
+                name,
+            )
     assert call(url, None, path="health").json() == {"status": "ok", "version": "1"}
 
 
@@ -53,7 +72,9 @@ def _blank(path: str) -> str:
     return "/".join("{}" if part.startswith("{") else part for part in path.split("/"))
 
 
-def test_a_swapped_secret_an_expired_and_a_revoked_key_are_no_keys(shared: tuple[tiny.Made, str]) -> None:
+def test_a_swapped_secret_an_expired_and_a_revoked_key_are_no_keys(
+    shared: tuple[tiny.Made, str],
+) -> None:
     made, url = shared
     keys = made.service.guard._keys
     dora, emil = keys.add("dora", "analyst"), keys.add("emil", "analyst", expires="2020-01-01")
@@ -62,21 +83,40 @@ def test_a_swapped_secret_an_expired_and_a_revoked_key_are_no_keys(shared: tuple
     assert call(url, dora[:20] + made.tokens["ann"][20:]).status_code == 401
     keys.revoke("dora")
     assert call(url, dora).status_code == 401
-    assert len({call(url, token).text for token in (dora, emil, "x", dora[:20] + made.tokens["ann"][20:])}) == 1
+    assert (
+        len(
+            {
+                call(url, token).text
+                for token in (dora, emil, "x", dora[:20] + made.tokens["ann"][20:])
+            }
+        )
+        == 1
+    )
 
 
-def test_a_keys_cap_is_below_the_plans_and_a_refused_request_is_not_charged(tmp_path: Path, place: Place) -> None:
+def test_a_keys_cap_is_below_the_plans_and_a_refused_request_is_not_charged(
+    tmp_path: Path, place: Place
+) -> None:
     made = tiny.make(tmp_path, quota=30, place=place)
-    with served(made) as url, client(url, made.tokens["ann"]) as ann, client(url, made.tokens["bob"]) as bob:
+    with (
+        served(made) as url,
+        client(url, made.tokens["ann"]) as ann,
+        client(url, made.tokens["bob"]) as bob,
+    ):
         ann.answer(Queries(rows(25, 1)))
         before = Ledger(place).state.head
         with pytest.raises(Refused, match="more new queries") as refusal:
             ann.answer(Queries(rows(40, 2)))
         assert refusal.value.code == "quota_reached"
         assert Ledger(place).state.head == before
-        assert ann.answer(Queries(np.concatenate([rows(25, 1), rows(5, 3)]))).receipt.charged["screen"] == 5
+        assert (
+            ann.answer(Queries(np.concatenate([rows(25, 1), rows(5, 3)]))).receipt.charged["screen"]
+            == 5
+        )
         bob.answer(Queries(rows(40, 2)))
-        assert ann.answer(Queries(rows(40, 2))).receipt.served == 40  # known by now, so nothing is charged
+        assert (
+            ann.answer(Queries(rows(40, 2))).receipt.served == 40
+        )  # known by now, so nothing is charged
         assert ann.budget()["charged"] == ann.budget()["queries"] == 30
         assert [entry["caller"] for entry in ann.receipts()] == ["ann"] * len(ann.receipts())
     again = tiny.make(tmp_path, place=place)  # the cap survives a restart
@@ -89,19 +129,32 @@ def test_a_cap_is_kept_by_services_that_share_a_ledger(place: Place) -> None:
     ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
     one, other = Calls(ledger), Calls(Ledger(place))
     call = Call("ann", 0, 20, 0)
-    assert one.note([(call, 50), (replace(call, caller="bob"), None), (call, 50)]) == [True, True, True]
+    assert one.note([(call, 50), (replace(call, caller="bob"), None), (call, 50)]) == [
+        True,
+        True,
+        True,
+    ]
     assert other.charged["ann"] == 0
-    assert other.note([(call, 50), (replace(call, queries=10), 50), (replace(call, queries=0), 1), (call, 50)]) == [
+    assert other.note(
+        [(call, 50), (replace(call, queries=10), 50), (replace(call, queries=0), 1), (call, 50)]
+    ) == [
         False,
         True,
         True,
         False,
     ]
     assert other.charged["ann"] == 50
-    assert [(found.caller, found.queries) for found in one.listed()] == [("ann", 20), ("bob", 20), ("ann", 20), ("ann", 10)]
+    assert [(found.caller, found.queries) for found in one.listed()] == [
+        ("ann", 20),
+        ("bob", 20),
+        ("ann", 20),
+        ("ann", 10),
+    ]
 
 
-def test_a_caller_that_another_service_charged_meanwhile_is_refused(tmp_path: Path, place: Place) -> None:
+def test_a_caller_that_another_service_charged_meanwhile_is_refused(
+    tmp_path: Path, place: Place
+) -> None:
     made = tiny.make(tmp_path, quota=30, place=place)
     with served(made) as url, client(url, made.tokens["ann"]) as ann:
         Calls(Ledger(place)).note([(Call("ann", 0, 25, 0), None)])

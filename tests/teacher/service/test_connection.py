@@ -18,15 +18,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from teacher.privacy.audit import audit
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.noise import SystemEntropy
-from teacher.service import models
-from teacher.service.config import ServiceConfig
+from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.service import models
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.wall.errors import InvalidInput, Refused, TeacherFailed
+from labelwall.wall.messages import Answers, Queries
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import SPEC, call, client, rows, served
-from wall.errors import InvalidInput, Refused, TeacherFailed
-from wall.messages import Answers, Queries
 
 
 def test_what_leaves_is_documented(shared: tuple[tiny.Made, str]) -> None:
@@ -38,12 +38,17 @@ def test_what_leaves_is_documented(shared: tuple[tiny.Made, str]) -> None:
         models.Budget.model_validate(remote.budget(), strict=True)
         models.Charge.model_validate(remote.receipts()[-1], strict=True)
     body = rows(3, 6)
-    from wall.wire import SAFETENSORS, encode
+    from labelwall.wall.wire import SAFETENSORS, encode
 
     headers = {"authorization": f"Bearer {token}", "content-type": SAFETENSORS}
     parameters = {"extractor": SPEC.sha256(), "wait": 10}
     reply = httpx.post(
-        f"{url}/v1/labels", content=encode({"inputs": body}), headers=headers, params=parameters, trust_env=False, timeout=60
+        f"{url}/v1/labels",
+        content=encode({"inputs": body}),
+        headers=headers,
+        params=parameters,
+        trust_env=False,
+        timeout=60,
     )
     state = models.Job.model_validate(reply.json(), strict=True)
     assert state.status == "done"
@@ -52,7 +57,9 @@ def test_what_leaves_is_documented(shared: tuple[tiny.Made, str]) -> None:
     assert set(reply.headers) == {"date", "content-length", "content-type"}
     found = call(url, token, path=f"jobs/{state.job}")
     assert found.json() == reply.json()
-    assert call(url, made.tokens["bob"], path=f"jobs/{state.job}").status_code == 404  # another key's job is no job
+    assert (
+        call(url, made.tokens["bob"], path=f"jobs/{state.job}").status_code == 404
+    )  # another key's job is no job
     models.Problem.model_validate(call(url, token, path="nowhere").json(), strict=True)
 
 
@@ -61,7 +68,9 @@ class Broken(SystemEntropy):
         raise ValueError("record 17 is a secret")
 
 
-def test_a_failure_is_one_constant_and_is_not_tried_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_one_constant_and_is_not_tried_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """What was charged stays charged, so a client that tried again by itself would spend the budget."""
     made = tiny.make(tmp_path, entropy=Broken())
     with served(made) as url, client(url, made.tokens["ann"]) as remote:
@@ -82,9 +91,15 @@ def test_logs_and_metrics_hold_public_quantities(shared: tuple[tiny.Made, str]) 
         budget = remote.budget()
     text = call(url, made.tokens["carol"], path="metrics").text
     left = {(r["slot"], r["release"]): r["left"] for r in budget["releases"]}
-    assert f'labelwall_releases_left{{release="screen",slot="0"}} {float(left[0, "screen"])}' in text
+    assert (
+        f'labelwall_releases_left{{release="screen",slot="0"}} {float(left[0, "screen"])}' in text
+    )
     assert 'labelwall_requests_total{method="POST",route="/v1/labels",status="200"}' in text
-    names = {line.partition("{")[0].partition(" ")[0] for line in text.splitlines() if not line.startswith("#")}
+    names = {
+        line.partition("{")[0].partition(" ")[0]
+        for line in text.splitlines()
+        if not line.startswith("#")
+    }
     assert names <= {
         "labelwall_releases_spent",
         "labelwall_releases_left",
@@ -94,12 +109,23 @@ def test_logs_and_metrics_hold_public_quantities(shared: tuple[tiny.Made, str]) 
         "labelwall_requests_created",
     }
     lines = [line for line in made.lines if line["event"] == "request"]
-    assert {frozenset(line) for line in lines} == {frozenset({"event", "method", "route", "status", "caller"})}
+    assert {frozenset(line) for line in lines} == {
+        frozenset({"event", "method", "route", "status", "caller"})
+    }
     secret = made.tokens["ann"].rpartition("_")[2]
     assert secret not in str(made.lines)
 
 
-@pytest.mark.parametrize("url", ["http://example.org", "ftp://127.0.0.1", "https://", "https://u:p@example.org", "127.0.0.1:80"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.org",
+        "ftp://127.0.0.1",
+        "https://",
+        "https://u:p@example.org",
+        "127.0.0.1:80",
+    ],
+)
 def test_a_client_talks_to_https_or_to_this_machine(url: str) -> None:
     with pytest.raises(InvalidInput, match="teacher"):
         tiny.RemoteTeacher(url, "key")
@@ -118,13 +144,18 @@ def test_another_address_needs_tls() -> None:
         ServiceConfig(host="0.0.0.0")
 
 
-def test_tls_by_a_certificate_that_the_client_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_by_a_certificate_that_the_client_trusts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     certificate = self_signed(tmp_path)
     config = ServiceConfig(port=0, certfile=str(certificate), keyfile=str(tmp_path / "key.pem"))
     made = tiny.make(tmp_path / "service")
     with served(made, config) as url:
         assert url.startswith("https://")
-        with client(url, made.tokens["ann"], patience=0.1, spec=None) as stranger, pytest.raises(Refused, match="ConnectError"):
+        with (
+            client(url, made.tokens["ann"], patience=0.1, spec=None) as stranger,
+            pytest.raises(Refused, match="ConnectError"),
+        ):
             stranger.budget()
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         with client(url, made.tokens["ann"]) as remote:
@@ -133,12 +164,22 @@ def test_tls_by_a_certificate_that_the_client_trusts(tmp_path: Path, monkeypatch
 
 def self_signed(folder: Path) -> Path:
     """A certificate for 127.0.0.1, its key beside it."""
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now, place = datetime.now(UTC), x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
+    key, name = (
+        ec.generate_private_key(ec.SECP256R1()),
+        x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")]),
+    )
+    now, place = (
+        datetime.now(UTC),
+        x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+    )
+    builder = x509.CertificateBuilder(
+        name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1)
+    )
     certificate = builder.add_extension(place, critical=False).sign(key, hashes.SHA256())
     plain = serialization.NoEncryption(), serialization.PrivateFormat.PKCS8
-    (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, plain[1], plain[0]))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, plain[1], plain[0])
+    )
     (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     return folder / "cert.pem"
 
@@ -177,12 +218,17 @@ def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path
     assert audit(tmp_path / "ledger.sqlite").problems == []
 
 
-def test_bodies_that_arrive_slowly_fill_the_room_and_end(shared: tuple[tiny.Made, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_that_arrive_slowly_fill_the_room_and_end(
+    shared: tuple[tiny.Made, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is being read counts before it has come, so that no number of callers takes more memory than there is room for."""
     made, url = shared
-    monkeypatch.setattr("teacher.service.guard.SLOWEST", 2)
+    monkeypatch.setattr("labelwall.teacher.service.auth.SLOWEST", 2)
     monkeypatch.setattr(made.service.bodies, "_room", 1000)
-    go_on, headers = threading.Event(), {"authorization": f"Bearer {made.tokens['carol']}", "content-length": "900"}
+    go_on, headers = (
+        threading.Event(),
+        {"authorization": f"Bearer {made.tokens['carol']}", "content-length": "900"},
+    )
 
     def slowly() -> Iterator[bytes]:
         yield b"x"

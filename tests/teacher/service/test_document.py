@@ -9,13 +9,16 @@ import pytest
 import schemathesis
 from hypothesis import strategies as st
 
-from teacher.privacy.ledger import Ledger
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.wall.wire import NPY, SAFETENSORS, encode, encode_extractor
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import SPEC, rows, served
 from tests.wall.test_wire import BAD
-from wall.wire import NPY, SAFETENSORS, encode, encode_extractor
 
-BODIES = [body for body, _ in BAD.values()] + [encode({"inputs": rows(2, 1)}), encode_extractor(SPEC)]
+BODIES = [body for body, _ in BAD.values()] + [
+    encode({"inputs": rows(2, 1)}),
+    encode_extractor(SPEC),
+]
 for media in (SAFETENSORS, NPY):
     schemathesis.openapi.media_type(media, st.binary(max_size=200) | st.sampled_from(BODIES))
 
@@ -27,7 +30,10 @@ def test_generated_requests(tmp_path: Path, role: str) -> None:
     The cases are the same in every run.
     """
     made, seen = tiny.make(tmp_path), set()
-    headers, before = {"Authorization": f"Bearer {made.tokens[role]}"}, Ledger(tmp_path / "ledger.sqlite").state.head
+    headers, before = (
+        {"Authorization": f"Bearer {made.tokens[role]}"},
+        Ledger(tmp_path / "ledger.sqlite").state.head,
+    )
     with served(made) as url:
         for found in schemathesis.openapi.from_dict(made.app.openapi()).get_all_operations():
             seen |= tried(found.ok(), url, headers)
@@ -36,13 +42,21 @@ def test_generated_requests(tmp_path: Path, role: str) -> None:
     assert {status for _, status in seen} >= {200, 404, 422}
 
 
-def tried(operation: schemathesis.schemas.APIOperation, url: str, headers: dict[str, str]) -> set[tuple[str, int]]:
+def tried(
+    operation: schemathesis.schemas.APIOperation, url: str, headers: dict[str, str]
+) -> set[tuple[str, int]]:
     """(operation, status) of the replies to generated requests of one operation."""
     documented, seen = set(operation.definition.raw["responses"]), set()
 
     health = list(hypothesis.HealthCheck)
 
-    @hypothesis.settings(max_examples=15, derandomize=True, database=None, deadline=None, suppress_health_check=health)
+    @hypothesis.settings(
+        max_examples=15,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=health,
+    )
     @hypothesis.given(case=operation.as_strategy())
     def send(case: schemathesis.Case) -> None:
         reply = case.call(base_url=url, headers=headers)

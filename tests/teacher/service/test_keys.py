@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 
-import pipeline
-from teacher.service.guard import Rates
-from teacher.service.keys import KEYS, Keys, digest_of
-from wall.errors import InvalidInput, LedgerMismatch, Refused
+from labelwall import pipeline
+from labelwall.teacher.service.auth import Rates
+from labelwall.teacher.service.keys import KEYS, Keys, digest_of
+from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused
 
 
 def test_a_token_finds_its_key_and_nothing_else_does(tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     ann, carol = keys.add("ann", "analyst", queries=5), keys.add("carol", "custodian")
-    assert [(key.name, key.role, key.queries) for key in (keys.who(ann), keys.who(carol)) if key] == [
+    assert [
+        (key.name, key.role, key.queries) for key in (keys.who(ann), keys.who(carol)) if key
+    ] == [
         ("ann", "analyst", 5),
         ("carol", "custodian", None),
     ]
@@ -56,7 +58,9 @@ def test_another_process_changes_are_seen_at_once(tmp_path: Path) -> None:
     assert here.who(token) is None
 
 
-@pytest.mark.parametrize(("expires", "valid"), [("2020-01-01", False), ("2999-01-01T00:00:00+02:00", True), (None, True)])
+@pytest.mark.parametrize(
+    ("expires", "valid"), [("2020-01-01", False), ("2999-01-01T00:00:00+02:00", True), (None, True)]
+)
 def test_a_key_ends(tmp_path: Path, expires: str | None, valid: bool) -> None:
     keys = Keys(tmp_path)
     assert (keys.who(keys.add("ann", "analyst", expires=expires)) is not None) == valid
@@ -82,7 +86,9 @@ def test_a_key_ends_at_its_moment(tmp_path: Path) -> None:
         ("ann", "analyst", None, "soon"),
     ],
 )
-def test_settings_are_checked(tmp_path: Path, name: str, role: str, queries: int | None, expires: str | None) -> None:
+def test_settings_are_checked(
+    tmp_path: Path, name: str, role: str, queries: int | None, expires: str | None
+) -> None:
     with pytest.raises(InvalidInput):
         Keys(tmp_path).add(name, role, queries, expires)
     assert not (tmp_path / KEYS).exists()
@@ -97,7 +103,9 @@ def test_one_valid_key_a_name(tmp_path: Path) -> None:
         keys.revoke("bob")
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"format": 2, "keys": {}}', '{"format": 1, "keys": {"x": {"name": "ann"}}}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"format": 2, "keys": {}}', '{"format": 1, "keys": {"x": {"name": "ann"}}}']
+)
 def test_a_damaged_file_lets_nobody_in(tmp_path: Path, text: str) -> None:
     (tmp_path / KEYS).write_text(text)
     with pytest.raises(LedgerMismatch):
@@ -117,7 +125,9 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert Keys(tmp_path).who(token) is None
     assert pipeline.main(["keys", "add", *place]) == 2
     assert "name" in capsys.readouterr().err
-    assert [entry["revoked"] for entry in json.loads((tmp_path / KEYS).read_text())["keys"].values()] == [True]
+    assert [
+        entry["revoked"] for entry in json.loads((tmp_path / KEYS).read_text())["keys"].values()
+    ] == [True]
 
 
 def test_a_caller_gets_its_rate_and_no_more() -> None:

@@ -16,7 +16,12 @@ def test_kill_under_load(tmp_path: Path, socket: str) -> None:
     """Whatever the noise and the moments of the kills are, all of this has to hold; nothing here can miss by chance."""
     folder, kills = tmp_path / "service" / "kills", "3" if socket else "5"
     folder.mkdir(parents=True)
-    done = subprocess.run([sys.executable, SWEEP, folder, kills, socket], capture_output=True, text=True, env=environment())
+    done = subprocess.run(
+        [sys.executable, SWEEP, folder, kills, socket],
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["failed"] == 0, done.stderr  # every client got all its answers in the end

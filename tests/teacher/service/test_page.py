@@ -16,13 +16,13 @@ import pytest
 from PIL import Image
 from selenium.webdriver.common.by import By
 
-from teacher.privacy.audit import audit
-from teacher.privacy.noise import SystemEntropy
-from teacher.service.history import History
+from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.service.history import History
+from labelwall.wall.messages import Outcome, Queries
 from tests import browser
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import SPEC, client, rows, served
-from wall.messages import Outcome, Queries
 
 OTHER = replace(SPEC, scale=2.0)
 SITE = {"sec-fetch-site": "same-origin"}
@@ -32,7 +32,10 @@ class Shown:
     """A service after two rounds of two callers, and what they were told: outcomes by extractor, then charges by caller."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.outcomes = folder, {spec.sha256(): Counter[int]() for spec in (SPEC, OTHER)}
+        self.folder, self.outcomes = (
+            folder,
+            {spec.sha256(): Counter[int]() for spec in (SPEC, OTHER)},
+        )
         self.made = tiny.make(folder, asked=90, answered=30, quota=500)
 
     def work(self, url: str) -> None:
@@ -50,11 +53,20 @@ class Shown:
             carol.remove(np.array([3, 500]))
 
     def _ask(self, teacher: tiny.RemoteTeacher, spec: object, n: int, seed: int) -> None:
-        self.outcomes[spec.sha256()].update(teacher.answer(Queries(rows(n, seed))).outcomes.tolist())  # type: ignore[attr-defined]
+        self.outcomes[spec.sha256()].update(
+            teacher.answer(Queries(rows(n, seed))).outcomes.tolist()
+        )  # type: ignore[attr-defined]
 
-    def send(self, method: str = "GET", path: str = "/", name: str = "carol", **headers: str) -> httpx.Response:
+    def send(
+        self, method: str = "GET", path: str = "/", name: str = "carol", **headers: str
+    ) -> httpx.Response:
         return httpx.request(
-            method, f"{self.url}{path}", auth=("any", self.made.tokens[name]), headers=headers, trust_env=False, timeout=60
+            method,
+            f"{self.url}{path}",
+            auth=("any", self.made.tokens[name]),
+            headers=headers,
+            trust_env=False,
+            timeout=60,
         )
 
 
@@ -71,8 +83,15 @@ def test_the_page_is_for_a_custodian_in_a_browser(shown: Shown) -> None:
         for reply in (
             httpx.request(method, shown.url + path, headers=SITE, trust_env=False),
             shown.send(method, path, "ann", **SITE),
-            httpx.request(method, shown.url + path, headers=SITE, auth=("carol", "x"), trust_env=False),
-            httpx.request(method, shown.url + path, headers={**SITE, "authorization": "Basic ?"}, trust_env=False),
+            httpx.request(
+                method, shown.url + path, headers=SITE, auth=("carol", "x"), trust_env=False
+            ),
+            httpx.request(
+                method,
+                shown.url + path,
+                headers={**SITE, "authorization": "Basic ?"},
+                trust_env=False,
+            ),
             httpx.request(
                 method,
                 shown.url + path,
@@ -93,7 +112,11 @@ def test_what_a_browser_adds_by_itself_opens_no_other_route(shown: Shown) -> Non
         for method in entry:
             if path != "/v1/health":
                 assert (
-                    shown.send(method.upper(), path.replace("{job}", "0" * 64).replace("{sha256}", "0" * 64)).status_code == 401
+                    shown.send(
+                        method.upper(),
+                        path.replace("{job}", "0" * 64).replace("{sha256}", "0" * 64),
+                    ).status_code
+                    == 401
                 )
 
 
@@ -106,11 +129,20 @@ def test_a_button_works_from_the_page_alone(shown: Shown, site: str) -> None:
 
 def test_nothing_runs_and_nothing_is_fetched(shown: Shown) -> None:
     for reply in (shown.send(), shown.send("POST", "/audit", **SITE)):
-        policy = dict(part.split(" ", 1) for part in reply.headers["content-security-policy"].split("; "))
+        policy = dict(
+            part.split(" ", 1) for part in reply.headers["content-security-policy"].split("; ")
+        )
         assert policy.pop("style-src").startswith("'sha256-")
-        assert policy == {"default-src": "'none'", "form-action": "'self'", "base-uri": "'none'", "frame-ancestors": "'none'"}
+        assert policy == {
+            "default-src": "'none'",
+            "form-action": "'self'",
+            "base-uri": "'none'",
+            "frame-ancestors": "'none'",
+        }
         assert reply.headers["cache-control"] == "no-store"
-        assert not re.findall(r"<script|<link|<iframe|<img|\bsrc=|\bon\w+=|\bstyle=|https?:|url\(", reply.text)
+        assert not re.findall(
+            r"<script|<link|<iframe|<img|\bsrc=|\bon\w+=|\bstyle=|https?:|url\(", reply.text
+        )
 
 
 def test_the_figures_are_those_of_the_ledger_and_of_what_callers_were_told(shown: Shown) -> None:
@@ -121,18 +153,29 @@ def test_the_figures_are_those_of_the_ledger_and_of_what_callers_were_told(shown
     charged = sum((found.charged for found in history.rounds), Counter[tuple[int, str]]())
     assert {f"{slot}/{name}": count for (slot, name), count in charged.items()} == finding.charged
     assert {found.sha256: dict(found.outcomes) for found in history.rounds} == shown.outcomes
-    assert (history.points[0], history.points[-1][1]) == ((0, (0, 0)), tuple(finding.charged.values()))
-    assert all(earlier < later for (earlier, _), (later, _) in zip(history.points, history.points[1:], strict=False))
+    assert (history.points[0], history.points[-1][1]) == (
+        (0, (0, 0)),
+        tuple(finding.charged.values()),
+    )
+    assert all(
+        earlier < later
+        for (earlier, _), (later, _) in zip(history.points, history.points[1:], strict=False)
+    )
     calls = shown.made.service.desk.calls.listed()
     used = {(call.caller, history.round_after(call.position).sha256) for call in calls}  # type: ignore[union-attr]
     assert used == {("ann", SPEC.sha256()), ("bob", SPEC.sha256()), ("ann", OTHER.sha256())}
     told = sum(shown.outcomes.values(), Counter[int]())
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", shown.send().text))
     assert "90 of 90" in text
-    assert f"{told[Outcome.ANSWERED]} answered {told[Outcome.ABSTAINED]} abstained {told[Outcome.CAP_REACHED]} refused" in text
+    assert (
+        f"{told[Outcome.ANSWERED]} answered {told[Outcome.ABSTAINED]} abstained {told[Outcome.CAP_REACHED]} refused"
+        in text
+    )
     assert "added 2 ids removed 2 PRIVATE" in text
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
-    assert re.search(f"ann analyst 80 500 {when} bob analyst 10 – {when} carol custodian 0 – –", text)
+    assert re.search(
+        f"ann analyst 80 500 {when} bob analyst 10 – {when} carol custodian 0 – –", text
+    )
     assert re.search(f"{when} removed 2 {when} added 3", text)
     assert re.search(f"{when} the same by time {when}", text)
 
@@ -140,10 +183,14 @@ def test_the_figures_are_those_of_the_ledger_and_of_what_callers_were_told(shown
 def test_a_replay_in_small_steps_is_the_same(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = History(shown.made.service.ledger, shown.made.service.plan)
     whole.catch_up()
-    monkeypatch.setattr("teacher.service.history.AT_ONCE", 3)
+    monkeypatch.setattr("labelwall.teacher.service.history.AT_ONCE", 3)
     steps = History(shown.made.service.ledger, shown.made.service.plan)
     steps.catch_up()
-    assert (steps.rounds, steps.points, steps.position) == (whole.rounds, whole.points, whole.position)
+    assert (steps.rounds, steps.points, steps.position) == (
+        whole.rounds,
+        whole.points,
+        whole.position,
+    )
 
 
 def test_pages_that_are_made_at_once_are_the_same(shown: Shown) -> None:
@@ -158,7 +205,9 @@ def test_names_are_text_and_a_revoked_key_ends_at_once(tmp_path: Path) -> None:
     with served(made) as url:
         keys = made.service.guard._keys
         keeper = keys.add("dan", "custodian")
-        made.service.desk.calls.charged["<script>alert(1)</script>"] = 1  # keys have no such names; a table could
+        made.service.desk.calls.charged["<script>alert(1)</script>"] = (
+            1  # keys have no such names; a table could
+        )
         text = httpx.get(url, auth=("", keeper), trust_env=False).text
         assert "<script" not in text
         assert "&lt;script&gt;" in text
@@ -194,7 +243,9 @@ def test_in_a_browser_on_a_desk_and_on_a_phone(shown: Shown, tmp_path: Path) -> 
             with Image.open(tmp_path / f"{name}.png") as picture:
                 colours = picture.convert("RGB").getcolors(1 << 20)
                 assert colours is not None
-                assert {(31, 111, 235), (255, 255, 255)} <= {colour for _, colour in colours}  # styled: bars and cards
+                assert {(31, 111, 235), (255, 255, 255)} <= {
+                    colour for _, colour in colours
+                }  # styled: bars and cards
         opened.find_element(By.ID, "audit").click()
         assert opened.find_element(By.ID, "finding").text.startswith("Audit: consistent")
         opened.find_element(By.ID, "export").click()

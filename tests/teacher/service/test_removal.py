@@ -15,9 +15,15 @@ SWEEP = Path(__file__).with_name("removal_sweep.py")
 def test_a_removal_that_is_killed_between_two_analysts(tmp_path: Path, socket: str) -> None:
     folder = tmp_path / "service" / "removal"
     folder.mkdir(parents=True)
-    done = subprocess.run([sys.executable, SWEEP, folder, socket], capture_output=True, text=True, env=environment())
+    done = subprocess.run(
+        [sys.executable, SWEEP, folder, socket], capture_output=True, text=True, env=environment()
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["status"] == 0, done.stderr
-    assert found["steps"] >= 8  # the transaction, both teachers' turns, their caches and the third one's, the directory's mark
-    assert found["found"] == [0] + [1] * found["steps"]  # there before the transaction, gone after it, and again once done
+    assert (
+        found["steps"] >= 8
+    )  # the transaction, both teachers' turns, their caches and the third one's, the directory's mark
+    assert (
+        found["found"] == [0] + [1] * found["steps"]
+    )  # there before the transaction, gone after it, and again once done

@@ -11,22 +11,22 @@ import httpx
 import numpy as np
 import pytest
 
-from teacher import updates
-from teacher.mechanisms.ind_knn import IndKnn
-from teacher.mechanisms.radius import RadiusNeighbours
-from teacher.mechanisms.regression import PrivateKnnMedian
-from teacher.mechanisms.reverse_knn import ReverseKnn
-from teacher.privacy.database import Place
-from teacher.privacy.ledger import Ledger
-from teacher.privacy.unsafe import UnsafeTape
-from teacher.service.config import ServiceConfig
-from teacher.teacher import Teacher
+from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMedian
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.records import record_updates as updates
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.cells import Cells
+from labelwall.wall.errors import Refused
+from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt
 from tests.postgres import audited
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, client, rows, served
-from wall.cells import Cells
-from wall.errors import Refused
-from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt
 
 LEDGER = "ledger.sqlite"
 
@@ -42,12 +42,16 @@ SEVERAL = {
     "by query": tiny.MECHANISM,
     "prepaid": IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=0.5),
     "by batch": RadiusNeighbours(radius=0.3, epsilon=1.0),
-    "values": PrivateKnnMedian(k=9, sampling_probability=0.5, epsilon=1.0, cells=8, window=2, threshold=3, sigma_screen=5.0),
+    "values": PrivateKnnMedian(
+        k=9, sampling_probability=0.5, epsilon=1.0, cells=8, window=2, threshold=3, sigma_screen=5.0
+    ),
 }
 
 
 @pytest.mark.parametrize("mechanism", SEVERAL.values(), ids=SEVERAL)
-def test_labels_and_receipts_are_those_of_the_teacher_in_process(tmp_path: Path, mechanism: object) -> None:
+def test_labels_and_receipts_are_those_of_the_teacher_in_process(
+    tmp_path: Path, mechanism: object
+) -> None:
     """On a tape, to the last entry of the ledger; a repeated row in the request and a repeated request included."""
     asked = np.concatenate([rows(40, 1), rows(3, 1)])
     local = in_process(tmp_path / "local", mechanism)
@@ -62,13 +66,18 @@ def test_labels_and_receipts_are_those_of_the_teacher_in_process(tmp_path: Path,
         np.testing.assert_array_equal(mine.outcomes, other.outcomes)
     assert [_placed(answers) for answers in here[:2]] == [_placed(answers) for answers in there[:2]]
     assert there[2].receipt == there[0].receipt  # a repeated request finds its finished job
-    assert Ledger(tmp_path / "local" / LEDGER).state.results == Ledger(tmp_path / "copy.sqlite").state.results
+    assert (
+        Ledger(tmp_path / "local" / LEDGER).state.results
+        == Ledger(tmp_path / "copy.sqlite").state.results
+    )
     if isinstance(mechanism, PrivateKnnMedian):
         assert len(set(here[0].labels.tolist())) > 2  # middles of cells, and -1
         return
     assert set(here[0].labels.tolist()) >= {0, 1, 2}
     if isinstance(mechanism, RadiusNeighbours):
-        assert there[0].receipt.charged == {"batch": 1}  # 40 queries in one batch, though the teacher's are of 16
+        assert there[0].receipt.charged == {
+            "batch": 1
+        }  # 40 queries in one batch, though the teacher's are of 16
 
 
 def _placed(answers: Answers) -> Receipt:
@@ -81,14 +90,21 @@ def test_counts_are_those_of_the_teacher_in_process(tmp_path: Path) -> None:
     centers = np.random.default_rng(3).integers(-20, 20, (5, DIMENSIONS)).astype(np.int8)
     local = in_process(tmp_path / "local", mechanism).count(Cells(centers))
     made = tiny.make(tmp_path / "service", entropy=UnsafeTape(1), mechanism=mechanism)
-    with served(made) as url, client(url, made.tokens["ann"]) as remote, client(url, made.tokens["bob"]) as other:
+    with (
+        served(made) as url,
+        client(url, made.tokens["ann"]) as remote,
+        client(url, made.tokens["bob"]) as other,
+    ):
         found, again = remote.count(Cells(centers)), other.count(Cells(centers))
         with pytest.raises(Refused, match="of a mechanism that answers queries"):
             remote.answer(Queries(rows(1, 1)))
     assert local.counts is not None
     assert np.array_equal(local.counts, found.counts)  # type: ignore[arg-type]
     assert np.array_equal(local.counts, again.counts)  # type: ignore[arg-type]
-    assert (found.receipt.charged, again.receipt.charged) == (local.receipt.charged, {"histogram": 0})
+    assert (found.receipt.charged, again.receipt.charged) == (
+        local.receipt.charged,
+        {"histogram": 0},
+    )
     assert (found.receipt.served, again.receipt.served) == (0, 1)
 
 
@@ -99,7 +115,10 @@ def test_a_restarted_service_serves_what_it_answered(tmp_path: Path, place: Plac
         first = remote.answer(Queries(rows(20, 1)))
         port = int(url.rpartition(":")[2])
     again = tiny.make(tmp_path, place=place)
-    with served(again, ServiceConfig(port=port)) as url, client(url, again.tokens["ann"], spec=None) as remote:
+    with (
+        served(again, ServiceConfig(port=port)) as url,
+        client(url, again.tokens["ann"], spec=None) as remote,
+    ):
         remote._spec = SPEC  # as a client that was there before
         second = remote.answer(Queries(rows(20, 1)))
     np.testing.assert_array_equal(first.labels, second.labels)
@@ -112,18 +131,26 @@ def test_concurrent_callers_share_batches_and_never_overspend(tmp_path: Path, pl
     made = tiny.make(tmp_path, asked=200, answered=50, place=place)
     gathered: list[int] = []
     together = made.service.teacher.answer_together
-    made.service.teacher.answer_together = lambda calls: gathered.append(len(calls)) or together(calls)  # type: ignore[method-assign]
+    made.service.teacher.answer_together = lambda calls: (
+        gathered.append(len(calls)) or together(calls)
+    )  # type: ignore[method-assign]
     barrier = threading.Barrier(8)
 
     def analyst(number: int, url: str) -> tuple[dict[bytes, int], int, int]:
         with client(url, made.tokens["ann" if number % 2 else "bob"]) as remote:
-            own = [*rows(40, 10 + number).reshape(-1, 8, DIMENSIONS), *rows(20, 9).reshape(-1, 5, DIMENSIONS)]
+            own = [
+                *rows(40, 10 + number).reshape(-1, 8, DIMENSIONS),
+                *rows(20, 9).reshape(-1, 5, DIMENSIONS),
+            ]
             barrier.wait()
             told, charged = {}, np.zeros(2, dtype=int)
             for batch in own:
                 answers = remote.answer(Queries(batch))
                 charged += [answers.receipt.charged["screen"], answers.receipt.charged["aggregate"]]
-                told |= {row.tobytes(): label for row, label in zip(batch, answers.labels.tolist(), strict=True)}
+                told |= {
+                    row.tobytes(): label
+                    for row, label in zip(batch, answers.labels.tolist(), strict=True)
+                }
         return told, int(charged[0]), int(charged[1])
 
     with served(made) as url, ThreadPoolExecutor(8) as pool:
@@ -153,7 +180,7 @@ def test_past_the_plans_cap_queries_are_refused_one_by_one(tmp_path: Path) -> No
 def test_records_come_and_go(tmp_path: Path, place: Place) -> None:
     made = tiny.make(tmp_path, place=place)
     new, labels, ids = rows(4, 50), np.array([0, 1, 2, 0]), np.array([500, 501, 502, -3])
-    held = lambda: made.service.teacher._opened().ids.tolist()  # noqa: E731
+    held = lambda: made.service.teacher._opened().ids.tolist()
     with served(made) as url, client(url, made.tokens["carol"], spec=None) as carol:
         carol.add(new, labels, ids)
         carol.add(new, labels, ids)  # a repeated request changes nothing
@@ -165,20 +192,27 @@ def test_records_come_and_go(tmp_path: Path, place: Place) -> None:
         assert set(held()) == ({*range(80), *ids.tolist()} - {500, 3})
         carol.add(new, labels, ids)  # once more after a removal is no repetition
         assert 500 in held()
-        assert httpx.get(url, auth=("", made.tokens["carol"]), trust_env=False).status_code == 200  # the page, on either ledger
+        assert (
+            httpx.get(url, auth=("", made.tokens["carol"]), trust_env=False).status_code == 200
+        )  # the page, on either ledger
     again = tiny.make(tmp_path, place=place)
-    assert again.service.ledger.in_custody(updates.counts) == (4, 2)  # 12345, too, will not be taken from the source
+    assert again.service.ledger.in_custody(updates.counts) == (
+        4,
+        2,
+    )  # 12345, too, will not be taken from the source
     assert set(again.service.teacher._opened().ids.tolist()) == ({*range(80), *ids.tolist()} - {3})
     again.custodian.close()
 
 
-def test_an_extractor_that_would_see_other_records_can_not_be_sent(shared: tuple[tiny.Made, str]) -> None:
+def test_an_extractor_that_would_see_other_records_can_not_be_sent(
+    shared: tuple[tiny.Made, str],
+) -> None:
     """A mode, a momentum or code has no field; a weight that is none of the network's is refused. See also the test of what
-    training mode would do, in tests/wall/test_backbones.py: there a row's features change with its company."""
+    training mode would do, in tests/wall/networks/test_architectures.py: there a row's features change with its company."""
     import safetensors.torch
     import torch
 
-    from wall import backbones
+    from labelwall.wall.networks import architectures as backbones
 
     made, url = shared
     state = backbones.build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES).state_dict()
@@ -193,7 +227,9 @@ def test_an_extractor_that_would_see_other_records_can_not_be_sent(shared: tuple
         ):
             weights = safetensors.torch.save({**state, **extra})
             with pytest.raises(Refused, match="exactly the tensors"):
-                remote.use_extractor(ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, weights, scale=50.0))
+                remote.use_extractor(
+                    ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, weights, scale=50.0)
+                )
         with pytest.raises(Refused, match=r"extractor\.backbone"):
             remote.use_extractor(ExtractorSpec("timm/resnet18", (DIMENSIONS,), CLASSES))
         with pytest.raises(Refused, match="num_classes"):

@@ -13,26 +13,28 @@ import httpx
 import numpy as np
 from fastapi import FastAPI
 
-from teacher.custodian import Custodian, open_custodian
-from teacher.mechanisms.private_knn import PrivateKnn
-from teacher.mechanisms.registry import AnyMechanism
-from teacher.privacy.database import Place
-from teacher.privacy.ledger_url import LedgerUrl
-from teacher.privacy.noise import SystemEntropy
-from teacher.privacy.plan import Plan, Slot
-from teacher.records import Records
-from teacher.service.config import ServiceConfig
-from teacher.service.keys import Keys
-from teacher.service.ledgers import Service
-from teacher.service.server import address, build_app, listen, server
-from wall.adversary import POOLED
-from wall.client import RemoteTeacher
-from wall.messages import ExtractorSpec
-from wall.sources import Task
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.custodian import Custodian, open_custodian
+from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger.url import LedgerUrl
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.registry import AnyMechanism
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.keys import Keys
+from labelwall.teacher.service.server import address, build_app, listen, server
+from labelwall.teacher.service.state import Service
+from labelwall.wall.adversary import POOLED
+from labelwall.wall.client import RemoteTeacher
+from labelwall.wall.datasets.sources import Task
+from labelwall.wall.messages import ExtractorSpec
 
 DIMENSIONS, CLASSES, RECORDS = 6, 3, 80
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
-MECHANISM = PrivateKnn(k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15)  # audited in no time
+MECHANISM = PrivateKnn(
+    k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15
+)  # audited in no time
 LEARNED = Task(CLASSES, tuple("abc"), (DIMENSIONS,))
 
 
@@ -66,7 +68,9 @@ def make(
     batch_size: int = 16,
     quota: int | None = None,
     place: Place | None = None,
-    records: Callable[[], Records] = lambda: Records(rows(RECORDS, 0), np.arange(RECORDS) % CLASSES, np.arange(RECORDS)),
+    records: Callable[[], Records] = lambda: Records(
+        rows(RECORDS, 0), np.arange(RECORDS) % CLASSES, np.arange(RECORDS)
+    ),
     adversary: str = POOLED,
 ) -> Made:
     """A service in ``folder``, which may be one of before. ``quota``: cap on ann's new queries; ``place``: of the ledger, a file
@@ -74,11 +78,21 @@ def make(
     entropy = entropy or SystemEntropy()
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
     ledger_url = place if isinstance(place, LedgerUrl) else None
-    custodian = open_custodian(folder, data={}, plan=plan, unsafe=entropy.unsafe, ledger_url=ledger_url, adversaries=[adversary])  # type: ignore[attr-defined]
+    custodian = open_custodian(
+        folder,
+        data={},
+        plan=plan,
+        unsafe=entropy.unsafe,
+        ledger_url=ledger_url,
+        adversaries=[adversary],
+    )  # type: ignore[attr-defined]
     keys = Keys(folder)
     roles = {"ann": "analyst", "bob": "analyst", "carol": "custodian"}
     if not keys.listed():
-        tokens = {name: keys.add(name, role, quota if name == "ann" else None) for name, role in roles.items()}
+        tokens = {
+            name: keys.add(name, role, quota if name == "ann" else None)
+            for name, role in roles.items()
+        }
         (folder / "tokens").write_text("\n".join(tokens.values()))  # of a test alone
     tokens = dict(zip(roles, (folder / "tokens").read_text().split(), strict=True))
     lines: list[dict] = []  # type: ignore[type-arg]
@@ -117,7 +131,9 @@ def served(made: Made, config: ServiceConfig | None = None) -> Iterator[str]:
 
 
 @contextmanager
-def client(url: str, token: str, patience: float = 20.0, spec: ExtractorSpec | None = SPEC) -> Iterator[RemoteTeacher]:
+def client(
+    url: str, token: str, patience: float = 20.0, spec: ExtractorSpec | None = SPEC
+) -> Iterator[RemoteTeacher]:
     """A client that has sent its extractor, unless that is None."""
     teacher = RemoteTeacher(url, token, patience=patience)
     try:
@@ -128,7 +144,11 @@ def client(url: str, token: str, patience: float = 20.0, spec: ExtractorSpec | N
         teacher.close()
 
 
-def call(url: str, token: str | None, method: str = "GET", path: str = "budget", **arguments: object) -> httpx.Response:
+def call(
+    url: str, token: str | None, method: str = "GET", path: str = "budget", **arguments: object
+) -> httpx.Response:
     """A plain request to a route under /v1."""
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
-    return httpx.request(method, f"{url}/v1/{path}", headers=headers, trust_env=False, timeout=60, **arguments)  # type: ignore[arg-type]
+    return httpx.request(
+        method, f"{url}/v1/{path}", headers=headers, trust_env=False, timeout=60, **arguments
+    )  # type: ignore[arg-type]

@@ -1,0 +1,212 @@
+"""Cells of a comparison that are no runs: privately trained baselines, and references without privacy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from labelwall.experiment.compare.config import CompareConfig
+from labelwall.experiment.config.config import BudgetConfig, Config, RoundConfig
+from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.metrics import errors
+from labelwall.experiment.run.rounds import channel_statistics
+from labelwall.experiment.run.whitening import starting_extractor
+from labelwall.student.data import Pool
+from labelwall.student.train import predict, predict_values, train
+from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.baselines.config import (
+    AnyBaseline,
+    LinearNoisySgd,
+    NoisySgd,
+    PrivateClassification,
+)
+from labelwall.teacher.baselines.noisy_sgd import train_privately
+from labelwall.teacher.baselines.private_classifiers import fit_privately
+from labelwall.teacher.features.cache import embed_records
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.records.sources import open_records
+from labelwall.wall.datasets.sources import PublicData, Task, describe, read_public
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.attributes import unpack
+from labelwall.wall.networks.architectures import preprocess
+
+UNIT = 63.0  # quantised features are integers in -63..63
+Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # private inputs, their labels, test inputs
+
+
+def baseline_result(
+    config: CompareConfig,
+    baseline: AnyBaseline,
+    epsilon: float,
+    seed: int,
+    directory: Path,
+    console: Console,
+) -> dict[str, Any]:
+    """A model trained privately on the records, judged on the public test split. ``directory``: the custodian's, for caches.
+
+    ``claim`` says whose epsilon it is: the ledger certifies none of them.
+    """
+    task, public = describe(config.data), read_public(config.data)
+    if isinstance(baseline, NoisySgd):
+        inputs, labels, tests = _pixels(config, task, public)
+    else:
+        inputs, labels, tests = _features(config, task, public, directory, console)
+    rows = inputs, labels, tests
+    if isinstance(baseline, NoisySgd | LinearNoisySgd):
+        tried = [
+            _descended(
+                config,
+                replace(baseline, learning_rate=rate),
+                epsilon,
+                seed,
+                console,
+                rows,
+                task.num_classes,
+            )
+            for rate in [baseline.learning_rate, *baseline.other_rates]
+        ]
+    else:
+        tried = [_classified(baseline, epsilon, rows, task.num_classes)]
+    results = [
+        {**found, "accuracy": float((predicted == public.test_labels).mean())}
+        for predicted, found in tried
+    ]
+    return {
+        **max(results, key=lambda result: result["accuracy"]),
+        "labels": None,
+        "label_accuracy": None,
+    }
+
+
+def _descended(
+    config: CompareConfig,
+    baseline: NoisySgd | LinearNoisySgd,
+    epsilon: float,
+    seed: int,
+    console: Console,
+    rows: Rows,
+    num_classes: int,
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """(classes of the test rows, what is reported) of NoisySGD."""
+    inputs, labels, tests = rows
+    model = train_privately(
+        baseline,
+        inputs,
+        labels,
+        num_classes=num_classes,
+        epsilon=epsilon,
+        delta=config.delta,
+        seed=seed,
+        progress=lambda done, total: console.progress("training privately", done, total),
+    )
+    found = {
+        "epsilon": round_up(model.epsilon),
+        "claim": model.claim,
+        "learning_rate": baseline.learning_rate,
+    }
+    return model.predict(tests), {
+        **found,
+        "epsilon_rdp": round_up(model.epsilon_rdp),
+        "noise_multiplier": model.noise_multiplier,
+    }
+
+
+def _classified(
+    baseline: PrivateClassification, epsilon: float, rows: Rows, num_classes: int
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """The same of a classifier by diffprivlib, which has no seed."""
+    inputs, labels, tests = (tensor.numpy() for tensor in rows)
+    model = fit_privately(
+        baseline, inputs.astype(np.float64), labels, num_classes=num_classes, epsilon=epsilon
+    )
+    return model.predict(tests.astype(np.float64)), {
+        "epsilon": round_up(model.epsilon),
+        "claim": model.claim,
+    }
+
+
+def reference_result(
+    config: CompareConfig, private: bool, seed: int, folder: Path
+) -> dict[str, Any]:
+    """The student without privacy: on all private labels (``private``), or on the public rows' true labels."""
+    task, public = describe(config.data), read_public(config.data)
+    if private:
+        records = open_records(config.data, task)
+        inputs = records.inputs
+        labels = unpack(records.labels, task.num_classes) if task.attributes else records.labels
+    elif public.labels is None:
+        raise InvalidInput(
+            "methods.reference", "non_private where the public rows have no labels", "true_labels"
+        )
+    else:
+        inputs, labels = public.inputs, public.labels
+    if task.scale is not None and not private:
+        labels = task.scale.labels(labels)
+    pool = Pool(
+        inputs, task.num_classes, *channel_statistics(public.inputs), task.attributes, task.scale
+    )
+    trained = train(config.student, pool, labels, run_dir=folder, seed=seed)
+    spec, count = (
+        pool.spec(config.student.backbone, trained.weights),
+        None if private else len(labels),
+    )
+    if task.scale is not None:
+        found = errors(predict_values(spec, public.test_inputs, task.scale), public.test_labels)
+        return {
+            "epsilon": None,
+            "labels": count,
+            "label_accuracy": None,
+            "accuracy": None,
+            "errors": found,
+        }
+    accuracy = float(
+        (predict(spec, public.test_inputs, task.attributes) == public.test_labels).mean()
+    )
+    return {"epsilon": None, "labels": count, "label_accuracy": 1.0, "accuracy": accuracy}
+
+
+def _pixels(config: CompareConfig, task: Task, public: PublicData) -> Rows:
+    """(private inputs, their labels, test inputs), standardised by statistics of the public rows."""
+    if len(task.input_shape) != 3:
+        raise InvalidInput("baseline.kind", "another baseline for feature vectors", "noisy_sgd")
+    mean, std = channel_statistics(public.inputs)
+    records = open_records(config.data, task)
+    inputs, tests = (preprocess(rows, mean, std) for rows in (records.inputs, public.test_inputs))
+    return inputs, torch.from_numpy(records.labels), tests
+
+
+def _features(
+    config: CompareConfig, task: Task, public: PublicData, directory: Path, console: Console
+) -> Rows:
+    """The same under the first round's features; the records' come from the cache that all cells share."""
+    budget, shared = BudgetConfig(1e6, config.delta), [RoundConfig(1)]
+    settings = Config(
+        config.data,
+        shared,
+        budget,
+        features=config.features,
+        weights=config.weights,
+        box=config.box,
+        whiten=config.whiten,
+    )
+    spec = starting_extractor(settings, task, public.inputs)
+    embedder = Embedder(
+        spec, probe=public.inputs[:64], batch_size=config.batch_size, workers=config.workers
+    )
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def progress(done: int, total: int) -> None:
+        console.progress("embedding private records (percent)", 100 * done // max(1, total), 100)
+
+    embedded = embed_records(directory, open_records(config.data, task), spec, embedder, progress)
+    tests, _ = embedder.embed(public.test_inputs)
+    return _unit(embedded.features), torch.from_numpy(embedded.labels), _unit(tests)
+
+
+def _unit(features: np.ndarray) -> torch.Tensor:
+    """float32 [n, d] with entries in -1..1."""
+    return torch.from_numpy(features.astype(np.float32) / np.float32(UNIT))

@@ -1,0 +1,189 @@
+"""What a comparison is: methods at points of privacy, on one split with one student. Loads without torch."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentError
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Literal
+
+import jsonargparse
+
+from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
+from labelwall.experiment.config.settings import BadSetting
+from labelwall.student.config import StudentConfig
+from labelwall.teacher.baselines.config import AnyBaseline
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.registry import AnyMechanism
+from labelwall.wall.datasets.sources import DataConfig
+from labelwall.wall.errors import InvalidInput
+
+Reference = Literal["non_private", "true_labels"]
+
+
+@dataclass(frozen=True)
+class PointConfig:
+    """One point of a method that answers queries: a budget and what spends it.
+
+    Args:
+        epsilon: cap on the certified epsilon (dimensionless).
+        mechanism: the private mechanism of all rounds that name none.
+        caps: caps of that mechanism, over all those rounds.
+        rounds: what happens, in order.
+        whiten: principal axes for this point, where they are not the comparison's (a count).
+    """
+
+    epsilon: float
+    rounds: list[RoundConfig]
+    mechanism: AnyMechanism = field(default_factory=PrivateKnn)
+    caps: CapsConfig = field(default_factory=CapsConfig)
+    whiten: int | None = None
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """One line of the plots: rounds of a mechanism, a privately trained model, or a reference without privacy.
+
+    Args:
+        name: how tables and plots call it.
+        points: budgets and mechanisms, for a method that labels public rows.
+        baseline: a model trained on the private side, by NoisySGD or as a classifier through diffprivlib, instead of points.
+        epsilons: budgets of the baseline (dimensionless).
+        reference: non_private (the student's network trained on all private labels) or true_labels (the student trained on the
+            public rows' true labels), instead of points.
+    """
+
+    name: str
+    points: list[PointConfig] = field(default_factory=list)
+    baseline: AnyBaseline | None = None
+    epsilons: list[float] = field(default_factory=list)
+    reference: Reference | None = None
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w .+-]{1,40}", self.name):
+            raise InvalidInput(
+                "methods.name", "1 to 40 letters, digits, spaces or any of . + - _", self.name
+            )
+        if [bool(self.points), self.baseline is not None, self.reference is not None].count(
+            True
+        ) != 1:
+            raise InvalidInput(
+                f"methods[{self.name}]",
+                "points, a baseline or a reference, one of them",
+                "none or several",
+            )
+        if bool(self.epsilons) != (self.baseline is not None):
+            raise InvalidInput(
+                f"methods[{self.name}].epsilons",
+                "a list for a baseline, and for nothing else",
+                self.epsilons,
+            )
+        if not all(epsilon > 0 for epsilon in self.epsilons):
+            raise InvalidInput(f"methods[{self.name}].epsilons", "positive", self.epsilons)
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """One comparison.
+
+    Args:
+        data: where private, public and test rows come from; the same for all methods.
+        methods: what is compared.
+        delta: failure probability of every budget.
+        seeds: public randomness of the repetitions; tables show medians and ranges over them.
+        student: the public-side network and its training, for all methods that have a student.
+        features: features of the first round, as in a run.
+        weights: safetensors file for "timm/NAME", as in a run (path).
+        box: domain of feature vectors, as in a run.
+        whiten: principal axes of the public rows, as in a run (a count).
+        threads: CPU threads of torch, a count.
+        workers: processes that compute HOG features, a count.
+        batch_size: queries charged, answered and recorded together, a count.
+    """
+
+    data: DataConfig
+    methods: list[MethodConfig]
+    delta: float = 1e-5
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
+    student: StudentConfig = field(default_factory=StudentConfig)
+    features: str = "auto"
+    weights: str | None = None
+    box: list[list[float]] = field(default_factory=list)
+    whiten: int = 0
+    threads: int = 2
+    workers: int = 2
+    batch_size: int = 256
+
+    def __post_init__(self) -> None:
+        names = [method.name for method in self.methods]
+        if not names or len(set(names)) != len(names):
+            raise InvalidInput("methods", "a list of methods with different names", names)
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise InvalidInput("seeds", "a list of different seeds", self.seeds)
+        for method in self.methods:
+            if method.baseline is not None and self.data.labels != "class":
+                rule = f"for rows of one class, not for data.labels: {self.data.labels}"
+                raise InvalidInput(f"methods[{method.name}].baseline", rule, method.baseline.kind)
+            for point in method.points:
+                self.run_config(point, self.seeds[0], "")  # every rule of a run's own settings
+
+    def run_config(self, point: PointConfig, seed: int, custodian_dir: str) -> Config:
+        """The experiment behind one point and seed, as `run` would have it."""
+        return Config(
+            data=self.data,
+            rounds=point.rounds,
+            budget=BudgetConfig(point.epsilon, self.delta),
+            mechanism=point.mechanism,
+            caps=point.caps,
+            features=self.features,
+            weights=self.weights,
+            box=self.box,
+            whiten=self.whiten if point.whiten is None else point.whiten,
+            student=self.student,
+            seed=seed,
+            custodian_dir=custodian_dir,
+            threads=self.threads,
+            workers=self.workers,
+            batch_size=self.batch_size,
+        )
+
+
+def compare_parser() -> jsonargparse.ArgumentParser:
+    """`--config FILE` and every field of CompareConfig."""
+    parser = jsonargparse.ArgumentParser(
+        prog="labelwall compare",
+        description="Run every method of a file on the same split, students and budgets; one table, comparison.json and plots. "
+        "The same command continues a comparison that was interrupted.",
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config", action="config", help="YAML file with the comparison; later options override it"
+    )
+    parser.add_class_arguments(CompareConfig)
+    parser.add_argument(
+        "--out", type=str, required=True, help="folder for the results; the same folder resumes"
+    )
+    return parser
+
+
+def parse_comparison(args: Sequence[str]) -> tuple[CompareConfig, str]:
+    """(settings, folder for the results). Raises BadSetting, or the InvalidInput of the field that breaks a rule."""
+    parser = compare_parser()
+    for position, arg in enumerate(args[:-1]):
+        if arg == "--config" and not Path(args[position + 1]).is_file():
+            raise BadSetting(
+                f"`--config` must be an existing YAML file. Found {args[position + 1]!r}."
+            )
+    try:
+        made = parser.instantiate(parser.parse_args(list(args)))
+    except (
+        ArgumentError,
+        ValueError,
+    ) as error:  # ValueError: a baseline that breaks a rule of its kind
+        raise BadSetting(" ".join(str(error).split())) from error
+    return CompareConfig(**{entry.name: made[entry.name] for entry in fields(CompareConfig)}), made[
+        "out"
+    ]

@@ -1,0 +1,279 @@
+"""What a run is: typed, validated, printable. Loads without torch, so that `--help` and `plan` answer at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from labelwall.student.config import StudentConfig
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger.url import LedgerUrl
+from labelwall.teacher.mechanisms.batch.base import BatchMechanism
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism, answers_with
+from labelwall.teacher.shards.config import ScaleConfig, require_sharded
+from labelwall.wall.datasets.sources import DataConfig, Task
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import ExtractorSpec
+
+DEVICES = ("cpu", "cuda")
+FEATURES, TIMM = ("auto", "hog", "raw", "efficientnet_lite0", "box"), "timm/"  # of the first round
+
+
+@dataclass(frozen=True)
+class BudgetConfig:
+    """The guarantee that the whole run may spend.
+
+    Args:
+        epsilon: cap on the certified epsilon (dimensionless, natural logarithm).
+        delta: failure probability; fix it without looking at the number of private rows.
+    """
+
+    epsilon: float = 1.0
+    delta: float = 1e-5
+
+
+@dataclass(frozen=True)
+class CapsConfig:
+    """How many releases the plan pays for at most, over all rounds that share them.
+
+    Args:
+        asked: queries screened; the rounds' total when null. For ind_knn: queries that its noise is planned for, no cap. For
+            reverse_knn a query is a round's histogram, for radius and batch_knn a round's batch.
+        answered: queries answered with a label after screening; the same as asked when null.
+    """
+
+    asked: int | None = None
+    answered: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("asked", "answered"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidInput(f"caps.{name}", "at least 1", value)
+
+
+@dataclass(frozen=True)
+class RoundConfig:
+    """One round: ask, train, send features back.
+
+    Args:
+        queries: public inputs asked in this round, a count; all of them when null, for reverse_knn, whose price does not
+            depend on it.
+        mechanism: this round's own mechanism; the run's when null.
+        caps: caps of the round's own mechanism.
+    """
+
+    queries: int | None = None
+    mechanism: AnyMechanism | None = None
+    caps: CapsConfig = field(default_factory=CapsConfig)
+
+    def __post_init__(self) -> None:
+        if self.queries is not None and self.queries < 1:
+            raise InvalidInput("rounds.queries", "at least 1", self.queries)
+        if self.mechanism is None and self.caps != CapsConfig():
+            raise InvalidInput(
+                "rounds.caps", "given together with the round's own mechanism", self.caps
+            )
+
+
+@dataclass(frozen=True)
+class Config:
+    """One experiment.
+
+    Args:
+        data: where private, public and test rows come from.
+        budget: (epsilon, delta) for the whole run.
+        mechanism: the private mechanism of all rounds that name none.
+        caps: caps of that mechanism, over all those rounds.
+        rounds: what happens, in order.
+        features: features of the first round: "hog" for images, "raw" for feature vectors, "auto" by the data,
+            "efficientnet_lite0" for images by ImageNet weights (extra "pretrained"), "timm/NAME" for images by a timm model
+            with its published weights, "box" for feature vectors in a declared box.
+        weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when null.
+        box: that domain, public (the vectors' units): [low, high] for each dimension, or one for all of them; needed by "box".
+        whiten: principal axes of the public rows that the first round's features are put on, each divided by its spread (a
+            count); 0: features as they are. Neighbours are better ones where few directions held most of the spread.
+        choice: which public rows are asked: typical ones (dense rows of every cluster of the round's features), or random.
+        student: the public-side network and its training.
+        seed: public randomness alone (which queries, network initialisation, batches); never the noise.
+        teacher: URL of the service that answers (`labelwall serve`); in this process when null. The API key is taken from the
+            environment variable LABELWALL_KEY.
+        custodian_dir: the private side's directory; RUN_DIR.custodian when null. One budget per directory.
+        ledger: where the data set's ledger lies: a file in custodian_dir when null, or a PostgreSQL server,
+            postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME, without a password (PGPASSWORD or ~/.pgpass).
+        anchor: a file away from the custodian's directory that remembers the ledger's newest entry; none when null.
+        threads: CPU threads of torch, a count.
+        workers: processes that compute HOG features, a count.
+        batch_size: queries charged, answered and recorded together, a count.
+        device: who computes networks, products and lists of the private rows, and networks of the public rows that may be
+            asked: cpu, or cuda, a GPU of this machine.
+        scale: where the private rows are held and searched.
+    """
+
+    data: DataConfig
+    rounds: list[RoundConfig]
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    mechanism: AnyMechanism = field(default_factory=PrivateKnn)
+    caps: CapsConfig = field(default_factory=CapsConfig)
+    features: str = "auto"
+    weights: str | None = None
+    box: list[list[float]] = field(default_factory=list)
+    whiten: int = 0
+    choice: Literal["typical", "random"] = "typical"
+    student: StudentConfig = field(default_factory=StudentConfig)
+    seed: int = 0
+    teacher: str | None = None
+    custodian_dir: str | None = None
+    ledger: str | None = None
+    anchor: str | None = None
+    threads: int = 2
+    workers: int = 2
+    batch_size: int = 256
+    device: Literal["cpu", "cuda"] = "cpu"
+    scale: ScaleConfig = field(default_factory=ScaleConfig)
+
+    def __post_init__(self) -> None:
+        if not self.rounds:
+            raise InvalidInput("rounds", "a list of at least one round", [])
+        for name in ("threads", "workers", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InvalidInput(name, "at least 1", getattr(self, name))
+        if self.device not in DEVICES:
+            raise InvalidInput("device", "cpu or cuda", self.device)
+        check_features(self.features, self.weights)
+        check_box(self.features, self.box)
+        check_whitening(self.features, self.whiten)
+        for number in range(1, len(self.rounds) + 1):
+            if (
+                self.rounds[number - 1].queries is None
+                and not self.mechanism_of(number).once_a_round
+            ):
+                raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
+            check_labels(self.data, self.mechanism_of(number))
+            if self.scale.shards:
+                require_sharded(self.mechanism_of(number))
+        self.ledger_url()
+        self.plan()  # the budget's own rules
+
+    def ledger_url(self) -> LedgerUrl | None:
+        """The address of a ledger that is no file."""
+        return None if self.ledger is None else LedgerUrl.parse(self.ledger)
+
+    def mechanism_of(self, number: int) -> AnyMechanism:
+        """The mechanism of round ``number``, counted from 1."""
+        return self.rounds[number - 1].mechanism or self.mechanism
+
+    def slots(self) -> list[int]:
+        """Which slot of the plan pays for each round: the shared mechanism's first, then one for each own mechanism."""
+        own = [r.mechanism is not None for r in self.rounds]
+        first_own = 0 if all(own) else 1
+        return [first_own + sum(own[:position]) if mine else 0 for position, mine in enumerate(own)]
+
+    def plan(self) -> Plan:
+        """The explicit list of releases with caps that the ledger fixes before the first of them."""
+        shared = [r for r in self.rounds if r.mechanism is None]
+        wanted = [(self.mechanism, self.caps, shared)] if shared else []
+        wanted += [(r.mechanism, r.caps, [r]) for r in self.rounds if r.mechanism is not None]
+        slots = [_slot(*entry, self.budget, alone=len(wanted) == 1) for entry in wanted]
+        return Plan(self.budget.epsilon, self.budget.delta, tuple(slots))
+
+
+def _slot(
+    mechanism: AnyMechanism,
+    caps: CapsConfig,
+    rounds: list[RoundConfig],
+    budget: BudgetConfig,
+    alone: bool,
+) -> Slot:
+    by_the_round = mechanism.once_a_round or isinstance(mechanism, BatchMechanism)
+    total = len(rounds) if by_the_round else sum(r.queries or 0 for r in rounds)
+    asked = total if caps.asked is None else caps.asked
+    answered = asked if caps.answered is None else caps.answered
+    if isinstance(mechanism, IndKnn) and caps.answered is not None:
+        raise InvalidInput(
+            "caps.answered", "left out with ind_knn, which answers every query", caps.answered
+        )
+    own = {"rho": mechanism.rho} if isinstance(mechanism, IndKnn) else {}
+    if isinstance(mechanism, BatchMechanism):
+        own = {"epsilon": mechanism.epsilon}
+    if None in own.values() and not alone:
+        rule = "given where a plan has several mechanisms: each spends a part of the budget"
+        raise InvalidInput(f"mechanism.{next(iter(own))}", rule, None)
+    planned = mechanism.planned(budget.epsilon, budget.delta, asked)
+    return Slot(planned.fields(), planned.releases(asked, min(asked, answered)))
+
+
+def check_labels(data: DataConfig, mechanism: AnyMechanism) -> None:
+    """Raises InvalidInput unless the mechanism answers with what rows have: a class, attributes, or a value."""
+    if answers_with(mechanism) != data.labels:
+        fitting = [
+            kind for kind, known in MECHANISMS.items() if answers_with(known()) == data.labels
+        ]
+        raise InvalidInput(
+            "mechanism.kind",
+            f"one of {', '.join(fitting)} for data.labels: {data.labels}",
+            mechanism.kind,
+        )
+
+
+def first_extractor(config: Config, task: Task) -> ExtractorSpec:
+    """The features of the first round. Raises InvalidInput where they do not fit the inputs, MissingData without weights."""
+    images = len(task.input_shape) == 3
+    features = config.features if config.features != "auto" else "hog" if images else "raw"
+    if (features in ("raw", "box")) == images:
+        rule = "hog, efficientnet_lite0 or timm/NAME for images, raw or box for feature vectors"
+        raise InvalidInput("features", rule, features)
+    if features == "box":
+        return box_extractor(config.box, task)
+    if features == "efficientnet_lite0":
+        from labelwall.wall.networks.pretrained import efficientnet_lite0  # torch
+
+        return efficientnet_lite0(task.input_shape, task.num_classes)
+    if features.startswith(TIMM):
+        from labelwall.wall.networks.pretrained import timm_model  # torch
+
+        weights = None if config.weights is None else Path(config.weights)
+        return timm_model(features.removeprefix(TIMM), weights, task.input_shape, task.num_classes)
+    return ExtractorSpec(features, task.input_shape, task.num_classes)
+
+
+def check_features(features: str, weights: str | None) -> None:
+    """Raises InvalidInput for an unknown name, and for weights without a network that takes them."""
+    if features not in FEATURES and not features.startswith(TIMM):
+        raise InvalidInput("features", f"one of {', '.join(FEATURES)}, {TIMM}NAME", features)
+    if weights is not None and not features.startswith(TIMM):
+        raise InvalidInput("weights", f"given with features: {TIMM}NAME alone", weights)
+
+
+def check_box(features: str, box: list[list[float]]) -> None:
+    """Raises InvalidInput unless a box is given for "box" alone, with finite sides of positive length."""
+    if (features == "box") != bool(box):
+        raise InvalidInput("box", "given with features: box, and with nothing else", box)
+    for side in box:
+        if len(side) != 2 or not (
+            math.isfinite(side[0]) and math.isfinite(side[1]) and side[0] < side[1]
+        ):
+            raise InvalidInput("box", "a list of [low, high] with low < high, finite", side)
+
+
+def check_whitening(features: str, whiten: int) -> None:
+    """Raises InvalidInput unless ``whiten`` is a count, and 0 for features whose scale is declared."""
+    if whiten < 0 or (whiten and features == "box"):
+        raise InvalidInput("whiten", "a count, and 0 with features: box", whiten)
+
+
+def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:
+    """Vectors of a declared domain, each side on its own scale. Raises InvalidInput where the sides are not the vectors'."""
+    (dimensions,) = task.input_shape
+    sides = box * dimensions if len(box) == 1 else box
+    if len(sides) != dimensions:
+        raise InvalidInput("box", f"one side, or {dimensions}", len(sides))
+    middle, half = (
+        tuple((low + high) / 2 for low, high in sides),
+        tuple((high - low) / 2 for low, high in sides),
+    )
+    return ExtractorSpec("box", task.input_shape, task.num_classes, mean=middle, std=half)

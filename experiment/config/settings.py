@@ -1,0 +1,171 @@
+"""From a YAML file and dotted overrides to a Config, through jsonargparse; one clear line for a mistake."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from argparse import ArgumentError
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import jsonargparse
+import yaml
+
+from labelwall.experiment.config.config import Config, RoundConfig
+from labelwall.teacher.mechanisms.registry import DEFAULT_KIND, MECHANISMS, mechanism_class
+from labelwall.wall.errors import LabelwallError
+
+UNKNOWN = (
+    r"Parser key \"(?P<group>[\w.]+)\":.*Option '(?P<name>[\w.]+)' is not accepted",
+    r"Group '(?P<group>[\w.]+)' does not accept option '(?P<name>[\w.]+)'",
+    r"(?P<group>)Option '(?P<name>[\w.]+)' is not accepted",
+    r"(?P<group>)unrecognized arguments: --(?P<name>[\w.]+)",
+)
+NO_MECHANISM = (
+    r"Does not validate against any of the Union subtypes .*Given value: (?P<value>\{.*\})$"
+)
+
+
+class BadSetting(LabelwallError):
+    """A configuration file or override that can not be understood."""
+
+
+def config_parser(
+    command: str, description: str, args: Sequence[str] = ()
+) -> jsonargparse.ArgumentParser:
+    """`--config FILE` and every field of Config as a dotted override, each explained with its unit by `--help`.
+
+    The settings under `mechanism` are those of the kind that ``args`` name, so that `--help` and errors speak of them alone.
+    """
+    kinds = (
+        f" Settings of another mechanism: --mechanism.kind ({', '.join(MECHANISMS)}) before --help."
+    )
+    parser = jsonargparse.ArgumentParser(
+        prog=f"labelwall {command}",
+        description=description + kinds,
+        exit_on_error=False,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config", action="config", help="YAML file with the experiment; later options override it"
+    )
+    parser.add_class_arguments(Config, skip={"mechanism"})
+    parser.add_class_arguments(mechanism_class(_kind(args)), "mechanism")
+    return parser
+
+
+def parse(
+    parser: jsonargparse.ArgumentParser, args: Sequence[str]
+) -> tuple[Config, jsonargparse.Namespace]:
+    """Config and the command's own options. Raises BadSetting, or the InvalidInput of the field that breaks a rule.
+
+    ``args``: the same that the parser was made for.
+    """
+    try:
+        made = parser.instantiate(parser.parse_args(_of_one_kind(args)))
+    except ArgumentError as error:
+        raise BadSetting(_one_line(str(error), parser)) from error
+    return Config(**{entry.name: made.pop(entry.name) for entry in fields(Config)}), made
+
+
+def load_config(path: Path) -> Config:
+    """The Config of a YAML file alone, such as a run folder's config.yaml."""
+    args = ["--config", str(path)]
+    return parse(config_parser("load", "", args), args)[0]
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved configuration, loadable again."""
+    return yaml.safe_dump(asdict(config), sort_keys=False)
+
+
+def _options(args: Sequence[str]) -> list[tuple[int, str, str]]:
+    """(position of the value's argument, option, value) of `--option value` and `--option=value`, in order."""
+    found = []
+    for position, arg in enumerate(args):
+        option, equals, value = arg.partition("=")
+        if equals:
+            found.append((position, option, value))
+        elif arg.startswith("--") and position + 1 < len(args):
+            found.append((position + 1, arg, args[position + 1]))
+    return found
+
+
+def _kind(args: Sequence[str]) -> object:
+    """The mechanism's kind by the last file or option that names one."""
+    kind: object = DEFAULT_KIND
+    for _, option, value in _options(args):
+        if option == "--mechanism.kind":
+            kind = value
+        elif option == "--config":
+            kind = _file_kind(_read(value)) or kind
+    return kind
+
+
+def _file_kind(content: object) -> object:
+    """The kind of a file's mechanism, None where it has none; without a name it is the default kind."""
+    section = content.get("mechanism") if isinstance(content, dict) else None
+    return section.get("kind", DEFAULT_KIND) if isinstance(section, dict) else None
+
+
+def _read(file: str) -> object:
+    if not Path(file).is_file():
+        raise BadSetting(f"`--config` must be an existing YAML file. Found {file!r}.")
+    try:
+        return yaml.safe_load(Path(file).read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadSetting(
+            f"`--config` must be a YAML file. Found {' '.join(str(error).split())}"
+        ) from error
+
+
+def _of_one_kind(args: Sequence[str]) -> list[str]:
+    """``args``, files that describe a mechanism of another kind than the chosen one given as text without it."""
+    chosen, kept = _kind(args), list(args)
+    for position, option, file in _options(args):
+        if option == "--config" and _file_kind(content := _read(file)) not in (None, chosen):
+            assert isinstance(content, dict)
+            del content["mechanism"]
+            text = yaml.safe_dump(content, sort_keys=False)
+            kept[position] = f"--config={text}" if kept[position].startswith("--") else text
+    return kept
+
+
+def _one_line(message: str, parser: jsonargparse.ArgumentParser) -> str:
+    """A parser's message without line breaks; for an unknown key, the nearest valid name."""
+    text = " ".join(message.split())
+    if found := re.search(NO_MECHANISM, text):
+        return _wrong_mechanism(found["value"], text)
+    for pattern in UNKNOWN:
+        if found := re.search(pattern, text):
+            return _unknown(f"{found['group']}.{found['name']}".strip("."), parser)
+    return text
+
+
+def _wrong_mechanism(value: str, text: str) -> str:
+    """What is wrong with a round's own mechanism, judged as its kind alone. Raises InvalidInput for an unknown kind."""
+    try:
+        section = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return text
+    judge = jsonargparse.ArgumentParser(exit_on_error=False)
+    judge.add_class_arguments(mechanism_class(section.get("kind", DEFAULT_KIND)), "mechanism")
+    try:
+        judge.instantiate(judge.parse_object({"mechanism": section}))
+    except ArgumentError as error:
+        return _one_line(str(error), judge)
+    return text
+
+
+def _unknown(name: str, parser: jsonargparse.ArgumentParser) -> str:
+    valid = [action.dest for action in parser._actions] + [
+        f"rounds.{entry.name}" for entry in fields(RoundConfig)
+    ]
+    near = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
+    group = name.rpartition(".")[0]
+    siblings = [v for v in valid if v.rpartition(".")[0] == group]
+    return f"unknown setting `{name}`." + (
+        f" Did you mean `{near[0]}`?" if near else f" Valid names: {', '.join(siblings)}."
+    )

@@ -1,0 +1,59 @@
+"""`plan`: what a configuration costs, by every certificate, without reading data."""
+
+from __future__ import annotations
+
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.plan.published_epsilons import printed_for
+from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
+from labelwall.teacher.accounting.conversion import round_up
+
+
+def describe_plan(config: Config) -> dict[str, object]:
+    """What `plan --json` prints: epsilon, delta, budget, certificates (name -> epsilon), certified names, rounds and caps; and
+    what a paper prints for the same parameters, where one does."""
+    plan, slots = config.plan(), config.slots()
+    found = certificates(plan)
+    rounds = [
+        {
+            "queries": r.queries,
+            "slot": slot,
+            "mechanism": plan.slots[slot].mechanism,
+            "caps": {release.name: release.cap for release in plan.slots[slot].releases},
+        }
+        for r, slot in zip(config.rounds, slots, strict=True)
+    ]
+    row = printed_for(plan)
+    return {
+        "printed": None
+        if row is None
+        else {"where": f"{row.table}, {row.name}", "epsilon": row.epsilon},
+        "epsilon": round_up(certified_epsilon(plan)),
+        "delta": plan.delta,
+        "budget": plan.epsilon,
+        "certificates": {name: round_up(c.epsilon) for name, c in found.items()},
+        "certified": [name for name, c in found.items() if c.certified],
+        "rounds": rounds,
+    }
+
+
+def render_plan(shown: dict) -> str:
+    """The same for a reader."""
+    lines = [
+        f"epsilon {shown['epsilon']:.3f} of {shown['budget']:g} at delta {shown['delta']:g} (add or remove one record)",
+        "",
+    ]
+    for name, epsilon in sorted(shown["certificates"].items(), key=lambda item: item[1]):
+        note = "" if name in shown["certified"] else "   not certified: continuous noise"
+        lines.append(f"  {name:36} {epsilon:8.3f}{note}")
+    if shown["printed"]:
+        lines.append(
+            f"  {shown['printed']['where']:36} {shown['printed']['epsilon']:8.3f}   as the paper prints it, for these parameters"
+        )
+    lines.append("")
+    for number, entry in enumerate(shown["rounds"], start=1):
+        caps = ", ".join(f"{name} {cap}" for name, cap in entry["caps"].items())
+        asked = f"{entry['queries']} queries" if entry["queries"] else "all public rows"
+        lines.append(
+            f"  round {number}: {asked}, slot {entry['slot']} (caps over all its rounds: {caps})"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,276 @@
+"""The report's pictures: functions from numbers to SVG or PNG bytes, the same bytes for the same numbers.
+
+matplotlib is imported when called. Its figures are used directly, without pyplot, so that no global state is touched.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK, STUDENT, LABELS, CAP = (
+    "#1b2733",
+    "#1f6feb",
+    "#c2570c",
+    "#a4133c",
+)  # distinguishable without colour vision, by lightness
+WIDTH = 6.4  # inches; the page scales a picture to its column
+MOST_COUNTED = 20  # classes up to which a confusion matrix spells its counts out
+EPSILON_DIGITS = 3
+
+STYLE: dict[Any, Any] = {
+    "svg.hashsalt": "labelwall",  # element ids are random otherwise
+    "svg.fonttype": "none",  # text stays text: small, searchable, drawn with the reader's font
+    "text.parse_math": False,  # class names are the user's, dollars included
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+}
+
+
+def accuracy_by_round(
+    label_accuracy: Sequence[float | None], student_accuracy: Sequence[float]
+) -> bytes:
+    """SVG: share of released labels that are right, and of test rows the student gets right, by round; both in 0..1.
+
+    A label accuracy of None (the public rows have no true labels) leaves its point out.
+    """
+
+    def draw(axes: Axes) -> None:
+        rounds = list(range(1, len(student_accuracy) + 1))
+        known = [(r, 100 * a) for r, a in zip(rounds, label_accuracy, strict=True) if a is not None]
+        if known:
+            axes.plot(
+                *zip(*known, strict=True),
+                color=LABELS,
+                marker="s",
+                linestyle="--",
+                label="released labels right",
+            )
+        axes.plot(
+            rounds,
+            [100 * a for a in student_accuracy],
+            color=STUDENT,
+            marker="o",
+            label="student right on the test split",
+        )
+        for x, y in zip(rounds, student_accuracy, strict=True):
+            axes.annotate(
+                f"{100 * y:.1f}",
+                (x, 100 * y),
+                textcoords="offset points",
+                xytext=(0, -15),
+                ha="center",
+                color=STUDENT,
+            )
+        axes.margins(y=0.25)
+        axes.set_ylim(top=min(100.6, axes.get_ylim()[1]))
+        _round_axis(axes, len(rounds))
+        axes.set_ylabel("percent")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+
+    return svg(draw, height=3.2)
+
+
+def errors_by_round(label_rmse: Sequence[float | None], student_rmse: Sequence[float]) -> bytes:
+    """SVG: root mean squared error of released values and of the student on test rows by round, in the values' unit.
+
+    A label error of None (the public rows have no true values) leaves its point out.
+    """
+
+    def draw(axes: Axes) -> None:
+        rounds = list(range(1, len(student_rmse) + 1))
+        known = [(r, e) for r, e in zip(rounds, label_rmse, strict=True) if e is not None]
+        if known:
+            axes.plot(
+                *zip(*known, strict=True),
+                color=LABELS,
+                marker="s",
+                linestyle="--",
+                label="released values",
+            )
+        axes.plot(
+            rounds, student_rmse, color=STUDENT, marker="o", label="student on the test split"
+        )
+        axes.set_ylim(bottom=0)
+        _round_axis(axes, len(rounds))
+        axes.set_ylabel("root mean squared error")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+
+    return svg(draw, height=3.2)
+
+
+def epsilon_by_round(readings: Sequence[float], certified: float | None, budget: float) -> bytes:
+    """SVG: the odometer's reading after each round against the certified epsilon of all caps and the budget.
+
+    ``certified``: None where nothing is certified. All dimensionless, at the plan's delta.
+    """
+
+    def draw(axes: Axes) -> None:
+        rounds = list(range(1, len(readings) + 1))
+        bars = axes.bar(rounds, readings, width=0.5, color=STUDENT, label="reading after the round")
+        paper = {
+            "facecolor": "white",
+            "edgecolor": "none",
+            "pad": 1,
+        }  # a line must not run through a number
+        axes.bar_label(bars, fmt=lambda value: f"{value:.{EPSILON_DIGITS}f}", padding=3, bbox=paper)
+        if certified is not None:
+            axes.axhline(certified, color=CAP, label="certified, all caps used")
+        axes.axhline(budget, color=INK, linestyle=":", label="budget")
+        axes.set_ylim(0, 1.15 * max(budget, certified or 0.0, *readings))
+        _round_axis(axes, len(rounds))
+        axes.set_ylabel("epsilon")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+
+    return svg(draw, height=3.2)
+
+
+def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
+    """SVG of ``counts``: int64 [n_classes, n_classes], true class by row; shaded by the row's share."""
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+    classes = len(class_names)
+
+    def draw(axes: Axes) -> None:
+        axes.pcolormesh(shares, cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=0.5)
+        axes.invert_yaxis()
+        axes.set_aspect("equal")
+        axes.set_xlabel("predicted")
+        axes.set_ylabel("true")
+        axes.tick_params(length=0)
+        if classes > MOST_COUNTED:
+            return
+        turned = 0 if max(map(len, class_names)) <= 2 else 60
+        axes.set_xticks(
+            np.arange(classes) + 0.5,
+            class_names,
+            rotation=turned,
+            ha="right" if turned else "center",
+        )
+        axes.set_yticks(np.arange(classes) + 0.5, class_names)
+        for row, column in np.argwhere(counts):
+            ink = "white" if shares[row, column] > 0.55 else INK
+            text = str(counts[row, column])
+            axes.text(
+                column + 0.5,
+                row + 0.5,
+                text,
+                ha="center",
+                va="center",
+                color=ink,
+                fontsize=11 if classes <= 12 else 7,
+            )
+
+    return svg(draw, height=WIDTH)
+
+
+def attribute_accuracy(counts: np.ndarray, names: Sequence[str]) -> bytes:
+    """SVG of ``counts``: int64 [n_attributes, 2, 2], by attribute, true and predicted; the share that is right, beside that of
+    always saying what is more frequent."""
+    rows = counts.sum(axis=(1, 2))
+    right, frequent = (
+        100 * counts.trace(axis1=1, axis2=2) / rows,
+        100 * counts.sum(axis=2).max(axis=1) / rows,
+    )
+
+    def draw(axes: Axes) -> None:
+        places = np.arange(len(names))
+        bars = axes.barh(places, right, color=STUDENT, height=0.6, label="student")
+        axes.bar_label(bars, fmt="%.1f", padding=3)
+        axes.plot(
+            frequent,
+            places,
+            linestyle="none",
+            marker="|",
+            markersize=12,
+            color=LABELS,
+            label="the more frequent answer",
+        )
+        axes.set_yticks(places, names)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 108)
+        axes.set_xlabel("test rows right, percent")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+
+    return svg(draw, height=1.2 + 0.3 * len(names))
+
+
+def value_scatter(counts: np.ndarray, low: float, high: float) -> bytes:
+    """SVG of ``counts``: int64 [n, n], test rows by true and predicted value in equal parts of low..high, with the diagonal."""
+    edges = np.linspace(low, high, len(counts) + 1)
+
+    def draw(axes: Axes) -> None:
+        shown = np.log1p(
+            np.where(counts.T > 0, counts.T, np.nan)
+        )  # predicted upwards; a place without rows stays blank
+        axes.pcolormesh(edges, edges, shown, cmap="Blues", vmin=0)
+        axes.plot([low, high], [low, high], color=LABELS, linestyle="--", linewidth=1)
+        axes.set_aspect("equal")
+        axes.set_xlabel("true")
+        axes.set_ylabel("predicted")
+
+    return svg(draw, height=WIDTH)
+
+
+def curve(
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: str, y: str
+) -> bytes:
+    """SVG of lines over training. ``series``: name -> (x values, y values of the same length)."""
+
+    def draw(axes: Axes) -> None:
+        for name, (at, values) in series.items():
+            axes.plot(at, values, label=name, marker="." if len(at) < 30 else None)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.grid(alpha=0.25)
+        if len(series) > 1:
+            axes.legend()
+
+    return svg(draw, height=2.8)
+
+
+def png(image: np.ndarray) -> bytes:
+    """A PNG file of one image, uint8 [height, width, 1 or 3]."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def _round_axis(axes: Axes, rounds: int) -> None:
+    axes.set_xlim(0.5, rounds + 0.5)
+    axes.set_xticks(range(1, rounds + 1))
+    axes.set_xlabel("round")
+
+
+def svg(draw: Callable[[Axes], None], *, height: float) -> bytes:
+    """One pair of axes, ``height`` inches high, as SVG without a date or a program's name."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="Glyph"
+        )  # the reader's browser has fonts that this machine lacks
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        draw(figure.subplots())
+        buffer = io.BytesIO()
+        figure.savefig(
+            buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True
+        )
+    return buffer.getvalue()

@@ -1,0 +1,286 @@
+"""report.html of a finished run: one file that explains itself, from the run folder and public rows alone.
+
+The same run folder gives the same bytes. Nothing private is opened: not the custodian's directory, not the private rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.report import plots
+from labelwall.experiment.report.examples import examples
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
+from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.ledger.auditor import Finding, audit
+from labelwall.wall.adversary import POOLED
+from labelwall.wall.datasets.sources import describe
+from labelwall.wall.errors import LabelwallError, MissingData
+
+EPSILON_DIGITS = 3
+COUNTS, SHARES = (
+    ("asked", "answered", "abstained", "cap_reached"),
+    ("label_accuracy", "student_accuracy"),
+)
+ERRORS = ("label_errors", "student_errors")  # of values, in place of the shares
+ROUND_KEYS = (
+    *COUNTS,
+    *SHARES,
+    "epsilon_reading",
+    "extractor",
+    "confusion",
+    "history",
+)  # what the page says about a round
+MOST_SPELLED = (
+    10.0  # epsilons whose e^epsilon is spelled out; beyond, the number says nothing to a reader
+)
+CUSTODIANS = "(the custodian's, not shown)"  # a report travels further than a run folder
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a run folder says. ``summary``, ``rounds``: summary.json and each metrics.json; ``finding``: the ledger's audit."""
+
+    folder: RunFolder
+    config: Config
+    summary: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    finding: Finding
+
+    @property
+    def unsafe(self) -> bool:
+        """Whether the noise came from a test tape: the ledger or the summary saying so is enough."""
+        return bool(self.summary["unsafe"]) or self.finding.unsafe
+
+    @property
+    def problems(self) -> list[str]:
+        """Why this run certifies nothing; empty where ledger, configuration and summary agree. Unsafe is said elsewhere."""
+        if self.unsafe or self.finding.problems:
+            return [] if self.unsafe else self.finding.problems
+        stated = {
+            "config.yaml": round_up(certified_epsilon(self.config.plan())),
+            "summary.json": self.summary["epsilon"],
+        }
+        return [
+            f"{source} stands for epsilon {said}, the ledger certifies {self.finding.epsilon}"
+            for source, said in stated.items()
+            if said != self.finding.epsilon
+        ]
+
+    @property
+    def certified(self) -> float | None:
+        """Epsilon by the ledger alone, None where nothing is certified."""
+        return None if self.unsafe or self.problems else self.finding.epsilon
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write report.html of a finished run and return its path.
+
+    Raises MissingData where the folder holds no finished run, LabelwallError where its files can not be understood.
+    """
+    run = read_run(run_dir)
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "percent": percent,
+        "number": number,
+        "epsilon": epsilon,
+        "svg": svg_uri,
+        "png": png_uri,
+    }
+    run.folder.write_text(
+        run.folder.report, environment.get_template("report.html").render(contents(run))
+    )
+    return run.folder.report
+
+
+def read_run(run_dir: Path) -> FinishedRun:
+    """Everything that a finished run left behind. Raises MissingData, LabelwallError."""
+    folder, recorded = RunFolder(run_dir), run_dir / "config.yaml"
+    for needed in (folder.summary, recorded, folder.ledger):
+        if not needed.is_file():
+            raise MissingData(
+                f"`run_dir` must be the folder of a finished run. Found {str(run_dir)!r} without {needed.name}. "
+                "`labelwall run` with the same --run_dir finishes a run."
+            )
+    config = load_config(recorded)
+    try:
+        summary = json.loads(folder.summary.read_text())
+        rounds = [_metrics(folder, number) for number in range(1, len(summary["rounds"]) + 1)]
+        return FinishedRun(
+            folder,
+            config,
+            summary,
+            rounds,
+            audit(folder.ledger, expect_head=summary["ledger_head"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise LabelwallError(
+            f"summary.json or metrics.json of {run_dir} is damaged ({type(error).__name__})."
+        ) from error
+
+
+def _metrics(folder: RunFolder, number: int) -> dict[str, Any]:
+    path = folder.path / f"round_{number}" / "metrics.json"
+    for needed in (path, path.with_name("answers.npz")):
+        if not needed.is_file():
+            raise MissingData(
+                f"round {number} of {folder.path} is not complete: {needed.name} is missing."
+            )
+    metrics = dict(json.loads(path.read_text()))
+    if missing := [key for key in ROUND_KEYS if key not in metrics]:
+        raise LabelwallError(
+            f"{path} must be of this version of labelwall. Found it without {', '.join(missing)}."
+        )
+    return metrics
+
+
+def contents(run: FinishedRun) -> dict[str, object]:
+    """What the template shows: numbers, names, pictures as bytes."""
+    plan, names, certified = run.config.plan(), _class_names(run), run.certified
+    bounds = sorted(certificates(plan).items(), key=lambda item: item[1].epsilon)
+    readings = [r["epsilon_reading"] for r in run.rounds]
+    return {
+        "summary": run.summary,
+        "rounds": run.rounds,
+        "plan": plan,
+        "certified": certified,
+        "factor": None
+        if certified is None or certified > MOST_SPELLED
+        else round_up(math.exp(certified), 2),
+        "certificates": bounds,
+        "counting": next(
+            name for name, found in bounds if found.certified
+        ),  # the smallest certified one
+        "unsafe": run.unsafe,
+        "problems": run.problems,
+        "finding": run.finding,
+        "pooled": POOLED,
+        "charges": _charges(run),
+        "accuracy_plot": _scores_plot(run),
+        "epsilon_plot": plots.epsilon_by_round(readings, certified, plan.epsilon),
+        "attributes": run.config.data.attributes,
+        "values": run.config.data.scale is not None,
+        "confusion_plot": _confusion_plot(run, names),
+        "curves": training_curves([r["history"] for r in run.rounds]),
+        "examples": examples(run.config.data, run.folder, len(run.rounds), names),
+        "config": yaml.safe_dump(shown_config(run.config), sort_keys=False, allow_unicode=True),
+    }
+
+
+def _scores_plot(run: FinishedRun) -> bytes:
+    """How good labels and student were, by round: shares that are right, or root mean squared errors."""
+    if run.config.data.scale is None:
+        labels, students = ([r[share] for r in run.rounds] for share in SHARES)
+        return plots.accuracy_by_round(labels, students)
+    labels, students = ([r[found] and r[found]["rmse"] for r in run.rounds] for found in ERRORS)
+    return plots.errors_by_round(labels, students)
+
+
+def _confusion_plot(run: FinishedRun, names: Sequence[str]) -> bytes:
+    """The last student's answers on the test split against the truth."""
+    counts, scale = np.array(run.rounds[-1]["confusion"]), run.config.data.scale
+    if scale is not None:
+        return plots.value_scatter(counts, scale.low, scale.high)
+    return (plots.attribute_accuracy if run.config.data.attributes else plots.confusion_matrix)(
+        counts, names
+    )
+
+
+def _charges(run: FinishedRun) -> list[dict[str, object]]:
+    """What the ledger says was paid and released, by slot and release, against the plan's caps."""
+    paid, released = run.finding.charged, run.finding.released
+    return [
+        {
+            "slot": slot,
+            "release": r.name,
+            "cap": r.cap,
+            "charged": paid.get(key, 0),
+            "released": released.get(key, 0),
+        }
+        for slot, entry in enumerate(run.config.plan().slots)
+        for r in entry.releases
+        for key in [f"{slot}/{r.name}"]
+    ]
+
+
+def _class_names(run: FinishedRun) -> list[str]:
+    """The task's class names; their numbers where the public data that names them is gone."""
+    classes = len(run.rounds[-1]["confusion"])
+    try:
+        names = list(describe(run.config.data).class_names)
+    except LabelwallError:
+        names = run.config.data.classes
+    return names if len(names) == classes else [str(number) for number in range(classes)]
+
+
+def training_curves(histories: Sequence[Sequence[dict[str, float]]]) -> dict[str, bytes]:
+    """Metric -> SVG, one line a round. ``histories``: by round, the student's rows of a step and its metrics."""
+    curves = {}
+    for name in sorted(
+        {name for history in histories for row in history for name in row} - {"step"}
+    ):
+        lines = {}
+        for number, history in enumerate(histories, start=1):
+            rows = [row for row in history if name in row]
+            lines[f"round {number}"] = [row["step"] for row in rows], [row[name] for row in rows]
+        curves[name] = plots.curve(lines, x="optimiser step", y=name)
+    return curves
+
+
+def shown_config(config: Config) -> dict[str, Any]:
+    """The resolved configuration without the custodian's paths."""
+    shown = asdict(config)
+    data = shown["data"]
+    for section, name in (
+        (data, "private"),
+        (data, "path"),
+        (shown, "custodian_dir"),
+        (shown, "anchor"),
+        (shown, "ledger"),
+    ):
+        if section[name] is not None:
+            section[name] = CUSTODIANS
+    return shown
+
+
+def percent(value: float | None) -> str:
+    """A share in 0..1 for a reader."""
+    return "unknown" if value is None else f"{100 * value:.2f}%"
+
+
+def number(value: float | None) -> str:
+    """An error or a score for a reader."""
+    return "unknown" if value is None else f"{value:.4g}"
+
+
+def epsilon(value: float | None) -> str:
+    """An epsilon for a reader, rounded up; infinity where nothing is certified."""
+    return "∞" if value is None else f"{round_up(value, EPSILON_DIGITS):.{EPSILON_DIGITS}f}"
+
+
+def svg_uri(svg: bytes) -> str:
+    """The picture inside the page; as an image of its own, its element ids can not meet another's."""
+    return "data:image/svg+xml;base64," + b64encode(svg).decode()
+
+
+def png_uri(png: bytes) -> str:
+    """The picture inside the page."""
+    return "data:image/png;base64," + b64encode(png).decode()

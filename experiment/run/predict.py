@@ -1,0 +1,81 @@
+"""`predict`: private answers to a file of queries, with a receipt; the teacher without a student."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.teachers import teacher_of
+from labelwall.experiment.run.whitening import starting_extractor
+from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
+from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.noise.entropy import Entropy
+from labelwall.wall.datasets import readers
+from labelwall.wall.datasets.sources import Task, describe, read_public
+from labelwall.wall.errors import InvalidInput, MissingData
+from labelwall.wall.messages import Answers, Queries
+
+
+def predict(
+    config: Config, queries: Path, out: Path, *, slot: int, entropy: Entropy, console: Console
+) -> Answers:
+    """Answer the rows of an npz file with the first round's features; known queries are served from the ledger.
+
+    ``queries``: an npz file with the array ``x``, rows like the data set's public inputs. Written: ``out``, an npz file with
+    ``labels`` (int64 [n], or attributes [n, c]; -1: none), ``outcomes`` (uint8 [n]) and, where rows have one, ``values`` (float64
+    [n], NaN: none); beside it ``.receipt.json`` (cost, what
+    is left, the ledger's
+    head, certified epsilon and delta) and ``.ledger.sqlite``, an auditor's copy.
+
+    Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData; nothing is read before the plan is affordable.
+    """
+    if config.custodian_dir is None and config.teacher is None:
+        raise InvalidInput(
+            "custodian_dir", "given, or a teacher's URL: predictions are paid from its ledger", None
+        )
+    plan = config.plan()
+    require_affordable(plan)
+    task = describe(config.data)
+    asked = Queries(_rows(queries, task), slot)
+    inputs = read_public(config.data).inputs if config.whiten else asked.inputs
+    extractor = starting_extractor(config, task, inputs)
+    with teacher_of(config, task, Path(config.custodian_dir or ""), entropy, console) as teacher:
+        teacher.use_extractor(extractor, probe=asked.inputs[:64])
+        answers = teacher.answer(asked)
+        teacher.export(out.with_suffix(".ledger.sqlite"))
+    epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
+    values = {} if task.scale is None else {"values": task.scale.values(answers.labels)}
+    _write(out, answers, values, {"epsilon": epsilon, "delta": plan.delta})
+    return answers
+
+
+def _rows(path: Path, task: Task) -> np.ndarray:
+    if not path.is_file():
+        raise MissingData(f"`queries` must be an existing npz file. Found {str(path)!r}.")
+    found = readers.read_member(readers.require_npz(path), "x")
+    if found is None:
+        raise InvalidInput("queries", "an npz file with the array x", str(path))
+    rows = readers.canonical_rows("x", found)
+    dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
+    if rows.shape[1:] != task.input_shape or rows.dtype != dtype:
+        rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as the data set's public inputs are"
+        raise InvalidInput("x", rule, readers.shape_text(rows))
+    return rows
+
+
+def _write(
+    out: Path, answers: Answers, values: dict[str, np.ndarray], guarantee: dict[str, float | None]
+) -> None:
+    """The receipt last: a file of answers that has one is whole."""
+    scratch = out.with_name(out.name + ".part")
+    with scratch.open("wb") as file:
+        np.savez(file, labels=answers.labels, outcomes=answers.outcomes, **values)  # type: ignore[arg-type]
+    scratch.replace(out)
+    out.with_suffix(".receipt.json").write_text(
+        json.dumps({**asdict(answers.receipt), **guarantee}, indent=2)
+    )

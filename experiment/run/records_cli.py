@@ -1,0 +1,112 @@
+"""`records add`, `records remove`: the custodian changes the data set between any two queries. Nothing is released or charged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.teachers import local_teacher
+from labelwall.teacher.analysts import remove_for_all
+from labelwall.teacher.custodian import IDENTITY
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.records.inspect import BANNER, REASONS
+from labelwall.teacher.records.sources import ingest_more
+from labelwall.wall.adversary import EACH, POOLED
+from labelwall.wall.datasets import readers
+from labelwall.wall.datasets.sources import describe
+from labelwall.wall.errors import InvalidInput, MissingData
+
+ANY = (
+    POOLED,
+    EACH,
+)  # a directory with one budget, or with one for each analyst: the records are the same
+
+
+def add_records(config: Config, rows: Path, *, dry_run: bool, console: Console) -> str:
+    """Add the usable rows of an image folder or npz file; text for the custodian, private. ``dry_run``: look, change nothing.
+
+    Raises InvalidInput for rows that do not fit the task or an id that is present, MissingData where something is missing.
+    """
+    directory = _directory(config)
+    task = describe(config.data)
+    found = ingest_more(
+        rows, task, lambda done, total: console.progress("reading rows (percent)", done, total)
+    )
+    usable = found.records
+    with local_teacher(
+        config, task, directory, SystemEntropy(), console, adversaries=ANY
+    ) as teacher:
+        present = int(teacher.present(usable.ids).sum())
+        if not dry_run:
+            teacher.add(usable)
+    bad = [
+        f"{count} {text}"
+        for reason, text in REASONS.items()
+        if (count := int((found.verdicts == reason).sum()))
+    ]
+    lines = [
+        f"{len(found.labels)} rows found, {len(usable.ids)} usable",
+        f"left out: {', '.join(bad) or 'none'}",
+    ]
+    if dry_run:
+        lines.append(
+            f"{present} of the usable have an id that is present: remove those first"
+            if present
+            else "no id is present"
+        )
+    return _told(lines, f"{len(usable.ids)} added", dry_run)
+
+
+def remove_records(config: Config, ids: np.ndarray, *, dry_run: bool, console: Console) -> str:
+    """Remove records (int64 [n] ids); text for the custodian, private. An id that is not there is no error."""
+    directory = _directory(config)
+    with local_teacher(
+        config, describe(config.data), directory, SystemEntropy(), console, adversaries=ANY
+    ) as teacher:
+        present = int(teacher.present(ids).sum())
+        if not dry_run:
+            remove_for_all(teacher, directory, ids)
+    return _told([f"{len(ids)} ids, {present} of them present"], f"{present} removed", dry_run)
+
+
+def parse_ids(text: str | None, file: Path | None, images: Sequence[str]) -> np.ndarray:
+    """int64 [n], distinct: whole numbers separated by commas, or one a line of a file; paths within an image folder.
+
+    Errors name no id: which records there are is private.
+    """
+    if not (text or file or images):
+        raise InvalidInput("ids", "given by --ids, --ids_file or --images", None)
+    if file is not None and not file.is_file():
+        raise MissingData(f"`ids_file` must be an existing text file. Found {str(file)!r}.")
+    written = (text.split(",") if text else []) + (file.read_text().split() if file else [])
+    try:
+        numbers = [int(word) for word in written] + [readers.stable_hash(path) for path in images]
+        return np.unique(np.array(numbers, dtype=np.int64))
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput("ids", "whole numbers of 64 bits", "something else") from error
+
+
+def _directory(config: Config) -> Path:
+    if config.custodian_dir is None:
+        raise InvalidInput("custodian_dir", "given: it says which records there are", None)
+    if not (Path(config.custodian_dir) / IDENTITY).is_file():
+        raise MissingData(
+            "`custodian_dir` must hold a data set that is in use. Found none: the first run reads the data source itself."
+        )
+    return Path(config.custodian_dir)
+
+
+def _told(lines: Sequence[str], done: str, dry_run: bool) -> str:
+    return "\n".join(
+        [
+            BANNER,
+            *lines,
+            "dry run: nothing was changed"
+            if dry_run
+            else f"{done}; nothing was charged or released",
+        ]
+    )

@@ -1,0 +1,70 @@
+"""A round of reverse kNN on the public side: clusters of the public rows, one question, and what the rows inherit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from labelwall.experiment.run.clusters import k_means
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.wall.cells import CellCounts, Cells, inherit, nearest_cells
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import Answers, ExtractorSpec
+
+ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
+
+
+def ask_cells(
+    count: Callable[[Cells], CellCounts],
+    inputs: np.ndarray,
+    extractor: ExtractorSpec,
+    mechanism: ReverseKnn,
+    *,
+    slot: int,
+    seed: int,
+    kept: Path,
+    batch_size: int,
+    workers: int,
+    device: str,
+) -> Answers:
+    """Labels of PUBLIC ``inputs`` by one noisy histogram over clusters of their features.
+
+    ``count``: the teacher's. ``kept``: npz file for the clusters, written before the question: a resumed round must send the
+    same ones, since others would be charged again. Raises InvalidInput where there are fewer inputs than cells.
+    """
+    embedder = Embedder(
+        extractor, probe=inputs[:64], batch_size=batch_size, workers=workers, device=device
+    )
+    features, _ = embedder.embed(inputs)
+    if not kept.exists():
+        _save(kept, cluster(features, mechanism.cells, seed))
+    with np.load(kept, allow_pickle=False) as stored:
+        centers = stored["centers"]
+    found = count(Cells(centers, slot))
+    labels, outcomes = inherit(
+        found.counts, nearest_cells(features, centers, mechanism.reach), mechanism.margin
+    )
+    return Answers(labels, outcomes, found.receipt)
+
+
+def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:
+    """k-means centres of PUBLIC features (int8 [n, d]), rounded to integers: int8 [cells, d].
+
+    Features that stand in few places give equal centres; all but the first of those stay empty.
+    """
+    if cells > len(features):
+        raise InvalidInput(
+            "mechanism.cells", f"at most {len(features)}, the public rows of a round", cells
+        )
+    centers, _ = k_means(features.astype(np.float32), cells, seed=seed, iterations=ITERATIONS)
+    return np.rint(centers).astype(np.int8)
+
+
+def _save(path: Path, centers: np.ndarray) -> None:
+    scratch = path.with_name(path.name + ".part")
+    with scratch.open("wb") as file:
+        np.savez(file, centers=centers)
+    scratch.replace(path)

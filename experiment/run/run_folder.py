@@ -1,0 +1,127 @@
+"""The run folder: what a run leaves behind on the public side, complete round by round. Nothing private enters it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from labelwall.experiment.config.config import Config
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.state import LedgerState
+from labelwall.wall.errors import LabelwallError, LedgerMismatch
+from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_of
+
+NOT_IDENTITY = (
+    "threads",
+    "workers",
+    "batch_size",
+    "device",
+    "teacher",
+)  # may change between a run and its resumption
+
+
+class RunFolder:
+    """Paths and atomic writes. A round counts as done once its metrics.json, written last, is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ledger = path / "ledger.sqlite"
+        self.summary = path / "summary.json"
+        self.student = path / "student.safetensors"
+        self.report = path / "report.html"
+
+    def prepare(self, config: Config) -> None:
+        """Create the folder and record the resolved configuration. Raises LabelwallError where another one was recorded."""
+        resolved, recorded = self.path / "config.yaml", json.loads(json.dumps(asdict(config)))
+        self.path.mkdir(parents=True, exist_ok=True)
+        if resolved.exists():
+            before = yaml.safe_load(resolved.read_text())
+            differing = [
+                k for k in recorded if k not in NOT_IDENTITY and before.get(k) != recorded[k]
+            ]
+            if differing:
+                raise LabelwallError(
+                    f"{self.path} holds a run with other settings ({', '.join(differing)}). Choose another --run_dir."
+                )
+        else:
+            self.write_text(resolved, yaml.safe_dump(recorded, sort_keys=False))
+
+    def round(self, number: int) -> Path:
+        """The folder of round ``number``, counted from 1."""
+        folder = self.path / f"round_{number}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def metrics(self, number: int) -> dict | None:
+        """A finished round's metrics, None while it is not finished."""
+        path = self.round(number) / "metrics.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def drop_checkpoints(self, number: int) -> None:
+        """Remove a finished round's training checkpoints."""
+        shutil.rmtree(self.round(number) / "checkpoints", ignore_errors=True)
+
+    def known_dataset(self) -> str | None:
+        """UUID of the data set whose ledger was exported here, None where there is none yet."""
+        if not self.ledger.exists():
+            return None
+        try:
+            with sqlite3.connect(f"file:{self.ledger}?mode=ro", uri=True) as connection:
+                (body,) = connection.execute("SELECT body FROM entries WHERE seq = 0").fetchone()
+            return str(json.loads(body)["dataset"])
+        except (sqlite3.DatabaseError, TypeError, KeyError, ValueError) as error:
+            raise LedgerMismatch(f"{self.ledger} is not a readable ledger.") from error
+
+    def ledger_state(self) -> LedgerState:
+        """What the exported ledger's entries add up to."""
+        return Ledger(self.ledger).state
+
+    def save_answers(
+        self, number: int, rows: np.ndarray, labels: np.ndarray, outcomes: np.ndarray
+    ) -> None:
+        """Released answers. ``rows``: int64 [n], positions in the public pool; ``labels``: int64 [n]; ``outcomes``: uint8 [n]."""
+        scratch = self.round(number) / "answers.npz.part"
+        with scratch.open("wb") as file:
+            np.savez(file, rows=rows, labels=labels, outcomes=outcomes)
+        scratch.replace(self.round(number) / "answers.npz")
+
+    def load_answers(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(rows, labels, outcomes) as saved."""
+        with np.load(self.round(number) / "answers.npz", allow_pickle=False) as stored:
+            return stored["rows"], stored["labels"], stored["outcomes"]
+
+    def save_extractor(self, number: int, spec: ExtractorSpec) -> None:
+        """The student's features as they go back to the teacher: safetensors, and the other fields as JSON."""
+        self.write_bytes(self.round(number) / "student.safetensors", spec.weights)
+        self.write_text(self.round(number) / "extractor.json", json.dumps(spec.public_fields()))
+
+    def load_extractor(self, number: int) -> ExtractorSpec:
+        """The extractor that round ``number`` exported."""
+        fields = json.loads((self.round(number) / "extractor.json").read_text())
+        del fields["weights_sha256"], fields["axes_sha256"]
+        return spec_of(fields, (self.round(number) / "student.safetensors").read_bytes())
+
+    def features(self, build: Callable[[], ExtractorSpec]) -> ExtractorSpec:
+        """The first round's extractor, built once: a resumed run asks under the very same one, to the last bit."""
+        path = self.path / "features.safetensors"
+        if not path.exists():
+            self.write_bytes(path, encode_extractor(build()))
+        return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
+
+    def write_text(self, path: Path, text: str) -> None:
+        """Write a file whole or not at all."""
+        self.write_bytes(path, text.encode())
+
+    def write_bytes(self, path: Path, content: bytes) -> None:
+        """Write a file whole or not at all."""
+        scratch = path.with_name(path.name + ".part")
+        scratch.write_bytes(content)
+        scratch.replace(path)

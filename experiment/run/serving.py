@@ -1,0 +1,97 @@
+"""`serve`: the teacher of a configuration as a service."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.run.child import CHILD
+from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.teachers import custody, teaching
+from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
+from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.custodian import Custodian
+from labelwall.teacher.noise.entropy import Entropy
+from labelwall.teacher.records.sources import open_records
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.keys import Key, Keys, digest_of
+from labelwall.teacher.service.server import address, build_app, listen, server
+from labelwall.wall.adversary import EACH, POOLED
+from labelwall.wall.datasets.sources import describe, read_public
+from labelwall.wall.errors import InvalidInput
+
+PROBE = 64  # public rows on which a received network is tested
+
+
+def serve(
+    config: Config, service: ServiceConfig, *, entropy: Entropy, child_of: str | None = None
+) -> None:
+    """Answer requests until SIGTERM or Ctrl-C; prints the URL once requests are taken.
+
+    ``child_of``: the secret of the run that started this process. Its key lives in memory alone, and the service ends with the
+    standard input, which closes when the run is gone.
+
+    Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData, before anything is answered.
+    """
+    if config.custodian_dir is None:
+        raise InvalidInput("custodian_dir", "given: the ledger and the keys lie there", None)
+    require_affordable(config.plan())
+    if (
+        service.budget == "per_analyst" and config.scale.shards
+    ):  # before the directory is made into one of that kind
+        raise InvalidInput(
+            "scale.shards", "0 with service.budget: per_analyst", config.scale.shards
+        )
+    directory = Path(config.custodian_dir)
+    against = EACH if service.budget == "per_analyst" else POOLED
+    custodian = custody(config, directory, entropy.unsafe, adversaries=[against])
+    try:
+        more = {CHILD: Key("run", "analyst", digest_of(child_of))} if child_of else {}
+        app = app_of(config, service, custodian, Keys(directory, more), entropy)
+        with listen(service) as bound:
+            running = server(app, service)
+            if child_of:
+                threading.Thread(target=_stop_with_input, args=(running,), daemon=True).start()
+            signal.signal(
+                signal.SIGTERM, lambda *_: None
+            )  # uvicorn raises it once more when it is done
+            print(address(service, bound), flush=True)
+            running.run(sockets=[bound])
+    finally:
+        custodian.close()
+
+
+def app_of(
+    config: Config, service: ServiceConfig, custodian: Custodian, keys: Keys, entropy: Entropy
+) -> FastAPI:
+    """The application over an opened custodian's directory. Raises InvalidInput, MissingData."""
+    learned, data = describe(config.data), config.data
+    no_public = data.source == "folder" and data.public is None
+    return build_app(
+        custodian,
+        lambda: open_records(data, learned),
+        learned,
+        sharded=teaching(config, learned) if config.scale.shards else None,
+        config=service,
+        keys=keys,
+        entropy=entropy,
+        certified=None if entropy.unsafe else round_up(certified_epsilon(config.plan())),
+        probe=None if no_public else read_public(data).inputs[:PROBE],
+        batch_size=config.batch_size,
+        workers=config.workers,
+        device=config.device,
+        scale=config.scale,
+        progress=Console().progress,
+    )
+
+
+def _stop_with_input(running: uvicorn.Server) -> None:
+    """Wait for the end of the standard input, then let the service finish."""
+    sys.stdin.read()
+    running.should_exit = True

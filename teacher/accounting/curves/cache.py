@@ -1,0 +1,61 @@
+"""Curves on disk: public numbers that take seconds to compute, keyed by public parameters only.
+
+A file holds SHA-256(key and payload), then the payload (little-endian float64). Anything unexpected (missing, short,
+corrupt, unreadable, a folder that can not be written) means: compute again. The folder is the user's own; who can write
+there can change the program too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from labelwall.wall.messages import canonical_json
+
+
+def folder() -> Path:
+    """$XDG_CACHE_HOME/labelwall/curves, by default under ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "labelwall" / "curves"
+
+
+def cached(key: dict[str, object], n: int, compute: Callable[[], np.ndarray]) -> np.ndarray:
+    """``compute()``, float64 [n], or the same numbers from an earlier call. ``key``: every input and a version."""
+    name = canonical_json(key)
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: no home directory
+        path = folder() / f"{hashlib.sha256(name).hexdigest()}.f64"
+        known = _read(path, name, n)
+        if known is not None:
+            return known
+    values = np.ascontiguousarray(compute(), dtype="<f8")
+    with contextlib.suppress(OSError, RuntimeError):
+        _write(path, name, values)
+    return values.astype(np.float64)
+
+
+def _read(path: Path, name: bytes, n: int) -> np.ndarray | None:
+    data = path.read_bytes() if path.is_file() else b""
+    digest, payload = data[:32], data[32:]
+    if len(payload) != 8 * n or hashlib.sha256(name + payload).digest() != digest:
+        return None
+    return np.frombuffer(payload, dtype="<f8").astype(np.float64)
+
+
+def _write(path: Path, name: bytes, values: np.ndarray) -> None:
+    """In one step: a reader sees the whole file or none."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    payload = values.tobytes()
+    handle, temporary = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(name + payload).digest() + payload)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

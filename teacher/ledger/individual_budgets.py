@@ -1,0 +1,182 @@
+"""What each record has paid: private integers beside the ledger's entries, in the same file and transactions.
+
+A prepaid release (Ind-KNN) owes its guarantee to these numbers, so they are as durable as the answers: a reservation, an
+upper bound of what a batch may cost each record, is on disk before any noise of the batch is drawn; the exact payments
+replace it in the transaction that records the answers. After a crash between the two the reservation stands.
+Nothing here is ever exported: who paid tells who is near a query, and that a record exists.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from labelwall.wall.errors import LedgerMismatch
+
+FULL = (
+    1 << 40
+)  # units of one record's whole budget, for every slot: payments are integers, rounded up
+ENROL, RESERVE, PAY, SNAPSHOT = "enrol", "reserve", "pay", "snapshot"
+DAMAGED = "the records' budgets beside the ledger are missing or damaged. Restore the newest copy; nothing was released."
+
+Row = tuple[str, int, int, bytes]  # (kind, slot, batch, body), as one line of the private table
+
+
+@dataclass(frozen=True)
+class Payments:
+    """``serials``: int64 [m], ascending, places of records among the enrolled; ``amounts``: int64 [m] units, at least 1."""
+
+    serials: np.ndarray = field(repr=False)
+    amounts: np.ndarray = field(repr=False)
+
+    @classmethod
+    def of(cls, serials: np.ndarray, amounts: np.ndarray) -> Payments:
+        """From units by record, zeros and any order allowed; ``serials`` are distinct."""
+        paying = np.flatnonzero(amounts)
+        order = paying[np.argsort(serials[paying])]
+        return cls(serials[order], amounts[order])
+
+    def encode(self) -> bytes:
+        """Differences of serials (uint32), then amounts (int64), compressed."""
+        steps = np.diff(self.serials, prepend=0).astype("<u4")
+        return zlib.compress(steps.tobytes() + self.amounts.astype("<i8").tobytes(), 1)
+
+    @classmethod
+    def decode(cls, body: bytes) -> Payments:
+        """Inverse of ``encode``. Raises LedgerMismatch for anything else."""
+        plain = _plain(body)
+        if len(plain) % 12:
+            raise LedgerMismatch(DAMAGED)
+        m = len(plain) // 12
+        steps, amounts = (
+            np.frombuffer(plain, "<u4", count=m),
+            np.frombuffer(plain, "<i8", offset=4 * m),
+        )
+        return cls(np.cumsum(steps, dtype=np.int64), amounts.astype(np.int64))
+
+
+@dataclass
+class Accounts:
+    """The replayed private table: who is enrolled, and what each has spent in each slot.
+
+    A record is known by its id and, in here, by its serial: the place at which it was enrolled. Serials are for ever: a record
+    that is removed stays enrolled (a tombstone: id and what it spent), so that adding it again does not refill it.
+    """
+
+    position: int = 0  # of the last row taken from the table
+    ids: np.ndarray = field(
+        default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False
+    )  # int64 [enrolled], by serial
+    spent: dict[int, np.ndarray] = field(
+        default_factory=dict, repr=False
+    )  # slot -> int64 [enrolled] units
+    batches: dict[int, int] = field(default_factory=dict)  # slot -> batches paid
+    reserved: dict[int, Payments] = field(
+        default_factory=dict, repr=False
+    )  # slot -> of the batch that is being drawn
+    since_snapshot: dict[int, int] = field(
+        default_factory=dict
+    )  # slot -> payment rows a replay has to read
+
+    def left(self, slot: int, serials: np.ndarray) -> np.ndarray:
+        """What records may still pay: int64 [m] units, never negative. An open reservation counts as paid."""
+        return FULL - self._spent(slot)[serials]
+
+    def new(self, ids: np.ndarray) -> np.ndarray:
+        """Those of ``ids`` (int64 [n], distinct) that are not enrolled: int64 [m], ascending."""
+        return np.setdiff1d(ids, self.ids)
+
+    def serials(self, ids: np.ndarray) -> np.ndarray:
+        """Serials of enrolled ids: int64 [n]. Raises LedgerMismatch where one is not enrolled."""
+        order = np.argsort(self.ids, kind="stable")
+        at = np.searchsorted(self.ids, ids, sorter=order)
+        if len(ids) and (at.max(initial=0) >= len(order) or (self.ids[order[at]] != ids).any()):
+            raise LedgerMismatch(DAMAGED)
+        return order[at] if len(ids) else np.zeros(0, dtype=np.int64)
+
+    def apply(self, position: int, row: Row) -> None:
+        """Take in one row of the table. Raises LedgerMismatch for an unknown kind and for payments that do not fit."""
+        kind, slot, batch, body = row
+        if kind == ENROL:
+            self._enrol(np.frombuffer(_plain(body), "<i8").astype(np.int64))
+        elif kind == RESERVE:
+            self._reserve(slot, batch, Payments.decode(body))
+        elif kind == PAY:
+            self._pay(slot, batch, Payments.decode(body))
+        elif kind == SNAPSHOT:
+            self._snapshot(slot, batch, np.frombuffer(_plain(body), "<i8").astype(np.int64))
+        else:
+            raise LedgerMismatch(DAMAGED)
+        self.position = position
+
+    def snapshot(self, slot: int) -> Row:
+        """The row that makes all earlier payment rows of a slot unnecessary."""
+        return (
+            SNAPSHOT,
+            slot,
+            self.batches.get(slot, 0),
+            zlib.compress(self._spent(slot).astype("<i8").tobytes(), 1),
+        )
+
+    def _spent(self, slot: int) -> np.ndarray:
+        """int64 [enrolled], grown with zeros to all that are enrolled by now."""
+        spent = self.spent.get(slot, np.zeros(0, dtype=np.int64))
+        if len(spent) < len(self.ids):
+            spent = np.concatenate([spent, np.zeros(len(self.ids) - len(spent), dtype=np.int64)])
+            self.spent[slot] = spent
+        return spent
+
+    def _enrol(self, ids: np.ndarray) -> None:
+        _require(len(np.unique(ids)) == len(ids) and not np.isin(ids, self.ids).any())
+        self.ids = np.concatenate([self.ids, ids])
+
+    def _reserve(self, slot: int, batch: int, payments: Payments) -> None:
+        """A reservation after one that was never settled: its process died, so the earlier one stays paid."""
+        _require(batch == self.batches.get(slot, 0) + 1)
+        self._add(slot, payments, 1)
+        self.reserved[slot] = payments
+
+    def _pay(self, slot: int, batch: int, payments: Payments) -> None:
+        """Exact payments in place of the reservation, which bounds them record by record."""
+        _require(slot in self.reserved and batch == self.batches.get(slot, 0) + 1)
+        reserved, spent = self.reserved.pop(slot), self._spent(slot)
+        before = np.zeros(len(spent), dtype=np.int64)
+        before[reserved.serials] = reserved.amounts
+        _require(len(payments.serials) == 0 or int(payments.serials[-1]) < len(spent))
+        _require(bool((payments.amounts <= before[payments.serials]).all()))
+        self._add(slot, reserved, -1)
+        self._add(slot, payments, 1)
+        self.batches[slot] = batch
+        self.since_snapshot[slot] = self.since_snapshot.get(slot, 0) + 1
+
+    def _snapshot(self, slot: int, batch: int, spent: np.ndarray) -> None:
+        _require(len(spent) <= len(self.ids) and bool(((spent >= 0) & (spent <= FULL)).all()))
+        self.spent[slot], self.batches[slot], self.since_snapshot[slot] = spent.copy(), batch, 0
+        self.reserved.pop(slot, None)
+
+    def _add(self, slot: int, payments: Payments, sign: int) -> None:
+        spent = self._spent(slot)
+        _require(len(payments.serials) == 0 or int(payments.serials[-1]) < len(spent))
+        _require(bool((payments.amounts > 0).all() and (np.diff(payments.serials) > 0).all()))
+        after = spent[payments.serials] + sign * payments.amounts
+        _require(bool(((after >= 0) & (after <= FULL)).all()))
+        spent[payments.serials] = after
+
+
+def encode_ids(ids: np.ndarray) -> bytes:
+    """int64 [n] as the body of an enrolment."""
+    return zlib.compress(ids.astype("<i8").tobytes(), 1)
+
+
+def _plain(body: bytes) -> bytes:
+    try:
+        return zlib.decompress(body)
+    except (zlib.error, TypeError) as error:
+        raise LedgerMismatch(DAMAGED) from error
+
+
+def _require(rule: bool) -> None:
+    if not rule:
+        raise LedgerMismatch(DAMAGED)

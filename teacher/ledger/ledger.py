@@ -1,0 +1,332 @@
+"""The ledger: an append-only, hash-chained list of charges and releases, durable before anything is drawn or sent.
+
+One table holds entries (seq, kind, body, prev, hash); all that is public is replayed from it when the ledger is opened. A second,
+private one holds what each record paid under a prepaid release (accounts.py), in the same transactions. The order is
+charge (commit) -> draw -> record the results (commit) -> send. A charge whose results were never recorded stays spent and
+is paid again in full when the same query comes back, so the loss on record is never below what was released.
+Entries carry no time of day: when a release happened may depend on private work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import sqlalchemy as sa
+
+from labelwall.teacher.accounting.plan import Plan
+from labelwall.teacher.ledger import budgets_table as accounts_table
+from labelwall.teacher.ledger.anchor import Anchor
+from labelwall.teacher.ledger.database import ENTRIES, HEAD, Place, open_database, write_file
+from labelwall.teacher.ledger.individual_budgets import (
+    DAMAGED,
+    ENROL,
+    PAY,
+    RESERVE,
+    Accounts,
+    Payments,
+    Row,
+    encode_ids,
+)
+from labelwall.teacher.ledger.state import FORMAT, FORMAT_ALONE, GENESIS_PREV, LedgerState
+from labelwall.wall.adversary import POOLED
+from labelwall.wall.errors import LedgerMismatch
+from labelwall.wall.messages import Value, canonical_json
+
+T = TypeVar("T")
+
+metadata = sa.MetaData()
+entries = sa.Table(
+    ENTRIES,
+    metadata,
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("prev", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+)
+head = sa.Table(
+    HEAD,
+    metadata,
+    sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("seq", sa.Integer, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+)
+SNAPSHOT_EVERY = 64  # batches: bounds what opening a ledger replays, and the rows that are kept
+
+
+def entry_hash(seq: int, kind: str, body: str, prev: str) -> str:
+    """SHA-256 (hex) that chains entry ``seq`` to its predecessor's hash ``prev``."""
+    return hashlib.sha256(canonical_json([seq, kind, body, prev])).hexdigest()
+
+
+@dataclass(frozen=True)
+class Write:
+    """An open transaction. ``append(kind, body)``: a public entry, its sequence number; ``keep(row)``: a private row."""
+
+    append: Callable[[str, dict[str, object]], int]
+    keep: Callable[[Row], None]
+    compact: Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Charge:
+    """A committed charge. ``granted``: the identities it pays for, in request order; the rest was refused and stored."""
+
+    seq: int
+    granted: tuple[str, ...]
+
+
+class Ledger:
+    """The ledger of one data set, in an SQLite file or a schema of PostgreSQL.
+
+    Several processes may share one: each transaction is exclusive and begins by taking in what the others have written.
+
+    ``anchor``: an external file that remembers the newest (seq, hash); a ledger older than it or forked from it is refused.
+    So is, while this object lives, one that has gone back behind what it has seen. Raises LedgerMismatch for both, and where
+    there is no ledger or it does not replay.
+    """
+
+    def __init__(self, place: Place, anchor: Path | None = None) -> None:
+        self._database = open_database(place)
+        if not self._database.exists():
+            raise LedgerMismatch(
+                f"there is no ledger {self._database.name}; it is created with the data set's first plan."
+            )
+        self._anchor = Anchor(anchor) if anchor else None
+        self._newest = (
+            -1,
+            GENESIS_PREV,
+        )  # (seq, hash) of the last entry that this process knows to be stored
+        self.state, self.accounts = LedgerState(), Accounts()
+        with self._transaction():
+            pass
+        if self._anchor:
+            self._anchor.check(self.state.hashes)
+
+    @classmethod
+    def create(
+        cls,
+        place: Place,
+        *,
+        dataset: str,
+        plan: Plan,
+        unsafe: bool,
+        anchor: Path | None = None,
+        adversary: str = POOLED,
+    ) -> Ledger:
+        """Start a data set's ledger with its plan. ``unsafe``: drawn from a test tape, so it certifies epsilon = infinity.
+
+        ``adversary``: against whom the plan's certificate holds (wall/adversary.py); another than POOLED is named in the first
+        entry, so that it can be left out of no copy. EACH starts a register, which is charged for nothing.
+        """
+        body = {"format": FORMAT, "dataset": dataset, "unsafe": unsafe, "plan": plan.to_json()}
+        if adversary != POOLED:
+            body |= {"format": FORMAT_ALONE, "adversary": adversary}
+        text = canonical_json(body).decode()
+        row = {"seq": 0, "kind": "genesis", "body": text, "prev": GENESIS_PREV}
+        digest = entry_hash(0, "genesis", text, GENESIS_PREV)
+
+        def begin(connection: sa.Connection) -> None:
+            metadata.create_all(connection, checkfirst=False)
+            connection.execute(entries.insert(), {**row, "hash": digest})
+            connection.execute(head.insert(), {"one": 1, "seq": 0, "hash": digest})
+
+        database = open_database(place)
+        database.create(begin)
+        database.close()
+        return cls(place, anchor)
+
+    def use_extractor(self, sha256: str, fields: dict[str, object]) -> None:
+        """Record the extractor that later charges use. Public: it came from the caller, or is a constant."""
+        with self._transaction() as write:
+            if self.state.extractor != sha256:
+                write.append("extractor", {"sha256": sha256, "fields": fields})
+
+    def enter_analyst(self, name: str, dataset: str) -> None:
+        """Enter an analyst and the data set of the analyst's own ledger in a register. Raises LedgerMismatch for a known one."""
+        with self._transaction() as write:
+            write.append("analyst", {"name": name, "dataset": dataset})
+
+    def analysts(self) -> dict[str, str]:
+        """A register's analysts and the data sets of their ledgers, as they are stored now."""
+        with self._transaction():
+            return dict(self.state.analysts)
+
+    def enrol(self, ids: np.ndarray) -> np.ndarray:
+        """Give records (int64 [n] distinct ids) their accounts, where they have none: int64 [n] serials. Commits."""
+        with self._transaction() as write:
+            new = self.accounts.new(ids)
+            if len(new):
+                write.keep((ENROL, -1, 0, encode_ids(new)))
+        return self.accounts.serials(ids)
+
+    def charge_prepaid(
+        self, slot: int, release: str, identities: Sequence[str], reservation: Payments
+    ) -> Charge:
+        """Charge a prepaid release, once and in full, and reserve what these queries may cost each record at most. Commits.
+
+        Raises LedgerMismatch where the records' accounts do not stand where the entries do: without them nothing is drawn.
+        """
+        with self._transaction() as write:
+            self._require_accounts(slot)
+            if not self.state.release(slot, release).prepaid:
+                raise LedgerMismatch(f"release {release!r} of slot {slot} is not prepaid.")
+            seq = self.state.prepaid_charge(slot, release)
+            if seq is None:
+                seq = write.append("charge", {"slot": slot, "release": release, "count": 1})
+            write.keep((RESERVE, slot, self.state.batches.get(slot, 0) + 1, reservation.encode()))
+        return Charge(seq, tuple(identities))
+
+    def record_prepaid(self, charge: Charge, results: dict[str, Value], payments: Payments) -> None:
+        """Store a batch's results and, in the same transaction, the exact payments in place of the reservation. Commits."""
+        with self._transaction() as write:
+            write.append("release", {"charge": charge.seq, "results": results})
+            slot = self.state.open_charges[charge.seq][0]
+            write.keep((PAY, slot, self.state.batches[slot], payments.encode()))
+            if self.accounts.since_snapshot[slot] >= SNAPSHOT_EVERY:
+                write.compact(slot)
+
+    def charge(self, slot: int, release: str, identities: Sequence[str]) -> Charge:
+        """Pay for one release per identity, in order, as far as the cap goes; store a refusal for the rest. Commits.
+
+        Of a release that is charged by the batch, one pays for all identities together, or all are refused.
+        Nothing may be drawn for an identity before it stands in the returned ``granted``.
+        """
+        with self._transaction() as write:
+            planned = self.state.release(slot, release)
+            if planned.prepaid:
+                raise LedgerMismatch(
+                    f"release {release!r} of slot {slot} is prepaid: it needs a reservation."
+                )
+            left = self.state.left(slot, release)
+            paid = len(identities) if planned.batch and left else left
+            granted, refused = tuple(identities[:paid]), list(identities[paid:])
+            count = 1 if planned.batch else len(granted)
+            seq = (
+                write.append("charge", {"slot": slot, "release": release, "count": count})
+                if granted
+                else -1
+            )
+            if refused:
+                write.append("refusal", {"slot": slot, "release": release, "identities": refused})
+        return Charge(seq, granted)
+
+    def record(self, charge: Charge, results: dict[str, Value]) -> None:
+        """Store the results of a charge's draws under their queries' identities. Commits; after this they may be sent."""
+        with self._transaction() as write:
+            write.append("release", {"charge": charge.seq, "results": results})
+
+    def export(self, path: Path) -> None:
+        """Write all that an auditor needs to a fresh SQLite file, byte for byte a function of the entries."""
+        with self._database.transaction() as source:
+            rows = {
+                table: source.execute(sa.select(table).order_by(table.c[0])).mappings().all()
+                for table in (entries, head)
+            }
+
+        def copy(target: sa.Connection) -> None:
+            metadata.create_all(target)
+            for table, found in rows.items():
+                target.execute(table.insert(), [dict(row) for row in found])
+
+        write_file(path, copy)
+
+    def entries_after(self, seq: int, most: int) -> list[tuple[int, str, str]]:
+        """At most so many (sequence number, kind, body as JSON) that follow entry ``seq``, in order. Public.
+
+        From any thread: what is in memory is neither read nor touched.
+        """
+        chosen = sa.select(entries.c.seq, entries.c.kind, entries.c.body).where(entries.c.seq > seq)
+        with self._database.transaction() as connection:
+            found = connection.execute(chosen.order_by(entries.c.seq).limit(most)).all()
+        return [(row.seq, row.kind, row.body) for row in found]
+
+    def in_custody(self, work: Callable[[sa.Connection], T], purged: str | None = None) -> T:
+        """Run ``work`` on the private tables beside the entries, in one durable transaction. Nothing of it is exported.
+
+        ``purged``: the table whose deleted rows are gone from the database's files, too, when this returns.
+        """
+        with self._database.transaction() as connection:
+            found = work(connection)
+        if purged is not None:
+            self._database.purge(purged)
+        return found
+
+    def close(self) -> None:
+        self._database.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Write]:
+        """One exclusive transaction: catch up with what is stored, append, commit, then advance the anchor.
+
+        Whatever goes wrong, the state in memory is dropped and replayed by the next transaction: a commit that failed, or that
+        nobody confirmed, was either stored, and then counts, or it was not, and nothing that it paid for has left.
+        """
+        before = self._newest
+        try:
+            with self._database.transaction() as connection:
+                self._catch_up(connection)
+                yield Write(
+                    append=lambda kind, body: self._append(connection, kind, body),
+                    keep=lambda row: accounts_table.keep(connection, self.accounts, row),
+                    compact=lambda slot: accounts_table.compact(connection, self.accounts, slot),
+                )
+        except BaseException:
+            self.state, self.accounts = LedgerState(), Accounts()
+            raise
+        self._newest = self.state.seq, self.state.head
+        if self._anchor and self._newest[0] > before[0] >= 0:
+            self._anchor.advance(*self._newest)
+
+    def _catch_up(self, connection: sa.Connection) -> None:
+        """Take in what is new. Raises LedgerMismatch where the stored ledger does not go on from what was seen of it."""
+        for row in connection.execute(
+            sa.select(entries).where(entries.c.seq > self.state.seq).order_by(entries.c.seq)
+        ):
+            self._take(row.seq, row.kind, row.body, row.prev, row.hash)
+        seq, digest = self._newest
+        stored = connection.execute(sa.select(head.c.seq, head.c.hash)).one()
+        if tuple(stored) != (self.state.seq, self.state.head) or (
+            seq >= 0 and self.state.hashes[seq : seq + 1] != [digest]
+        ):
+            raise LedgerMismatch(
+                "the stored ledger is older than, or forked from, what this process has seen of it."
+            )
+        if self._prepaid():
+            accounts_table.replay(connection, self.accounts)
+
+    def _prepaid(self) -> bool:
+        return self.state.plan is not None and any(
+            release.prepaid for release in self.state.plan.releases()
+        )
+
+    def _require_accounts(self, slot: int) -> None:
+        if self.state.batches.get(slot, 0) != self.accounts.batches.get(slot, 0):
+            raise LedgerMismatch(DAMAGED)
+
+    def _append(self, connection: sa.Connection, kind: str, body: dict[str, object]) -> int:
+        seq, prev, text = self.state.seq + 1, self.state.head, canonical_json(body).decode()
+        digest = entry_hash(seq, kind, text, prev)
+        self._take(seq, kind, text, prev, digest)
+        connection.execute(
+            entries.insert(), {"seq": seq, "kind": kind, "body": text, "prev": prev, "hash": digest}
+        )
+        connection.execute(head.update(), {"seq": seq, "hash": digest})
+        return seq
+
+    def _take(self, seq: int, kind: str, text: str, prev: str, digest: str) -> None:
+        chained = (
+            seq == self.state.seq + 1
+            and prev == self.state.head
+            and digest == entry_hash(seq, kind, text, prev)
+        )
+        if not chained:
+            raise LedgerMismatch(f"entry {seq} of the ledger does not continue the chain.")
+        self.state.apply(kind, json.loads(text), digest)

@@ -1,0 +1,102 @@
+"""The address of a ledger on a PostgreSQL server. Read here and refused here, so that nothing of a bad one is ever repeated."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from labelwall.wall.errors import InvalidInput
+
+FORM = "postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME"
+OPTIONS = ("schema", "sslmode", "sslrootcert", "socket")
+SSL_MODES = ("verify-full", "verify-ca", "require", "disable")
+NAME, SCHEMA, HOST = (
+    r"[A-Za-z_][\w.-]{0,62}",
+    r"(?!pg_)[a-z_][a-z0-9_]{0,62}",
+    r"[A-Za-z0-9.:-]{1,253}",
+)
+
+
+@dataclass(frozen=True)
+class LedgerUrl:
+    """One data set's ledger: a schema of a database. Holds no secret, and may be printed.
+
+    Args:
+        role: the custodian's role on the server.
+        database: its database.
+        schema: the schema of this one data set.
+        host: of the server; empty for a Unix socket.
+        port: of the server.
+        socket: directory of the Unix socket, where there is no host.
+        sslmode: of libpq; over a network the server's certificate is checked unless another mode is named.
+        sslrootcert: file of the authorities that may have signed it; libpq's default when empty.
+    """
+
+    role: str
+    database: str
+    schema: str
+    host: str = ""
+    port: int = 5432
+    socket: str = ""
+    sslmode: str = "verify-full"
+    sslrootcert: str = ""
+
+    def __post_init__(self) -> None:
+        named = re.fullmatch(NAME, self.role) and re.fullmatch(NAME, self.database)
+        if (
+            not named
+            or bool(self.host) == bool(self.socket)
+            or not (not self.host or re.fullmatch(HOST, self.host))
+        ):
+            _refuse(f"of the form {FORM}, or with socket=DIRECTORY in place of the host")
+        if not re.fullmatch(SCHEMA, self.schema):
+            _refuse("with a schema of lower case letters, digits and _, not pg_...")
+        if self.sslmode not in SSL_MODES:
+            _refuse(f"with an sslmode among {', '.join(SSL_MODES)}")
+        if not all(path.startswith("/") for path in (self.socket, self.sslrootcert) if path):
+            _refuse("with absolute paths")
+
+    @classmethod
+    def parse(cls, text: str) -> LedgerUrl:
+        """From ``postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME``. Raises InvalidInput, which repeats nothing of ``text``.
+
+        A password is refused: the server's client library takes it from PGPASSWORD or ~/.pgpass, where no program prints it.
+        """
+        parts, port, options = _parts(text)
+        if parts.password is not None or "password" in dict(options):
+            _refuse("without a password, which belongs into ~/.pgpass or PGPASSWORD", "one")
+        names = [name for name, _ in options]
+        if (
+            parts.scheme != "postgresql"
+            or parts.fragment
+            or len(set(names)) < len(names)
+            or not {*names} <= {*OPTIONS}
+        ):
+            _refuse(f"of the form {FORM}; options are {', '.join(OPTIONS)}")
+        return cls(
+            role=unquote(parts.username or ""),
+            database=unquote(parts.path[1:]),
+            schema=dict(options).get("schema", ""),
+            host=parts.hostname or "",
+            port=port or 5432,
+            **{name: value for name, value in options if name != "schema"},
+        )
+
+
+def _parts(text: str) -> tuple[SplitResult, int | None, list[tuple[str, str]]]:
+    """(parts, port, options) of a URL. What the parser says of a bad one repeats it, so it is not even kept as a cause."""
+    with suppress(ValueError):
+        parts = urlsplit(text)
+        return (
+            parts,
+            parts.port,
+            parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)),
+        )
+    _refuse(f"of the form {FORM}")
+
+
+def _refuse(rule: str, found: str = "another form") -> NoReturn:
+    raise InvalidInput("ledger", rule, found)

@@ -1,0 +1,140 @@
+"""Batches of queries under pure DP (DMKD17): one charge pays for all answers of a batch, whatever the number of its queries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal, Self, get_args
+
+import numpy as np
+
+from labelwall.teacher.accounting.conversion import float_above
+from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.mechanisms.batch.overlap import MOST_QUERIES, Bounds
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import ABSTAINED, Outcome, Value
+
+if TYPE_CHECKING:
+    from labelwall.teacher.noise.entropy import Entropy
+
+BATCH = "batch"  # the one release; a query's value under it is [label, clique bound, whether that is exact, squared radius]
+LABEL_NOISE = "label"  # what a draw is for
+SIDE = 126  # of the domain box: features are integers in -63..63 in each dimension
+
+Noise = Literal["laplace", "exponential", "exponential_paper"]
+
+
+class BatchMechanism:
+    """What the batch mechanisms share. The neighbourhoods of a batch are balls (or the k nearest); noise follows from how many
+    of them one record can lie in."""
+
+    epsilon: float | None
+    stages = (BATCH,)
+    once_a_round = False
+
+    def fields(self) -> dict[str, object]:
+        """The publishable fields, as a ledger records them."""
+        return asdict(self)  # type: ignore[call-overload]
+
+    def planned(self, epsilon: float, delta: float, asked: int) -> Self:
+        """With epsilon filled in: the budget's, in equal parts for ``asked`` batches, rounded down."""
+        if self.epsilon is not None:
+            return self
+        part = epsilon / asked
+        while Fraction(part) * asked > Fraction(epsilon):
+            part = math.nextafter(part, 0.0)
+        return replace(self, epsilon=part)  # type: ignore[type-var]
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """``asked`` batches, epsilon-DP each. Raises InvalidInput where epsilon is not filled in (``planned``)."""
+        if self.epsilon is None:
+            raise InvalidInput("mechanism.epsilon", "filled in by the plan", None)
+        return (Release(BATCH, "pure", {"epsilon": self.epsilon}, asked, batch=True),)
+
+    def next_stage(self, results: Mapping[str, Value]) -> str | None:
+        """The one release, until it is there."""
+        return None if BATCH in results else BATCH
+
+    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
+        """(outcome, label) of a settled query; every query of a paid batch is answered."""
+        value = results.get(BATCH)
+        return (
+            (Outcome.ANSWERED, value[0])
+            if isinstance(value, list)
+            else (Outcome.ABSTAINED, ABSTAINED)
+        )
+
+    def cliques(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int]:
+        """For a receipt, of public numbers: the largest clique bound, and how many queries' bounds are a colouring's."""
+        values = [value for found in results if isinstance(value := found.get(BATCH), list)]
+        return {
+            "largest": max((v[1] for v in values), default=0),
+            "by_colouring": sum(1 - v[2] for v in values),
+        }
+
+    def require(self, queries: int, dimensions: int) -> None:
+        """Raise InvalidInput, before anything is charged, for a batch that can not be answered."""
+        if queries > MOST_QUERIES:
+            raise InvalidInput("queries", f"at most {MOST_QUERIES} in a batch", queries)
+
+
+def check_epsilon(name: str, value: float | None) -> None:
+    """Raises InvalidInput unless None or between 1e-6 and 1e3."""
+    if value is not None and not 1e-6 <= value <= 1e3:
+        raise InvalidInput(f"mechanism.{name}", "between 1e-6 and 1000", value)
+
+
+def check_noise(noise: object) -> None:
+    """Raises InvalidInput for an unknown kind."""
+    if noise not in get_args(Noise):
+        raise InvalidInput("mechanism.noise", f"one of {', '.join(get_args(Noise))}", noise)
+
+
+def noisy_winners(
+    votes: np.ndarray,
+    bounds: Bounds,
+    epsilon: Fraction,
+    noise: Noise,
+    keys: Sequence[str],
+    entropy: Entropy,
+) -> np.ndarray:
+    """One class a query from int64 [q, c] counts of the records in its ball: int64 [q]; epsilon-DP for the batch.
+
+    A record adds 1 to one count of each ball that it lies in. Query i gets the share e_i = epsilon / size_i:
+    "laplace": argmax of the counts plus discrete Laplace noise of scale 1 / e_i, ties to the lowest class (DMKD17 Algorithm 1);
+    "exponential": probability proportional to exp(e_i count), e_i-DP because a record only raises counts;
+    "exponential_paper": exp(e_i count / 2) (DMKD17 Algorithm 2), which needs no such argument.
+    """
+    if noise == "laplace":
+        return (votes + laplace(bounds.sizes, epsilon, keys, votes.shape[1], entropy)).argmax(
+            axis=1
+        )
+    slow = 2 if noise == "exponential_paper" else 1
+    rates = [epsilon / (slow * size) for size in bounds.sizes.tolist()]
+    return entropy.choose(votes.max(axis=1, keepdims=True) - votes, rates, keys, LABEL_NOISE)
+
+
+def laplace(
+    sizes: np.ndarray, epsilon: Fraction, keys: Sequence[str], width: int, entropy: Entropy
+) -> np.ndarray:
+    """Discrete Laplace noise of scale sizes[i] / epsilon in row i, the scale rounded up to a float: int64 [q, width]."""
+    drawn = np.empty((len(keys), width), dtype=np.int64)
+    for size in np.unique(sizes).tolist():
+        rows = np.flatnonzero(sizes == size)
+        scale = float_above(size / epsilon)
+        drawn[rows] = entropy.discrete_laplace(
+            scale, [keys[row] for row in rows.tolist()], LABEL_NOISE, width
+        )
+    return drawn
+
+
+def values(labels: np.ndarray, bounds: Bounds, squared_radii: np.ndarray) -> np.ndarray:
+    """What a batch releases, int64 [q, 4]: label, clique bound, whether that is exact, squared radius."""
+    return np.stack([labels, bounds.sizes, bounds.exact.astype(np.int64), squared_radii], axis=1)
+
+
+def squared_radius(radius: float) -> int:
+    """A radius in sides of the domain box, squared in integer units and rounded, as all squared distances are integers."""
+    return round((Fraction(radius) * SIDE) ** 2)

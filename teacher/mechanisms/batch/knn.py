@@ -1,0 +1,173 @@
+"""k nearest neighbours over a batch (DMKD17 Algorithms 4 to 7): a private radius for each query, then radius neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from labelwall.teacher.accounting.conversion import float_above
+from labelwall.teacher.mechanisms.batch import radii as balls
+from labelwall.teacher.mechanisms.batch.base import (
+    BatchMechanism,
+    Noise,
+    check_epsilon,
+    check_noise,
+    noisy_winners,
+    values,
+)
+from labelwall.teacher.mechanisms.batch.overlap import Accounting, check_accounting, clique_bounds
+from labelwall.wall.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from labelwall.teacher.mechanisms.voters import Electorate
+    from labelwall.teacher.noise.entropy import Entropy
+
+Conversion = Literal["grid", "interactive", "none"]
+RADIUS_NOISE, COUNT_NOISE = "radius", "count"  # what a draw is for
+MOST_CANDIDATES = 256
+
+
+@dataclass(frozen=True)
+class BatchKnn(BatchMechanism):
+    """A noisy plurality of about ``k`` records around each query of a batch.
+
+    Guarantee, for one batch under add/remove of one record: epsilon-DP of all its answers, clique bounds and radii together:
+    the number of records (where it is estimated), the radii and the labels spend parts of epsilon that add up to it exactly.
+    Proof: docs/privacy.md, "Batches". All fields are publishable and fixed without looking at private rows.
+
+    Args:
+        kind: the mechanism's name.
+        k: records wanted in a query's ball, a count.
+        epsilon: of a batch, pure DP; null: the budget's, in equal parts for the planned batches.
+        conversion: how a query gets its radius: grid (a noisy histogram of the domain box: DMKD17 Algorithm 7), interactive (the
+            exponential mechanism over candidates: Algorithm 6) or none (no radius: the k nearest vote by the exponential
+            mechanism, epsilon split over the queries: the baseline, Algorithm 4).
+        conversion_share: part of epsilon that pays for the radii, in (0, 1); the paper's w.
+        records: public number (or guess) of the private records, a count; null: a noisy estimate, which is charged.
+        records_share: part of epsilon that pays for that estimate, in (0, 1).
+        candidates: radii that interactive chooses from, a count.
+        candidate_accounting: as accounting, for the choice of the radii, every ball as large as its largest candidate; queries is
+            the paper's.
+        noise: of the labels, as for radius; none knows the exponential mechanism alone.
+        accounting: of the labels, as for radius.
+    """
+
+    kind: Literal["batch_knn"] = "batch_knn"
+    k: int = 30
+    epsilon: float | None = None
+    conversion: Conversion = "grid"
+    conversion_share: float = 0.5
+    records: int | None = None
+    records_share: float = 0.05
+    candidates: int = 10
+    candidate_accounting: Accounting = "local"
+    noise: Noise = "laplace"
+    accounting: Accounting = "local"
+
+    def __post_init__(self) -> None:
+        if self.conversion not in get_args(Conversion):
+            raise InvalidInput(
+                "mechanism.conversion", f"one of {', '.join(get_args(Conversion))}", self.conversion
+            )
+        for name, most in (("k", 10**6), ("records", 10**9), ("candidates", MOST_CANDIDATES)):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= most:
+                raise InvalidInput(f"mechanism.{name}", f"from 1 to {most}", value)
+        for name in ("conversion_share", "records_share"):
+            if not 0.001 <= getattr(self, name) <= 0.999:
+                raise InvalidInput(
+                    f"mechanism.{name}", "between 0.001 and 0.999", getattr(self, name)
+                )
+        if self.conversion != "none" and not self._shares()[-1] > 0:
+            raise InvalidInput(
+                "mechanism.conversion_share",
+                "below 1 together with records_share",
+                self.conversion_share,
+            )
+        check_epsilon("epsilon", self.epsilon)
+        check_noise(self.noise)
+        for name in ("candidate_accounting", "accounting"):
+            check_accounting(name, getattr(self, name))
+
+    def require(self, queries: int, dimensions: int) -> None:
+        """Raise InvalidInput, before anything is charged, for a batch that can not be answered."""
+        super().require(queries, dimensions)
+        if self.conversion == "grid":
+            assert self.epsilon is not None
+            balls.require_grid(dimensions, self.records, Fraction(self.epsilon) * self._shares()[1])
+
+    def draw(
+        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        """The answers of one batch, charged already: int64 [n_queries, 4] of (label, clique bound, exact, squared radius).
+
+        Without a conversion the bound is the number of queries and the radius -1.
+        """
+        assert self.epsilon is not None
+        epsilon = Fraction(self.epsilon)
+        if self.conversion == "none":
+            return self._baseline(voters, keys, epsilon, entropy)
+        for_count, for_radii, for_labels = (epsilon * share for share in self._shares())
+        records = self.records or _noisy_count(len(voters.labels), for_count, keys, entropy)
+        radii = self._radii(voters, records, for_radii, keys, entropy)
+        bounds = clique_bounds(voters.queries, radii, self.accounting)
+        return values(
+            noisy_winners(voters.ball_votes(radii), bounds, for_labels, self.noise, keys, entropy),
+            bounds,
+            radii,
+        )
+
+    def _shares(self) -> tuple[Fraction, Fraction, Fraction]:
+        """Parts of epsilon for the number of records, the radii, the labels: exact, and 1 together."""
+        count = Fraction(0) if self.records else Fraction(self.records_share)
+        return count, Fraction(self.conversion_share), 1 - count - Fraction(self.conversion_share)
+
+    def _radii(
+        self,
+        voters: Electorate,
+        records: int,
+        epsilon: Fraction,
+        keys: Sequence[str],
+        entropy: Entropy,
+    ) -> np.ndarray:
+        """Squared radii, int64 [q], epsilon-DP for the batch."""
+        dimensions = voters.queries.shape[1]
+        if self.conversion == "grid":
+            cells = balls.cells_a_side(dimensions, records, epsilon)
+            counts = voters.grid_counts(cells)
+            noise = entropy.discrete_laplace(
+                float_above(1 / epsilon), keys[:1], RADIUS_NOISE, len(counts)
+            )[0]
+            return balls.radii_of_grid(voters.queries, counts + noise, cells, self.k)
+        candidates = balls.candidate_radii(dimensions, self.k, records, self.candidates)
+        largest = np.full(len(keys), candidates[-1], dtype=np.int64)
+        sizes = clique_bounds(voters.queries, largest, self.candidate_accounting).sizes
+        losses = np.abs(voters.ball_counts(candidates) - self.k)
+        rates = [epsilon / (2 * size) for size in sizes.tolist()]
+        return candidates[entropy.choose(losses, rates, keys, RADIUS_NOISE)]
+
+    def _baseline(
+        self, voters: Electorate, keys: Sequence[str], epsilon: Fraction, entropy: Entropy
+    ) -> np.ndarray:
+        """DMKD17 Algorithm 4 for each query at epsilon / q: counts of the k nearest move by e_a - e_b, so the rate is halved."""
+        votes = voters.votes(self.k, 1.0, keys, BatchKnn.kind, entropy)
+        nowhere = np.full(len(keys), -1, dtype=np.int64)
+        bounds = clique_bounds(voters.queries, nowhere, "queries")
+        return values(
+            noisy_winners(votes, bounds, epsilon, "exponential_paper", keys, entropy),
+            bounds,
+            nowhere,
+        )
+
+
+def _noisy_count(records: int, epsilon: Fraction, keys: Sequence[str], entropy: Entropy) -> int:
+    """The number of records plus discrete Laplace noise of scale 1 / epsilon, at least 1."""
+    return max(
+        1,
+        records
+        + int(entropy.discrete_laplace(float_above(1 / epsilon), keys[:1], COUNT_NOISE, 1)[0, 0]),
+    )

@@ -1,0 +1,75 @@
+"""Radius neighbours over a batch (DMKD17 Algorithms 1 to 3): the records in a ball vote, noise by how balls overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from labelwall.teacher.mechanisms.batch.base import (
+    BatchMechanism,
+    Noise,
+    check_epsilon,
+    check_noise,
+    noisy_winners,
+    squared_radius,
+    values,
+)
+from labelwall.teacher.mechanisms.batch.overlap import Accounting, check_accounting, clique_bounds
+from labelwall.wall.errors import InvalidInput
+
+if (
+    TYPE_CHECKING
+):  # configuration loads this file; the search behind an electorate would load torch with it
+    from labelwall.teacher.mechanisms.voters import Electorate
+    from labelwall.teacher.noise.entropy import Entropy
+
+
+@dataclass(frozen=True)
+class RadiusNeighbours(BatchMechanism):
+    """A noisy plurality of the records at most ``radius`` from each query of a batch.
+
+    Guarantee, for one batch under add/remove of one record: epsilon-DP of all its answers, clique bounds and radii together.
+    A record votes in the balls that it lies in, which are pairwise neighbours in the overlap graph; query i spends
+    epsilon / size_i, and the sizes of a clique's members are at least its size (overlap.py). Proof: docs/privacy.md, "Batches".
+    All fields are publishable and fixed without looking at private rows.
+
+    Args:
+        kind: the mechanism's name.
+        radius: of a query's ball, in sides of the domain box (a share, up to 100); distances are Euclidean.
+        epsilon: of a batch, pure DP; null: the budget's, in equal parts for the planned batches.
+        noise: laplace (discrete Laplace noise on every count), exponential (the exponential mechanism) or exponential_paper (the
+            same at half the rate, as published).
+        accounting: local (largest clique that the query belongs to), component (of the query's component: DMKD17 Algorithm 3) or
+            queries (their number: the baselines of DMKD17 section 3.1).
+    """
+
+    kind: Literal["radius"] = "radius"
+    radius: float = 0.05
+    epsilon: float | None = None
+    noise: Noise = "laplace"
+    accounting: Accounting = "local"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.radius <= 100:
+            raise InvalidInput(
+                "mechanism.radius", "from 0 to 100 sides of the domain box", self.radius
+            )
+        check_epsilon("epsilon", self.epsilon)
+        check_noise(self.noise)
+        check_accounting("accounting", self.accounting)
+
+    def draw(
+        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        """The answers of one batch, charged already: int64 [n_queries, 4] of (label, clique bound, exact, squared radius)."""
+        assert self.epsilon is not None
+        radii = np.full(len(keys), min(squared_radius(self.radius), 1 << 26), dtype=np.int64)
+        bounds = clique_bounds(voters.queries, radii, self.accounting)
+        labels = noisy_winners(
+            voters.ball_votes(radii), bounds, Fraction(self.epsilon), self.noise, keys, entropy
+        )
+        return values(labels, bounds, radii)

@@ -1,0 +1,74 @@
+"""Answers that vote on later queries (UAI23 section 3.1): released pairs of query and label are public, and vote without paying.
+
+All of it is post-processing. Which earlier queries are near, and how much they weigh, is a function of public inputs, the public
+feature map and labels that were sent. Nothing that was drawn and not recorded, and no private row, enters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, Reused
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.kernels import Select
+from labelwall.wall.messages import Value
+
+IDENTITY_BYTES = 32
+
+
+class Released:
+    """Queries that were answered under one extractor, with their features: rows appended to a file, of a size fixed by d.
+
+    ``path``: in the custodian's directory, though all of it is public. A row is an identity (32 bytes) and int8 [d]. What a label
+    is, and whether there is one, says the ledger alone: a row without a recorded answer does not vote, and a torn row at the
+    end is cut off. Losing the file loses accuracy and nothing else.
+    """
+
+    def __init__(self, path: Path, dimensions: int) -> None:
+        self._path, self._dimensions, self._row = path, dimensions, IDENTITY_BYTES + dimensions
+        size = path.stat().st_size if path.exists() else 0
+        if size % self._row:
+            with path.open("rb+") as file:
+                file.truncate(size - size % self._row)
+        stored = np.fromfile(path, dtype=np.uint8) if size else np.zeros(0, dtype=np.uint8)
+        rows = stored.reshape(-1, self._row)
+        self._keys = [row.tobytes().hex() for row in rows[:, :IDENTITY_BYTES]]
+        self._features = [rows[:, IDENTITY_BYTES:].view(np.int8)]
+
+    def add(self, keys: Sequence[str], features: np.ndarray) -> None:
+        """Answered queries, by identity (hex), with int8 [n, d] features."""
+        identities = np.frombuffer(
+            b"".join(bytes.fromhex(key) for key in keys), dtype=np.uint8
+        ).reshape(-1, IDENTITY_BYTES)
+        with self._path.open("ab") as file:
+            file.write(np.hstack([identities, features.view(np.uint8)]).tobytes())
+        self._keys += keys
+        self._features.append(features)
+
+    def votes(
+        self,
+        results: Mapping[str, Mapping[str, Value]],
+        select: Select,
+        queries: np.ndarray,
+        num_classes: int,
+    ) -> Reused:
+        """What earlier answers, as ``results`` has them, say on each of ``queries`` (int8 [q, d])."""
+        labels = np.array([_label(results.get(key, {})) for key in self._keys], dtype=np.int64)
+        self._features = [np.concatenate(self._features)]
+        known = labels >= 0
+        labels, features = labels[known], self._features[0][known]
+        near = ExactIndex(features, np.arange(len(features))).similar(queries, select)
+        sums = [
+            np.bincount(labels[n.rows], weights=n.weights.astype(np.int64), minlength=num_classes)
+            for n in near
+        ]
+        counts = np.array([len(found.rows) for found in near], dtype=np.int64)
+        return Reused(np.array(sums).reshape(len(near), num_classes).astype(np.int64), counts)
+
+
+def _label(results: Mapping[str, Value]) -> int:
+    value = results.get(ANSWER)
+    return value[1] if isinstance(value, list) else -1

@@ -1,0 +1,54 @@
+"""Naive kNN (UAI23 Algorithm 2): the k nearest of all records vote, and a noisy plurality is the label. A baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.mechanisms.noisy_argmax import OneWinner, argmax_release, noisy_winner
+from labelwall.wall.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from labelwall.teacher.mechanisms.voters import Electorate
+    from labelwall.teacher.noise.entropy import Entropy
+
+
+@dataclass(frozen=True)
+class NaiveKnn(OneWinner):
+    """Votes of the k nearest of all records, with noise on every class; what Ind-KNN and Private-kNN improve upon.
+
+    Guarantee, for one query under add/remove of one record: ``curves.argmax_rdp`` without sampling, at its worst over all
+    records: one moves the votes by 0, by e_a (fewer than k records) or by e_a - e_b. Every query asked is answered, and pays.
+
+    Args:
+        kind: the mechanism's name.
+        k: neighbours that vote, a count of records.
+        sigma_vote: scale of the discrete Gaussian noise on each class's count, in votes.
+    """
+
+    kind: Literal["naive_knn"] = "naive_knn"
+    k: int = 300
+    sigma_vote: float = 100.0
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise InvalidInput("mechanism.k", "at least 1", self.k)
+        if not (math.isfinite(self.sigma_vote) and self.sigma_vote > 0):
+            raise InvalidInput("mechanism.sigma_vote", "positive and finite", self.sigma_vote)
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """What ``asked`` labels are, for the accountant."""
+        return (argmax_release(self.sigma_vote, asked),)
+
+    def draw(
+        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        """The noisy winner of each query of ``voters``: int64 [n_queries]; ``keys``: charged identities."""
+        return noisy_winner(
+            voters.votes(self.k, 1.0, keys, stage, entropy), self.sigma_vote, stage, keys, entropy
+        )

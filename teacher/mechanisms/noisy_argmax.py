@@ -1,0 +1,48 @@
+"""What mechanisms of one noisy winner a query share: the last release, and its price without sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.mechanisms.fixed_parameters import Given
+from labelwall.wall.messages import ABSTAINED, Outcome, Value
+
+if TYPE_CHECKING:
+    from labelwall.teacher.noise.entropy import Entropy
+
+AGGREGATE = "aggregate"
+
+
+@dataclass(frozen=True)
+class OneWinner(Given):
+    """A frozen dataclass whose last release is the class with the most noisy votes."""
+
+    stages: ClassVar[tuple[str, ...]] = (AGGREGATE,)
+
+    def next_stage(self, results: Mapping[str, Value]) -> str | None:
+        """The release a query still needs, given what it has; None when it is settled."""
+        return None if AGGREGATE in results else AGGREGATE
+
+    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
+        """(outcome, label) of a settled query."""
+        label = results.get(AGGREGATE)
+        return (
+            (Outcome.ANSWERED, label) if isinstance(label, int) else (Outcome.ABSTAINED, ABSTAINED)
+        )
+
+
+def argmax_release(sigma: float, cap: int) -> Release:
+    """So many noisy winners of votes that one record moves by e_a or e_a - e_b, always there: nothing is sampled."""
+    return Release(AGGREGATE, "argmax", {"sigma": sigma, "sampling_probability": 1.0}, cap)
+
+
+def noisy_winner(
+    votes: np.ndarray, sigma: float, stage: str, keys: Sequence[str], entropy: Entropy
+) -> np.ndarray:
+    """argmax of int64 [n_queries, n_classes] plus noise, ties to the lowest class: int64 [n_queries]."""
+    return (votes + entropy.discrete_gaussian(sigma, keys, stage, votes.shape[1])).argmax(axis=1)

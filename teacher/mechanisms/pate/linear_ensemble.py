@@ -1,0 +1,145 @@
+"""PATE's teachers: the private records in disjoint shards, one linear classifier a shard, one vote a classifier.
+
+A record belongs to one shard, by a keyed hash of its id, whatever other records there are; a classifier is a function of
+its own shard. So a record changes one vote at most: the counts move by e_a - e_b (L2 sqrt(2), L1 2, the maximum by 1).
+The number of classifiers is public and fixed. A shard without records still votes, for class 0.
+
+Ridge regression on one-hot targets has one solution, found without randomness: no seeds, no early stopping, no order of
+rows. On some 240 rows it takes milliseconds (docs/results.md has a measurement).
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from labelwall.teacher.search.int8_matmul import LARGEST
+from labelwall.wall.errors import InvalidInput
+
+KEY, KEY_BYTES = "shards.key", 32
+RIDGE = 1.0  # added to the diagonal of the kernel matrix of rows scaled to entries in -1..1
+PRESENT = 0.5  # of a target between 0, absent, and 1, present
+MAX_TEACHERS = 10_000
+
+Progress = Callable[[int, int], None]
+# (features, labels) of a shard, as of ``trained``, by rising id: the order of storage must not show in the last bits
+Part = Callable[[int], tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Classifiers over int8 features. ``weights``: float32 [teachers, d + 1, n_classes]; the last row is the intercept."""
+
+    weights: np.ndarray = field(repr=False)
+
+    def votes(self, queries: np.ndarray) -> np.ndarray:
+        """How many classifiers choose each class, ties to the lowest: int64 [n_queries, n_classes] of int8 [n_queries, d]."""
+        rows = _scaled(queries)  # float32 [n_queries, d + 1]
+        counts = np.zeros((len(queries), self.weights.shape[2]), dtype=np.int64)
+        for weights in self.weights:
+            counts[np.arange(len(rows)), (rows @ weights).argmax(axis=1)] += 1
+        return counts
+
+    def attributes(self, queries: np.ndarray) -> Iterator[np.ndarray]:
+        """Which attributes each classifier finds present, one after the other: int64 [n_queries, n_classes] of 0 and 1."""
+        rows = _scaled(queries)
+        return ((rows @ weights > PRESENT).astype(np.int64) for weights in self.weights)
+
+
+def shards(ids: np.ndarray, key: bytes, teachers: int) -> np.ndarray:
+    """int64 [n]: the shard of each id (int64 [n]), HMAC-SHA256 under the custodian's key: a function of the id alone."""
+    if not 1 <= teachers <= MAX_TEACHERS:
+        raise InvalidInput("mechanism.teachers", f"from 1 to {MAX_TEACHERS}", teachers)
+    digests = (hmac.digest(key, int(i).to_bytes(8, "little", signed=True), "sha256") for i in ids)
+    return np.array(
+        [int.from_bytes(digest[:8], "little") % teachers for digest in digests], dtype=np.int64
+    )
+
+
+def shard_key(directory: Path) -> bytes:
+    """The custodian's secret for ``shards``, made on first use. A new one is another partition, as good as the old."""
+    path = directory / KEY
+    if not path.exists():
+        scratch = path.with_suffix(".part")
+        with os.fdopen(
+            os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
+        ) as file:
+            file.write(os.urandom(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    key = path.read_bytes()
+    if len(key) != KEY_BYTES:
+        raise InvalidInput(KEY, f"{KEY_BYTES} bytes", len(key))
+    return key
+
+
+def fit(features: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """Ridge regression on targets of 0 and 1, in its dual form: float32 [d + 1, n_classes]; for no rows zeros, hence class 0, or
+    no attribute.
+
+    ``features``: int8 [n, d]; ``labels``: int64 [n], or [n, n_classes] of 0 and 1.
+    """
+    rows = _scaled(features).astype(np.float64)  # [n, d + 1]
+    targets = np.eye(num_classes)[labels] if labels.ndim == 1 else labels  # [n, c]
+    kernel = rows @ rows.T + RIDGE * np.eye(len(rows))
+    return (rows.T @ np.linalg.solve(kernel, targets)).astype(np.float32)
+
+
+def _scaled(features: np.ndarray) -> np.ndarray:
+    """float32 [n, d + 1]: entries in -1..1, and a column of ones for the intercept."""
+    rows = np.ones((len(features), features.shape[1] + 1), dtype=np.float32)
+    rows[:, :-1] = features.astype(np.float32) / LARGEST
+    return rows
+
+
+def trained(
+    features: np.ndarray,
+    labels: np.ndarray,
+    ids: np.ndarray,
+    *,
+    num_classes: int,
+    teachers: int,
+    key: bytes,
+    progress: Progress | None = None,
+) -> Ensemble:
+    """``teachers`` classifiers of records that are all here.
+
+    ``features``: int8 [n, d]; ``ids``: int64 [n]; ``labels``: int64 [n], classes, or [n, n_classes] of 0 and 1, attributes;
+    ``key``: of the shards.
+    """
+    order, shard = np.argsort(ids, kind="stable"), shards(ids, key, teachers)
+
+    def part(number: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = order[shard[order] == number]
+        return features[rows], labels[rows]
+
+    return trained_by_part(
+        part,
+        dimensions=features.shape[1],
+        num_classes=num_classes,
+        teachers=teachers,
+        progress=progress,
+    )
+
+
+def trained_by_part(
+    part: Part,
+    *,
+    dimensions: int,
+    num_classes: int,
+    teachers: int,
+    progress: Progress | None = None,
+) -> Ensemble:
+    """As ``trained``, with one shard's records in memory at a time, wherever they lie."""
+    weights = np.zeros((teachers, dimensions + 1, num_classes), dtype=np.float32)
+    for number in range(teachers):
+        weights[number] = fit(*part(number), num_classes)
+        if progress is not None:
+            progress(number + 1, teachers)
+    return Ensemble(weights)

@@ -1,0 +1,181 @@
+"""PATE (Papernot et al. 2017, 2018): classifiers trained on disjoint shards vote, and a noisy plurality is the label.
+
+One record changes one classifier (teacher/mechanisms/pate/linear_ensemble.py, teacher/mechanisms/pate/cnn_ensemble.py), so the votes move by e_a - e_b: L1 2, L2
+sqrt(2), each count and the maximum by 1. Nothing is sampled, hence no amplification. Only data-independent certificates are used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.mechanisms.noisy_argmax import (
+    AGGREGATE,
+    OneWinner,
+    argmax_release,
+    noisy_winner,
+)
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import Value
+
+if TYPE_CHECKING:
+    from labelwall.teacher.mechanisms.voters import Electorate
+    from labelwall.teacher.noise.entropy import Entropy
+
+SCREEN = "screen"
+Classifier = Literal["linear", "cnn"]
+MOST_TEACHERS = 10_000
+
+
+@dataclass(frozen=True)
+class Lnmax(OneWinner):
+    """LNMAX (Papernot et al. 2017, section 2.1): argmax of the votes with Laplace noise on every count.
+
+    Guarantee, for one query: releasing all noisy counts is (2 / scale)-DP by their L1 sensitivity 2, and the argmax
+    post-processes them: ``curves.laplace_rdp``, min(epsilon, alpha epsilon^2 / 2) with epsilon = 2 / scale. The noise is the
+    discrete Laplace distribution; the tighter Renyi curve of continuous Laplace noise does not hold for it.
+
+    Args:
+        kind: the mechanism's name.
+        teachers: disjoint shards of the private records, a count; each is one classifier and one vote.
+        classifier: what is trained on a shard: linear (ridge regression on the round's features, anew each round) or cnn (a small
+            network on the images themselves, once).
+        scale: of the discrete Laplace noise on every class's count, in votes (the papers' 1 / gamma).
+    """
+
+    kind: Literal["lnmax"] = "lnmax"
+    teachers: int = 250
+    scale: float = 20.0
+    classifier: Classifier = "linear"
+
+    def __post_init__(self) -> None:
+        _check(self, scale=self.scale)
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """What ``answered`` labels are, for the accountant; every query asked is answered."""
+        return (Release(AGGREGATE, "laplace", {"scale": self.scale, "sensitivity": 2.0}, asked),)
+
+    def draw(
+        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        """The noisy winner of each query of ``voters``: int64 [n_queries]; ``keys``: charged identities."""
+        votes = voters.teacher_votes(self.teachers, self.classifier)  # int64 [n_queries, n_classes]
+        return (votes + entropy.discrete_laplace(self.scale, keys, stage, votes.shape[1])).argmax(
+            axis=1
+        )
+
+
+@dataclass(frozen=True)
+class Gnmax(OneWinner):
+    """GNMAX (Papernot et al. 2018, Definition 6): argmax of the votes with Gaussian noise on every count.
+
+    Guarantee, for one query: ``curves.argmax_rdp`` without sampling.
+
+    Args:
+        kind: the mechanism's name.
+        teachers: disjoint shards of the private records, a count; each is one classifier and one vote.
+        classifier: what is trained on a shard: linear (ridge regression on the round's features, anew each round) or cnn (a small
+            network on the images themselves, once).
+        sigma_vote: scale of the discrete Gaussian noise on every class's count, in votes.
+    """
+
+    kind: Literal["gnmax"] = "gnmax"
+    teachers: int = 250
+    sigma_vote: float = 40.0
+    classifier: Classifier = "linear"
+
+    def __post_init__(self) -> None:
+        _check(self, sigma_vote=self.sigma_vote)
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """What ``asked`` labels are, for the accountant; every query asked is answered."""
+        return (argmax_release(self.sigma_vote, asked),)
+
+    def draw(
+        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        """The noisy winner of each query of ``voters``: int64 [n_queries]; ``keys``: charged identities."""
+        return noisy_winner(
+            voters.teacher_votes(self.teachers, self.classifier),
+            self.sigma_vote,
+            stage,
+            keys,
+            entropy,
+        )
+
+
+@dataclass(frozen=True)
+class ConfidentGnmax(OneWinner):
+    """Confident-GNMAX (Papernot et al. 2018, Algorithm 1): a noisy screening of the plurality, then GNMAX.
+
+    Guarantee, for one query: the screening bit costs ``curves.screening_rdp``, the label ``curves.argmax_rdp``, both without
+    sampling. Each draws its own noise.
+
+    Args:
+        kind: the mechanism's name.
+        teachers: disjoint shards of the private records, a count; each is one classifier and one vote.
+        classifier: what is trained on a shard: linear (ridge regression on the round's features, anew each round) or cnn (a small
+            network on the images themselves, once).
+        threshold: the noisy plurality must exceed it for a query to be answered, in votes.
+        sigma_screen: scale of the discrete Gaussian noise on the plurality, in votes.
+        sigma_vote: scale of the discrete Gaussian noise on every class's count, in votes.
+    """
+
+    kind: Literal["confident_gnmax"] = "confident_gnmax"
+    teachers: int = 250
+    threshold: int = 200
+    sigma_screen: float = 150.0
+    sigma_vote: float = 40.0
+    classifier: Classifier = "linear"
+
+    stages = (SCREEN, AGGREGATE)
+
+    def __post_init__(self) -> None:
+        _check(self, sigma_screen=self.sigma_screen, sigma_vote=self.sigma_vote)
+        if not 0 <= self.threshold <= self.teachers:
+            raise InvalidInput("mechanism.threshold", "between 0 and teachers", self.threshold)
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """What ``asked`` screenings and ``answered`` labels are, for the accountant."""
+        screening = {
+            "max_votes": self.teachers,
+            "threshold": self.threshold,
+            "sigma": self.sigma_screen,
+        }
+        screen = Release(SCREEN, "screening", {**screening, "sampling_probability": 1.0}, asked)
+        return screen, argmax_release(self.sigma_vote, answered)
+
+    def draw(
+        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        """One noisy release per query of ``voters``: int64 [n_queries], the screening bit or the winning class."""
+        votes = voters.teacher_votes(self.teachers, self.classifier)
+        if stage == SCREEN:
+            noise = entropy.discrete_gaussian(self.sigma_screen, keys, stage, 1)
+            return (votes.max(axis=1) + noise[:, 0] > self.threshold).astype(np.int64)
+        return noisy_winner(votes, self.sigma_vote, stage, keys, entropy)
+
+    def next_stage(self, results: Mapping[str, Value]) -> str | None:
+        """The release a query still needs, given what it has; None when it is settled."""
+        if SCREEN not in results:
+            return SCREEN
+        return AGGREGATE if results[SCREEN] == 1 and AGGREGATE not in results else None
+
+
+def _check(mechanism: Lnmax | Gnmax | ConfidentGnmax, **scales: float) -> None:
+    if not 1 <= mechanism.teachers <= MOST_TEACHERS:
+        raise InvalidInput("mechanism.teachers", f"from 1 to {MOST_TEACHERS}", mechanism.teachers)
+    if mechanism.classifier not in get_args(Classifier):
+        raise InvalidInput(
+            "mechanism.classifier",
+            f"one of {', '.join(get_args(Classifier))}",
+            mechanism.classifier,
+        )
+    for name, scale in scales.items():
+        if not (math.isfinite(scale) and scale > 0):
+            raise InvalidInput(f"mechanism.{name}", "positive and finite", scale)

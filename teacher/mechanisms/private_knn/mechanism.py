@@ -1,0 +1,109 @@
+"""Private-kNN (CVPR20 Algorithm 1): noisy screening of the plurality, then a noisy argmax, each on a fresh Poisson sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.mechanisms.fixed_parameters import Given
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import ABSTAINED, Outcome, Value
+
+if (
+    TYPE_CHECKING
+):  # configuration loads this file; the search behind an electorate would load torch with it
+    from labelwall.teacher.mechanisms.voters import Electorate
+    from labelwall.teacher.noise.entropy import Entropy
+
+SCREEN, AGGREGATE = "screen", "aggregate"
+
+
+@dataclass(frozen=True)
+class PrivateKnn(Given):
+    """Votes of the k nearest of a fresh Poisson sample, screened by their plurality.
+
+    Guarantee, for one query under add/remove of one record: the screening bit max_j n_j + Z > threshold costs
+    ``curves.screening_rdp``, the argmax of n_j + Z_j costs ``curves.argmax_rdp``; a record moves the votes by 0, by e_a
+    (sample smaller than k) or by e_a - e_b. The two releases never share a sample, so they compose as ordinary adaptive
+    mechanisms. All fields are publishable and fixed without looking at private rows.
+
+    Args:
+        kind: the mechanism's name.
+        k: neighbours that vote, a count of records.
+        threshold: the noisy plurality must exceed it for a query to be answered, in votes.
+        sigma_screen: scale of the discrete Gaussian noise on the plurality, in votes.
+        sigma_vote: scale of the discrete Gaussian noise on each class's count, in votes.
+        sampling_probability: each record takes part in a release with this probability, independently; in (0, 1].
+    """
+
+    kind: Literal["private_knn"] = "private_knn"
+    k: int = 300
+    threshold: int = 180
+    sigma_screen: float = 75.0
+    sigma_vote: float = 25.0
+    sampling_probability: float = 0.15
+
+    stages = (SCREEN, AGGREGATE)
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise InvalidInput("mechanism.k", "at least 1", self.k)
+        if not 0 <= self.threshold <= self.k:
+            raise InvalidInput("mechanism.threshold", "between 0 and k", self.threshold)
+        for name in ("sigma_screen", "sigma_vote"):
+            sigma = getattr(self, name)
+            if not (math.isfinite(sigma) and sigma > 0):
+                raise InvalidInput(f"mechanism.{name}", "positive and finite", sigma)
+        if not 0 < self.sampling_probability <= 1:
+            raise InvalidInput(
+                "mechanism.sampling_probability", "in (0, 1]", self.sampling_probability
+            )
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """What ``asked`` screenings and ``answered`` aggregations are, for the accountant."""
+        gamma = self.sampling_probability
+        screening = {
+            "max_votes": self.k,
+            "threshold": self.threshold,
+            "sigma": self.sigma_screen,
+            "sampling_probability": gamma,
+        }
+        argmax = {"sigma": self.sigma_vote, "sampling_probability": gamma}
+        return Release(SCREEN, "screening", screening, asked), Release(
+            AGGREGATE, "argmax", argmax, answered
+        )
+
+    def draw(
+        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        """One noisy release per query of ``voters``: int64 [n_queries], the screening bit or the winning class.
+
+        ``keys``: the queries' identities, charged for this stage already.
+        """
+        votes = voters.votes(
+            self.k, self.sampling_probability, keys, stage, entropy
+        )  # int64 [n_queries, n_classes]
+        if stage == SCREEN:
+            noise = entropy.discrete_gaussian(self.sigma_screen, keys, stage, 1)
+            return (votes.max(axis=1) + noise[:, 0] > self.threshold).astype(np.int64)
+        noise = entropy.discrete_gaussian(self.sigma_vote, keys, stage, votes.shape[1])
+        return (votes + noise).argmax(axis=1)  # ties to the lowest class
+
+    def next_stage(self, results: Mapping[str, Value]) -> str | None:
+        """The release a query still needs, given what it has; None when it is settled."""
+        if SCREEN not in results:
+            return SCREEN
+        return AGGREGATE if results[SCREEN] == 1 and AGGREGATE not in results else None
+
+    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
+        """(outcome, label) of a settled query."""
+        if AGGREGATE in results:
+            label = results[AGGREGATE]
+            assert isinstance(label, int)
+            return Outcome.ANSWERED, label
+        return Outcome.ABSTAINED, ABSTAINED

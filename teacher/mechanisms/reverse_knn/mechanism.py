@@ -1,0 +1,102 @@
+"""Reverse kNN (Li et al. 2022): every private record votes in its nearest public cells; one noisy histogram for all rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.mechanisms.fixed_parameters import Given
+from labelwall.wall.cells import MAX_CELLS
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import ABSTAINED, Outcome, Value
+
+if (
+    TYPE_CHECKING
+):  # configuration loads this file; the search behind an electorate would load torch with it
+    from labelwall.teacher.mechanisms.voters import Electorate
+    from labelwall.teacher.noise.entropy import Entropy
+
+HISTOGRAM = "histogram"
+MOST_NEIGHBOURS = 64
+
+
+@dataclass(frozen=True)
+class ReverseKnn(Given):
+    """Votes of all private records in public cells, released once a round with noise on every entry.
+
+    Guarantee, for one histogram under add/remove of one record: a record adds 1 to the count of its label in ``neighbours``
+    different cells and changes nothing else, so the L2 sensitivity is sqrt(neighbours), whatever the number of cells; the
+    cost is that of one Gaussian release (``curves.gaussian_rdp``; the discrete privacy loss distribution is exact up to its
+    grid for 1, 2 or 3 neighbours). Cells without records get noise as all others do. All fields are publishable and fixed
+    without looking at private rows.
+
+    Args:
+        kind: the mechanism's name.
+        cells: public cells of a round, a count; clusters of the public rows' features.
+        neighbours: each record votes in so many nearest cells, a count. More of them smooth the counts, and the noise for the
+            same epsilon grows with their square root.
+        sigma: scale of the discrete Gaussian noise on every cell's count of every class, in votes.
+        margin: a public row is labelled only if its best class leads the next by more, in noisy votes; free.
+        reach: a public row adds the noisy counts of so many nearest cells, a count; free. Small cells are purer, and what
+            they lack in votes comes back from those beside them.
+    """
+
+    kind: Literal["reverse_knn"] = "reverse_knn"
+    cells: int = 150
+    neighbours: int = 1
+    sigma: float = 44.0
+    margin: float = 0.0
+    reach: int = 1
+
+    stages = (HISTOGRAM,)
+    once_a_round = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.cells <= MAX_CELLS:
+            raise InvalidInput("mechanism.cells", f"from 1 to {MAX_CELLS}", self.cells)
+        if not 1 <= self.neighbours <= min(self.cells, MOST_NEIGHBOURS):
+            raise InvalidInput(
+                "mechanism.neighbours",
+                f"from 1 to {MOST_NEIGHBOURS} and at most cells",
+                self.neighbours,
+            )
+        if not (math.isfinite(self.sigma) and self.sigma > 0):
+            raise InvalidInput("mechanism.sigma", "positive and finite", self.sigma)
+        if not (math.isfinite(self.margin) and self.margin >= 0):
+            raise InvalidInput("mechanism.margin", "at least 0 and finite", self.margin)
+        if not 1 <= self.reach <= min(self.cells, MOST_NEIGHBOURS):
+            raise InvalidInput(
+                "mechanism.reach", f"from 1 to {MOST_NEIGHBOURS} and at most cells", self.reach
+            )
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """What ``asked`` noisy histograms are, for the accountant; each of them is answered."""
+        noisy = {
+            "sigma": self.sigma,
+            "sensitivity": math.sqrt(self.neighbours),
+            "sampling_probability": 1.0,
+        }
+        return (Release(HISTOGRAM, "gaussian", noisy, asked),)
+
+    def draw(
+        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        """Noisy histograms of ``voters``' cells: int64 [n_queries, cells * n_classes], a row for each set of cells.
+
+        ``keys``: the sets' identities, charged for this stage already.
+        """
+        votes = voters.cell_votes(self.neighbours)  # int64 [n_queries, cells * n_classes]
+        return votes + entropy.discrete_gaussian(self.sigma, keys, stage, votes.shape[1])
+
+    def next_stage(self, results: Mapping[str, Value]) -> str | None:
+        """The release a set of cells still needs; None when it is settled."""
+        return None if HISTOGRAM in results else HISTOGRAM
+
+    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
+        """A set of cells has counts and no label; the rows in the cells have (wall.cells.inherit)."""
+        return Outcome.ANSWERED, ABSTAINED

@@ -1,0 +1,245 @@
+"""Values of the nearest neighbours (CVPR20's vote, for real targets): their noisy clipped mean, or their noisy median.
+
+A record's label is its value in steps between public bounds, 0..STEPS (wall/labels/values.py), so that it is clipped by itself before it
+counts. Voters are the min(k, |sample|) nearest of a fresh Poisson sample. With the others' bits fixed, a record of the sample
+joins the voters, or takes the place of the k-th: one value comes in, and one may go out. Hence, in integers,
+
+- a neighbour counts 2 label - STEPS, from -STEPS to STEPS: the sum moves by at most STEPS if one comes, by 2 STEPS if one
+  replaces another. A neighbour that is missing counts as the middle of the range, 0;
+- counts of the neighbours in cells of the range move by e_a or e_a - e_b, as votes for classes do. So the number in any window
+  of cells moves by at most 1, and so does the largest of them: a screening like CVPR20's, by how concentrated the values are;
+- the loss of a cell, the larger of the numbers of neighbours below and above it, moves by at most 1 too: each of both does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.mechanisms.fixed_parameters import Given
+from labelwall.teacher.mechanisms.private_knn.mechanism import SCREEN
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.values import STEPS
+from labelwall.wall.messages import ABSTAINED, Outcome, Value
+
+if (
+    TYPE_CHECKING
+):  # configuration loads this file; the search behind an electorate would load torch with it
+    from labelwall.teacher.mechanisms.voters import Electorate
+    from labelwall.teacher.noise.entropy import Entropy
+
+MEAN, MEDIAN = "mean", "median"
+RANGE = 2 * STEPS  # what a neighbour's count may change by; sums are in half steps
+MOST_NEIGHBOURS, MOST_CELLS = 100_000, 1024
+
+
+@dataclass(frozen=True)
+class Regression(Given):
+    """What both share: neighbours, the cells that their values are counted in, and the screening of their spread."""
+
+    k: int = 100
+    sampling_probability: float = 0.1
+    cells: int = 64
+    threshold: int | None = None
+    window: int = 6
+    sigma_screen: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.k <= MOST_NEIGHBOURS:
+            raise InvalidInput("mechanism.k", f"from 1 to {MOST_NEIGHBOURS}", self.k)
+        if not 0 < self.sampling_probability <= 1:
+            raise InvalidInput(
+                "mechanism.sampling_probability", "in (0, 1]", self.sampling_probability
+            )
+        if not 2 <= self.cells <= MOST_CELLS:
+            raise InvalidInput("mechanism.cells", f"from 2 to {MOST_CELLS}", self.cells)
+        if self.threshold is not None and not 0 <= self.threshold <= self.k:
+            raise InvalidInput("mechanism.threshold", "null, or between 0 and k", self.threshold)
+        if not 1 <= self.window < self.cells:
+            raise InvalidInput("mechanism.window", "at least 1 and below cells", self.window)
+        if not 1e-3 <= self.sigma_screen <= 1e5:
+            raise InvalidInput("mechanism.sigma_screen", "between 1e-3 and 1e5", self.sigma_screen)
+
+    @property
+    def aggregate(self) -> str:
+        """The release that holds the answer."""
+        raise NotImplementedError
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The screening, where there is a threshold, and the answer."""
+        return (self.aggregate,) if self.threshold is None else (SCREEN, self.aggregate)
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """What ``asked`` screenings and ``answered`` answers are, for the accountant; without a threshold all are answered."""
+        if self.threshold is None:
+            return (self._answer(asked),)
+        gamma = self.sampling_probability
+        priced = {
+            "max_votes": self.k,
+            "threshold": self.threshold,
+            "sigma": self.sigma_screen,
+            "sampling_probability": gamma,
+        }
+        return Release(SCREEN, "screening", priced, asked), self._answer(answered)
+
+    def _answer(self, cap: int) -> Release:
+        raise NotImplementedError
+
+    def draw(
+        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        """One noisy release per query of ``voters``: int64 [n_queries], the screening bit, a noisy sum or a label.
+
+        ``keys``: the queries' identities, charged for this stage already.
+        """
+        if stage != SCREEN:
+            return self._draw_answer(voters, keys, entropy)
+        assert self.threshold is not None
+        together = windows(self._counts(stage, voters, keys, entropy), self.window).max(axis=1)
+        return (
+            together + entropy.discrete_gaussian(self.sigma_screen, keys, stage, 1)[:, 0]
+            > self.threshold
+        ).astype(np.int64)
+
+    def _draw_answer(self, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        raise NotImplementedError
+
+    def _counts(
+        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        """Neighbours in each cell of the range, on a fresh sample: int64 [n_queries, cells]."""
+        counted = replace(
+            voters, labels=voters.labels * self.cells // (STEPS + 1), num_classes=self.cells
+        )
+        return counted.votes(self.k, self.sampling_probability, keys, stage, entropy)
+
+    def next_stage(self, results: Mapping[str, Value]) -> str | None:
+        """The release a query still needs, given what it has; None when it is settled."""
+        if self.threshold is not None and SCREEN not in results:
+            return SCREEN
+        passed = self.threshold is None or results[SCREEN] == 1
+        return self.aggregate if passed and self.aggregate not in results else None
+
+    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
+        """(outcome, label) of a settled query: steps above the lower bound, 0..STEPS."""
+        value = results.get(self.aggregate)
+        return (
+            (Outcome.ANSWERED, self._label(value))
+            if isinstance(value, int)
+            else (Outcome.ABSTAINED, ABSTAINED)
+        )
+
+    def _label(self, value: int) -> int:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class PrivateKnnMean(Regression):
+    """Mean of the k nearest neighbours' clipped values, with Gaussian noise on their sum.
+
+    Guarantee, for one query under add/remove of one record: the sum moves by one range (high - low) at most, so its release costs
+    the Poisson-subsampled Gaussian bound (``curves.gaussian_rdp``) at that sensitivity; the screening bit, where there is a
+    threshold, costs ``curves.screening_rdp``. They never share a sample. All fields are publishable and fixed without looking
+    at private rows.
+
+    Args:
+        kind: the mechanism's name.
+        k: neighbours whose values count, a count of records; with fewer in a sample the mean leans to the middle of the range.
+        sampling_probability: each record takes part in a release with this probability, independently; in (0, 1].
+        sigma_mean: scale of the discrete Gaussian noise on the sum, in ranges (high - low); on the mean it is sigma_mean / k.
+        threshold: so many neighbours, with noise, must lie in one window for a query to be answered, in votes; null: every query
+            is answered, and nothing is paid for screening.
+        window: adjacent cells that neighbours who agree lie in, a count.
+        cells: equal parts of the range, a count.
+        sigma_screen: scale of the discrete Gaussian noise on the largest number in a window, in votes.
+    """
+
+    kind: Literal["private_knn_mean"] = "private_knn_mean"
+    sigma_mean: float = 10.0
+
+    aggregate = MEAN
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1e-3 <= self.sigma_mean <= 1e5:
+            raise InvalidInput("mechanism.sigma_mean", "between 1e-3 and 1e5", self.sigma_mean)
+
+    def _answer(self, cap: int) -> Release:
+        noisy = {"sigma": self.sigma_mean * RANGE, "sensitivity": float(RANGE)}
+        return Release(
+            MEAN, "gaussian", {**noisy, "sampling_probability": self.sampling_probability}, cap
+        )
+
+    def _draw_answer(self, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Noisy sums in half steps from the middle; a power of two times a float is exact, so the scale is the one accounted."""
+        counted = (2 * voters.labels - STEPS)[:, np.newaxis]  # [n_records, 1]
+        sums = replace(voters, num_classes=1).votes(
+            self.k, self.sampling_probability, keys, MEAN, entropy, counted
+        )
+        return (sums + entropy.discrete_gaussian(self.sigma_mean * RANGE, keys, MEAN, 1))[:, 0]
+
+    def _label(self, value: int) -> int:
+        """The mean to the nearest step, clipped to the range: post-processing of the sum that is stored."""
+        return min(STEPS, max(0, (value + self.k * STEPS + self.k) // (2 * self.k)))
+
+
+@dataclass(frozen=True)
+class PrivateKnnMedian(Regression):
+    """Median of the k nearest neighbours' values by the exponential mechanism, among the middles of equal cells of the range.
+
+    A cell is drawn with probability proportional to exp(-epsilon / 2 max(neighbours below, neighbours above)), exactly. Outliers,
+    however far, count for one; the error is in ranks, so where neighbours agree it is small, whatever the range.
+
+    Guarantee, for one query under add/remove of one record: every loss moves by at most 1, so all log probabilities move within
+    an interval of length epsilon: ``curves.bounded_range_rdp``, Poisson-subsampled. The screening bit, where there is a
+    threshold, costs ``curves.screening_rdp``. They never share a sample. All fields are publishable and fixed without looking at
+    private rows.
+
+    Args:
+        kind: the mechanism's name.
+        k: neighbours whose values count, a count of records.
+        sampling_probability: each record takes part in a release with this probability, independently; in (0, 1].
+        epsilon: of one median, before sampling (dimensionless).
+        threshold: so many neighbours, with noise, must lie in one window for a query to be answered, in votes; null: every query
+            is answered, and nothing is paid for screening.
+        window: adjacent cells that neighbours who agree lie in, a count.
+        cells: equal parts of the range, a count; an answer is the middle of one.
+        sigma_screen: scale of the discrete Gaussian noise on the largest number in a window, in votes.
+    """
+
+    kind: Literal["private_knn_median"] = "private_knn_median"
+    epsilon: float = 0.2
+
+    aggregate = MEDIAN
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1e-6 <= self.epsilon <= 1e3:
+            raise InvalidInput("mechanism.epsilon", "between 1e-6 and 1000", self.epsilon)
+
+    def _answer(self, cap: int) -> Release:
+        priced = {"epsilon": self.epsilon, "sampling_probability": self.sampling_probability}
+        return Release(MEDIAN, "bounded_range", priced, cap)
+
+    def _draw_answer(self, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Labels in the middle of the drawn cells: int64 [n_queries]."""
+        counts = self._counts(MEDIAN, voters, keys, entropy)
+        up_to = counts.cumsum(axis=1)
+        losses = np.maximum(up_to - counts, up_to[:, -1:] - up_to)  # below, above
+        drawn = entropy.choose(losses, [Fraction(self.epsilon) / 2] * len(keys), keys, MEDIAN)
+        return (2 * drawn + 1) * (STEPS + 1) // (2 * self.cells)
+
+    def _label(self, value: int) -> int:
+        return value
+
+
+def windows(counts: np.ndarray, width: int) -> np.ndarray:
+    """Sums of ``width`` adjacent entries of int64 [n, m]: int64 [n, m - width + 1]."""
+    up_to = np.pad(counts.cumsum(axis=1), ((0, 0), (1, 0)))
+    return up_to[:, width:] - up_to[:, :-width]

@@ -1,1 +1,0 @@
-"""Noise, curves, accountant, ledger, audit: everything the guarantee rests on."""

@@ -1,0 +1,188 @@
+"""What the custodian sees of the private rows before a run. Private: none of it may be released or steer a run's choices."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from labelwall.teacher.records.sources import (
+    GOOD,
+    NOT_FINITE,
+    REPEATED_ID,
+    UNKNOWN_CLASS,
+    UNREADABLE,
+    Ingested,
+    ingest,
+)
+from labelwall.wall.datasets.readers import Progress
+from labelwall.wall.datasets.sources import DataConfig, Task, describe
+from labelwall.wall.labels.attributes import unpack
+from labelwall.wall.labels.values import STEPS
+
+REASONS = {
+    UNREADABLE: "images that can not be decoded",
+    NOT_FINITE: "vectors that are not finite",
+    UNKNOWN_CLASS: "labels outside the public classes, or values that are not finite",
+    REPEATED_ID: "ids that came before",
+}
+TENTHS = 10  # parts of a range of values that rows are counted in
+BANNER = (
+    "PRIVATE, for the custodian alone: not for release, and not for choosing a run's parameters."
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Preview:
+    """Counts of private rows.
+
+    ``found``: rows read. ``by_class``: (name of a class, an attribute or a tenth of the values' range; usable rows with it), in
+    order. ``bad``: (reason, rows), zeros included. ``widths``, ``heights``: (least, median, largest) of readable images as
+    stored, pixels; None but for image folders.
+    ``repeated``: usable rows with the very inputs of an earlier one; ``contradicting``: those of them with another label.
+    ``other_files``: files of an image folder that are no images. ``hints``: what the custodian may want to look at.
+    """
+
+    source: str
+    found: int
+    by_class: tuple[tuple[str, int], ...]
+    bad: tuple[tuple[str, int], ...]
+    input_shape: tuple[int, ...]
+    widths: tuple[int, int, int] | None
+    heights: tuple[int, int, int] | None
+    repeated: int
+    contradicting: int
+    other_files: int
+    hints: tuple[str, ...]
+
+    @property
+    def usable(self) -> int:
+        """Rows that a run would use."""
+        return self.found - sum(count for _, count in self.bad)
+
+
+def preview(
+    config: DataConfig,
+    k: int = 1,
+    sampling_probability: float = 1.0,
+    progress: Progress | None = None,
+) -> Preview:
+    """Read the private rows as a run would and count what is there. Releases nothing; what it returns is private.
+
+    ``k``, ``sampling_probability``: the mechanism's neighbours (a count) and gamma, for the hints; a mechanism that has none
+    leaves them out.
+    Raises InvalidInput, MissingData for settings, as open_records.
+    """
+    task = describe(config)
+    found = ingest(config, task, progress)
+    good = found.verdicts == GOOD
+    labels = found.labels[good]
+    names, counts = _by_class(task, labels)
+    repeated, contradicting = _repeats(found.inputs[good], found.labels[good])
+    return Preview(
+        source=config.source,
+        found=len(found.labels),
+        by_class=tuple(zip(names, counts.tolist(), strict=True)),
+        bad=tuple(
+            (text, int((found.verdicts == reason).sum())) for reason, text in REASONS.items()
+        ),
+        input_shape=task.input_shape,
+        widths=_spread(found, 0),
+        heights=_spread(found, 1),
+        repeated=repeated,
+        contradicting=contradicting,
+        other_files=found.other_files,
+        hints=_hints(task, len(labels), counts, k, sampling_probability),
+    )
+
+
+def _by_class(task: Task, labels: np.ndarray) -> tuple[Sequence[str], np.ndarray]:
+    """Names of classes, attributes, or tenths of the values' range, and how many rows have each, int64 [n]."""
+    if task.scale is not None:
+        edges = task.scale.values(np.linspace(0, STEPS, TENTHS + 1)).tolist()
+        names = [f"{low:g} to {high:g}" for low, high in pairwise(edges)]
+        return names, np.bincount(labels * TENTHS // (STEPS + 1), minlength=TENTHS)
+    if task.attributes:
+        return task.class_names, unpack(labels, task.num_classes).sum(axis=0)
+    return task.class_names, np.bincount(labels, minlength=task.num_classes)
+
+
+def _repeats(inputs: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
+    """How many rows repeat an earlier row's inputs, and how many of these disagree with its label. Digests stay in memory."""
+    first: dict[bytes, int] = {}
+    repeated = contradicting = 0
+    for row, label in zip(inputs, labels.tolist(), strict=True):
+        digest = hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=16).digest()
+        seen = digest in first
+        repeated += seen
+        contradicting += seen and first[digest] != label
+        first.setdefault(digest, label)
+    return repeated, contradicting
+
+
+def _spread(found: Ingested, axis: int) -> tuple[int, int, int] | None:
+    readable = found.sizes is not None and found.sizes[:, axis] > 0
+    if not np.any(readable):
+        return None
+    assert found.sizes is not None
+    pixels = found.sizes[readable, axis]
+    return int(pixels.min()), int(np.median(pixels)), int(pixels.max())
+
+
+def _hints(
+    task: Task, usable: int, counts: np.ndarray, k: int, sampling_probability: float
+) -> tuple[str, ...]:
+    """Where the mechanism's neighbours run short. A run goes on all the same: short samples vote with fewer. Values that nobody
+    has are no shortage."""
+    hints = []
+    sample = sampling_probability * usable
+    if sample < k:
+        hints.append(
+            f"a sample holds about {sample:.0f} records, fewer than k = {k}: all of them vote on every query."
+        )
+    if task.scale is not None:
+        return tuple(hints)
+    names = np.array(task.class_names)
+    empty, short = counts == 0, (counts > 0) & (sampling_probability * counts < k)
+    if empty.any():
+        hints.append(
+            f"classes without a record: {_listed(names[empty])}. They are never the answer but by noise."
+        )
+    if short.any():
+        hints.append(
+            f"classes with fewer than k = {k} records in a sample: {_listed(names[short])}. Others join their votes."
+        )
+    return tuple(hints)
+
+
+def _listed(names: Sequence[str] | np.ndarray, most: int = 10) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def render(shown: Preview) -> str:
+    """The preview as text; its first line says that it is private."""
+    lines = [
+        BANNER,
+        f"source {shown.source}: {shown.found} rows found, {shown.usable} usable, inputs {shown.input_shape}",
+    ]
+    if shown.widths and shown.heights:
+        spread = "{} / {} / {} pixels (least / median / largest)"
+        lines += [
+            f"widths  {spread.format(*shown.widths)}",
+            f"heights {spread.format(*shown.heights)}",
+        ]
+    lines += ["", "usable rows by class"]
+    width = max(len(name) for name, _ in shown.by_class)
+    lines += [f"  {name:<{width}}  {count:>8}" for name, count in shown.by_class]
+    lines += ["", "rows that a run drops without a word"]
+    lines += [f"  {count:>8}  {reason}" for reason, count in shown.bad]
+    lines += [
+        "",
+        f"repeated inputs among usable rows: {shown.repeated}, of them under another label: {shown.contradicting}",
+    ]
+    if shown.other_files:
+        lines.append(f"files that are no images, not read: {shown.other_files}")
+    return "\n".join([*lines, *(f"hint: {hint}" for hint in shown.hints)])

@@ -1,0 +1,141 @@
+"""Records that came or went after the data set was opened: private rows in the ledger's database, next to the payments.
+
+A removed record leaves its id, when so many records left, and nothing else: SQLite overwrites what it frees, on PostgreSQL the
+table is written anew, and no digest is kept. The data source may still hold it, as may a server's WAL and backups; they are the
+custodian's to clean.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import sqlalchemy as sa
+
+from labelwall.teacher.ledger import event_times as moments
+from labelwall.teacher.records.sources import Records
+from labelwall.wall.errors import InvalidInput
+
+TABLE = "updates"
+updates_metadata = sa.MetaData()
+updates = sa.Table(
+    TABLE,
+    updates_metadata,
+    sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("label", sa.BigInteger),  # null: removed
+    sa.Column("input", sa.LargeBinary),
+)
+
+
+def present(connection: sa.Connection, base: Records) -> Records:
+    """The records of the data source less those removed, plus those added, which come last, ascending by id."""
+    named, added = changes(connection, base.inputs.dtype, base.inputs.shape[1:])
+    if not len(named):
+        return base
+    kept = ~np.isin(base.ids, named)
+    return Records(base.inputs[kept], base.labels[kept], base.ids[kept]).joined(added)
+
+
+def changes(
+    connection: sa.Connection, dtype: np.dtype, shape: tuple[int, ...]
+) -> tuple[np.ndarray, Records]:
+    """(int64 [m] ids of which the data source's rows no longer count, records added), both ascending by id.
+
+    ``dtype``, ``shape``: of a row of inputs.
+    """
+    has_any = sa.inspect(connection).has_table(TABLE)
+    rows = connection.execute(sa.select(updates).order_by(updates.c.id)).all() if has_any else []
+    added = [row for row in rows if row.label is not None]
+    inputs = np.frombuffer(
+        b"".join(row.input for row in added), dtype=dtype.newbyteorder("<")
+    ).reshape(len(added), *shape)
+    labels, ids = (
+        np.array(values, dtype=np.int64)
+        for values in ([r.label for r in added], [r.id for r in added])
+    )
+    return np.array([row.id for row in rows], dtype=np.int64), Records(
+        inputs.astype(dtype), labels, ids
+    )
+
+
+def add(connection: sa.Connection, records: Records) -> None:
+    """Write records whose ids are not present; a tombstone with the id gives way."""
+    updates_metadata.create_all(connection)
+    moments.note(connection, moments.ADDED, len(records.ids))
+    little = records.inputs.astype(records.inputs.dtype.newbyteorder("<"), copy=False)
+    for row, label, identity in zip(
+        little, records.labels.tolist(), records.ids.tolist(), strict=True
+    ):
+        connection.execute(updates.delete().where(updates.c.id == identity))
+        connection.execute(
+            updates.insert(),
+            {"id": identity, "label": label, "input": np.ascontiguousarray(row).tobytes()},
+        )
+
+
+def remove(connection: sa.Connection, ids: np.ndarray) -> None:
+    """Leave a tombstone for each id (int64 [n]), whether or not there is such a record."""
+    updates_metadata.create_all(connection)
+    moments.note(connection, moments.REMOVED, len(ids))
+    for identity in ids.tolist():
+        connection.execute(updates.delete().where(updates.c.id == identity))
+        connection.execute(updates.insert(), {"id": identity, "label": None, "input": None})
+
+
+def counts(connection: sa.Connection) -> tuple[int, int]:
+    """(records that were added and are there, ids that were named for removal and are not). Private, for the custodian alone."""
+    if not sa.inspect(connection).has_table(TABLE):
+        return 0, 0
+    added, named = connection.execute(
+        sa.select(sa.func.count(updates.c.label), sa.func.count())
+    ).one()
+    return added, named - added
+
+
+def without_repeated(records: Records, held: Records) -> Records:
+    """The rows that are not among those held with the same id, label and input. Rows of another form are left for ``check``."""
+    alike = (
+        records.inputs.dtype == held.inputs.dtype
+        and records.inputs.shape[1:] == held.inputs.shape[1:]
+    )
+    if not alike or not records.labels.shape == records.ids.shape == records.inputs.shape[:1]:
+        return records
+    place = {identity: row for row, identity in enumerate(held.ids.tolist())}
+    rows = zip(records.ids.tolist(), records.labels.tolist(), records.inputs, strict=True)
+    new = np.array(
+        [
+            (row := place.get(identity)) is None
+            or label != held.labels[row]
+            or x.tobytes() != held.inputs[row].tobytes()
+            for identity, label, x in rows
+        ],
+        dtype=bool,
+    )
+    return Records(records.inputs[new], records.labels[new], records.ids[new])
+
+
+def check(records: Records, like: Records, num_labels: int) -> None:
+    """Raises InvalidInput, naming no value, unless the rows could be rows of the data set and none of their ids is there."""
+    if (
+        records.inputs.dtype != like.inputs.dtype
+        or records.inputs.shape[1:] != like.inputs.shape[1:]
+    ):
+        rule = f"{like.inputs.dtype} rows of shape {list(like.inputs.shape[1:])}"
+        raise InvalidInput(
+            "records.inputs", rule, f"{records.inputs.dtype} {list(records.inputs.shape[1:])}"
+        )
+    if records.inputs.dtype.kind == "f" and not np.isfinite(records.inputs).all():
+        raise InvalidInput("records.inputs", "finite", "NaN or infinity")
+    for name in ("labels", "ids"):
+        values = getattr(records, name)
+        if values.dtype != np.int64 or values.shape != records.inputs.shape[:1]:
+            raise InvalidInput(
+                f"records.{name}", "int64, one for each row", f"{values.dtype} {list(values.shape)}"
+            )
+    if ((records.labels < 0) | (records.labels >= num_labels)).any():
+        raise InvalidInput("records.labels", "indices of the public classes", "another one")
+    if len(np.unique(records.ids)) != len(records.ids) or np.isin(records.ids, like.ids).any():
+        raise InvalidInput(
+            "records.ids",
+            "distinct, and of no present record",
+            "a repeated one",
+            "Remove the old row first.",
+        )

@@ -1,0 +1,312 @@
+"""Private records: the only file that opens them. Bad rows are dropped here, silently, before anything else sees them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from labelwall.wall.datasets import published, readers
+from labelwall.wall.datasets.readers import Progress
+from labelwall.wall.datasets.sources import DataConfig, Task
+from labelwall.wall.errors import InvalidInput, MissingData
+from labelwall.wall.labels.attributes import pack
+
+GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID = range(
+    5
+)  # what is wrong with a row, at most one thing each
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """The custodian's rows that count. Nothing of it prints, not even how many there are: that is private too.
+
+    ``inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels``: int64 [n], indices of the task's classes,
+    packed attributes, or steps of a value within its bounds. ``ids``: int64 [n], distinct. n may be 0.
+
+    An id is an attribute of the row: its position in the published file; private_id of an npz, or its row number there
+    when the file was written without (rows are then only ever appended); a hash of an image's relative path.
+    """
+
+    inputs: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    ids: np.ndarray = field(repr=False)
+
+    def joined(self, more: Records) -> Records:
+        """These rows, then those of ``more``: of the same kind, with other ids."""
+        return Records(
+            np.concatenate([self.inputs, more.inputs]),
+            np.concatenate([self.labels, more.labels]),
+            np.concatenate([self.ids, more.ids]),
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ingested:
+    """All rows as found, for the custodian's preview alone; `run` sees ``records``.
+
+    ``verdicts``: uint8 [n_found], GOOD or what is wrong. ``inputs`` [n_found, ...], ``labels``, ``ids`` int64 [n_found].
+    ``sizes``: int32 [n_found, 2], widths and heights as stored (pixels, 0 where unreadable), for image folders alone.
+    ``other_files``: files of an image folder whose names are not an image's, a count.
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    ids: np.ndarray
+    verdicts: np.ndarray
+    sizes: np.ndarray | None = None
+    other_files: int = 0
+
+    @property
+    def records(self) -> Records:
+        """The good rows; no copy of a large array where all are good."""
+        good = self.verdicts == GOOD
+        rows = slice(None) if good.all() else good
+        return Records(self.inputs[rows], self.labels[rows], self.ids[rows])
+
+
+def open_records(config: DataConfig, task: Task, progress: Progress | None = None) -> Records:
+    """The private rows of a data set, bad rows dropped; the only way from a configuration to private rows.
+
+    Dropped: images that can not be decoded, vectors that are not finite, labels outside the public classes, values that are no
+    numbers, ids seen
+    before among the good rows. Every row is judged by itself, except that the first of several good rows with one id
+    stays: rows of one id are one record. No count, warning or error depends on what rows hold.
+    ``progress`` hears (percent, 100): the number of records is private.
+
+    Raises InvalidInput, MissingData for settings: a missing file or array, a dtype or shape that does not fit the task.
+    """
+    return ingest(config, task, progress).records
+
+
+def ingest(config: DataConfig, task: Task, progress: Progress | None = None) -> Ingested:
+    """Read and judge the private rows. Warnings of decoders are silenced: they would speak about rows.
+
+    Raises InvalidInput, MissingData, as open_records.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if config.source == "folder":
+            return _ingest_folder(config, task, _percent(progress))
+        if config.source == "arrays":
+            return _ingest_arrays(config, task)
+        rows = published.private_rows(
+            config.source,
+            Path(config.root),
+            config.download,
+            _percent(progress),
+            attributes=config.attributes,
+            size=config.image_size,
+        )
+    return _judged(task, rows.inputs, rows.labels, rows.ids, rows.readable)
+
+
+def stream_records(
+    config: DataConfig, task: Task, size: int, start: int = 0
+) -> Iterator[tuple[int, int, Records]]:
+    """The rows that ``open_records`` gives, in blocks of ``size`` rows as found: (rows found by then, of how many, good rows).
+
+    ``start``: rows found that are left out. Image folders, npz files and CelebA are read block by block: memory is that of a few
+    blocks, and of paths. Other published sets are read whole. Rows of one id in several blocks are all given: the first of them
+    is to count.
+    Raises InvalidInput, MissingData, as open_records.
+    """
+    if config.source == "folder":
+        root, paths, _ = _folder_paths(config)
+        for first in range(start, len(paths), size):
+            part = paths[first : first + size]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                block = _folder_rows(config, task, root, part)
+            yield first + len(part), len(paths), block.records
+    elif config.source == "arrays":
+        yield from _array_blocks(readers.require_npz(config.path), task, size, start)
+    else:
+        place = config.source, Path(config.root), config.download
+        blocks = published.private_blocks(
+            *place, size, start, attributes=config.attributes, size=config.image_size
+        )
+        while (found := _quietly_next(blocks)) is not None:
+            done, total, rows = found
+            yield (
+                done,
+                total,
+                _judged(task, rows.inputs, rows.labels, rows.ids, rows.readable).records,
+            )
+
+
+def _quietly_next(
+    blocks: Iterator[tuple[int, int, published.Rows]],
+) -> tuple[int, int, published.Rows] | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return next(blocks, None)
+
+
+def ingest_more(rows: Path, task: Task, progress: Progress | None = None) -> Ingested:
+    """More rows for a data set in use, whatever its source: a folder of class folders, or an npz file with private_id.
+
+    Raises InvalidInput, MissingData, as open_records.
+    """
+    if rows.is_dir():
+        if len(task.input_shape) != 3:
+            raise InvalidInput("rows", "an npz file, as the data set holds vectors", "a folder")
+        size, _, channels = task.input_shape
+        given = DataConfig(
+            source="folder", private=str(rows), image_size=size, channels=3 if channels == 3 else 1
+        )
+    else:
+        if not rows.is_file():
+            raise MissingData(
+                f"`rows` must be a folder of images or an npz file. Found {str(rows)!r}."
+            )
+        given = DataConfig(source="arrays", path=str(rows))
+        if readers.read_member(readers.require_npz(str(rows)), "private_id") is None:
+            raise InvalidInput(
+                "rows", "an npz file with private_x, private_y and private_id", "no private_id"
+            )
+    return ingest(given, task, progress)
+
+
+def _percent(progress: Progress | None) -> Progress | None:
+    return None if progress is None else lambda done, total: progress(100 * done // total, 100)
+
+
+def _ingest_folder(config: DataConfig, task: Task, progress: Progress | None) -> Ingested:
+    root, paths, others = _folder_paths(config)
+    return _folder_rows(config, task, root, paths, others, progress)
+
+
+def _folder_paths(config: DataConfig) -> tuple[Path, list[str], int]:
+    """(folder, images in it, number of other files)."""
+    root = readers.require_folder("data.private", config.private)
+    files = readers.list_files(root)
+    paths = [path for path in files if readers.is_image(path)]
+    return root, paths, len(files) - len(paths)
+
+
+def _folder_rows(
+    config: DataConfig,
+    task: Task,
+    root: Path,
+    paths: list[str],
+    others: int = 0,
+    progress: Progress | None = None,
+) -> Ingested:
+    images = readers.read_images(root, paths, config.image_size, config.channels, progress)
+    if task.attributes:
+        labels = pack(readers.attributes_of("data.private", root, paths, task.class_names))
+    else:
+        labels = np.array(
+            [readers.class_of(path, task.class_names) for path in paths], dtype=np.int64
+        )
+    ids = np.array([readers.stable_hash(path) for path in paths], dtype=np.int64)
+    return _judged(task, images.pixels, labels, ids, images.readable, images.sizes, others)
+
+
+def _ingest_arrays(config: DataConfig, task: Task) -> Ingested:
+    path = readers.require_npz(config.path)
+    x, y = (_required(path, name) for name in ("private_x", "private_y"))
+    return _arrays_rows(task, x, y, readers.read_member(path, "private_id"))
+
+
+def _array_blocks(
+    path: Path, task: Task, size: int, start: int
+) -> Iterator[tuple[int, int, Records]]:
+    """An npz file's rows as ``stream_records`` gives them. Each member is read once, side by side."""
+    names = ["private_x", "private_y", "private_id"][
+        : 3 if readers.has_member(path, "private_id") else 2
+    ]
+    total = readers.member_rows(path, names[0])
+    if any(readers.member_rows(path, name) != total for name in names):
+        raise InvalidInput(
+            ", ".join(names[1:]), "one number for each row of private_x", "another count"
+        )
+    done = start
+    for x, y, *ids in zip(
+        *(readers.member_blocks(path, name, size, start) for name in names), strict=True
+    ):
+        block = _arrays_rows(task, x, y, ids[0] if ids else None, done)
+        done += len(x)
+        yield done, total, block.records
+
+
+def _arrays_rows(
+    task: Task, x: np.ndarray, y: np.ndarray, ids: np.ndarray | None, first: int = 0
+) -> Ingested:
+    """Rows of an npz file, the first of which has the number ``first``."""
+    inputs = readers.canonical_rows("private_x", x)
+    dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
+    if inputs.shape[1:] != task.input_shape or inputs.dtype != dtype:
+        rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as public_x is"
+        raise InvalidInput("private_x", rule, readers.shape_text(inputs))
+    labels = _labels(task, y, len(inputs))
+    ids = (
+        np.arange(first, first + len(inputs))
+        if ids is None
+        else _whole_numbers("private_id", ids, len(inputs))
+    )
+    return _judged(task, inputs, labels, ids, np.ones(len(inputs), dtype=bool))
+
+
+def _required(path: Path, name: str) -> np.ndarray:
+    found = readers.read_member(path, name)
+    if found is None:
+        raise InvalidInput("data.path", f"an npz file with the array {name}", str(path))
+    return found
+
+
+def _labels(task: Task, found: np.ndarray, rows: int) -> np.ndarray:
+    """int64 [n]; values are clipped to their public bounds, each by itself."""
+    if task.scale is None:
+        return _whole_numbers(
+            "private_y", found, rows, task.num_classes if task.attributes else None
+        )
+    labels = task.scale.labels(readers.real_numbers("private_y", found))
+    return _one_a_row("private_y", labels, rows)
+
+
+def _whole_numbers(
+    name: str, values: np.ndarray, rows: int, attributes: int | None = None
+) -> np.ndarray:
+    """int64 [n]; ``attributes``, so many columns, are packed. The error does not say how many rows there are."""
+    wide = () if attributes is None else (attributes,)
+    if values.dtype.kind not in "iu" or values.ndim != 1 + len(wide) or values.shape[1:] != wide:
+        rule = "whole numbers [n]" if attributes is None else f"0 and 1 [n, {attributes}]"
+        raise InvalidInput(name, rule, readers.shape_text(values))
+    whole = _one_a_row(name, values.astype(np.int64), rows)
+    return whole if attributes is None else pack(whole)
+
+
+def _one_a_row(name: str, values: np.ndarray, rows: int) -> np.ndarray:
+    if len(values) != rows:
+        raise InvalidInput(name, "one number for each row of private_x", "another count")
+    return values
+
+
+def _judged(
+    task: Task,
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    ids: np.ndarray,
+    readable: np.ndarray,
+    sizes: np.ndarray | None = None,
+    other_files: int = 0,
+) -> Ingested:
+    """Judge each row by itself, then repeated ids among the rows that are good, so that a bad row displaces no good one."""
+    finite = (
+        np.isfinite(inputs).all(axis=1)
+        if inputs.dtype == np.float32
+        else np.ones(len(inputs), dtype=bool)
+    )
+    known = (labels >= 0) & (labels < task.num_labels)
+    verdicts = np.select(
+        [~readable, ~finite, ~known], [UNREADABLE, NOT_FINITE, UNKNOWN_CLASS], GOOD
+    ).astype(np.uint8)
+    good = np.flatnonzero(verdicts == GOOD)
+    _, first = np.unique(ids[good], return_index=True)  # the first position of each id
+    verdicts[np.delete(good, first)] = REPEATED_ID
+    return Ingested(inputs, labels, ids, verdicts, sizes, other_files)

@@ -1,0 +1,318 @@
+"""The one writer. Requests wait here; a single thread takes them to the teacher, gathers what can be answered together, and
+answers it together. No request holds a lock while the teacher searches, and none reaches a record in any other way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.service.fair_lock import Turns
+from labelwall.teacher.service.jobs import Ask, Extractor, Job, Result, Task, failed
+from labelwall.teacher.service.usage import Call, Calls
+from labelwall.teacher.teacher import Progress, Teacher, quiet
+from labelwall.wall.cells import Cells
+from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
+from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.wire import result_to_json
+
+J = TypeVar("J", bound=Job)
+KEPT = 64  # finished jobs that can still be asked for
+STEPS_BEFORE_A_SWITCH = 32  # batches under one extractor while jobs under another wait
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Public quantities after the last step, for readers in other threads. ``spent``, ``left``: by (slot, release)."""
+
+    position: int
+    head: str
+    spent: dict[tuple[int, str], int]
+    left: dict[tuple[int, str], int]
+
+
+class Desk:
+    """The queue before a teacher.
+
+    ``probe``: PUBLIC rows of the custodian's own on which received networks are tested; a caller has no say in them.
+    ``batch_size``: queries of a step, gathered from all callers. ``waiting``, ``room``: jobs, and their bytes, that may queue.
+    ``report``: hears of an unexpected failure (its traceback), for the custodian alone. ``turns``: shared with other desks, which
+    do not work while this one does.
+    """
+
+    def __init__(
+        self,
+        teacher: Teacher,
+        ledger: Ledger,
+        *,
+        probe: np.ndarray | None,
+        batch_size: int,
+        waiting: int,
+        room: int,
+        report: Callable[[], None],
+        turns: Turns,
+    ) -> None:
+        self._teacher, self._ledger, self._probe, self._report = teacher, ledger, probe, report
+        self._batch_size, self._waiting, self._room, self._turns = batch_size, waiting, room, turns
+        self.calls = Calls(ledger)
+        self._queue: deque[Job] = deque()
+        self._jobs: dict[tuple[str, str], Job] = {}
+        self._changed = threading.Condition()
+        self._closing = False
+        self._extractor, self._steps = "", 0
+        self._running: Task | None = None
+        self.idle: Progress = quiet  # hears of work that no job asked for
+        self._independent: dict[tuple[str, tuple[int, ...]], bool] = {}
+        self.figures = self._figures()
+        self._thread = threading.Thread(target=self._run, name="writer")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Finish the step at work, refuse what waits, stop. Nothing that waits was charged."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        for job in self._queue:
+            job.finish(failed("shutting_down"))
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    def submit(self, job: J, repeatable: bool = True) -> J:
+        """Put a job into the queue, or find the one that it repeats: the same request while it waits, or, where its result is
+        ``repeatable``, after it was done. Raises Refused when the queue is full or the service stops."""
+        with self._changed:
+            known = self._jobs.get((job.caller, job.id))
+            if known is not None and (
+                known.status != "failed" and (repeatable or not known.future.done())
+            ):
+                return known  # type: ignore[return-value]
+            if self._closing:
+                raise failed("shutting_down")
+            held = sum(waits.size for waits in self._queue)
+            if len(self._queue) >= self._waiting or (self._queue and held + job.size > self._room):
+                raise failed("busy")
+            self._forget()
+            self._jobs.pop((job.caller, job.id), None)  # so that the newest stands last
+            self._jobs[job.caller, job.id] = job
+            self._queue.append(job)
+            self._changed.notify_all()
+        return job
+
+    def find(self, caller: str, identity: str) -> Job:
+        """A caller's own job. Raises Refused where there is none, or none any more."""
+        with self._changed:
+            job = self._jobs.get((caller, identity))
+        if job is None:
+            raise failed("unknown_job")
+        return job
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """What the teacher says while it works; for a job in one step it is how far the job is."""
+        if self._running is not None:
+            self._running.done, self._running.total = done, total
+        else:
+            self.idle(what, done, total)
+
+    def start_anew(self) -> None:
+        """The teacher lost its extractor; the next question lets it take one in again. For the desk whose turn it is."""
+        self._extractor = ""
+
+    def _use(self, extractor: Extractor) -> None:
+        """Let the teacher use an extractor. A network is tested by its own weights and, since a caller could choose weights that
+        sleep on known rows, by fresh ones; where one test fails it runs one row at a time."""
+        if self._extractor != extractor.sha256:
+            self._extractor = ""
+            self._teacher.use_extractor(
+                extractor.spec, probe=self._probe if self._slots_alike(extractor.spec) else None
+            )
+            self._extractor, self._steps = extractor.sha256, 0
+
+    def _slots_alike(self, spec: ExtractorSpec) -> bool:
+        if spec.backbone in ("hog", "raw", "box") or self._probe is None:
+            return False
+        place = spec.backbone, spec.input_shape
+        if place not in self._independent:
+            from labelwall.wall.networks.architectures import (
+                build,
+                to_safetensors,
+            )  # torch
+
+            fresh = build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
+            tested = self._teacher.embedder(
+                replace(spec, weights=to_safetensors(fresh)), self._probe
+            )
+            self._independent[place] = tested.batch_size == self._batch_size
+        return self._independent[place]
+
+    def _forget(self) -> None:
+        finished = [key for key, job in self._jobs.items() if job.future.done()]
+        for key in finished[: max(0, len(finished) - KEPT + 1)]:
+            del self._jobs[key]
+
+    def _run(self) -> None:
+        while jobs := self._next():
+            for job in jobs:
+                job.started = True
+            with self._turns.turn():
+                self._step(jobs)
+
+    def _step(self, jobs: list[Job]) -> None:
+        try:
+            if isinstance(jobs[0], Ask):
+                self._answer([job for job in jobs if isinstance(job, Ask)])
+            else:
+                self._do(jobs[0])
+        except Exception as error:
+            refusal = self._refusal(error)
+            for job in jobs:
+                if not job.future.done():
+                    self._finish(job, refusal)
+        self.figures = self._figures()
+
+    def _next(self) -> list[Job]:
+        """The jobs of the next step, none when the service stops: one task, or queries that one batch can answer."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closing)
+            if self._closing:
+                return []
+            head = self._queue[0]
+            if (
+                self._steps < STEPS_BEFORE_A_SWITCH
+            ):  # an extractor is not changed for every other batch
+                ready = (
+                    job
+                    for job in self._queue
+                    if job.extractor is None or job.extractor.sha256 == self._extractor
+                )
+                head = next(ready, head)
+            self._steps += 1
+            if not isinstance(head, Ask):
+                self._queue.remove(head)
+                return [head]
+            if head.whole:
+                return [head]
+            chosen: list[Job] = []
+            rows = 0
+            for job in [head, *self._queue]:
+                if (
+                    isinstance(job, Ask)
+                    and job not in chosen
+                    and job.alike(head)
+                    and rows < self._batch_size
+                ):
+                    chosen.append(job)
+                    rows += len(job.rows) - job.done
+            return chosen
+
+    def _do(self, job: Job) -> None:
+        assert isinstance(job, Task)
+        self._running = job
+        try:
+            if job.extractor is not None:
+                self._use(job.extractor)
+            self._finish(job, job.work())
+        finally:
+            self._running = None
+
+    def _answer(self, asks: list[Ask]) -> None:
+        """One batch for all of them. A job that is not finished goes to the end of the queue."""
+        assert asks[0].extractor is not None
+        self._use(asks[0].extractor)
+        asks = [ask for ask in asks if self._admitted(ask)]
+        batch, room = [], len(asks[0].rows) if asks and asks[0].whole else self._batch_size
+        for ask in asks:
+            batch.append(ask.next_batch(room))
+            room -= len(batch[-1].inputs)
+        noted = []
+        for ask, queries in zip(asks, batch, strict=True):
+            new = self._teacher.chargeable(queries)
+            ask.pledged = max(0, ask.pledged - new)
+            noted.append((Call(ask.caller, ask.slot, new, self.figures.position), ask.quota))
+        asked = []
+        for ask, queries, may in zip(asks, batch, self.calls.note(noted), strict=True):
+            if may:
+                asked.append((ask, queries))
+            else:  # another process charged the same caller since the job was admitted
+                self._finish(ask, failed("quota_reached"))
+        replies = self._teacher.answer_together([queries for _, queries in asked]) if asked else []
+        for (ask, _), answers in zip(asked, replies, strict=True):
+            ask.take(answers)
+            if ask.done == len(ask.rows):
+                self._finish(ask, result_to_json(ask.answered()))
+            else:
+                with self._changed:
+                    self._queue.remove(ask)
+                    self._queue.append(ask)
+
+    def _admitted(self, ask: Ask) -> bool:
+        """Whether the caller may be charged for all of a job; asked when it starts, before anything of it is charged."""
+        if ask.quota is None or ask.answers:
+            return True
+        new = self._teacher.chargeable(ask.next_batch(len(ask.rows)))
+        if self._over(ask.caller, new, ask.quota):
+            self._finish(ask, failed("quota_reached"))
+            return False
+        ask.pledged = new
+        return True
+
+    def _over(self, caller: str, new: int, quota: int | None) -> bool:
+        with self._changed:
+            pledged = sum(
+                job.pledged for job in self._queue if isinstance(job, Ask) and job.caller == caller
+            )
+        return quota is not None and self.calls.charged[caller] + pledged + new > quota
+
+    def count(self, caller: str, cells: Cells, quota: int | None) -> Result:
+        """The work of a task: noisy counts in public cells. On the writer's thread, with the extractor in use."""
+        new = self._teacher.chargeable(cells)
+        if self._over(caller, new, quota):
+            raise failed("quota_reached")
+        if not all(
+            self.calls.note([(Call(caller, cells.slot, new, self.figures.position), quota)])
+        ):
+            raise failed("quota_reached")
+        return result_to_json(self._teacher.count(cells))
+
+    def _finish(self, job: Job, outcome: Result | Refused) -> None:
+        with self._changed:
+            if job in self._queue:
+                self._queue.remove(job)
+            job.finish(outcome)
+
+    def _refusal(self, error: Exception) -> Refused:
+        """What a caller may know of a failure: its own mistake, or a constant."""
+        if isinstance(error, Refused):
+            return error
+        if isinstance(error, InvalidInput):
+            return Refused("invalid_input", str(error))
+        self.start_anew()  # whatever it was in the middle of
+        if not isinstance(error, TeacherFailed | LedgerMismatch):
+            self._report()
+        return failed("ledger_refused" if isinstance(error, LedgerMismatch) else "teacher_failed")
+
+    def _figures(self) -> Figures:
+        state = self._ledger.state
+        if (
+            state.plan is None
+        ):  # a transaction failed: nothing is known until the next one reads the file again
+            return self.figures
+        releases = [
+            (slot, release.name)
+            for slot, entry in enumerate(state.plan.slots)
+            for release in entry.releases
+        ]
+        left = {key: state.left(*key) for key in releases}
+        return Figures(
+            state.seq, state.head, {key: state.spent.get(key, 0) for key in releases}, left
+        )

@@ -1,0 +1,88 @@
+"""Where private rows are held and searched. No torch and no Ray here: the command line's help reads these fields."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.batch.knn import BatchKnn
+from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
+from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from labelwall.wall.errors import InvalidInput
+
+MOST_SHARDS = 10_000
+ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+PATES = (Lnmax, Gnmax, ConfidentGnmax)
+SHARDED = (
+    PrivateKnn,
+    PrivateKnnAttributes,
+    PrivateKnnMean,
+    PrivateKnnMedian,
+    NaiveKnn,
+    IndKnn,
+    ReverseKnn,
+    RadiusNeighbours,
+    BatchKnn,
+    GnmaxAttributes,
+    *PATES,
+)  # lists, sets, sums and a classifier's records at a time are enough
+
+
+def require_sharded(mechanism: Mechanism) -> None:
+    """Raises InvalidInput for a mechanism that needs all rows in one process, or is not known to need less."""
+    if not isinstance(mechanism, SHARDED) or (
+        isinstance(mechanism, PATES) and mechanism.classifier != "linear"
+    ):
+        known = ", ".join(kind.kind for kind in SHARDED)
+        rule = f"0 for PATE's networks (mechanism.classifier: cnn), and for another mechanism than {known}"
+        raise InvalidInput("scale.shards", rule, mechanism.fields()["kind"])
+
+
+@dataclass(frozen=True)
+class ScaleConfig:
+    """Shards of the private rows. Answers do not depend on it: the same ones come from any backend and number of shards.
+
+    Args:
+        backend: who searches the shards: local (this process, one after the other) or ray (a worker process for each shard, on
+            this machine or a cluster; extra "scale").
+        shards: parts in which the private rows lie on disk, by a keyed hash of their ids, a count; 0 (local alone): all rows in
+            this process's memory.
+        ray_address: of a running Ray cluster that asks for a token, as HOST:PORT; null: workers on this machine.
+        threads: CPU threads of a Ray worker, a count.
+        gpus: of a GPU that a Ray worker is given where the device is no CPU (a share below 1, or a count).
+    """
+
+    backend: Literal["local", "ray"] = "local"
+    shards: int = 0
+    ray_address: str | None = None
+    threads: int = 1
+    gpus: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.backend not in ("local", "ray"):
+            raise InvalidInput("scale.backend", "local or ray", self.backend)
+        least = 1 if self.backend == "ray" else 0
+        if not least <= self.shards <= MOST_SHARDS:
+            raise InvalidInput(
+                "scale.shards", f"from {least} to {MOST_SHARDS} for {self.backend}", self.shards
+            )
+        if self.ray_address is not None and self.backend != "ray":
+            raise InvalidInput(
+                "scale.ray_address", "left out without the backend ray", self.ray_address
+            )
+        if self.ray_address is not None and not ADDRESS.fullmatch(self.ray_address):
+            raise InvalidInput(
+                "scale.ray_address", "HOST:PORT of the head of a Ray cluster", self.ray_address
+            )
+        if not 1 <= self.threads <= 1024:
+            raise InvalidInput("scale.threads", "from 1 to 1024", self.threads)
+        if not (0 < self.gpus <= 1 or self.gpus in range(1, 17)):
+            raise InvalidInput("scale.gpus", "a share of at most 1, or a count up to 16", self.gpus)

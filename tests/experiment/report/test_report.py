@@ -1,0 +1,377 @@
+"""The report of a run folder that the real writers made: what it says, what it must not say, the same bytes every time."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+from base64 import b64decode
+from dataclasses import asdict, replace
+from html.parser import HTMLParser
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
+from labelwall.experiment.report.report import read_run, write_report
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.student.config import StudentConfig
+from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
+from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.wall.datasets.sources import DataConfig
+from labelwall.wall.errors import LabelwallError, MissingData
+from labelwall.wall.messages import ABSTAINED, Outcome
+
+CLASSES = [
+    "cat",
+    "$\\dog 犬",
+    "<b>owl</b>",
+]  # only text, whatever a browser or a plotting library may think
+ASKED, PUBLIC, SIDE = 12, 40, 8
+HISTORY = [
+    {
+        "step": 10.0 * n,
+        "loss/supervised": 1 / n,
+        "loss/unlabelled": 0.1 / n,
+        "accuracy/test": 1 - 0.5 / n,
+    }
+    for n in (1, 2, 3)
+]
+
+
+def write_arrays(path: Path, *, images: bool = True) -> None:
+    rng = np.random.default_rng(1)
+    shape = (SIDE, SIDE, 3) if images else (5,)
+    arrays = {}
+    for split, n in (("private", 30), ("public", PUBLIC), ("test", 9)):
+        x = rng.integers(0, 256, (n, *shape), dtype=np.uint8)
+        arrays[f"{split}_x"] = x if images else x.astype(np.float32)
+        arrays[f"{split}_y"] = np.arange(n) % len(CLASSES)
+    np.savez(path, **arrays)
+
+
+def make_config(tmp_path: Path, data: Path) -> Config:
+    return Config(
+        data=DataConfig(source="arrays", path=str(data), classes=CLASSES),
+        rounds=[RoundConfig(queries=ASKED), RoundConfig(queries=ASKED)],
+        budget=BudgetConfig(epsilon=1.0, delta=1e-5),
+        mechanism=PrivateKnn(),  # CVPR20's MNIST parameters
+        caps=CapsConfig(asked=2 * ASKED, answered=15),
+        student=StudentConfig(backbone="small_cnn"),
+        custodian_dir=str(tmp_path / "somewhere-of-the-custodian"),
+        anchor=str(tmp_path / "anchor-of-the-custodian"),
+        ledger="postgresql://custodian@database-of-the-custodian/ledgers?schema=digits",
+    )
+
+
+def release(ledger: Ledger, number: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Charge and record round ``number``: every third query is abstained on; the others get a class until the cap."""
+    ledger.use_extractor(f"{number}" * 64, {"backbone": f"features of round {number}"})
+    names = [f"{number}-{row}" for row in rows.tolist()]
+    screening = ledger.charge(0, "screen", names)
+    bits = {name: int(at % 3 != 0) for at, name in enumerate(names)}
+    ledger.record(screening, bits)
+    votes = ledger.charge(0, "aggregate", [name for name in names if bits[name]])
+    answers = {name: (at + number) % len(CLASSES) for at, name in enumerate(votes.granted)}
+    ledger.record(votes, answers)
+    labels = np.array([answers.get(name, ABSTAINED) for name in names])
+    refused = [Outcome.CAP_REACHED if bits[name] else Outcome.ABSTAINED for name in names]
+    outcomes = np.where(labels != ABSTAINED, Outcome.ANSWERED, refused)
+    return labels, outcomes.astype(np.uint8)
+
+
+def write_round(folder: RunFolder, ledger: Ledger, number: int) -> dict:  # type: ignore[type-arg]
+    rows = np.random.default_rng(number).permutation(PUBLIC)[:ASKED]
+    labels, outcomes = release(ledger, number, rows)
+    folder.save_answers(number, rows, labels, outcomes)
+    metrics = {
+        "asked": ASKED,
+        "answered": int((outcomes == Outcome.ANSWERED).sum()),
+        "abstained": int((outcomes == Outcome.ABSTAINED).sum()),
+        "cap_reached": int((outcomes == Outcome.CAP_REACHED).sum()),
+        "label_accuracy": [0.9375, None][number - 1],
+        "student_accuracy": [0.8125, 0.8875][number - 1],
+        "epsilon_reading": 0.05 * number,
+        "extractor": ["hog", "small_cnn"][number - 1],
+        "ledger_head": ledger.state.head,
+        "confusion": [[3, 0, 0], [1, 2, 0], [0, 0, 3]],
+        "history": [
+            row | {"accuracy/test": row["accuracy/test"] - 0.1 / number} for row in HISTORY
+        ],
+        "seconds": 1.5,
+    }
+    folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics))
+    return metrics
+
+
+def finished_run(tmp_path: Path, *, unsafe: bool = False, images: bool = True) -> Path:
+    """A run folder as `run` leaves it, short of the training."""
+    write_arrays(tmp_path / "data.npz", images=images)
+    config, folder = make_config(tmp_path, tmp_path / "data.npz"), RunFolder(tmp_path / "run")
+    folder.prepare(config)
+    plan = config.plan()
+    ledger = Ledger.create(
+        tmp_path / "live.sqlite", dataset="a-random-uuid", plan=plan, unsafe=unsafe
+    )
+    rounds = [write_round(folder, ledger, number) for number in (1, 2)]
+    ledger.export(folder.ledger)
+    summary = {
+        "epsilon": None if unsafe else round_up(certified_epsilon(plan)),
+        "delta": plan.delta,
+        "unsafe": unsafe,
+        "certificates": {
+            name: round_up(found.epsilon) for name, found in certificates(plan).items()
+        },
+        "test_accuracy": rounds[-1]["student_accuracy"],
+        "rounds": rounds,
+        "dataset": ledger.state.dataset,
+        "ledger_head": ledger.state.head,
+        "seed": 0,
+    }
+    folder.write_text(folder.summary, json.dumps(summary))
+    ledger.close()
+    return folder.path
+
+
+class Page(HTMLParser):
+    """Visible text, and every attribute that makes a browser fetch or run something."""
+
+    VOID = ("meta", "img", "br")
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text, self.links, self.images, self.scripts, self._open = "", [], [], 0, []  # type: ignore[var-annotated]
+        self.feed(html)
+        assert not self._open, f"not closed: {self._open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self._open.append(tag)
+        self.scripts += tag in ("script", "iframe", "object", "link")
+        for name, value in attrs:
+            if name in ("src", "href", "srcset", "data", "action", "poster"):
+                (self.images if tag == "img" else self.links).append(value or "")
+            assert not name.startswith("on")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] != ["style"]:
+            self.text += f" {data}"
+
+
+def page_of(run_dir: Path) -> Page:
+    return Page(write_report(run_dir).read_text())
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run with its report, for tests that only look: `rendered / "report.html"`."""
+    run_dir = finished_run(tmp_path_factory.mktemp("rendered"))
+    write_report(run_dir)
+    return run_dir
+
+
+@pytest.fixture
+def copied(rendered: Path, tmp_path: Path) -> Path:
+    """The same folder, to be changed."""
+    return Path(shutil.copytree(rendered, tmp_path / "copy"))
+
+
+def page_in(run_dir: Path) -> Page:
+    return Page((run_dir / "report.html").read_text())
+
+
+def config_of(run_dir: Path) -> Config:
+    return make_config(run_dir.parent, run_dir.parent / "data.npz")
+
+
+def squeezed(page: Page) -> str:
+    return " ".join(page.text.split())
+
+
+def test_the_headline_and_the_table_say_what_the_run_found(rendered: Path) -> None:
+    text = squeezed(page_in(rendered))
+    epsilon = certified_epsilon(config_of(rendered).plan())
+    shown = float(re.search(r"ε = ([\d.]+) certified", text)[1])  # type: ignore[index]
+    assert epsilon <= shown <= epsilon + 0.001  # rounded up, never down
+    assert "88.75% of the public test split right" in text
+    assert "δ = 1e-05" in text
+    assert "1 hog 12 8 4 0 93.75% 81.25% 0.050" in text
+    assert (
+        "2 small_cnn 12 7 4 1 unknown 88.75% 0.100" in text
+    )  # the 15th answer was the last one paid for
+    assert "readings, not guarantees" in text
+    assert "screen 0 24 24 24" in text
+    assert "aggregate 0 15 15 15" in text
+    assert "UNSAFE" not in text
+    assert "DOES NOT CERTIFY" not in text
+
+
+def test_each_certificate_stands_there_with_its_status(rendered: Path) -> None:
+    text = squeezed(page_in(rendered))
+    found = certificates(config_of(rendered).plan())
+    assert len({entry.certified for entry in found.values()}) == 2  # else this test shows nothing
+    for name, entry in found.items():
+        status = "certified" if entry.certified else "not certified"
+        assert re.search(rf"{name} [\d.]+ {status} ", text), name
+
+
+def test_the_page_is_whole_by_itself(rendered: Path) -> None:
+    page = page_in(rendered)
+    assert page.links == []
+    assert page.scripts == 0
+    assert page.images
+    assert all(
+        image.startswith(("data:image/svg+xml;base64,", "data:image/png;base64,"))
+        for image in page.images
+    )
+    html = (rendered / "report.html").read_text()
+    assert "http" not in html
+    assert "url(" not in html
+    assert "@import" not in html
+
+
+def test_the_same_folder_gives_the_same_bytes(rendered: Path, copied: Path) -> None:
+    first = (rendered / "report.html").read_bytes()
+    assert write_report(rendered).read_bytes() == first
+    metrics = copied / "round_2" / "metrics.json"
+    metrics.write_text(
+        metrics.read_text().replace('"student_accuracy": 0.8875', '"student_accuracy": 0.8876')
+    )
+    assert write_report(copied).read_bytes() != first
+
+
+def test_an_unsafe_run_says_so_first_and_certifies_nothing(tmp_path: Path) -> None:
+    page = page_of(finished_run(tmp_path, unsafe=True))
+    text = squeezed(page)
+    assert text.index("UNSAFE") < text.index("of the public test split")
+    assert "ε = ∞ nothing certified" in text
+    assert "as likely, or as unlikely" not in text
+    assert not re.search(r"[\d.]+ certified ", text)
+
+
+def test_one_side_saying_unsafe_is_enough(tmp_path: Path) -> None:
+    run_dir = finished_run(tmp_path, unsafe=True)
+    summary = json.loads((run_dir / "summary.json").read_text())
+    summary.update(unsafe=False, epsilon=0.1)
+    (run_dir / "summary.json").write_text(json.dumps(summary))
+    assert "ε = ∞" in page_of(run_dir).text
+
+
+def test_names_are_text_not_markup(rendered: Path) -> None:
+    html = (rendered / "report.html").read_text()
+    assert "<b>owl</b>" not in html
+    assert "<b>owl</b>" in Page(html).text
+
+
+def test_the_custodians_paths_are_not_shown(rendered: Path) -> None:
+    assert "of-the-custodian" in (rendered / "config.yaml").read_text()
+    text = page_in(rendered).text
+    assert "of-the-custodian" not in text
+    assert (
+        str(rendered.parent) not in text
+    )  # nor where the arrays are: private ones lie in the same file
+    assert "not shown" in text
+
+
+def test_examples_are_the_public_images_that_were_asked(rendered: Path) -> None:
+    shown = [image for image in page_in(rendered).images if image.startswith("data:image/png")]
+    pixels = [np.array(Image.open(BytesIO(b64decode(image.split(",")[1])))) for image in shown]
+    public = np.load(rendered.parent / "data.npz")["public_x"]
+    for number, found in ((1, pixels[:ASKED]), (2, pixels[ASKED:])):
+        rows, _, outcomes = RunFolder(rendered).load_answers(number)
+        expected = [*rows[outcomes == Outcome.ANSWERED], *rows[outcomes == Outcome.ABSTAINED]]
+        assert all((a == public[row]).all() for a, row in zip(found, expected, strict=number == 1))
+    assert len(pixels) == 2 * ASKED - 1  # all but the one past the cap
+
+
+def test_it_opens_public_rows_and_the_run_folder_alone(
+    tmp_path: Path, image_folders: dict[str, str], opened
+) -> None:  # type: ignore[no-untyped-def]
+    run_dir = finished_run(tmp_path)
+    config = replace(
+        read_run(run_dir).config, data=DataConfig(source="folder", image_size=8, **image_folders)
+    )
+    (run_dir / "config.yaml").unlink()
+    RunFolder(run_dir).prepare(config)
+    for number in (1, 2):
+        rows, labels, outcomes = RunFolder(run_dir).load_answers(number)
+        RunFolder(run_dir).save_answers(number, rows % 12, np.minimum(labels, 1), outcomes)
+    with opened() as paths:
+        page = page_of(run_dir)
+    assert any(path.startswith(image_folders["public"]) for path in paths)
+    assert sum(image.startswith("data:image/png") for image in page.images) > 10
+    assert not [path for path in paths if path.startswith(image_folders["private"])]
+
+
+@pytest.mark.parametrize("how", ["gone", "vectors", "fewer rows"])
+def test_without_public_images_the_rest_still_stands(tmp_path: Path, how: str) -> None:
+    run_dir = finished_run(tmp_path, images=how != "vectors")
+    if how == "gone":
+        (tmp_path / "data.npz").unlink()
+    if how == "fewer rows":
+        arrays = dict(np.load(tmp_path / "data.npz"))
+        np.savez(
+            tmp_path / "data.npz",
+            **arrays | {"public_x": arrays["public_x"][:2], "public_y": arrays["public_y"][:2]},
+        )
+    page = page_of(run_dir)
+    assert "Public images" not in page.text
+    assert "88.75%" in page.text
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["summary.json", "config.yaml", "ledger.sqlite", "round_2/metrics.json", "round_1/answers.npz"],
+)
+def test_an_unfinished_run_is_refused_in_one_line(copied: Path, missing: str) -> None:
+    (copied / missing).unlink()
+    before = sorted(copied.rglob("*"))
+    with pytest.raises(MissingData, match=Path(missing).name) as caught:
+        write_report(copied)
+    assert "\n" not in str(caught.value)
+    assert sorted(copied.rglob("*")) == before
+
+
+def test_a_folder_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(MissingData, match="run_dir"):
+        write_report(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_damaged_summary_is_refused_in_one_line(copied: Path) -> None:
+    (copied / "summary.json").write_text("{")
+    with pytest.raises(LabelwallError, match="damaged"):
+        write_report(copied)
+
+
+def test_metrics_of_another_version_are_refused_in_one_line(copied: Path) -> None:
+    metrics = json.loads((copied / "round_1" / "metrics.json").read_text())
+    del metrics["confusion"]
+    (copied / "round_1" / "metrics.json").write_text(json.dumps(metrics))
+    with pytest.raises(LabelwallError, match=r"round_1.*confusion"):
+        write_report(copied)
+
+
+def test_an_edited_ledger_or_summary_certifies_nothing(copied: Path) -> None:
+    summary = json.loads((copied / "summary.json").read_text())
+    (copied / "summary.json").write_text(json.dumps(summary | {"epsilon": 0.01}))
+    assert "summary.json stands for epsilon 0.01" in squeezed(page_of(copied))
+    (copied / "summary.json").write_text(json.dumps(summary))
+    with sqlite3.connect(copied / "ledger.sqlite") as connection:
+        connection.execute("UPDATE entries SET body = replace(body, ':1', ':0') WHERE seq = 3")
+    text = squeezed(page_of(copied))
+    assert "THE LEDGER DOES NOT CERTIFY THIS RUN" in text
+    assert "ε = ∞ nothing certified" in text
+
+
+def test_the_configuration_shown_is_the_one_that_ran(rendered: Path) -> None:
+    assert asdict(read_run(rendered).config) == asdict(config_of(rendered))

@@ -1,0 +1,52 @@
+"""A teacher over a handful of raw vectors, of any teacher class, with any entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.messages import ExtractorSpec, Queries
+
+LEDGER = "ledger.sqlite"
+Make = Callable[..., Teacher]  # a Teacher class
+
+
+def build(
+    make: Make,
+    directory: Path,
+    rows: np.ndarray,
+    labels: np.ndarray,
+    mechanism: PrivateKnn,
+    *,
+    asked: int,
+    answered: int,
+    entropy: Entropy | None = None,
+) -> Teacher:
+    """A teacher of two classes in a new directory. ``rows``: float32 [n, 2]; ids end at -1, so a new first row is a new id."""
+    directory.mkdir()
+    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
+    ledger = Ledger.create(directory / LEDGER, dataset="d", plan=plan, unsafe=False)
+    ids = np.arange(len(rows)) - len(rows)
+    teacher = make(
+        lambda: Records(rows, labels, ids),
+        ledger,
+        directory,
+        2,
+        entropy or SystemEntropy(),
+        batch_size=max(asked, 1),
+    )
+    teacher.use_extractor(ExtractorSpec("raw", (2,), 2))
+    return teacher
+
+
+def alike(n: int) -> Queries:
+    """``n`` queries, each of another identity, whose quantised features are all (23, 0)."""
+    return Queries(np.stack([np.ones(n), 1e-7 * np.arange(n)], axis=1).astype(np.float32))

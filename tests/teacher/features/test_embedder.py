@@ -1,0 +1,457 @@
+"""Features: a record's integers are a function of the record, finite or dropped, and mean what floats would."""
+
+from __future__ import annotations
+
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+import torch
+
+from labelwall.teacher.features import network
+from labelwall.teacher.features.embedder import Embedder, folded_sum, quantise
+from labelwall.teacher.features.hog import CHUNK, HOG_UNIT, cell_size, hog_dimensions, hog_scale
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.networks import architectures as backbones
+from tests.teacher.search.indexes import DEVICES
+
+HOG = ExtractorSpec("hog", (28, 28, 1), 10)
+
+
+def _images(n: int, shape: tuple[int, int, int] = (28, 28, 1), seed: int = 0) -> np.ndarray:
+    """Noise with a bright bar, so that neighbouring images differ in more than noise."""
+    images = np.random.default_rng(seed).integers(0, 60, (n, *shape)).astype(np.uint8)
+    for i, image in enumerate(images):
+        image[(3 * i) % (shape[0] - 4) :][:4] += 120
+    return images
+
+
+# --- quantisation --------------------------------------------------------------------------------------------------
+
+
+def test_quantised_is_the_rounded_unit_vector():
+    x = np.random.default_rng(0).normal(size=(200, 37)).astype(np.float32)
+    center = tuple(np.linspace(-1, 1, 37))
+    integers, finite = quantise(x, center, 120.0)
+    moved = x.astype(np.longdouble) - np.array(center)
+    expected = np.clip(
+        np.rint(120 * moved / np.sqrt((moved**2).sum(axis=1, keepdims=True))), -63, 63
+    )
+    assert integers.dtype == np.int8
+    assert finite.all()
+    np.testing.assert_array_equal(integers, expected)
+    assert (abs(integers) == 63).any()  # something was clipped
+
+
+def test_rows_that_are_not_finite_are_zeros_and_say_so():
+    x = np.ones((6, 3), dtype=np.float32)
+    x[1, 0], x[2, 1], x[3, 2], x[4], x[5] = np.nan, np.inf, -np.inf, 3e38, 0
+    integers, finite = quantise(x, (), 40.0)
+    np.testing.assert_array_equal(finite, [True, False, False, False, True, True])
+    assert not integers[[1, 2, 3, 5]].any()
+    np.testing.assert_array_equal(
+        integers[4], integers[0]
+    )  # squares beyond float32 do not overflow
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 7, 64, 1296])
+def test_folded_sums_are_sums_whatever_the_company(d):
+    x = np.random.default_rng(d).normal(size=(50, d))
+    sums = folded_sum(x)
+    np.testing.assert_allclose(sums[:, 0], x.sum(axis=1), rtol=1e-12, atol=1e-12)
+    for layout in (
+        x[17:18],
+        np.asfortranarray(x)[17:18],
+        x[::-1][32:33],
+        np.repeat(x, 2, axis=1)[17:18, ::2],
+    ):
+        assert folded_sum(layout)[0, 0] == sums[17, 0]
+
+
+@pytest.mark.parametrize(
+    ("center", "d", "rule"), [((0.0,), 3, "3 numbers"), ((), 4001, "4000"), ((), 0, "4000")]
+)
+def test_a_shape_that_does_not_fit_is_refused(center, d, rule):
+    with pytest.raises(InvalidInput, match=rule):
+        quantise(np.ones((2, d), dtype=np.float32), center, 1.0)
+
+
+# --- axes ----------------------------------------------------------------------------------------------------------
+
+
+def _turned(row: np.ndarray, center: np.ndarray, axes: np.ndarray, scale: float) -> list[int]:
+    """What ``quantise`` is to give, in Python's own integers and 50 decimal digits."""
+    with localcontext(prec=50):
+        moved = [Decimal(float(x)) - Decimal(float(c)) for x, c in zip(row, center, strict=True)]
+        length = sum(m * m for m in moved).sqrt()
+        fine = [int((m / length * 2**20).to_integral_value()) for m in moved]
+        sums = [sum(f * int(a) for f, a in zip(fine, column, strict=True)) for column in axes.T]
+        norm = Decimal(sum(v * v for v in sums)).sqrt()
+        return [
+            max(-63, min(63, int((v / norm * Decimal(scale)).to_integral_value()))) for v in sums
+        ]
+
+
+def test_axes_turn_rows_exactly_whatever_their_company():
+    rng = np.random.default_rng(0)
+    x, center = rng.normal(size=(60, 300)).astype(np.float32), rng.normal(size=300).round(6)
+    axes = rng.integers(-32767, 32768, (300, 20)).astype(np.float64)
+    integers, finite = quantise(x, tuple(center), 80.0, axes)
+    assert integers.shape == (60, 20)
+    assert finite.all()
+    assert integers.tolist() == [_turned(row, center, axes, 80.0) for row in x]
+    for rows in (slice(17, 18), slice(None, None, -1), rng.permutation(60)):
+        assert np.array_equal(quantise(x[rows], tuple(center), 80.0, axes)[0], integers[rows])
+    assert np.array_equal(
+        quantise(np.asfortranarray(x), tuple(center), 80.0, np.asfortranarray(axes))[0], integers
+    )
+
+
+def test_the_largest_sums_are_exact():
+    """Every product at its most, as many as are allowed: the sum is 2^52, and one unit more or less would show."""
+    x, axes = np.zeros((3, 1 << 17)), np.full((1 << 17, 2), -32768.0)
+    x[0, 0] = x[1] = 1.0
+    x[2, 0] = -1.0
+    axes[0, 1] = 32767.0
+    integers, _ = quantise(x, (), 60.0, axes)
+    assert integers.tolist() == [[-42, 42], [-42, -42], [42, -42]]
+    with pytest.raises(InvalidInput, match="131072"):
+        quantise(np.ones((1, (1 << 17) + 1)), (), 60.0, np.ones(((1 << 17) + 1, 1)))
+
+
+def test_a_row_in_no_axis_is_zeros():
+    integers, finite = quantise(
+        np.array([[0.0, 3.0], [np.nan, 1.0]]), (), 60.0, np.array([[5.0], [0.0]])
+    )
+    assert (integers.tolist(), finite.tolist()) == ([[0], [0]], [True, False])
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (3, 0), (3, 4001)])
+def test_axes_of_another_shape_are_refused(shape):
+    with pytest.raises(InvalidInput, match=r"extractor\.axes"):
+        quantise(np.ones((2, 3)), (), 1.0, np.ones(shape))
+
+
+def test_an_extractor_embeds_along_its_axes():
+    axes = np.array([[3, 0], [0, 5], [0, 0]], dtype="<i2")
+    spec = ExtractorSpec("raw", (3,), 2, center=(1.0, 0.0, 0.0), axes=axes.tobytes())
+    embedder, x = Embedder(spec, probe=None), np.array([[2, 1, 9], [1, 0, 9]], dtype=np.float32)
+    integers, _ = embedder.embed(x)
+    assert integers.tolist() == [
+        [32, 54],
+        [0, 0],
+    ]  # 63 (3, 5) / sqrt(34), and nothing but what no axis sees
+    assert embedder.length(2) == 63.0
+    with pytest.raises(InvalidInput, match="box"):
+        Embedder(
+            ExtractorSpec(
+                "box",
+                (3,),
+                2,
+                mean=(0.0,) * 3,
+                std=(1.0,) * 3,
+                center=(0.0,) * 3,
+                axes=axes.tobytes(),
+            ),
+            probe=None,
+        )
+
+
+# --- HOG -----------------------------------------------------------------------------------------------------------
+
+
+def test_hog_is_scikit_images_unit_vector():
+    from skimage.feature import hog
+
+    images = _images(5)
+    reference = np.array(
+        [
+            hog(x[..., 0], orientations=9, pixels_per_cell=(4, 4), cells_per_block=(2, 2))
+            for x in images
+        ]
+    )
+    unit = reference / np.linalg.norm(reference, axis=1, keepdims=True)
+    integers, finite = Embedder(HOG, probe=None).embed(images)
+    assert integers.shape == (5, 1296)
+    assert finite.all()
+    assert abs(integers - HOG_UNIT * 36 * unit).max() <= 0.5 + 1e-9
+
+
+def test_hog_of_colour_takes_the_strongest_gradient():
+    grey = _images(4, (32, 32, 1))
+    colour = np.concatenate([grey, np.zeros_like(grey), np.zeros_like(grey)], axis=3)
+    spec = [ExtractorSpec("hog", (32, 32, channels), 10) for channels in (1, 3)]
+    from_grey, from_colour = (
+        Embedder(s, probe=None).embed(x)[0] for s, x in zip(spec, (grey, colour), strict=True)
+    )
+    assert from_colour.shape == (4, 1764)
+    np.testing.assert_array_equal(from_colour, from_grey)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_hog_is_a_function_of_the_image_alone(workers):
+    images = _images(CHUNK + 40)
+    embedder = Embedder(HOG, probe=None, workers=workers)
+    told: list[tuple[int, int]] = []
+    whole, _ = embedder.embed(images, lambda done, total: told.append((done, total)))
+    assert told == [(CHUNK, len(images)), (len(images), len(images))]
+    shifted, _ = embedder.embed(np.concatenate([images[-1:], images]))
+    np.testing.assert_array_equal(shifted[1:], whole)
+    np.testing.assert_array_equal(embedder.embed(images[7:8])[0], whole[7:8])
+
+
+@pytest.mark.parametrize(
+    ("size", "cells", "dimensions"),
+    [
+        ((28, 28), (4, 4), 1296),
+        ((32, 32), (4, 4), 1764),
+        ((64, 64), (6, 6), 2916),
+        ((8, 8), (4, 4), 36),
+        ((4, 5), (2, 2), 36),
+    ],
+)
+def test_cells_follow_from_the_size(size, cells, dimensions):
+    assert cell_size(*size) == cells
+    assert hog_dimensions(*size) == dimensions
+    features, _ = Embedder(ExtractorSpec("hog", (*size, 1), 2), probe=None).embed(
+        np.ones((2, *size, 1), dtype=np.uint8)
+    )
+    assert features.shape == (2, dimensions)
+
+
+def test_every_size_stays_within_exact_products():
+    sizes = [4, 5, 9, 28, 33, 64, 97, 224, 500, 2000]
+    assert all(36 <= hog_dimensions(h, w) <= 4000 for h in sizes for w in sizes)
+    with pytest.raises(InvalidInput, match="at least 4 x 4"):
+        cell_size(3, 40)
+
+
+def test_flat_images_are_zeros_and_finite():
+    integers, finite = Embedder(HOG, probe=None).embed(np.full((2, 28, 28, 1), 9, dtype=np.uint8))
+    assert finite.all()
+    assert not integers.any()
+
+
+def test_nothing_in_is_nothing_out():
+    integers, finite = Embedder(HOG, probe=None).embed(np.zeros((0, 28, 28, 1), dtype=np.uint8))
+    assert integers.shape == (0, 1296)
+    assert finite.shape == (0,)
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+def test_integer_votes_agree_with_float_votes_on_mnist(realdata_root):
+    from torchvision.datasets import MNIST
+
+    from labelwall.teacher.features.hog import hog_features
+
+    data = MNIST(realdata_root, train=True)
+    raw = hog_features(data.data.numpy()[:4000, :, :, None], 1)
+    labels = data.targets.numpy()[:4000]
+    unit = raw / np.linalg.norm(raw, axis=1, keepdims=True)
+    integers = quantise(raw, (), hog_scale(1296))[0].astype(np.float64)
+    exact, rounded = (_plurality(f[:3000], labels, f[3000:], 40) for f in (unit, integers))
+    assert (exact == rounded).mean() >= 0.99
+    assert (rounded == labels[3000:]).mean() >= 0.9
+
+
+def _plurality(features: np.ndarray, labels: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
+    distance = (features**2).sum(axis=1) - 2 * queries @ features.T
+    return np.array(
+        [np.bincount(labels[np.argsort(row)[:k]], minlength=10).argmax() for row in distance]
+    )
+
+
+# --- raw vectors ---------------------------------------------------------------------------------------------------
+
+
+def test_raw_vectors_keep_their_neighbours():
+    x = np.random.default_rng(0).normal(size=(300, 40)).astype(np.float32)
+    integers, _ = Embedder(ExtractorSpec("raw", (40,), 3), probe=None).embed(x)
+    assert 14 < integers.std() < 18
+    cosine = (
+        integers.astype(float)
+        @ integers.T
+        / np.outer(*2 * [np.linalg.norm(integers.astype(float), axis=1)])
+    )
+    truth = x @ x.T / np.outer(*2 * [np.linalg.norm(x, axis=1)])
+    assert abs(cosine - truth).max() < 0.03
+
+
+@pytest.mark.parametrize(
+    ("spec", "inputs"),
+    [
+        (HOG, np.zeros((1, 28, 27, 1), dtype=np.uint8)),
+        (HOG, np.zeros((1, 28, 28, 1), dtype=np.float32)),
+        (ExtractorSpec("hog", (28,), 2), np.zeros((1, 28), dtype=np.float32)),
+        (ExtractorSpec("raw", (28, 28, 1), 2), np.zeros((1, 28, 28, 1), dtype=np.uint8)),
+        (ExtractorSpec("raw", (5,), 2), np.zeros((1, 4), dtype=np.float32)),
+    ],
+)
+def test_inputs_that_do_not_fit_the_extractor_are_refused(spec, inputs):
+    with pytest.raises(InvalidInput):
+        Embedder(spec, probe=None).embed(inputs)
+
+
+# --- networks ------------------------------------------------------------------------------------------------------
+
+
+class _Plain(torch.nn.Module):
+    """Weighted maxima of an image, float32 [n, 12]. No sums: a function of the row whatever the processor's kernels do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.weight = torch.nn.Parameter(
+            torch.randn(12, 28, 28, generator=generator), requires_grad=False
+        )
+        self.shapes: list[int] = []
+        self.reproducible = True
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        self.shapes.append(len(x))
+        self.reproducible &= torch.are_deterministic_algorithms_enabled()
+        return (x * self.weight).amax(
+            dim=(2, 3)
+        )  # [n, 1, 28, 28] * [12, 28, 28] -> [n, 12, 28, 28]
+
+
+class _SlotDependent(_Plain):
+    """The last bit of a row's output follows its slot in the batch, as a kernel with a ragged tail would have it."""
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().features(x)
+        slots = torch.arange(len(y), device=y.device) % 3 == 2
+        return torch.where(slots[:, None], torch.nextafter(y, torch.full_like(y, torch.inf)), y)
+
+
+class _CompanyDependent(_Plain):
+    """Batch statistics: forbidden, and noticed."""
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return super().features(x - x.mean())
+
+
+class _Overflowing(_Plain):
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().features(x)
+        return torch.where(x.amax(dim=(1, 2, 3), keepdim=True)[:, :, 0, 0] > 2.9, y * torch.inf, y)
+
+
+def _network_embedder(monkeypatch, module, probe, batch_size=8, device="cpu"):
+    monkeypatch.setattr(network, "load", lambda spec: module)
+    spec = ExtractorSpec("under_test", (28, 28, 1), 10, mean=(0.1,), std=(0.3,), scale=100.0)
+    return Embedder(spec, probe=probe, batch_size=batch_size, device=device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_network_sees_one_batch_shape(monkeypatch, device):
+    module, images = _Plain(), _images(21)
+    embedder = _network_embedder(monkeypatch, module, images[:5], device=device)
+    assert (embedder.batch_size, embedder.device) == (8, device)
+    integers, finite = embedder.embed(images)
+    assert integers.shape == (21, 12)
+    assert finite.all()
+    assert set(module.shapes) == {8}
+    assert module.reproducible
+    assert not torch.are_deterministic_algorithms_enabled()
+    x = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.1) / 0.3
+    reference = module.cpu().features(x).numpy()
+    assert (
+        abs(integers - 100 * reference / np.linalg.norm(reference, axis=1, keepdims=True)).max()
+        < 0.51
+        or (integers == 63).any()
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("module", [_SlotDependent, _CompanyDependent])
+def test_a_network_whose_slots_matter_runs_one_row_at_a_time(monkeypatch, module, device):
+    images = _images(10)
+    embedder = _network_embedder(monkeypatch, module(), images, device=device)
+    assert embedder.batch_size == 1
+    whole, _ = embedder.embed(images)
+    shifted, _ = embedder.embed(np.concatenate([_images(1, seed=9), images]))
+    np.testing.assert_array_equal(shifted[1:], whole)
+
+
+def test_in_batches_such_a_network_would_have_failed(monkeypatch):
+    """The fault that the probe is for is real: without the fallback an added record moves the others' bits."""
+    monkeypatch.setattr(network, "load", lambda spec: _SlotDependent())
+    spec = ExtractorSpec("under_test", (28, 28, 1), 10, mean=(0.1,), std=(0.3,))
+    images, batched = _images(10), network.FixedShapeNetwork(spec, 8)
+    assert (
+        batched.features(np.concatenate([images[-1:], images]))[1:] != batched.features(images)
+    ).any()
+    assert not batched.slot_independent(images[:1])  # one public row is enough
+
+
+class _WithoutKernels(_Plain):
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no deterministic implementation")
+
+
+def test_a_network_without_deterministic_kernels_is_refused_when_it_is_loaded(monkeypatch):
+    monkeypatch.setattr(network, "load", lambda spec: _WithoutKernels())
+    monkeypatch.setattr(
+        network, "device_of", lambda name: torch.device("cpu")
+    )  # an accelerator that this machine need not have
+    spec = ExtractorSpec("under_test", (28, 28, 1), 10, mean=(0.1,), std=(0.3,))
+    with pytest.raises(InvalidInput, match="deterministic kernels"):
+        Embedder(spec, probe=None, device="cuda")
+
+
+def test_only_networks_are_computed_by_the_device():
+    assert Embedder(HOG, probe=None, device="cuda").device == "cpu"
+
+
+def test_a_network_without_a_probe_runs_one_row_at_a_time(monkeypatch):
+    assert _network_embedder(monkeypatch, _Plain(), None).batch_size == 1
+    assert _network_embedder(monkeypatch, _Plain(), _images(0)).batch_size == 1
+
+
+def test_features_that_overflow_are_dropped(monkeypatch):
+    images = _images(6)
+    images[2] = 255
+    integers, finite = _network_embedder(monkeypatch, _Overflowing(), images[:2]).embed(images)
+    np.testing.assert_array_equal(finite, np.arange(6) != 2)
+    assert not integers[2].any()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_real_backbone_reports_progress_and_ignores_company(device):
+    torch.manual_seed(0)
+    name = next(name for name in backbones.NETWORKS if name != "mlp")
+    module = backbones.build(name, input_shape=(28, 28, 1), num_classes=10)
+    weights = backbones.to_safetensors(module)
+    spec = ExtractorSpec(
+        name, (28, 28, 1), 10, weights=weights, mean=(0.1,), std=(0.3,), scale=100.0
+    )
+    images, told = _images(19), []
+    embedder = Embedder(spec, probe=images[:4], batch_size=8, device=device)
+    whole, finite = embedder.embed(images, lambda done, total: told.append((done, total)))
+    assert finite.all()
+    assert told[-1] == (19, 19)
+    order = np.random.default_rng(1).permutation(19)
+    np.testing.assert_array_equal(embedder.embed(images[order])[0], whole[order])
+    np.testing.assert_array_equal(
+        embedder.embed(np.concatenate([images[-1:], images]))[0][1:], whole
+    )
+
+
+def test_a_box_becomes_the_cube_and_rows_stay_apart() -> None:
+    spec = ExtractorSpec("box", (2,), 2, mean=(1.0, 0.0), std=(1.0, 10.0))
+    rows = np.array(
+        [[0, -10], [2, 10], [1, 0], [1.5, 5], [9, -99], [np.nan, 0], [1e30, 0]], dtype=np.float32
+    )
+    features, finite = Embedder(spec, probe=None).embed(rows)
+    assert features.dtype == np.int8
+    assert features.tolist() == [[-63, -63], [63, 63], [0, 0], [32, 32], [63, -63], [0, 0], [63, 0]]
+    assert finite.tolist() == [True] * 5 + [False, True]
+    for wrong in (
+        ExtractorSpec("box", (2,), 2),
+        ExtractorSpec("box", (2,), 2, mean=(0.0,), std=(1.0,)),
+    ):
+        with pytest.raises(InvalidInput, match="one a dimension"):
+            Embedder(wrong, probe=None)

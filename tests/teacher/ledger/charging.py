@@ -1,0 +1,24 @@
+"""A process that charges a ledger query by query, records an answer to each, and prints what it was granted, as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.url import LedgerUrl
+
+
+def main(address: str, queries: int, name: str) -> None:
+    ledger, granted = Ledger(LedgerUrl.parse(address) if "://" in address else Path(address)), []
+    for number in range(queries):
+        charge = ledger.charge(0, "screen", [f"{name}{number}"])
+        if charge.granted:
+            ledger.record(charge, {f"{name}{number}": 1})
+        granted += charge.granted
+    print(json.dumps(granted))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,209 @@
+"""What the two engines owe the ledger, each in its own way: one writer at a time, durable commits, closed private tables."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from labelwall.teacher.ledger import database as database_file
+from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.database import Place, open_database
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.url import LedgerUrl
+from labelwall.wall.errors import LedgerMismatch
+from tests.postgres import Server, address, new_server
+from tests.teacher.ledger.test_ledger import plan
+
+CHARGING = Path(__file__).with_name("charging.py")
+
+
+def create(place: Place, asked: int = 5) -> Ledger:
+    return Ledger.create(place, dataset="d", plan=plan(asked=asked), unsafe=False)
+
+
+def test_processes_that_share_a_ledger_never_pass_its_cap(place: Place, tmp_path: Path) -> None:
+    """Each of two charges 20 queries, one by one, and records them; the cap is 30, so the faster one leaves 10 to the other."""
+    ledger = create(place, asked=30)
+    command = [sys.executable, CHARGING, address(place), "20"]
+    both = [
+        subprocess.Popen([*command, name], cwd=CHARGING.parents[3], stdout=subprocess.PIPE)
+        for name in "ab"
+    ]
+    granted = [json.loads(process.communicate()[0]) for process in both]
+    assert sum(map(len, granted)) == 30
+    assert all(granted)
+    ledger.export(tmp_path / "copy.sqlite")
+    finding = audit(tmp_path / "copy.sqlite")
+    assert (finding.problems, finding.charged) == ([], {"0/screen": 30})
+    assert ledger.charge(0, "screen", ["more"]).granted == ()
+    assert set(ledger.state.results) == {identity for names in granted for identity in names}
+
+
+def test_a_transaction_is_exclusive_before_it_reads(place: Place) -> None:
+    """A second one waits at its very start, and then reads what the first has written."""
+    create(place)
+    database, seen = open_database(place), []
+
+    def second() -> None:
+        with open_database(place).transaction() as connection:
+            seen.append(connection.exec_driver_sql("SELECT hash FROM head").scalar())
+
+    waiting = threading.Thread(target=second)
+    with database.transaction() as connection:
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+        connection.exec_driver_sql("UPDATE head SET hash = 'new'")
+    waiting.join()
+    assert seen == ["new"]
+
+
+def test_who_writes_without_asking_waits_too(postgres: Server) -> None:
+    create(url := postgres.schema())
+    with open_database(url).transaction(), pytest.raises(Exception, match="lock timeout"):
+        postgres.administer("SET lock_timeout = '50ms'", f"DELETE FROM {url.schema}.entries")
+    postgres.administer(f"SELECT * FROM {url.schema}.entries")
+
+
+def test_a_writer_that_never_ends_is_an_error_not_a_halt(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        database_file, "ENTER", sa.text(database_file.ENTER.text.replace("'30s'", "'100ms'"))
+    )
+    ledger = create(url := postgres.schema())
+    with open_database(url).transaction(), pytest.raises(LedgerMismatch):
+        ledger.charge(0, "screen", ["a"])
+    assert ledger.charge(0, "screen", ["a"]).granted == ("a",)
+
+
+def test_the_isolation_level_is_the_one_that_was_argued_for(postgres: Server) -> None:
+    create(url := postgres.schema())
+    postgres.administer(
+        "CREATE ROLE strict LOGIN SUPERUSER",
+        "ALTER ROLE strict SET default_transaction_isolation = 'serializable'",
+    )
+    with open_database(
+        LedgerUrl("strict", "postgres", url.schema, socket=url.socket)
+    ).transaction() as connection:
+        assert connection.exec_driver_sql("SHOW transaction_isolation").scalar() == "read committed"
+
+
+@pytest.mark.parametrize("value", ["off", "local", "remote_write"])
+def test_a_role_whose_commits_may_be_lost_is_refused(postgres: Server, value: str) -> None:
+    create(url := postgres.schema()).charge(0, "screen", ["a"])
+    role = f"hasty_{value}"
+    postgres.administer(
+        f"CREATE ROLE {role} LOGIN SUPERUSER", f"ALTER ROLE {role} SET synchronous_commit = {value}"
+    )
+    hasty = LedgerUrl(role, "postgres", url.schema, socket=url.socket)
+    with pytest.raises(
+        LedgerMismatch, match=f"`synchronous_commit` .* must be on.* Found '{value}'"
+    ):
+        Ledger(hasty)
+    with pytest.raises(LedgerMismatch, match="synchronous_commit"):
+        create(LedgerUrl(role, "postgres", postgres.schema().schema, socket=url.socket))
+    postgres.administer(f"ALTER ROLE {role} SET synchronous_commit = remote_apply")
+    assert Ledger(hasty).state.spent == {(0, "screen"): 1}
+
+
+def charge_for_long(ledger: Ledger) -> None:
+    """A server takes changed settings in a moment after it was told to."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        ledger.charge(0, "screen", [])
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_wait_for_its_disk_is_refused_and_one_that_crashes_keeps_what_it_confirmed() -> (
+    None
+):
+    with new_server() as server:
+        ledger = create(server.schema(), asked=30)
+        for number in range(10):
+            ledger.charge(0, "screen", [f"q{number}"])
+        server.stop("immediate")
+        with pytest.raises(LedgerMismatch):
+            ledger.charge(0, "screen", ["while it is down"])
+        server.start()
+        assert ledger.charge(0, "screen", ["after"]).granted == ("after",)
+        assert ledger.state.spent == {(0, "screen"): 11}
+        for setting in ("fsync", "full_page_writes"):
+            server.administer(f"ALTER SYSTEM SET {setting} = off", "SELECT pg_reload_conf()")
+            with pytest.raises(LedgerMismatch, match=f"`{setting}` .* must be on .* Found 'off'"):
+                charge_for_long(ledger)
+            server.administer(f"ALTER SYSTEM RESET {setting}", "SELECT pg_reload_conf()")
+
+
+def test_only_the_owner_reads_the_private_tables(postgres: Server) -> None:
+    """A custodian's role without other rights; an auditor of the public tables; a grant too much, which stops everything."""
+    url = postgres.schema("custodian")
+    postgres.administer(
+        "DROP ROLE IF EXISTS custodian, auditor",
+        "CREATE ROLE custodian LOGIN",
+        "CREATE ROLE auditor LOGIN",
+        f"CREATE SCHEMA {url.schema} AUTHORIZATION custodian",
+        f"GRANT USAGE ON SCHEMA {url.schema} TO auditor",
+    )
+    ledger = create(url)
+    ledger.in_custody(
+        lambda connection: connection.exec_driver_sql(
+            "CREATE TABLE updates (id BIGINT, label INTEGER)"
+        )
+    )
+    postgres.administer(f"GRANT SELECT ON {url.schema}.entries, {url.schema}.head TO auditor")
+    ledger.charge(0, "screen", ["a"])
+    with postgres.login("auditor") as auditor:
+        assert auditor.execute(
+            f"SELECT count(*) FROM {url.schema}.entries".encode()
+        ).fetchone() == (2,)
+        with pytest.raises(Exception, match="permission denied for table updates"):
+            auditor.execute(f"SELECT * FROM {url.schema}.updates".encode())
+    for grant in (
+        "SELECT ON {}.updates TO auditor",
+        "SELECT (id) ON {}.updates TO auditor",
+        "UPDATE ON {}.updates TO PUBLIC",
+    ):
+        postgres.administer(f"GRANT {grant.format(url.schema)}")
+        with pytest.raises(LedgerMismatch, match="private table"):
+            ledger.charge(0, "screen", ["b"])
+        postgres.administer(f"REVOKE {grant.format(url.schema).replace(' TO ', ' FROM ')}")
+        assert ledger.charge(0, "screen", ["b"]).granted == ("b",)
+    with pytest.raises(LedgerMismatch):
+        Ledger(
+            LedgerUrl("auditor", "postgres", url.schema, socket=url.socket)
+        )  # who may not write is no custodian
+
+
+def test_data_sets_of_one_database_know_nothing_of_each_other(postgres: Server) -> None:
+    first, second = create(postgres.schema()), create(postgres.schema(), asked=7)
+    first.charge(0, "screen", ["a"])
+    assert second.state.left(0, "screen") == 7
+    assert second.charge(0, "screen", ["a"]).granted == ("a",)
+    assert first.state.head != second.state.head
+
+
+def test_a_password_is_the_client_librarys_affair_and_is_never_shown(
+    postgres: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    postgres.administer(
+        "DROP ROLE IF EXISTS guarded", "CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 'tr0ub4dor'"
+    )
+    url = postgres.schema("guarded")
+    caplog.set_level("DEBUG")
+    for wrong in ("", "tr0ub4dor-and-more"):
+        monkeypatch.setenv("PGPASSWORD", wrong)
+        with pytest.raises(LedgerMismatch, match=r"can not be reached: .*password") as caught:
+            Ledger(url)
+        assert "tr0ub4dor" not in f"{caught.value} {caught.value.__cause__}"
+    monkeypatch.setenv("PGPASSWORD", "tr0ub4dor")
+    ledger = create(url)
+    ledger.charge(0, "screen", ["a"])
+    assert "tr0ub4dor" not in f"{url} {vars(ledger)} {vars(ledger._database)} {caplog.text}"

@@ -1,0 +1,135 @@
+"""Times of day: the custodian's own, in the transaction of what they tell of, and in nothing that leaves."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from labelwall.teacher.ledger import event_times as moments
+from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger.event_times import ADDED, CHARGED, REMOVED, Moment
+from labelwall.teacher.service.charts import Chart
+from labelwall.teacher.service.history import History
+from labelwall.wall.messages import Queries
+from tests.teacher.service import tiny
+from tests.teacher.service.tiny import call, client, rows, served
+
+DAY = 86400
+
+
+def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that goes a day further after each step. A row that is there already, and a known query, are nothing new."""
+    now = [1_900_000_000]
+    monkeypatch.setattr(moments, "time", SimpleNamespace(time=lambda: now[0]))
+    made = tiny.make(tmp_path, place=place)
+    teacher, desk, ledger = made.service.teacher, made.service.desk, made.service.ledger
+    with (
+        served(made) as url,
+        client(url, made.tokens["ann"]) as ann,
+        client(url, made.tokens["bob"]) as bob,
+    ):
+        ann.answer(Queries(rows(20, 1)))
+        now[0] += DAY
+        bob.answer(Queries(rows(5, 1)))  # known: nothing is charged
+        bob.answer(Queries(rows(7, 2)))
+        now[0] += DAY
+        extra = tiny.Records(rows(3, 50), np.array([0, 1, 2]), np.array([500, 501, 502]))
+        teacher.add(extra)
+        teacher.add(extra)
+        now[0] += DAY
+        teacher.remove(np.array([3, 500]))
+        history = History(ledger, made.service.plan)
+        history.catch_up()
+        chart = Chart(made.service.plan, 1.0, history)
+        charged = ledger.in_custody(lambda connection: moments.listed(connection, CHARGED))
+        changes = ledger.in_custody(lambda connection: moments.listed(connection, ADDED, REMOVED))
+        told = [
+            call(url, made.tokens[name], path=path).json()
+            for name in ("ann", "carol")
+            for path in ("budget", "receipts")
+        ]
+        ann.export(tmp_path / "copy.sqlite")
+    by_day = {(moment.caller, (moment.time - 1_900_000_000) // DAY): 0 for moment in charged}
+    for moment in charged:
+        by_day[moment.caller, (moment.time - 1_900_000_000) // DAY] += moment.size
+    assert by_day == {("ann", 0): 20, ("bob", 1): 7}
+    assert changes == [
+        Moment(1_900_000_000 + 2 * DAY, ADDED, 3),
+        Moment(1_900_000_000 + 3 * DAY, REMOVED, 2),
+    ]
+    shown = chart.by_time(charged)
+    assert shown is not None
+    assert (shown["first"], shown["last"]) == ("2030-03-17 17:46 UTC", "2030-03-18 17:46 UTC")
+    assert [step.split()[0] for step in str(shown["path"]).split(" H")[1:]] == ["0.00"] * 2 + [
+        "100.00",
+        "100",
+    ]
+    assert (
+        str(shown["path"]).split()[-2] == str(chart.by_entry()["path"]).split()[-2]
+    )  # both end at what was spent
+    with sqlite3.connect(tmp_path / "copy.sqlite") as copy:
+        assert {
+            name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        } == {"entries", "head"}
+        told += [json.loads(body) for (body,) in copy.execute("SELECT body FROM entries")]
+    assert (
+        max(numbers([told, made.lines])) < DAY
+    )  # no time is among them; caps, positions and counts are
+    assert desk.calls.charged == {"ann": 20, "bob": 7}
+
+
+def numbers(value: object) -> list[float]:
+    """All numbers in a JSON value, but for the budget's epsilon."""
+    if isinstance(value, dict):
+        return [
+            number for name, part in value.items() if name != "epsilon" for number in numbers(part)
+        ]
+    if isinstance(value, list):
+        return [number for part in value for number in numbers(part)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def test_a_change_that_fails_leaves_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time stands in the same transaction."""
+    made = tiny.make(tmp_path)
+    ledger = made.service.ledger
+
+    def failing(connection: object) -> None:
+        moments.note(connection, REMOVED, 2)  # type: ignore[arg-type]
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        ledger.in_custody(failing)
+    assert ledger.in_custody(lambda connection: moments.listed(connection, REMOVED)) == []
+    made.custodian.close()
+
+
+def test_a_curve_by_time_holds_what_was_charged_before_the_first_note_and_bears_a_clock_that_is_set_back() -> (
+    None
+):
+    class Entries:
+        points = ((0, (0,)), (3, (10,)), (5, (20,)), (9, (40,)))
+
+    plan = tiny.Plan(100.0, 1e-5, (tiny.Slot({}, (tiny.MECHANISM.releases(100, 100)[0],)),))
+    chart = Chart(plan, 100.0, Entries())  # type: ignore[arg-type]
+    noted = [
+        Moment(1000, CHARGED, 10, "ann", 4),
+        Moment(3000, CHARGED, 5, "ann", 6),
+        Moment(2000, CHARGED, 5, "ann", 8),
+    ]
+    shown = chart.by_time(noted)
+    assert shown is not None
+    places = [step.split()[0] for step in str(shown["path"]).split(" H")[1:]]
+    assert places == [
+        "0.00",
+        "100.00",
+        "100",
+    ]  # entries up to 5 at the first note, the ninth at the last
+    assert chart.by_time([]) is None

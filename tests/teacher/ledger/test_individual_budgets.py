@@ -1,0 +1,240 @@
+"""Per-record payments: replayed, never refilled, kept out of what is public, and missed when they are gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelwall.teacher.accounting.plan import Plan, Release, Slot
+from labelwall.teacher.ledger import ledger as ledger_file
+from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger.individual_budgets import (
+    ENROL,
+    FULL,
+    PAY,
+    RESERVE,
+    Accounts,
+    Payments,
+    encode_ids,
+)
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
+from labelwall.wall.errors import InvalidInput, LedgerMismatch
+from tests.postgres import rows
+
+MECHANISM = IndKnn(sigma_count=10.0, rho=0.03)
+IDS = np.array([70, 10, 50], dtype=np.int64)
+
+
+def plan(slots: int = 1) -> Plan:
+    return Plan(1.0, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(1, 1)),) * slots)
+
+
+def payments(*amounts: int) -> Payments:
+    return Payments.of(np.arange(len(amounts)), np.array(amounts, dtype=np.int64))
+
+
+@pytest.fixture
+def ledger(place: Place) -> Ledger:
+    return Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
+
+
+def batch(ledger: Ledger, name: str, most: Payments, paid: Payments, slot: int = 0) -> None:
+    charge = ledger.charge_prepaid(slot, ANSWER, [name], most)
+    ledger.record_prepaid(charge, {name: [31, 2]}, paid)
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(st.integers(0, 2**31), st.integers(0, FULL), max_size=40))
+def test_payments_survive_their_encoding(amounts: dict[int, int]) -> None:
+    serials, units = (
+        np.array(list(amounts), dtype=np.int64),
+        np.array(list(amounts.values()), dtype=np.int64),
+    )
+    again = Payments.decode(Payments.of(serials, units).encode())
+    assert dict(zip(again.serials.tolist(), again.amounts.tolist(), strict=True)) == {
+        s: u for s, u in amounts.items() if u
+    }
+    assert again.serials.tolist() == sorted(again.serials.tolist())
+
+
+def test_reopened_accounts_are_those_that_were_paid(
+    ledger: Ledger, place: Place, tmp_path: Path
+) -> None:
+    assert ledger.enrol(IDS).tolist() == [2, 0, 1]  # ascending ids
+    batch(ledger, "a", payments(9, 9, 9), payments(5, 0, 9))
+    batch(ledger, "b", payments(FULL - 5, 1, 0), payments(7, 1, 0))
+    assert ledger.enrol(np.array([50, 3, 10])).tolist() == [1, 3, 0]
+    for found in (ledger, Ledger(place)):
+        assert (FULL - found.accounts.left(0, np.arange(4))).tolist() == [12, 1, 9, 0]
+        assert found.state.spent == {(0, ANSWER): 1}  # charged once, in full
+        assert found.state.results == {"a": {ANSWER: [31, 2]}, "b": {ANSWER: [31, 2]}}
+    ledger.export(tmp_path / "copy.sqlite")
+    assert audit(tmp_path / "copy.sqlite").problems == []
+
+
+def test_a_reservation_without_payments_stays_paid(ledger: Ledger, place: Place) -> None:
+    ledger.enrol(IDS)
+    ledger.charge_prepaid(0, ANSWER, ["a"], payments(9, 8, 7))
+    again = Ledger(place)
+    assert (FULL - again.accounts.left(0, np.arange(3))).tolist() == [9, 8, 7]
+    batch(again, "a", payments(100, 0, 0), payments(1, 0, 0))
+    assert (FULL - Ledger(place).accounts.left(0, np.arange(3))).tolist() == [10, 8, 7]
+
+
+@pytest.mark.parametrize(
+    "most",
+    [payments(FULL + 1), payments(0, 0, 0, 1), Payments(np.array([1, 0]), np.array([1, 1]))],
+    ids=str,
+)
+def test_what_nobody_has_can_not_be_reserved(ledger: Ledger, place: Place, most: Payments) -> None:
+    ledger.enrol(IDS)
+    with pytest.raises(LedgerMismatch):
+        ledger.charge_prepaid(0, ANSWER, ["a"], most)
+    assert Ledger(place).state.spent == {}
+    batch(ledger, "a", payments(3), payments(3))  # and the ledger still works
+
+
+def test_payments_past_their_reservation_are_refused_with_the_answers(
+    ledger: Ledger, place: Place
+) -> None:
+    ledger.enrol(IDS)
+    charge = ledger.charge_prepaid(0, ANSWER, ["a"], payments(3, 3))
+    with pytest.raises(LedgerMismatch):
+        ledger.record_prepaid(charge, {"a": [1, 1]}, payments(3, 4))
+    again = Ledger(place)
+    assert again.state.results == {}
+    assert (FULL - again.accounts.left(0, np.arange(3))).tolist() == [3, 3, 0]
+
+
+def test_a_prepaid_release_has_no_other_way_in(ledger: Ledger) -> None:
+    with pytest.raises(LedgerMismatch, match="reservation"):
+        ledger.charge(0, ANSWER, ["a"])
+
+
+def test_slots_do_not_share_budgets(place: Place) -> None:
+    ledger = Ledger.create(place, dataset="d", plan=plan(2), unsafe=False)
+    ledger.enrol(IDS)
+    batch(ledger, "a", payments(FULL), payments(FULL), slot=0)
+    batch(ledger, "b", payments(4), payments(4), slot=1)
+    assert ledger.accounts.left(0, np.arange(1)).tolist() == [0]
+    assert ledger.accounts.left(1, np.arange(1)).tolist() == [FULL - 4]
+    assert [release.parameters["rho"] for release in plan(2).releases()] == [
+        0.03,
+        0.03,
+    ]  # each is accounted
+
+
+def test_snapshots_bound_the_table_and_change_no_budget(
+    ledger: Ledger, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_file, "SNAPSHOT_EVERY", 4)
+    ledger.enrol(IDS)
+    ledger.charge_prepaid(0, ANSWER, ["lost"], payments(0, 0, 50))  # of a process that died
+    for number in range(10):
+        batch(ledger, f"q{number}", payments(9, 9), payments(1, number))
+        found = Ledger(place)
+        assert (FULL - found.accounts.left(0, np.arange(3))).tolist() == [
+            number + 1,
+            number * (number + 1) // 2,
+            50,
+        ]
+    kinds = [kind for (kind,) in rows(place, "SELECT kind FROM private ORDER BY position")]
+    assert kinds == ["enrol", "snapshot"] + ["reserve", "pay"] * 2
+
+
+def test_nothing_private_is_exported_and_an_export_can_not_take_the_ledgers_place(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    ledger.enrol(IDS)
+    batch(ledger, "a", payments(3), payments(3))
+    ledger.export(tmp_path / "copy.sqlite")
+    tables = rows(tmp_path / "copy.sqlite", "SELECT name FROM sqlite_master WHERE type = 'table'")
+    assert set(tables) == {("entries",), ("head",)}
+    restored = Ledger(tmp_path / "copy.sqlite")
+    restored.enrol(IDS)
+    with pytest.raises(LedgerMismatch, match="budgets"):
+        restored.charge_prepaid(0, ANSWER, ["b"], payments(3))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM private WHERE kind = 'pay'",
+        "DELETE FROM private",
+        "UPDATE private SET body = CAST('rubbish' AS {binary}) WHERE kind = 'pay'",
+        "UPDATE private SET kind = 'gift' WHERE kind = 'pay'",
+        "UPDATE private SET batch = 7 WHERE kind = 'pay'",
+    ],
+)
+def test_damaged_budgets_fail_closed(ledger: Ledger, place: Place, statement: str) -> None:
+    ledger.enrol(IDS)
+    batch(ledger, "a", payments(3), payments(3))
+    rows(place, statement.format(binary="blob" if isinstance(place, Path) else "bytea"))
+    with pytest.raises(LedgerMismatch):
+        reopen_and_charge(place)
+
+
+def reopen_and_charge(place: Place) -> None:
+    ledger = Ledger(place)
+    ledger.enrol(IDS)
+    ledger.charge_prepaid(0, ANSWER, ["b"], payments(3))
+
+
+def test_rows_that_make_no_sense_are_refused() -> None:
+    accounts = Accounts()
+    accounts.apply(1, (ENROL, -1, 0, encode_ids(IDS)))
+    for row in (
+        (ENROL, -1, 0, encode_ids(IDS[:1])),  # enrolled twice
+        (PAY, 0, 1, payments(1).encode()),  # nothing reserved
+        (RESERVE, 0, 2, payments(1).encode()),  # a batch is missing
+        (RESERVE, 0, 1, b"rubbish"),
+    ):
+        with pytest.raises(LedgerMismatch):
+            accounts.apply(2, row)
+    with pytest.raises(LedgerMismatch):
+        accounts.serials(np.array([11]))
+
+
+def forged(release: Release, fields: dict[str, object]) -> Plan:
+    return Plan(1e6, 1e-5, (Slot(fields, (release,)),))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        forged(Release(ANSWER, "zcdp", {"rho": 0.001}, 1, prepaid=True), MECHANISM.fields()),  # cheaper than its budget
+        forged(Release(ANSWER, "zcdp", {"rho": 0.03}, 1), MECHANISM.fields()),  # not prepaid
+        forged(Release("screen", "gaussian", {"sigma": 1.0, "sensitivity": 1.0, "sampling_probability": 1.0}, 1, prepaid=True),
+               {"kind": "private_knn"}),  # answers without end for the price of one
+    ],
+)  # fmt: skip
+def test_the_auditor_knows_which_charge_may_answer_without_end(tmp_path: Path, wrong: Plan) -> None:
+    Ledger.create(tmp_path / "l.sqlite", dataset="d", plan=wrong, unsafe=False)
+    finding = audit(tmp_path / "l.sqlite")
+    assert finding.problems
+    assert finding.epsilon is None
+
+
+def test_the_auditor_counts_one_charge_and_all_answers(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.enrol(IDS)
+    for name in "abc":
+        batch(ledger, name, payments(3), payments(1))
+    ledger.export(tmp_path / "copy.sqlite")
+    finding = audit(tmp_path / "copy.sqlite")
+    assert (finding.problems, finding.charged, finding.released) == (
+        [],
+        {f"0/{ANSWER}": 1},
+        {f"0/{ANSWER}": 3},
+    )
+    assert finding.epsilon == pytest.approx(0.991, abs=0.01)
+
+
+def test_a_prepaid_release_is_charged_at_most_once() -> None:
+    with pytest.raises(InvalidInput, match="prepaid"):
+        Release(ANSWER, "zcdp", {"rho": 0.1}, 2, prepaid=True)

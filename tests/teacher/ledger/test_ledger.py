@@ -1,0 +1,234 @@
+"""The ledger keeps its order, its caps and its chain, and never forgets a charge: in a file and on a server alike."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger.anchor import Anchor
+from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.database import Place, SqliteFile
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.wall.errors import LedgerMismatch
+from tests.postgres import Server, rows
+
+MECHANISM = PrivateKnn(
+    k=30, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sampling_probability=0.5
+)
+
+
+def plan(asked: int = 5, answered: int = 3) -> Plan:
+    return Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(asked, answered)),))
+
+
+@pytest.fixture
+def ledger(place: Place) -> Ledger:
+    return Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
+
+
+def entries(place: Place) -> list[tuple]:
+    return rows(place, "SELECT * FROM entries ORDER BY seq")
+
+
+def test_reopened_ledger_knows_charges_results_and_refusals(ledger: Ledger, place: Place) -> None:
+    charge = ledger.charge(0, "screen", ["a", "b"])
+    ledger.record(charge, {"a": 1, "b": 0})
+    paid = ledger.charge(0, "screen", ["c", "d", "e", "f"])
+    again = Ledger(place)
+    assert paid.granted == ("c", "d", "e")
+    assert again.state.results == {"a": {"screen": 1}, "b": {"screen": 0}}
+    assert again.state.spent == {(0, "screen"): 5}
+    assert again.state.refused == {"f"}
+    assert again.state.plan == plan()
+
+
+def test_charge_without_results_stays_spent(ledger: Ledger, place: Place) -> None:
+    ledger.charge(0, "screen", ["a", "b", "c"])
+    again = Ledger(place)
+    assert again.state.left(0, "screen") == 2
+    assert again.charge(0, "screen", ["a", "b", "c"]).granted == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "results",
+    [{"a": 1, "b": 1, "c": 1}, {}, {"a": 1.5}, {"a": True}, {"a": [1, 2.5]}, {"a": [[1]]}],
+)
+def test_results_that_were_not_paid_for_are_refused_and_nothing_changes(
+    ledger: Ledger, place: Place, results: dict
+) -> None:
+    charge = ledger.charge(0, "screen", ["a", "b"])
+    before = entries(place)
+    with pytest.raises(LedgerMismatch):
+        ledger.record(charge, results)
+    assert entries(place) == before
+    ledger.record(charge, {"a": 1})  # and the ledger still works
+    with pytest.raises(LedgerMismatch):
+        ledger.record(charge, {"b": 1})  # a charge pays once
+
+
+@pytest.mark.parametrize("wrong", [[], [1, True], [1.0], [[1]], "1", None])
+def test_a_list_of_integers_may_be_released_where_the_curve_prices_the_whole_vector(
+    place: Place, wrong: object
+) -> None:
+    mechanism = ReverseKnn(cells=2, sigma=30.0)
+    slot = Slot(mechanism.fields(), mechanism.releases(2, 2))
+    vectors = Ledger.create(place, dataset="d", plan=Plan(1.0, 1e-5, (slot,)), unsafe=False)
+    vectors.record(vectors.charge(0, "histogram", ["a"]), {"a": [3, -1]})
+    assert Ledger(place).state.results == {"a": {"histogram": [3, -1]}}
+    charge = vectors.charge(0, "histogram", ["b"])
+    with pytest.raises(LedgerMismatch, match="released value"):
+        vectors.record(charge, {"b": wrong})  # type: ignore[dict-item]
+
+
+def test_the_votes_behind_an_argmax_are_not_priced_and_can_not_be_recorded(ledger: Ledger) -> None:
+    for release in ("screen", "aggregate"):
+        with pytest.raises(LedgerMismatch, match="released value"):
+            ledger.record(ledger.charge(0, release, ["a"]), {"a": [3, -1]})
+
+
+def test_second_result_for_a_query_is_refused(ledger: Ledger) -> None:
+    ledger.record(ledger.charge(0, "screen", ["a"]), {"a": 1})
+    with pytest.raises(LedgerMismatch, match="second release"):
+        ledger.record(ledger.charge(0, "screen", ["a"]), {"a": 0})
+
+
+def test_unknown_slot_and_release_fail_closed(ledger: Ledger, place: Place) -> None:
+    before = entries(place)
+    for slot, release in ((1, "screen"), (-1, "screen"), (0, "argmax")):
+        with pytest.raises(LedgerMismatch):
+            ledger.charge(slot, release, ["a"])
+    assert entries(place) == before
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        r"""UPDATE entries SET body = '{"count"\:1,"release"\:"screen","slot"\:0}' WHERE seq = 1""",
+        "DELETE FROM entries WHERE seq = 1",
+        "DELETE FROM entries WHERE seq = 2",
+        "UPDATE entries SET kind = 'gift' WHERE seq = 2",
+        "UPDATE entries SET hash = prev WHERE seq = 1",
+    ],
+)
+def test_a_tampered_ledger_is_refused(ledger: Ledger, place: Place, statement: str) -> None:
+    ledger.record(ledger.charge(0, "screen", ["a", "b"]), {"a": 1})
+    rows(place, statement)
+    with pytest.raises(LedgerMismatch):
+        Ledger(place)
+
+
+def test_two_writers_never_pass_a_cap_together(place: Place) -> None:
+    Ledger.create(place, dataset="d", plan=plan(asked=40), unsafe=False)
+    granted: list[str] = []
+
+    def ask(name: str) -> None:
+        own = Ledger(place)
+        for number in range(15):
+            granted.extend(own.charge(0, "screen", [f"{name}{number}"]).granted)
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(granted) == len(set(granted)) == 40
+    assert Ledger(place).state.left(0, "screen") == 0
+
+
+def test_anchor_refuses_a_restored_and_a_forked_copy(tmp_path: Path) -> None:
+    path, anchor = tmp_path / "ledger.sqlite", tmp_path / "anchor.json"
+    ledger = Ledger.create(path, dataset="d", plan=plan(), unsafe=False, anchor=anchor)
+    old = path.read_bytes()
+    ledger.charge(0, "screen", ["a"])
+    newest = path.read_bytes()
+    path.write_bytes(old)
+    with pytest.raises(LedgerMismatch, match="anchor"):
+        Ledger(path, anchor)
+    Ledger(path).charge(
+        0, "screen", ["b", "c"]
+    )  # a fork of the same length, written without the anchor
+    with pytest.raises(LedgerMismatch, match="anchor"):
+        Ledger(path, anchor)
+    path.write_bytes(newest)
+    assert Ledger(path, anchor).state.spent == {(0, "screen"): 1}
+
+
+def test_export_holds_the_entries_and_is_a_function_of_them(
+    tmp_path: Path, postgres: Server
+) -> None:
+    """Also of nothing else: a file's and a server's exports of the same entries are the same bytes."""
+    exported = []
+    for name, place in (("one", tmp_path / "ledger.sqlite"), ("two", postgres.schema())):
+        ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
+        ledger.record(ledger.charge(0, "screen", ["a"]), {"a": 1})
+        for again in range(2):
+            ledger.export(tmp_path / f"{name}{again}.sqlite")
+            exported.append((tmp_path / f"{name}{again}.sqlite").read_bytes())
+        assert entries(tmp_path / f"{name}0.sqlite") == entries(place)
+        assert audit(tmp_path / f"{name}0.sqlite").problems == []
+    assert len(set(exported)) == 1
+
+
+def test_a_ledger_is_not_created_over_another(ledger: Ledger, place: Place) -> None:
+    ledger.charge(0, "screen", ["a"])
+    with pytest.raises(LedgerMismatch):
+        Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
+    assert Ledger(place).state.spent == {(0, "screen"): 1}
+
+
+def test_no_ledger_is_an_error_and_nothing_is_created(place: Place) -> None:
+    for _ in range(2):
+        with pytest.raises(LedgerMismatch, match="there is no ledger"):
+            Ledger(place)
+
+
+def test_a_ledger_that_goes_back_behind_a_living_process_is_refused(
+    ledger: Ledger, place: Place
+) -> None:
+    """As after a fail-over to a server that had not received the last commits, with or without a failure before it."""
+    before = entries(place), rows(place, "SELECT * FROM head")
+    ledger.record(ledger.charge(0, "screen", ["a"]), {"a": 1})
+    rows(place, "DELETE FROM entries WHERE seq > 0")
+    rows(place, "UPDATE head SET seq = :seq, hash = :hash", seq=0, hash=before[1][0][2])
+    assert (entries(place), rows(place, "SELECT * FROM head")) == before
+    for _ in range(2):  # the second time, from an empty memory
+        with pytest.raises(LedgerMismatch, match="older"):
+            ledger.charge(0, "screen", ["b"])
+    other = Ledger(place)  # a process that has seen nothing of it has no means to know
+    other.record(other.charge(0, "screen", ["c", "d"]), {"c": 1})
+    with pytest.raises(LedgerMismatch, match="forked"):
+        ledger.charge(0, "screen", ["b"])
+
+
+def test_an_anchor_never_goes_back(tmp_path: Path) -> None:
+    """A process that committed first may come to the anchor last."""
+    anchor = Anchor(tmp_path / "anchor.json")
+    for seq in (1, 5, 4, 5):
+        anchor.advance(seq, f"hash of {seq}")
+    assert json.loads((tmp_path / "anchor.json").read_text()) == {"seq": 5, "hash": "hash of 5"}
+
+
+def test_after_a_failure_the_anchor_goes_on(place: Place, tmp_path: Path) -> None:
+    anchor = tmp_path / "anchor.json"
+    ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False, anchor=anchor)
+    with pytest.raises(LedgerMismatch):
+        ledger.charge(1, "screen", ["a"])
+    ledger.charge(0, "screen", ["a"])
+    assert json.loads(anchor.read_text()) == {"seq": 1, "hash": ledger.state.head}
+
+
+def test_every_commit_is_on_disk_with_full_durability(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan(), unsafe=False)
+    with SqliteFile(tmp_path / "ledger.sqlite").transaction() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+        assert connection.exec_driver_sql("PRAGMA secure_delete").scalar() == 1
+
+
+def test_a_plan_survives_its_json_form() -> None:
+    assert Plan.from_json(json.loads(json.dumps(plan().to_json()))) == plan()

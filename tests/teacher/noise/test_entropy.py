@@ -1,0 +1,235 @@
+"""Entropy: the laws that are drawn, that nothing repeats on the release path, and that the test tape repeats everything.
+
+The system's draws are chance. A run of this file fails faithful draws with probability below 1e-7: the tests of laws say what
+each of them adds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+import os
+
+import numpy as np
+import pytest
+from scipy.special import rel_entr
+from scipy.stats import binom
+
+from labelwall.teacher.noise import entropy as noise
+from labelwall.teacher.noise.entropy import SystemEntropy, inclusion_bound
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.wall.errors import InvalidInput
+
+SOURCES = [SystemEntropy(), UnsafeTape(3)]
+IDS = np.arange(40_000, dtype=np.int64).reshape(20, 2000)
+KEYS = [hashlib.sha256(bytes([i])).hexdigest() for i in range(20)]
+
+
+def _law(log_mass, reach):
+    """Probabilities of -reach..reach, float64 [2 reach + 1], each end with its tail, where z has the mass exp(log_mass(z))."""
+    z = np.arange(-300, 301)
+    mass = np.exp(log_mass(z))
+    return np.bincount(np.clip(z, -reach, reach) + reach, mass / mass.sum())
+
+
+def _surprise(drawn, law):
+    """A bound of the probability that n draws of a law on m + 1 points lie as far from it as these.
+
+    P(D >= d) <= (e n d / m)^m e^(-n d) for the relative entropy D of the frequencies to the law (Agrawal 2020, Theorem 1.2).
+    """
+    n, m, reach = drawn.size, len(law) - 1, len(law) // 2
+    counts = np.bincount(np.clip(drawn.ravel(), -reach, reach) + reach, minlength=len(law))
+    ratio = n * rel_entr(counts / n, law).sum() / m
+    return math.exp(m * (1 + math.log(ratio) - ratio)) if ratio > 1 else 1.0
+
+
+def _gaussian(sigma):
+    return _law(lambda z: -0.5 * (z / sigma) ** 2, math.ceil(5 * sigma))
+
+
+LAWS = {
+    "gaussian 0.6": (
+        lambda source, keys: source.discrete_gaussian(0.6, keys, "aggregate", 10),
+        _gaussian(0.6),
+    ),
+    "gaussian 2.5": (
+        lambda source, keys: source.discrete_gaussian(2.5, keys, "aggregate", 10),
+        _gaussian(2.5),
+    ),
+    "laplace 2.5": (
+        lambda source, keys: source.discrete_laplace(2.5, keys, "aggregate", 10),
+        _law(lambda z: -np.abs(z) / 2.5, 10),
+    ),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=repr)
+@pytest.mark.parametrize("name", LAWS)
+def test_noise_has_the_law_that_is_accounted(source, name):
+    draw, law = LAWS[name]
+    drawn = draw(source, [str(i) for i in range(4000)])
+    assert drawn.dtype == np.int64
+    assert drawn.shape == (4000, 10)
+    assert _surprise(drawn, law) > 1e-9  # which faithful draws miss so seldom
+    # 45 pairs of columns, about normal: seven deviations are passed with probability 45 * 2.6e-12
+    assert abs(np.corrcoef(drawn.T) - np.eye(10)).max() < 7 / np.sqrt(4000)
+    assert draw(source, []).shape == (0, 10)
+
+
+def test_another_scale_or_rounded_continuous_noise_has_another_law():
+    keys, tape = [str(i) for i in range(4000)], UnsafeTape(3)
+    for sigma in (2.33, 2.68):  # 7% less, 7% more
+        assert (
+            _surprise(tape.discrete_gaussian(sigma, keys, "aggregate", 10), _gaussian(2.5)) < 1e-9
+        )
+    rounded = np.rint(np.random.default_rng(0).normal(0, 0.6, 40_000)).astype(np.int64)
+    assert _surprise(rounded, _gaussian(0.6)) < 1e-9
+
+
+def test_opendp_realises_the_scale_that_is_accounted():
+    for sigma in (0.1, 25.0, 1 / 3):
+        rho = noise._gaussian(sigma).map(1.0)  # zCDP of one vote under the scale it draws with
+        assert rho >= 0.5 / sigma**2 * (
+            1 - 1e-15
+        )  # a larger rho would mean less noise than accounted
+        assert rho <= 0.5 / sigma**2 * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=repr)
+@pytest.mark.parametrize("gamma", [0.02, 0.15, 0.9])
+def test_inclusion_has_its_probability(source, gamma):
+    bits = source.inclusion(gamma, KEYS, "screen", IDS)
+    assert bits.dtype == bool
+    assert bits.shape == IDS.shape
+    deviation = np.sqrt(gamma * (1 - gamma) / bits.size)
+    assert (
+        abs(bits.mean() - gamma) < 6 * deviation
+    )  # missed with probability at most 3.1e-9, by the binomial law
+    together = (bits.astype(np.int64) @ bits.T)[
+        np.triu_indices(len(bits), k=1)
+    ]  # records that two queries share
+    law = binom(bits.shape[1], gamma**2)  # where few are shared it is far from normal
+    assert (
+        np.minimum(law.cdf(together), law.sf(together - 1)).min() > 1e-11
+    )  # two tails of 190 pairs: 4e-9
+
+
+@pytest.mark.parametrize("gamma", [1e-9, 0.03, 0.15, 1 / 3, 0.2, np.nextafter(1.0, 0.0)])
+def test_inclusion_is_rounded_down_never_up(gamma):
+    from fractions import Fraction
+
+    bound = Fraction(inclusion_bound(gamma), 2**32)
+    assert Fraction(gamma) - Fraction(1, 2**32) < bound <= Fraction(gamma)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=repr)
+def test_probability_one_includes_everybody(source):
+    assert inclusion_bound(1.0) == 2**32
+    assert source.inclusion(1.0, KEYS, "screen", IDS).all()
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=repr)
+@pytest.mark.parametrize("gamma", [0.0, -0.1, 1.0000001, float("nan")])
+def test_a_wrong_probability_is_refused(source, gamma):
+    with pytest.raises(InvalidInput, match="sampling_probability"):
+        source.inclusion(gamma, KEYS, "screen", IDS)
+
+
+@pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_wrong_sigma_is_refused(sigma):
+    with pytest.raises(InvalidInput, match="sigma"):
+        SystemEntropy().discrete_gaussian(sigma, KEYS, "screen", 1)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_wrong_laplace_scale_is_refused(scale):
+    with pytest.raises(InvalidInput, match="scale"):
+        SystemEntropy().discrete_laplace(scale, KEYS, "aggregate", 1)
+
+
+def test_keys_must_fit_the_queries():
+    with pytest.raises(InvalidInput, match="keys"):
+        SystemEntropy().inclusion(0.5, KEYS[:3], "screen", IDS)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=repr)
+def test_no_queries_draw_nothing(source):
+    assert source.discrete_gaussian(2.0, [], "screen", 3).shape == (0, 3)
+    assert source.inclusion(0.5, [], "screen", np.zeros((0, 7), dtype=np.int64)).shape == (0, 7)
+
+
+def test_the_system_never_repeats_itself():
+    source = SystemEntropy()
+    first, second = (source.inclusion(0.5, KEYS, "screen", IDS) for _ in range(2))
+    assert 0.4 < (first != second).mean() < 0.6  # of 40,000: forty deviations
+    wide = [source.discrete_gaussian(50.0, KEYS, "aggregate", 10) for _ in range(2)]
+    assert (wide[0] != wide[1]).any()
+
+
+def test_a_fork_does_not_repeat_its_parent():
+    source = SystemEntropy()
+    source.discrete_gaussian(50.0, KEYS, "aggregate", 10)  # whatever is set up once, is set up now
+    source.inclusion(0.5, KEYS, "screen", IDS)
+    drawn = [_draw_in_fork(source) for _ in range(2)] + [_draw(source)]
+    assert len(set(drawn)) == 3
+    assert len({line[:16] for line in drawn}) == 3
+    assert len({line[16:] for line in drawn}) == 3
+
+
+def _draw(source: SystemEntropy) -> bytes:
+    bits, integers = (
+        source.inclusion(0.5, KEYS, "screen", IDS),
+        source.discrete_gaussian(1e6, KEYS, "aggregate", 2),
+    )
+    return (
+        hashlib.sha256(bits.tobytes()).digest()[:16]
+        + hashlib.sha256(integers.tobytes()).digest()[:16]
+    )
+
+
+def _draw_in_fork(source: SystemEntropy) -> bytes:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, _draw(source))
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        drawn = pipe.read()
+    os.waitpid(child, 0)
+    return drawn
+
+
+def test_the_release_path_can_not_be_seeded():
+    assert SystemEntropy().unsafe is False
+    assert list(inspect.signature(SystemEntropy).parameters) == []
+    assert not vars(SystemEntropy())  # no state
+    text = inspect.getsource(noise)
+    assert not [
+        word for word in ("np.random", "import random", "seed(", "default_rng") if word in text
+    ]
+
+
+def test_the_tape_repeats_by_key_release_and_record():
+    one, two, other = UnsafeTape(1), UnsafeTape(1), UnsafeTape(2)
+    assert one.unsafe is True
+    bits = one.inclusion(0.5, KEYS, "screen", IDS)
+    assert (bits == two.inclusion(0.5, KEYS, "screen", IDS)).all()
+    assert (bits != other.inclusion(0.5, KEYS, "screen", IDS)).any()
+    assert (bits != one.inclusion(0.5, KEYS, "aggregate", IDS)).any()
+    order = np.random.default_rng(0).permutation(IDS.shape[1])
+    assert (one.inclusion(0.5, KEYS, "screen", IDS[:, order]) == bits[:, order]).all()
+    assert (one.inclusion(0.5, KEYS[5:6], "screen", IDS[5:6]) == bits[5:6]).all()
+
+
+def test_the_tapes_noise_is_by_key_release_and_class():
+    tape = UnsafeTape(1)
+    noise_of_all = tape.discrete_gaussian(25.0, KEYS, "aggregate", 10)
+    assert (tape.discrete_gaussian(25.0, KEYS[7:9], "aggregate", 4) == noise_of_all[7:9, :4]).all()
+    assert (tape.discrete_gaussian(25.0, KEYS, "screen", 10) != noise_of_all).any()
+
+
+def test_secrets_do_not_print():
+    assert repr(SystemEntropy()) == "SystemEntropy()"
+    assert "12345" not in repr(UnsafeTape(12345))

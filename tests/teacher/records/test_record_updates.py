@@ -1,0 +1,262 @@
+"""Records that come and go: tombstones keep what was spent, deleted data is gone from every file, nothing is retrained."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger.database import Place, open_database
+from labelwall.teacher.ledger.individual_budgets import FULL
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.registry import AnyMechanism
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import ExtractorSpec, Queries
+from tests.postgres import Server
+from tests.postgres import rows as sql
+
+D, CLASSES = 24, 3
+SPEC = ExtractorSpec("raw", (D,), CLASSES)
+IND = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=4.0, rho=0.3)
+KNN = PrivateKnn(k=9, threshold=0, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
+
+
+def rows(n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, D)).astype(np.float32)
+
+
+def records(ids: range, seed: int = 0) -> Records:
+    """The record of an id is the same in every call."""
+    wanted = np.array(list(ids), dtype=np.int64)
+    return Records(rows(1000, seed)[wanted], wanted % CLASSES, wanted)
+
+
+def teacher(
+    folder: Path,
+    ids: range,
+    mechanism: AnyMechanism = IND,
+    entropy: object = None,
+    place: Place | None = None,
+) -> Teacher:
+    """``place``: of the ledger; a file in ``folder`` when None."""
+    folder.mkdir(exist_ok=True)
+    entropy, place = entropy or SystemEntropy(), place or folder / "ledger.sqlite"
+    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(500, 500)),))
+    known = open_database(place).exists()
+    ledger = (
+        Ledger(place)
+        if known
+        else Ledger.create(place, dataset="d", plan=plan, unsafe=entropy.unsafe)
+    )  # type: ignore[attr-defined]
+    made = Teacher(lambda: records(ids), ledger, folder, CLASSES, entropy, batch_size=16)  # type: ignore[arg-type]
+    made.use_extractor(SPEC)
+    return made
+
+
+def left(made: Teacher, ids: list[int]) -> list[int]:
+    accounts = made._ledger.accounts
+    return accounts.left(0, accounts.serials(np.array(ids))).tolist()
+
+
+@pytest.mark.parametrize("mechanism", [IND, KNN], ids=["ind_knn", "private_knn"])
+def test_updated_is_as_if_it_had_been_so_from_the_start(
+    tmp_path: Path, place: Place, mechanism: AnyMechanism
+) -> None:
+    """On a tape: records added and removed before the first query, and after a restart, leave no trace in the answers."""
+    plain = teacher(tmp_path / "plain", range(5, 80), mechanism, UnsafeTape(1)).answer(
+        Queries(rows(30, 1))
+    )
+    updated = teacher(tmp_path / "updated", range(0, 60), mechanism, UnsafeTape(1), place)
+    updated.remove(np.arange(0, 5))
+    updated.add(records(range(60, 90)))
+    updated.remove(np.arange(80, 95))  # some of the added, some that never were
+    first = updated.answer(Queries(rows(30, 1)[:15])).labels.tolist()
+    restarted = teacher(tmp_path / "updated", range(0, 60), mechanism, UnsafeTape(1), place)
+    second = restarted.answer(Queries(rows(30, 1)[15:])).labels.tolist()
+    assert first + second == plain.labels.tolist()
+
+
+def test_after_removal_answers_are_those_of_the_others_with_what_they_have_left(
+    tmp_path: Path,
+) -> None:
+    """Unlearning, exactly: on a tape, the same queries after removing a record and after a life without its later selections."""
+    before, after = Queries(rows(20, 1)), Queries(rows(20, 2))
+    removed = teacher(tmp_path / "removed", range(0, 60), entropy=UnsafeTape(2))
+    removed.answer(before)
+    budgets = left(removed, list(range(60)))
+    removed.remove(np.array([7]))
+    labels = removed.answer(after).labels.tolist()
+    # a data set that never had the record, whose others have spent the same
+    never = teacher(tmp_path / "never", [i for i in range(60) if i != 7], entropy=UnsafeTape(2))  # type: ignore[arg-type]
+    never._ledger.accounts.spent[0] = FULL - np.array([b for i, b in enumerate(budgets) if i != 7])
+    assert never.answer(after).labels.tolist() == labels
+    assert left(removed, [7]) == [budgets[7]]  # a tombstone spends nothing
+
+
+def test_removed_and_added_again_does_not_refill(tmp_path: Path, place: Place) -> None:
+    made = teacher(tmp_path, range(0, 40), place=place)
+    made.answer(Queries(rows(60, 1)))
+    spent = left(made, list(range(40)))
+    assert min(spent) < FULL
+    made.remove(np.arange(40))
+    made.answer(Queries(rows(5, 2)))
+    made = teacher(tmp_path, range(0, 40), place=place)
+    made.add(records(range(0, 40)))
+    assert left(made, list(range(40))) == spent
+    made.answer(Queries(rows(60, 3)))
+    assert all(
+        now <= before for now, before in zip(left(made, list(range(40))), spent, strict=True)
+    )
+
+
+def held_by(folder: Path, content: bytes) -> list[str]:
+    return [
+        path.name for path in folder.iterdir() if path.is_file() and content in path.read_bytes()
+    ]
+
+
+@pytest.mark.parametrize("source", ["added", "of the data source"])
+def test_the_data_of_a_removed_record_is_in_no_file(tmp_path: Path, source: str) -> None:
+    made = teacher(tmp_path, range(0, 40))
+    made.use_extractor(ExtractorSpec("raw", (D,), CLASSES, scale=0.5))  # a second cache
+    made.use_extractor(SPEC)
+    victim = 50 if source == "added" else 20
+    if source == "added":
+        made.add(records(range(50, 51)))
+    raw = records(range(victim, victim + 1)).inputs
+    features = [made._embedder.embed(raw)[0].tobytes(), raw.tobytes()]
+    made.answer(Queries(rows(20, 1)))
+    assert held_by(tmp_path, features[0])
+    assert bool(held_by(tmp_path, features[1])) == (source == "added")
+    made.remove(np.array([victim]))
+    for content in features:
+        assert held_by(tmp_path, content) == []
+    assert len(list(tmp_path.glob("embeddings-*.npz"))) == (
+        2 if source == "added" else 1
+    )  # the other cache knew it, or not
+    made.answer(Queries(rows(20, 2)))
+    teacher(tmp_path, range(0, 40)).use_extractor(ExtractorSpec("raw", (D,), CLASSES, scale=0.5))
+    for content in features:
+        assert held_by(tmp_path, content) == []
+
+
+def test_a_cache_that_a_crash_left_behind_is_cleaned_when_it_is_opened(tmp_path: Path) -> None:
+    made = teacher(tmp_path, range(0, 40))
+    cache = next(tmp_path.glob("embeddings-*.npz"))
+    stale = cache.read_bytes()
+    victim = made._embedder.embed(records(range(20, 21)).inputs)[0].tobytes()
+    made.remove(np.array([20]))
+    cache.write_bytes(stale)  # as if the process had died after the tombstone
+    (tmp_path / "embeddings-0.part").write_bytes(stale)
+    teacher(tmp_path, range(0, 40))
+    assert held_by(tmp_path, victim) == []
+
+
+def test_only_new_records_are_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, seen = teacher(tmp_path, range(0, 40)), []
+    plain = made._embedder.embed
+    monkeypatch.setattr(
+        made._embedder,
+        "embed",
+        lambda inputs, progress=None: (seen.append(len(inputs)), plain(inputs))[1],
+    )
+    made.add(records(range(50, 53)))
+    made.remove(np.array([3, 51]))
+    assert sum(seen) == 3
+
+
+def test_updates_cost_no_more_after_many_answers(tmp_path: Path) -> None:
+    """Counted, not timed: calls of functions, and steps of SQLite's machine, each of which calls its progress handler."""
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    def work(task: Callable[[], object]) -> int:
+        before = calls
+        sys.setprofile(count)
+        try:
+            task()
+        finally:
+            sys.setprofile(None)
+        return calls - before
+
+    def update(start: int) -> None:
+        made.add(records(range(start, start + 5)))
+        made.remove(np.arange(start, start + 5))
+
+    made = teacher(tmp_path, range(0, 100))
+    sa.event.listen(
+        made._ledger._database._engine,
+        "connect",
+        lambda connection, _: connection.set_progress_handler(count, 1),
+    )
+    first = min(
+        work(partial(update, start)) for start in (200, 205, 210)
+    )  # the least: the first ones set something up
+    for number in range(5):
+        made.answer(Queries(rows(64, 10 + number)))
+    assert min(work(partial(update, start)) for start in (300, 305, 310)) < 1.1 * first
+    assert (
+        work(lambda: Ledger(tmp_path / "ledger.sqlite")) > 0.2 * first
+    )  # so reading the answers again would have shown
+
+
+MISFITS = {
+    "shape": (
+        Records(np.zeros((1, 3), np.float32), np.zeros(1, np.int64), np.full(1, 99)),
+        "inputs",
+    ),
+    "finite": (
+        Records(np.full((1, D), np.nan, np.float32), np.zeros(1, np.int64), np.full(1, 99)),
+        "finite",
+    ),
+    "class": (Records(np.zeros((1, D), np.float32), np.full(1, CLASSES), np.full(1, 99)), "labels"),
+    "present": (Records(np.zeros((1, D), np.float32), np.zeros(1, np.int64), np.full(1, 7)), "ids"),
+    "twice": (Records(np.zeros((2, D), np.float32), np.zeros(2, np.int64), np.full(2, 99)), "ids"),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_rows_that_do_not_fit_are_refused_whole(tmp_path: Path, name: str) -> None:
+    made, (misfit, mentioned) = teacher(tmp_path, range(0, 20)), MISFITS[name]
+    with pytest.raises(InvalidInput, match=mentioned):
+        made.add(misfit)
+    assert len(made._opened().ids) == 20
+
+
+def test_on_a_server_the_data_of_a_removed_record_is_in_no_file_of_a_table(
+    tmp_path: Path, postgres: Server
+) -> None:
+    """What WAL and backups still hold is in the guide."""
+    made = teacher(tmp_path, range(0, 40), place=postgres.schema())
+    made.add(records(range(50, 53)))
+    victim, other = (records(range(i, i + 1)).inputs.tobytes() for i in (50, 51))
+    assert postgres.tables_hold(victim)
+    made.remove(np.array([50]))
+    assert not postgres.tables_hold(victim)
+    assert postgres.tables_hold(other)
+    made.remove(np.array([50]))  # again: no error, as after an interrupted removal
+
+
+def test_updates_are_never_exported(tmp_path: Path, place: Place) -> None:
+    made = teacher(tmp_path, range(0, 20), place=place)
+    made.add(records(range(30, 31)))
+    made.answer(Queries(rows(3, 1)))
+    made._ledger.export(tmp_path / "copy.sqlite")
+    tables = sql(tmp_path / "copy.sqlite", "SELECT name FROM sqlite_master WHERE type = 'table'")
+    assert set(tables) == {("entries",), ("head",)}
+    assert {ANSWER} == set(next(iter(made._ledger.state.results.values())))

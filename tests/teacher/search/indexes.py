@@ -1,0 +1,60 @@
+"""Every way in which records are searched: the processor's products, and the device index, on the devices that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.gpu import DeviceIndex
+from labelwall.teacher.search.index import WholeIndex
+from labelwall.teacher.search.int8_matmul import PRODUCTS
+
+Make = Callable[[np.ndarray, np.ndarray], WholeIndex]
+
+_found = torch.accelerator.current_accelerator(check_available=True)
+PRESENT = ["cpu", *([_found.type] if _found else [])]
+DEVICES = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(name not in PRESENT, reason=f"this machine has no {name} device"),
+    )
+    for name in dict.fromkeys([*PRESENT, "cuda"])
+]
+WAYS: dict[str, Make] = {
+    **{name: partial(ExactIndex, product=name) for name in PRODUCTS},
+    **{f"on {name}": partial(DeviceIndex, device=torch.device(name)) for name in PRESENT},
+    **{
+        f"streamed to {name}": partial(DeviceIndex, device=torch.device(name), room=0)
+        for name in PRESENT
+    },
+}
+ABSENT = pytest.mark.skip(reason="this machine has no cuda device")
+everywhere = pytest.mark.parametrize(
+    "index_of",
+    [
+        *(pytest.param(make, id=name) for name, make in WAYS.items()),
+        *(
+            pytest.param(None, id=f"{way} cuda", marks=ABSENT)
+            for way in ("on", "streamed to")
+            if "cuda" not in PRESENT
+        ),
+    ],
+)
+
+
+def int_features(seed: int, n: int, d: int, low: int = -63, high: int = 63) -> np.ndarray:
+    return np.random.default_rng(seed).integers(low, high + 1, (n, d)).astype(np.int8)
+
+
+def brute_force(features: np.ndarray, ids: np.ndarray, queries: np.ndarray, m: int) -> np.ndarray:
+    """Row positions by (squared distance, id), from differences in int64."""
+    wide, found = features.astype(np.int64), []
+    for query in queries.astype(np.int64):
+        distance = ((wide - query) ** 2).sum(axis=1)
+        found.append(np.lexsort((ids, distance))[:m])
+    return np.array(found, dtype=np.int64).reshape(len(queries), min(m, len(features)))

@@ -1,0 +1,200 @@
+"""Votes of a Poisson sample: those of sampling first, and how far one record moves them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.search import poisson_sampling as module
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.poisson_sampling import prefix_length, sampled_votes
+from labelwall.wall.messages import ExtractorSpec
+from tests.teacher.search.indexes import WAYS, brute_force, everywhere, int_features
+
+
+def _sample_first(features, ids, labels, queries, k, classes, gamma, tape, keys) -> np.ndarray:
+    """The definition: sample the whole data set, then take the min(k, |sample|) nearest."""
+    votes = np.zeros((len(queries), classes), dtype=np.int64)
+    for i, key in enumerate(keys):
+        bits = tape.inclusion(gamma, [key], "screen", ids[None, :])[0]
+        near = brute_force(features[bits], ids[bits], queries[i : i + 1], k)[0]
+        votes[i] = np.bincount(labels[bits][near], minlength=classes)
+    return votes
+
+
+class _Recorded(UnsafeTape):
+    """A tape that notes for which records each query's bits were drawn."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.drawn: dict[str, list[int]] = {}
+
+    def inclusion(self, probability, keys, release, ids):
+        for key, row in zip(keys, ids, strict=True):
+            self.drawn.setdefault(key, []).extend(row.tolist())
+        return super().inclusion(probability, keys, release, ids)
+
+
+@everywhere
+@pytest.mark.parametrize(
+    ("n", "k", "gamma"),
+    [(0, 3, 0.5), (5, 9, 0.5), (700, 20, 0.15), (700, 200, 0.15), (700, 60, 1.0), (700, 3, 1e-10)],
+)
+def test_votes_are_those_of_sampling_first(index_of, n, k, gamma):
+    features, queries = int_features(0, n, 3, -2, 2), int_features(1, 30, 3, -2, 2)
+    ids, labels = (
+        np.random.default_rng(2).permutation(n).astype(np.int64),
+        np.random.default_rng(3).integers(0, 4, n),
+    )
+    tape, keys = UnsafeTape(7), [f"q{i}" for i in range(30)]
+    index = index_of(features, ids)
+    votes = sampled_votes(
+        index,
+        labels,
+        queries,
+        k=k,
+        num_classes=4,
+        sampling_probability=gamma,
+        entropy=tape,
+        keys=keys,
+        release="screen",
+    )
+    assert votes.dtype == np.int64
+    np.testing.assert_array_equal(
+        votes, _sample_first(features, ids, labels, queries, k, 4, gamma, tape, keys)
+    )
+
+
+@everywhere
+@pytest.mark.parametrize("length", [1, 40, 64])
+def test_a_prefix_that_runs_out_is_widened_and_no_bit_drawn_twice(monkeypatch, index_of, length):
+    monkeypatch.setattr(
+        module, "prefix_length", lambda k, gamma: length
+    )  # prefixes far too short for 30 hits
+    monkeypatch.setattr(module, "PREFIX_ENTRIES", 4 * length)  # and few queries at once
+    features, queries = int_features(0, 400, 3, -2, 2), int_features(1, 30, 3, -2, 2)
+    ids, labels = np.arange(400), np.random.default_rng(3).integers(0, 4, 400)
+    tape, keys = _Recorded(7), [f"q{i}" for i in range(30)]
+    votes = sampled_votes(
+        index_of(features, ids),
+        labels,
+        queries,
+        k=30,
+        num_classes=4,
+        sampling_probability=0.3,
+        entropy=tape,
+        keys=keys,
+        release="screen",
+    )
+    np.testing.assert_array_equal(
+        votes, _sample_first(features, ids, labels, queries, 30, 4, 0.3, UnsafeTape(7), keys)
+    )
+    assert set(tape.drawn) == set(keys)
+    assert all(len(drawn) == len(set(drawn)) for drawn in tape.drawn.values())
+
+
+def test_a_planned_prefix_seldom_runs_out():
+    from scipy.stats import binom
+
+    for k in (1, 30, 300, 3000):
+        for gamma in (0.01, 0.15, 0.9):
+            assert binom.cdf(k - 1, prefix_length(k, gamma), gamma) < 2e-4
+    assert binom.cdf(299, prefix_length(300, 0.15), 0.15) < 2e-5
+    assert prefix_length(300, 1.0) == 300
+
+
+def test_each_query_and_release_has_a_sample_of_its_own():
+    features = int_features(0, 500, 3)
+    same_query = np.repeat(features[:1], 40, axis=0)
+    labels = np.arange(500) % 5
+
+    def votes(release: str) -> np.ndarray:
+        source = SystemEntropy()
+        return sampled_votes(
+            ExactIndex(features, np.arange(500)),
+            labels,
+            same_query,
+            k=50,
+            num_classes=5,
+            sampling_probability=0.3,
+            entropy=source,
+            keys=["q"] * 40,
+            release=release,
+        )
+
+    one, two = votes("screen"), votes("screen")
+    # No vector of votes has probability above 0.003, so 20 repeats come once in 10^11; 50 are sampled but once in 10^20.
+    assert len(np.unique(one, axis=0)) > 20
+    assert (one != two).any(axis=1).sum() > 20
+    assert (one.sum(axis=1) == 50).all()
+
+
+@st.composite
+def _worlds(draw):
+    """Raw rows with duplicates, ties and non-finite entries; labels; one more record somewhere; k, gamma, seed."""
+    n, d = draw(st.integers(0, 30)), draw(st.integers(1, 3))
+    entry = st.sampled_from([0.0, 1.0, -1.0, 2.0, float("nan"), float("inf"), 1e38, 1e-38])
+    rows = np.array(
+        draw(st.lists(st.lists(entry, min_size=d, max_size=d), min_size=n + 1, max_size=n + 1)),
+        dtype=np.float32,
+    )
+    labels = np.array(
+        draw(st.lists(st.integers(0, 2), min_size=n + 1, max_size=n + 1)), dtype=np.int64
+    )
+    ids = np.array(draw(st.permutations(range(n + 1))), dtype=np.int64)
+    queries = np.array(
+        draw(
+            st.lists(st.lists(st.integers(-2, 2), min_size=d, max_size=d), min_size=1, max_size=3)
+        ),
+        dtype=np.float32,
+    )
+    k, gamma = draw(st.integers(1, 12)), draw(st.sampled_from([0.05, 0.4, 0.9, 1.0]))
+    return rows, labels, ids, queries, k, gamma, draw(st.integers(0, n)), draw(st.integers(0, 1000))
+
+
+def _world_votes(rows, labels, ids, queries, k, gamma, tape, way) -> np.ndarray:
+    embedder = Embedder(ExtractorSpec("raw", rows.shape[1:], 3), probe=None)
+    features, finite = embedder.embed(rows)
+    return sampled_votes(
+        WAYS[way](features[finite], ids[finite]),
+        labels[finite],
+        embedder.embed(queries)[0],
+        k=k,
+        num_classes=3,
+        sampling_probability=gamma,
+        entropy=tape,
+        keys=[f"q{i}" for i in range(len(queries))],
+        release="screen",
+    )
+
+
+@given(_worlds(), st.sampled_from(sorted(WAYS)))
+@settings(max_examples=200)
+def test_an_added_record_moves_the_votes_by_nothing_one_or_one_swap(world, way):
+    rows, labels, ids, queries, k, gamma, added, seed = world
+    tape, others = UnsafeTape(seed), np.arange(len(rows)) != added
+    before = _world_votes(rows[others], labels[others], ids[others], queries, k, gamma, tape, way)
+    after = _world_votes(rows, labels, ids, queries, k, gamma, tape, way)
+    one = np.eye(3, dtype=np.int64)[labels[added]]
+    sampled = tape.inclusion(
+        gamma,
+        [f"q{i}" for i in range(len(queries))],
+        "screen",
+        np.full((len(queries), 1), ids[added]),
+    )
+    for change, total, bit in zip(after - before, before.sum(axis=1), sampled[:, 0], strict=True):
+        if not bit or not np.isfinite(rows[added]).all():
+            assert not change.any()
+        elif total < k:
+            np.testing.assert_array_equal(change, one)
+        elif change.any():
+            displaced = one - change
+            assert sorted(displaced) == [0, 0, 1]
+    assert (after.sum(axis=1) <= k).all()
+    one_by_one = [_world_votes(rows, labels, ids, queries[:1], k, gamma, tape, way)[0]]
+    np.testing.assert_array_equal(one_by_one, after[:1])

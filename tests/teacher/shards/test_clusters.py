@@ -1,0 +1,145 @@
+"""Whose cluster is used: one that asks for a token, and knows ours. And where our own keeps its files."""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from labelwall.teacher.shards import clusters
+from labelwall.teacher.shards.clusters import KNOCK, connected, require_locked, working_nodes
+from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.wall.errors import InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("mode", "address"),
+    [("disabled", None), ("disabled", "127.0.0.1:6379"), (None, "127.0.0.1:6379"), ("k8s", None)],
+)
+def test_clusters_without_a_token_are_refused(
+    monkeypatch: pytest.MonkeyPatch, mode: str | None, address: str | None
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    with pytest.raises(InvalidInput, match="RAY_AUTH_MODE"):
+        connected(ScaleConfig(backend="ray", shards=1, ray_address=address))
+
+
+@contextmanager
+def head(accepts: Callable[[str | None], bool]) -> Iterator[str]:
+    """The address of something that answers as a cluster's head does, to whom it accepts by the header."""
+    import grpc
+
+    def answer(_: bytes, context: grpc.ServicerContext) -> bytes:
+        if not accepts(dict(context.invocation_metadata()).get("authorization")):
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no")
+        return b""
+
+    service, method = KNOCK.strip("/").split("/")
+    known = grpc.method_handlers_generic_handler(
+        service, {method: grpc.unary_unary_rpc_method_handler(answer)}
+    )
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[known])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
+
+
+TOKEN = {"authorization": "Bearer " + 64 * "5"}
+
+
+def test_a_head_that_knows_our_token_and_no_stranger_is_used() -> None:
+    with head(lambda header: header == TOKEN["authorization"]) as address:
+        require_locked(address, TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("accepts", "part"),
+    [
+        (lambda header: True, "a cluster that asks for a token"),
+        (lambda header: header is None, "a cluster that asks for a token"),
+        (lambda header: False, "RAY_AUTH_TOKEN"),
+    ],
+    ids=["open", "open to strangers", "another token"],
+)
+def test_other_heads_are_refused(accepts: Callable[[str | None], bool], part: str) -> None:
+    with head(accepts) as address, pytest.raises(InvalidInput, match=part) as caught:
+        require_locked(address, TOKEN)
+    assert 64 * "5" not in str(caught.value)
+
+
+def test_what_is_no_head_is_refused() -> None:
+    """Nobody there, or somebody who does not know the question."""
+    import grpc
+
+    with head(lambda header: True) as address:
+        pass
+    with pytest.raises(InvalidInput, match="can be reached"):
+        require_locked(address, TOKEN)
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with pytest.raises(InvalidInput, match="can be reached"):
+        require_locked(f"127.0.0.1:{port}", TOKEN)
+    server.stop(None).wait()
+
+
+def test_nodes_without_processors_are_left_to_others() -> None:
+    class Ray:
+        def __init__(self, *nodes: tuple[str, bool, float]) -> None:
+            self._nodes = nodes
+
+        def nodes(self) -> list[dict[str, object]]:
+            return [
+                {"NodeID": name, "Alive": alive, "Resources": {"CPU": cpus}}
+                for name, alive, cpus in self._nodes
+            ]
+
+    assert working_nodes(
+        Ray(("c", True, 2.0), ("a", True, 1.0), ("b", False, 1.0), ("h", True, 0.0))
+    ) == ["a", "c"]
+    assert working_nodes(Ray(("h", True, 0.0))) == ["h"]
+
+
+def test_files_of_a_killed_process_go_with_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory whose lock nobody holds is deleted; one in use, one that is being made, and what is not ours stay."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    class Owner:
+        pass
+
+    owner = Owner()
+    first = Path(clusters._place(owner))
+    assert first.stat().st_mode & 0o777 == 0o700
+    used, left, new, foreign = (
+        tmp_path / name for name in ("lw-ray-used", "lw-ray-left", "lw-ray-new", "lwother")
+    )
+    for place in (used, left, new, foreign):
+        place.mkdir()
+        (place / "spilled").touch()
+    for place in (used, left, foreign):
+        (place / "lock").touch()
+    with (used / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = Path(clusters._place(owner))
+    assert {path.name for path in tmp_path.iterdir()} == {
+        first.name,
+        second.name,
+        used.name,
+        new.name,
+        foreign.name,
+    }
+    del owner
+    assert not first.exists()
+    assert not second.exists()

@@ -1,0 +1,75 @@
+"""A shard's rows are changed by a request that may be killed anywhere and done again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.shards.growing import append, finish, journal, read
+from labelwall.teacher.shards.worker import COLUMNS, ROWS, Shard
+
+NAMED = np.array([2, 5, 9, 20])  # everybody who came or went, the added ones among them
+
+
+def records(ids: list[int]) -> Records:
+    return Records(
+        np.array(ids, dtype=np.float32)[:, np.newaxis],
+        np.array(ids) % 3,
+        np.array(ids, dtype=np.int64),
+    )
+
+
+def shard(folder: Path) -> Shard:
+    held = records(list(range(8)))
+    append(folder / ROWS, {name: getattr(held, name) for name in COLUMNS}, 8)
+    finish(folder / ROWS)
+    append(folder / "features-0", {"features": np.zeros((8, 1), dtype=np.int8)}, 8)
+    return Shard(str(folder))
+
+
+class Killed(BaseException):
+    """Nothing in the program may catch it."""
+
+
+@pytest.mark.parametrize("added", [[], [5, 20]], ids=["removed", "replaced"])
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", range(4))
+def test_a_change_that_was_killed_and_repeated_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, after: bool, added: list[int]
+) -> None:
+    """Killed before or after each of the four steps on the file system, then done again by a worker that starts anew."""
+    steps = 0
+
+    def killing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: object, **kwargs: object) -> object:
+            nonlocal steps
+            steps += 1
+            if steps == step + 1 and not after:
+                raise Killed
+            done = real(*args, **kwargs)
+            if steps == step + 1:
+                raise Killed
+            return done
+
+        return call
+
+    worker = shard(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killing(shutil.rmtree))
+        patched.setattr(Path, "rename", killing(Path.rename))  # journals are replaced, not renamed
+        with pytest.raises(Killed):
+            worker.amend(NAMED, records(added))
+    Shard(str(tmp_path)).amend(NAMED, records(added))
+    expected = [0, 1, 3, 4, 6, 7, *added]
+    assert journal(tmp_path / ROWS).complete
+    assert read(tmp_path / ROWS, "ids").tolist() == expected
+    np.testing.assert_array_equal(read(tmp_path / ROWS, "inputs")[:, 0], expected)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        ROWS
+    }  # nothing of a removed record is left

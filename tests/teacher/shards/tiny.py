@@ -1,0 +1,131 @@
+"""A small private data set, and teachers over it that hold it in one piece or in shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
+from labelwall.teacher.mechanisms.batch.knn import BatchKnn
+from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
+from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, KEY_BYTES
+from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.registry import AnyMechanism
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.sharded_teacher import ShardedTeacher
+from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.teacher.shards.shards import Stream
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.messages import ExtractorSpec
+
+DIMENSIONS, CLASSES = 3, 3
+MECHANISMS: dict[str, AnyMechanism] = {
+    "private_knn": PrivateKnn(
+        k=20, threshold=8, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.3
+    ),
+    "private_knn_attributes": PrivateKnnAttributes(
+        k=20, tau=2, sigma_vote=1.0, sampling_probability=0.5
+    ),
+    "private_knn_mean": PrivateKnnMean(k=20, sigma_mean=0.5, sampling_probability=0.5),
+    "private_knn_median": PrivateKnnMedian(
+        k=20, epsilon=2.0, cells=8, window=1, threshold=3, sampling_probability=0.5
+    ),
+    "naive_knn": NaiveKnn(k=15, sigma_vote=2.0),
+    "ind_knn": IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6),
+    "ind_knn_hash": IndKnn(
+        kernel="rbf", threshold=0.5, sigma_label=0.2, sigma_count=3.0, rho=0.6, tables=2, bits=2
+    ),
+    "lnmax": Lnmax(teachers=7, scale=0.5),
+    "gnmax": Gnmax(teachers=7, sigma_vote=1.0),
+    "confident_gnmax": ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
+    "gnmax_attributes": GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
+    "reverse_knn": ReverseKnn(cells=6, neighbours=2, sigma=2.0),
+    "radius": RadiusNeighbours(radius=0.1, epsilon=5.0),
+    "batch_knn": BatchKnn(k=9, epsilon=40.0),
+    "batch_knn_interactive": BatchKnn(k=9, epsilon=40.0, conversion="interactive"),
+    "batch_knn_none": BatchKnn(k=9, epsilon=40.0, conversion="none"),
+}
+
+
+def spec_of(name: str) -> ExtractorSpec:
+    """Vectors as they are, or in a box for the mechanisms that count in balls."""
+    box = name.startswith(("radius", "batch"))
+    return (
+        ExtractorSpec(
+            "box", (DIMENSIONS,), CLASSES, mean=(0.0,) * DIMENSIONS, std=(4.0,) * DIMENSIONS
+        )
+        if box
+        else RAW
+    )
+
+
+RAW = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
+
+
+def records(n: int = 400, seed: int = 0, attributes: bool = False) -> Records:
+    """Rounded, so that distances tie and rows repeat; ids neither sorted nor dense, some negative."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 1 << CLASSES if attributes else CLASSES, n)
+    x = (rng.normal(size=(n, DIMENSIONS)) + 2 * np.eye(CLASSES)[labels % CLASSES]).round()
+    x[:3] = np.inf  # finite only as rows of nobody: dropped before ranking
+    ids = rng.permutation(7 * n)[:n] - n
+    return Records(x.astype(np.float32), labels.astype(np.int64), ids.astype(np.int64))
+
+
+def queries(n: int = 40, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, DIMENSIONS)).round(1).astype(np.float32)
+
+
+def streamed(held: Records) -> Stream:
+    """The records as a stream of found rows."""
+
+    def stream(size: int, start: int) -> Iterator[tuple[int, int, Records]]:
+        for first in range(start, len(held.ids), size):
+            part = slice(first, first + size)
+            found = min(first + size, len(held.ids))
+            yield (
+                found,
+                len(held.ids),
+                Records(held.inputs[part], held.labels[part], held.ids[part]),
+            )
+
+    return stream
+
+
+def ledger_in(directory: Path, mechanism: AnyMechanism, asked: int) -> Ledger:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / KEY).write_bytes(
+        bytes(range(KEY_BYTES))
+    )  # PATE's teachers are the same ones in every directory
+    path = directory / "ledger.sqlite"
+    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, asked)),))
+    return (
+        Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=True)
+    )
+
+
+def teacher(
+    directory: Path,
+    name: str,
+    held: Records,
+    scale: ScaleConfig,
+    asked: int = 1000,
+    device: str = "cpu",
+) -> Teacher:
+    """In one piece for no shards, or sharded; on a test tape."""
+    place = ledger_in(directory, MECHANISMS[name], asked), directory, CLASSES, UnsafeTape(5)
+    if not scale.shards:
+        return Teacher(lambda: held, *place, batch_size=16, device=device)
+    return ShardedTeacher(
+        streamed(held), *place, scale=scale, input_shape=(DIMENSIONS,), batch_size=16, device=device
+    )

@@ -1,0 +1,331 @@
+"""Shards answer as one piece does: for every mechanism, number of shards, change of the records and interruption."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.mechanisms.pate.mechanism import Gnmax
+from labelwall.teacher.records.sources import Records, stream_records
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.shards import shards as shards_module
+from labelwall.teacher.shards import worker as worker_module
+from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.teacher.shards.growing import journal
+from labelwall.teacher.shards.index import ShardedIndex
+from labelwall.teacher.shards.pools import LocalPool
+from labelwall.teacher.shards.shards import Shards
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.cells import Cells
+from labelwall.wall.datasets.sources import DataConfig, Task
+from labelwall.wall.errors import InvalidInput, TeacherFailed
+from labelwall.wall.messages import ExtractorSpec, Queries
+from tests.teacher.shards import tiny
+
+COUNTS = (1, 2, 5, 16)
+
+
+def quiet(*_: object) -> None:
+    pass
+
+
+def asked(made: Teacher, name: str) -> tuple[object, ...]:
+    """Everything that comes back, receipts with the ledger's head included."""
+    if name == "reverse_knn":
+        cells = np.random.default_rng(2).integers(-63, 64, (6, tiny.DIMENSIONS)).astype(np.int8)
+        found = made.count(Cells(cells))
+        assert found.counts is not None
+        return found.counts.tolist(), found.receipt
+    answers = [made.answer(Queries(tiny.queries(30, seed))) for seed in (1, 2)]
+    return tuple((a.labels.tolist(), a.outcomes.tolist(), a.receipt) for a in answers)
+
+
+@pytest.mark.parametrize("name", tiny.MECHANISMS)
+def test_any_number_of_shards_gives_the_same_bytes(tmp_path: Path, name: str) -> None:
+    held = tiny.records(attributes=name.endswith("attributes"))
+    results = []
+    for count in (0, *COUNTS):
+        made = tiny.teacher(tmp_path / str(count), name, held, ScaleConfig(shards=count))
+        made.use_extractor(tiny.spec_of(name))
+        results.append(asked(made, name))
+    for got in results[1:]:
+        assert got == results[0]
+
+
+def index_of(directory: Path, held: Records, count: int) -> ShardedIndex:
+    directory.mkdir(parents=True)
+    made = Shards(directory, ScaleConfig(shards=count), tiny.streamed(held), (tiny.DIMENSIONS,))
+    made.open(quiet)
+    return made.index(tiny.RAW, None, 16, quiet)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("m", [0, 1, 7, 60, 1000])
+def test_merged_lists_are_those_of_one_index(tmp_path: Path, count: int, m: int) -> None:
+    held = tiny.records(300, 3)
+    index = index_of(tmp_path / "d", held, count)
+    features, finite = Embedder(tiny.RAW, probe=None).embed(held.inputs)
+    whole = ExactIndex(features[finite], held.ids[finite])
+    asked = np.random.default_rng(4).integers(-20, 21, (9, tiny.DIMENSIONS)).astype(np.int8)
+    found = index.prefix(asked, m)
+    assert found.shape == (9, min(m, 297))
+    np.testing.assert_array_equal(index.ids[found], whole.ids[whole.prefix(asked, m)])
+
+
+def test_lists_are_lengthened_where_one_shard_holds_all_that_is_near(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share of the list is not enough then: shards are cut off by id here, and ids follow the distance."""
+    monkeypatch.setattr(shards_module, "shards", lambda ids, key, count: ids * count // 2000)
+    x = np.stack(
+        [np.cos(np.arange(2000) / 1000), np.sin(np.arange(2000) / 1000), np.zeros(2000)], axis=1
+    ).astype(np.float32)
+    index = index_of(tmp_path / "d", Records(x, np.zeros(2000, dtype=np.int64), np.arange(2000)), 5)
+    query = np.array([[63, 0, 0]], dtype=np.int8)
+    np.testing.assert_array_equal(index.prefix(query, 300)[0], np.sort(index.prefix(query, 300)[0]))
+    np.testing.assert_array_equal(index.prefix(query, 300)[0], np.arange(300))
+
+
+def test_counts_are_of_the_shards_own_labels(tmp_path: Path) -> None:
+    index = index_of(tmp_path / "d", tiny.records(50), 2)
+    with pytest.raises(ValueError, match="their own"):
+        index.total(lambda part, labels: labels, index.labels.copy())
+
+
+# --- taking in, embedding, changing --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5])
+def test_a_killed_start_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Killed at every few blocks, while rows are taken in and while they are embedded: the same answers, no row twice."""
+    monkeypatch.setattr(worker_module, "BLOCK", 37)
+    held, whole = (
+        tiny.records(),
+        tiny.teacher(tmp_path / "whole", "private_knn", tiny.records(), ScaleConfig()),
+    )
+    whole.use_extractor(tiny.RAW)
+    expected = asked(whole, "private_knn")
+    blocks, killed = [0], 0
+    append = shards_module.append
+
+    def killing(*arguments: object) -> None:
+        blocks[0] += 1
+        if blocks[0] > step:
+            raise KeyboardInterrupt
+        append(*arguments)  # type: ignore[arg-type]
+
+    for module in (shards_module, worker_module):
+        monkeypatch.setattr(module, "append", killing)
+    while True:
+        made = tiny.teacher(tmp_path / "d", "private_knn", held, ScaleConfig(shards=3))
+        try:
+            made.use_extractor(tiny.RAW)
+            break
+        except KeyboardInterrupt:
+            killed, blocks[0] = killed + 1, 0
+    assert killed > 3
+    assert asked(made, "private_knn") == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows"), [((256,), 16_384), ((1024,), 16_384), ((4096,), 4096), ((224, 224, 3), 445)]
+)
+def test_blocks_are_bounded_in_rows_and_in_bytes(shape: tuple[int, ...], rows: int) -> None:
+    assert worker_module.block_rows(shape) == rows
+
+
+def peak_of(step: Callable[[], object]) -> int:
+    """The most bytes that were allocated at once, mapped files aside."""
+    tracemalloc.start()
+    try:
+        step()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("n", [2048, 32_768])
+def test_memory_is_that_of_blocks_whatever_the_number_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    """The guide's function, for 4 blocks and for 64: blocks of raw rows, 4,096 rows for their lengths, bytes for a record's id,
+    label and place. All rows at once are 64 blocks, their features 16."""
+    monkeypatch.setattr(worker_module, "BLOCK", 512)
+    block, rng = 512 * 256 * 4, np.random.default_rng(0)
+    index_of(tmp_path / "small", tiny.records(20), 2)  # what is imported on the way
+    np.savez(
+        tmp_path / "a.npz",
+        private_x=rng.normal(size=(n, 256)).astype(np.float32),
+        private_y=np.arange(n) % 2,
+    )
+    task, config = (
+        Task(2, ("a", "b"), (256,)),
+        DataConfig(source="arrays", path=str(tmp_path / "a.npz")),
+    )
+    made = Shards(tmp_path, ScaleConfig(shards=2), partial(stream_records, config, task), (256,))
+    assert peak_of(lambda: made.open(quiet)) < 5 * block
+    spec = ExtractorSpec("raw", (256,), 2)
+    assert peak_of(lambda: made.index(spec, None, 16, quiet)) < 12 * block + 4096 * 256 * 4 + 60 * n
+
+
+def test_rows_of_one_id_in_several_blocks_are_one_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "BLOCK", 40)
+    held = tiny.records(100)
+    twice = Records(
+        np.concatenate([held.inputs, -held.inputs]), np.tile(held.labels, 2), np.tile(held.ids, 2)
+    )
+    for name, rows in (("once", held), ("twice", twice)):
+        (tmp_path / name).mkdir()
+        made = tiny.teacher(tmp_path / name, "private_knn", rows, ScaleConfig(shards=3))
+        made.use_extractor(tiny.RAW)
+        (tmp_path / name / "answers").write_text(str(asked(made, "private_knn")))
+    assert (tmp_path / "once" / "answers").read_text() == (
+        tmp_path / "twice" / "answers"
+    ).read_text()
+
+
+def test_pates_teachers_are_trained_without_a_removed_record_and_with_an_added_one(
+    tmp_path: Path,
+) -> None:
+    """One removed and one added row change some of the teachers, in shards as in one piece."""
+    held, weights = tiny.records(60), []
+    for count in (0, 3):
+        made = tiny.teacher(tmp_path / str(count), "gnmax", held, ScaleConfig(shards=count))
+        made.use_extractor(tiny.RAW)
+        before = made._ensembles[7].weights
+        made.remove(held.ids[4:5])
+        made.add(Records(held.inputs[5:6] + 1, held.labels[5:6], np.array([10_000])))
+        weights.append(made._ensembles[7].weights)
+        assert 1 <= (before != weights[-1]).any(axis=(1, 2)).sum() <= 2
+    np.testing.assert_array_equal(*weights)
+
+
+def test_added_and_removed_records_count_as_in_one_piece_and_leave_no_bytes(tmp_path: Path) -> None:
+    held, new, results = tiny.records(), tiny.records(30, seed=9), []
+    new = Records(new.inputs[3:] + np.float32(0.25), new.labels[3:], np.arange(10_000, 10_027))
+    gone = np.concatenate([held.ids[5:60], [10_003, 77_777]])
+    for count in (0, 3):
+        made = tiny.teacher(tmp_path / str(count), "ind_knn", held, ScaleConfig(shards=count))
+        made.use_extractor(tiny.RAW)
+        first = asked(made, "ind_knn")
+        made.add(new)
+        made.add(new)  # again: nothing
+        assert made.present(np.array([10_003, held.ids[7], 55_555])).tolist() == [True, True, False]
+        made.remove(gone)
+        with pytest.raises(InvalidInput, match="no present record"):
+            made.add(Records(new.inputs[:1] + 1, new.labels[:1], new.ids[:1]))
+        assert made.present(gone).tolist() == [False] * len(gone)
+        again = made.answer(Queries(tiny.queries(30, 7)))
+        made._ledger.close()
+        reopened = tiny.teacher(tmp_path / str(count), "ind_knn", held, ScaleConfig(shards=count))
+        reopened.use_extractor(tiny.RAW)
+        last = reopened.answer(Queries(tiny.queries(30, 8)))
+        results.append(
+            (first, again.labels.tolist(), again.receipt, last.labels.tolist(), last.receipt)
+        )
+    assert results[0] == results[1]
+    victim, others = new.inputs[3].tobytes(), new.inputs[4].tobytes()
+    files = [path.read_bytes() for path in (tmp_path / "3").rglob("*.npy")]
+    assert any(others in content for content in files)
+    assert not any(victim in content for content in files)
+
+
+def test_another_number_of_shards_leaves_no_copies_behind(tmp_path: Path) -> None:
+    for count in (3, 2):
+        tiny.teacher(
+            tmp_path, "private_knn", tiny.records(), ScaleConfig(shards=count)
+        ).use_extractor(tiny.RAW)
+    assert [path.name for path in tmp_path.glob("shards-*")] == ["shards-2"]
+    folders = sorted((tmp_path / "shards-2").iterdir())
+    assert sum(journal(folder / "rows").rows for folder in folders if folder.is_dir()) == 400
+    tiny.teacher(
+        tmp_path, "private_knn", tiny.records(), ScaleConfig()
+    ).open()  # in one piece, none is needed
+    assert not list(tmp_path.glob("shards-*"))
+
+
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_few_records_and_empty_shards(tmp_path: Path, n: int) -> None:
+    held = tiny.records(20)
+    held = Records(held.inputs[3 : 3 + n], held.labels[3 : 3 + n], held.ids[3 : 3 + n])
+    results = []
+    for count in (0, 5):
+        made = tiny.teacher(tmp_path / str(count), "private_knn", held, ScaleConfig(shards=count))
+        made.use_extractor(tiny.RAW)
+        results.append(asked(made, "private_knn"))
+    assert results[0] == results[1]
+
+
+# --- failures ------------------------------------------------------------------------------------------------------
+
+
+def test_a_shard_that_fails_fails_the_whole_batch_which_stays_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tiny.teacher(tmp_path, "private_knn", tiny.records(), ScaleConfig(shards=3))
+    made.use_extractor(tiny.RAW)
+    nearest, calls = ExactIndex.nearest, [0]
+
+    def failing(self: ExactIndex, queries: np.ndarray, m: int) -> object:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise RuntimeError(f"about a record: {queries}")
+        return nearest(self, queries, m)
+
+    monkeypatch.setattr(ExactIndex, "nearest", failing)
+    with pytest.raises(TeacherFailed) as caught:
+        made.answer(Queries(tiny.queries(10)))
+    assert "record:" not in str(caught.value)
+    assert (
+        "about a record" not in (tmp_path / "errors.log").read_text()
+    )  # only the shard's own file says why
+    assert made._ledger.state.spent == {(0, "screen"): 10}
+    assert made._ledger.state.results == {}
+    answers = made.answer(Queries(tiny.queries(10)))
+    assert answers.receipt.charged["screen"] == 10
+    assert (
+        made._ledger.state.spent[0, "screen"] == 20
+    )  # as after a crash: charged again, answered once
+
+
+def test_a_pool_has_a_result_for_every_shard(tmp_path: Path) -> None:
+    index_of(tmp_path / "d", tiny.records(50), 2)
+    pool = LocalPool([tmp_path / "d" / "shards-2" / name for name in ("0000", "0001")])
+    with pytest.raises(ValueError, match="shorter"):
+        pool.ask([lambda shard: 1])
+
+
+def test_mechanisms_that_need_all_rows_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(tiny.MECHANISMS, "gnmax", Gnmax(teachers=5, classifier="cnn"))
+    with pytest.raises(InvalidInput, match=r"scale\.shards.*gnmax"):
+        tiny.teacher(tmp_path, "gnmax", tiny.records(), ScaleConfig(shards=2))
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"backend": "spark"}, "backend"),
+        ({"backend": "ray"}, "shards"),
+        ({"shards": -1}, "shards"),
+        ({"shards": 10_001}, "shards"),
+        ({"shards": 2, "ray_address": "h:1"}, "ray_address"),
+        ({"backend": "ray", "shards": 2, "ray_address": "auto"}, "ray_address"),
+        ({"backend": "ray", "shards": 2, "ray_address": "ray://h:1"}, "ray_address"),
+        ({"threads": 0}, "threads"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(fields: dict[str, object], name: str) -> None:
+    with pytest.raises(InvalidInput, match=f"scale.{name}"):
+        ScaleConfig(**fields)  # type: ignore[arg-type]

