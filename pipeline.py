@@ -275,11 +275,11 @@ def _audit(args: Sequence[str]) -> int:
 
 def _audit_empirical(args: Sequence[str]) -> int:
     from labelwall.teacher.mechanisms.registry import from_slot
-    from labelwall.teacher.statistical_audit import attack
+    from labelwall.teacher.statistical_audit import audit_mechanisms
 
     plan, options = _plan_to_attack(args)
     mechanisms = [from_slot(slot) for slot in plan.slots]
-    findings = attack(
+    findings = audit_mechanisms(
         mechanisms, delta=plan.delta, trials=options.trials, confidence=options.confidence
     )
     if options.json:
@@ -352,19 +352,12 @@ def _report(args: Sequence[str]) -> int:
 
 def _data(args: Sequence[str]) -> int:
     from labelwall.experiment.config.settings import config_parser, parse
-    from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
     from labelwall.teacher.records.inspect import preview, render
 
     does = "PRIVATE, for the custodian: counts, classes and bad rows of the private data set."
     parser = config_parser("data", does, args)
     config, _ = parse(parser, args)
-    m = config.mechanism
-    shown = (
-        preview(config.data, m.k, m.sampling_probability)
-        if isinstance(m, PrivateKnn)
-        else preview(config.data)
-    )
-    print(render(shown))
+    print(render(preview(config.data, *config.mechanism.sample)))
     return 0
 
 

@@ -28,7 +28,7 @@ from labelwall.teacher.accounting.plan import (
 from labelwall.teacher.individual import answer_individually
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import Similar
@@ -68,7 +68,7 @@ class Ours:
         return timed
 
     def run(self, queries: np.ndarray, name: str) -> None:
-        voters = Electorate(self.index, self.labels, CLASSES, queries)
+        voters = Voters(self.index, self.labels, CLASSES, queries)
         keys = [f"{name} {i}" for i in range(len(queries))]
         answer_individually(
             self.ledger, 0, self.mechanism, voters, self.serials, keys, SystemEntropy()

@@ -59,7 +59,7 @@ from labelwall.teacher.mechanisms.private_knn.mechanism import (
     AGGREGATE,
     PrivateKnn,
 )
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 
@@ -193,7 +193,7 @@ def ind_plan(mechanism: IndKnn, epsilon: float) -> Plan:
     return Plan(epsilon, DELTA, (Slot(mechanism.fields(), mechanism.releases(1, 1)),))
 
 
-def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Electorate) -> np.ndarray:
+def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Voters) -> np.ndarray:
     """Labels int64 [n] from the real mechanism, paid for on a ledger of its own. Raises BudgetRefused above ``epsilon``."""
     plan = ind_plan(mechanism, epsilon)
     require_affordable(plan)
@@ -222,14 +222,14 @@ def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Electorate) -> np.nda
     return np.array(labels)
 
 
-def ask_poll(mechanism: PrivateKnn | NaiveKnn, voters: Electorate) -> np.ndarray:
+def ask_poll(mechanism: PrivateKnn | NaiveKnn, voters: Voters) -> np.ndarray:
     """Labels int64 [n]: one noisy winner a query."""
     return mechanism.draw(
         AGGREGATE, voters, [f"query {i}" for i in range(len(voters.queries))], SystemEntropy()
     )
 
 
-def without_noise(mechanism: IndKnn, voters: Electorate) -> np.ndarray:
+def without_noise(mechanism: IndKnn, voters: Voters) -> np.ndarray:
     """Labels int64 [n] by the same neighbours and weights, no noise and no budgets."""
     sums = [
         np.bincount(voters.labels[near.rows], weights=near.weights, minlength=voters.num_classes)
@@ -238,7 +238,7 @@ def without_noise(mechanism: IndKnn, voters: Electorate) -> np.ndarray:
     return np.array(sums).argmax(axis=1)
 
 
-def plain_knn(voters: Electorate) -> dict[int, np.ndarray]:
+def plain_knn(voters: Voters) -> dict[int, np.ndarray]:
     """Labels int64 [n] by the majority of the k nearest, ties to the lowest class, by k."""
     nearest = voters.labels[voters.index.prefix(voters.queries, max(NEIGHBOURS))]
     each = np.eye(voters.num_classes, dtype=np.int64)
@@ -284,17 +284,17 @@ class Exam:
     """The query sets before the private records: ``sets`` and ``voters``, one each."""
 
     sets: list[Split]
-    voters: list[Electorate]
+    voters: list[Voters]
 
     @classmethod
     def of(cls, private: Split, sets: list[Split], length: float) -> Exam:
         index = ExactIndex(private.features, np.arange(len(private.features)))
         return cls(
             sets,
-            [Electorate(index, private.labels, CLASSES, part.features, length) for part in sets],
+            [Voters(index, private.labels, CLASSES, part.features, length) for part in sets],
         )
 
-    def right(self, ask: Callable[[Electorate], np.ndarray]) -> list[float]:
+    def right(self, ask: Callable[[Voters], np.ndarray]) -> list[float]:
         """Share of right answers in each set."""
         return [
             float((ask(voter) == part.labels).mean())

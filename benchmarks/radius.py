@@ -35,7 +35,7 @@ from labelwall.teacher.mechanisms.batch.base import (
 )
 from labelwall.teacher.mechanisms.batch.knn import BatchKnn
 from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
@@ -76,12 +76,10 @@ CONVERSIONS: dict[str, dict[str, str]] = {
 class Fold:
     """``voters``: the 80% that are private, before all test rows as queries; ``truth``: the test rows' labels, int64 [n]."""
 
-    voters: Electorate
+    voters: Voters
     truth: np.ndarray = field(repr=False)
 
-    def batches(
-        self, count: int, rng: np.random.Generator
-    ) -> Iterator[tuple[Electorate, np.ndarray]]:
+    def batches(self, count: int, rng: np.random.Generator) -> Iterator[tuple[Voters, np.ndarray]]:
         """BATCHES random batches of test rows, with their labels."""
         for _ in range(BATCHES):
             rows = rng.permutation(len(self.truth))[:count]
@@ -97,7 +95,7 @@ def folds(table: Table, rng: np.random.Generator) -> list[Fold]:
         private = np.setdiff1d(np.arange(len(rows)), test)
         index = ExactIndex(features[private], private)
         made.append(
-            Fold(Electorate(index, labels[private], table.classes, features[test]), labels[test])
+            Fold(Voters(index, labels[private], table.classes, features[test]), labels[test])
         )
     return made
 
@@ -114,7 +112,7 @@ def squared(radius: float | np.ndarray) -> np.ndarray:
     return np.rint((np.asarray(radius) * 126) ** 2).astype(np.int64)
 
 
-def draw(mechanism: BatchMechanism, voters: Electorate) -> np.ndarray:
+def draw(mechanism: BatchMechanism, voters: Voters) -> np.ndarray:
     """int64 [q, 4]: label, clique bound, exact, squared radius."""
     return mechanism.draw(
         BATCH, voters, [str(i) for i in range(len(voters.queries))], SystemEntropy()
@@ -122,7 +120,7 @@ def draw(mechanism: BatchMechanism, voters: Electorate) -> np.ndarray:
 
 
 def accuracies(
-    made: list[Fold], count: int, answer: Callable[[Electorate], np.ndarray], seed: int
+    made: list[Fold], count: int, answer: Callable[[Voters], np.ndarray], seed: int
 ) -> tuple[float, float]:
     """(mean, half of the 95% interval) of the share of right answers over folds and batches; the same batches for a seed."""
     rng = np.random.default_rng(seed)
@@ -168,7 +166,7 @@ def knn_figure(
     return lines
 
 
-def plain(voters: Electorate, k: int) -> np.ndarray:
+def plain(voters: Voters, k: int) -> np.ndarray:
     """k-NN without privacy, int64 [q]."""
     return voters.votes(k, 1.0, [""] * len(voters.queries), "plain", SystemEntropy()).argmax(axis=1)
 

@@ -29,7 +29,7 @@ from labelwall.teacher.mechanisms.values.mechanism import (
     PrivateKnnMedian,
     Regression,
 )
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.datasets.readers import constant_order
@@ -100,7 +100,7 @@ def export(path: Path) -> None:
     np.savez(path, **parts)  # type: ignore[arg-type]
 
 
-def answered(mechanism: Regression, voters: Electorate) -> np.ndarray:
+def answered(mechanism: Regression, voters: Voters) -> np.ndarray:
     """Released labels of all queries of ``voters``, int64 [q], -1 where none was; as a teacher takes them through the stages."""
     entropy, keys = SystemEntropy(), [str(i) for i in range(len(voters.queries))]
     results: list[dict[str, Value]] = [{} for _ in keys]
@@ -112,13 +112,13 @@ def answered(mechanism: Regression, voters: Electorate) -> np.ndarray:
     return np.array([mechanism.outcome(known)[1] for known in results], dtype=np.int64)
 
 
-def electorate(repeat: int) -> tuple[Electorate, np.ndarray]:
+def electorate(repeat: int) -> tuple[Voters, np.ndarray]:
     """(the private rows before QUERIES public ones, those rows' own values, float64 [QUERIES])."""
     x, y = diamonds()
     features, _ = quantise_box(x, (0.0,) * 4, (1.0,) * 4)
     rows = PRIVATE + np.random.default_rng(repeat).permutation(PUBLIC)[:QUERIES]
     index = ExactIndex(features[:PRIVATE], np.arange(PRIVATE))
-    return Electorate(index, SCALE.labels(y[:PRIVATE]), 1, features[rows]), y[rows]
+    return Voters(index, SCALE.labels(y[:PRIVATE]), 1, features[rows]), y[rows]
 
 
 def lines(repeats: int) -> Iterator[str]:

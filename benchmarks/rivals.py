@@ -29,7 +29,7 @@ from labelwall.teacher.baselines.private_classifiers import fit_privately
 from labelwall.teacher.mechanisms.batch.base import BatchMechanism
 from labelwall.teacher.mechanisms.batch.knn import BatchKnn
 from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 
 EPSILONS = (0.5, 1.0, 2.0)
 QUERIES = 100
@@ -40,7 +40,7 @@ CLASSIFIERS: dict[str, PrivateClassification] = {
     "decision tree": DpForest(trees=1, depth=9),
     "random forest": DpForest(trees=20, depth=9),
 }
-Answer = Callable[[Electorate], np.ndarray]  # classes of an electorate's queries, int64 [q]
+Answer = Callable[[Voters], np.ndarray]  # classes of the voters's queries, int64 [q]
 
 
 def answering(mechanism: BatchMechanism) -> Answer:
@@ -50,7 +50,7 @@ def answering(mechanism: BatchMechanism) -> Answer:
 def trained(config: PrivateClassification, epsilon: float) -> Answer:
     """A classifier fitted anew on the records for each batch."""
 
-    def answer(voters: Electorate) -> np.ndarray:
+    def answer(voters: Voters) -> np.ndarray:
         rows, queries = (
             features.astype(np.float64) / 63 for features in (voters.index.features, voters.queries)
         )

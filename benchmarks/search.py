@@ -140,7 +140,7 @@ def path(task: Task, device: torch.device, workplace: Path) -> Callable[[np.ndar
     from labelwall.teacher.accounting.plan import Plan, Slot
     from labelwall.teacher.ledger.ledger import Ledger
     from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-    from labelwall.teacher.mechanisms.voters import Electorate
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import SystemEntropy
     from labelwall.teacher.search.gpu import index_on
 
@@ -158,7 +158,7 @@ def path(task: Task, device: torch.device, workplace: Path) -> Callable[[np.ndar
         nonlocal asked
         keys = [f"{asked + i:064x}" for i in range(len(batch))]
         asked += len(batch)
-        voters = Electorate(index, task.labels, CLASSES, batch)
+        voters = Voters(index, task.labels, CLASSES, batch)
         for stage in mechanism.stages:
             charge = ledger.charge(0, stage, keys)
             drawn = mechanism.draw(stage, voters, keys, entropy)

@@ -10,7 +10,7 @@ import numpy as np
 from labelwall.teacher.ledger.individual_budgets import Accounts, Payments
 from labelwall.teacher.ledger.ledger import Charge
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn, Reused
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.wall.messages import Value
 
@@ -34,7 +34,7 @@ def answer_individually(
     ledger: Books,
     slot: int,
     mechanism: IndKnn,
-    voters: Electorate,
+    voters: Voters,
     serials: np.ndarray,
     keys: Sequence[str],
     entropy: Entropy,

@@ -12,7 +12,7 @@ from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_ke
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.records import record_updates as updates
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.shards.config import ScaleConfig, require_sharded
+from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.index import ShardedIndex
 from labelwall.teacher.shards.shards import Shards, Stream
 from labelwall.teacher.teacher import Progress, Teacher, quiet
@@ -61,7 +61,7 @@ class ShardedTeacher(Teacher):
             progress=progress,
         )
         for mechanism in self._mechanisms:
-            require_sharded(mechanism)
+            mechanism.require_sharded()
 
     def _opened(self) -> Records:
         """Take the rows in, once; none of them is held in this process."""

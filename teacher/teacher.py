@@ -25,7 +25,7 @@ from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_ke
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.registry import answers_with, from_slot
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import HISTOGRAM, ReverseKnn
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.records import record_updates as updates
 from labelwall.teacher.records.sources import Records
@@ -444,10 +444,10 @@ class Teacher:
     def _training(self, done: int, total: int) -> None:
         self._progress("training the ensemble", done, total)
 
-    def _voters(self, queries: np.ndarray, inputs: np.ndarray | None = None) -> Electorate:
+    def _voters(self, queries: np.ndarray, inputs: np.ndarray | None = None) -> Voters:
         """The records as they are now before embedded queries, int8 [n_queries, d] or [n_queries, m, d]; ``inputs``: raw."""
         length = self._embedder.length(queries.shape[-1])
-        return Electorate(
+        return Voters(
             self._index,
             self._labels,
             self._num_classes,
@@ -470,7 +470,7 @@ class Teacher:
             or self._mechanisms[slot].next_stage(state.results.get(identity, {})) is None
         )
 
-    def _settle(self, slot: int, batch: list[str], voters: Electorate) -> None:
+    def _settle(self, slot: int, batch: list[str], voters: Voters) -> None:
         """Take one batch of distinct queries through the mechanism's stages: charge, draw, record, for each."""
         mechanism, row = (
             self._mechanisms[slot],
@@ -500,7 +500,7 @@ class Teacher:
                 self._ledger.record(charge, dict(zip(charge.granted, drawn.tolist(), strict=True)))
 
     def _answer_individually(
-        self, slot: int, mechanism: IndKnn, voters: Electorate, batch: list[str]
+        self, slot: int, mechanism: IndKnn, voters: Voters, batch: list[str]
     ) -> None:
         reused = None
         if mechanism.reuse:
@@ -562,7 +562,7 @@ class Teacher:
             receipt = self._receipt(slot, len(own), len(settled) - len(new), charged)
             if isinstance(mechanism, BatchMechanism):
                 receipt = replace(
-                    receipt, cliques=mechanism.cliques([state.results.get(i, {}) for i in settled])
+                    receipt, cliques=mechanism.receipt([state.results.get(i, {}) for i in settled])
                 )
             labels = np.array([settled[i][1] for i in own], dtype=np.int64).reshape(shape)
             replies.append(Answers(labels, outcomes, receipt))

@@ -10,11 +10,10 @@ from typing import Literal
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.teacher.mechanisms.batch.base import BatchMechanism
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.base import Charging
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism, answers_with
-from labelwall.teacher.shards.config import ScaleConfig, require_sharded
+from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism
+from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec
@@ -155,7 +154,7 @@ class Config:
                 raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
             check_labels(self.data, self.mechanism_of(number))
             if self.scale.shards:
-                require_sharded(self.mechanism_of(number))
+                self.mechanism_of(number).require_sharded()
         self.ledger_url()
         self.plan()  # the budget's own rules
 
@@ -189,30 +188,23 @@ def _slot(
     budget: BudgetConfig,
     alone: bool,
 ) -> Slot:
-    by_the_round = mechanism.once_a_round or isinstance(mechanism, BatchMechanism)
-    total = len(rounds) if by_the_round else sum(r.queries or 0 for r in rounds)
+    total = len(rounds) if mechanism.once_a_round else sum(r.queries or 0 for r in rounds)
     asked = total if caps.asked is None else caps.asked
     answered = asked if caps.answered is None else caps.answered
-    if isinstance(mechanism, IndKnn) and caps.answered is not None:
-        raise InvalidInput(
-            "caps.answered", "left out with ind_knn, which answers every query", caps.answered
-        )
-    own = {"rho": mechanism.rho} if isinstance(mechanism, IndKnn) else {}
-    if isinstance(mechanism, BatchMechanism):
-        own = {"epsilon": mechanism.epsilon}
-    if None in own.values() and not alone:
+    if mechanism.charging is Charging.PREPAID and caps.answered is not None:
+        rule = f"left out with {mechanism.kind}, which answers every query"
+        raise InvalidInput("caps.answered", rule, caps.answered)
+    if mechanism.solved and not alone and mechanism.fields()[mechanism.solved] is None:
         rule = "given where a plan has several mechanisms: each spends a part of the budget"
-        raise InvalidInput(f"mechanism.{next(iter(own))}", rule, None)
-    planned = mechanism.planned(budget.epsilon, budget.delta, asked)
+        raise InvalidInput(f"mechanism.{mechanism.solved}", rule, None)
+    planned = mechanism.calibrate(budget.epsilon, budget.delta, asked)
     return Slot(planned.fields(), planned.releases(asked, min(asked, answered)))
 
 
 def check_labels(data: DataConfig, mechanism: AnyMechanism) -> None:
     """Raises InvalidInput unless the mechanism answers with what rows have: a class, attributes, or a value."""
-    if answers_with(mechanism) != data.labels:
-        fitting = [
-            kind for kind, known in MECHANISMS.items() if answers_with(known()) == data.labels
-        ]
+    if mechanism.label_space != data.labels:
+        fitting = [kind for kind, known in MECHANISMS.items() if known.label_space == data.labels]
         raise InvalidInput(
             "mechanism.kind",
             f"one of {', '.join(fitting)} for data.labels: {data.labels}",

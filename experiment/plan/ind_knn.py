@@ -80,7 +80,7 @@ def rehearse(
     then upwards, then halfway around the best.
     """
     planned = [
-        replace(kernel, rho=None, sigma_count=None).planned(epsilon, delta, asked)
+        replace(kernel, rho=None, sigma_count=None).calibrate(epsilon, delta, asked)
         for epsilon in epsilons
     ]
     best, best_levels = [Trial(mechanism, -1.0) for mechanism in planned], [level] * len(planned)

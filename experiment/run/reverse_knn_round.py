@@ -9,7 +9,7 @@ import numpy as np
 
 from labelwall.experiment.run.clusters import k_means
 from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.base import AskCells
 from labelwall.wall.cells import CellCounts, Cells, inherit, nearest_cells
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Answers, ExtractorSpec
@@ -21,7 +21,7 @@ def ask_cells(
     count: Callable[[Cells], CellCounts],
     inputs: np.ndarray,
     extractor: ExtractorSpec,
-    mechanism: ReverseKnn,
+    asked: AskCells,
     *,
     slot: int,
     seed: int,
@@ -40,12 +40,12 @@ def ask_cells(
     )
     features, _ = embedder.embed(inputs)
     if not kept.exists():
-        _save(kept, cluster(features, mechanism.cells, seed))
+        _save(kept, cluster(features, asked.cells, seed))
     with np.load(kept, allow_pickle=False) as stored:
         centers = stored["centers"]
     found = count(Cells(centers, slot))
     labels, outcomes = inherit(
-        found.counts, nearest_cells(features, centers, mechanism.reach), mechanism.margin
+        found.counts, nearest_cells(features, centers, asked.reach), asked.margin
     )
     return Answers(labels, outcomes, found.receipt)
 

@@ -32,7 +32,7 @@ from labelwall.teacher.accounting.accountant import (
 )
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.base import AskCells
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.wall.datasets.sources import PublicData, Task, describe, read_public
 from labelwall.wall.errors import LabelwallError
@@ -145,11 +145,7 @@ def _status(experiment: Experiment, number: int) -> np.ndarray:
 def _ask(
     experiment: Experiment, number: int, extractor: ExtractorSpec
 ) -> tuple[Answers, np.ndarray]:
-    config, public, mechanism = (
-        experiment.config,
-        experiment.public,
-        experiment.config.mechanism_of(number),
-    )
+    config, public = experiment.config, experiment.public
     wanted = config.rounds[number - 1].queries or len(public.inputs)
     rows = _choose(experiment, number, extractor, wanted)
     if len(rows) < wanted:
@@ -161,12 +157,13 @@ def _ask(
     )
     experiment.teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
     slot = config.slots()[number - 1]
-    if isinstance(mechanism, ReverseKnn):
+    asks = config.mechanism_of(number).asks
+    if isinstance(asks, AskCells):
         answers = ask_cells(
             experiment.teacher.count,
             public.inputs[rows],
             extractor,
-            mechanism,
+            asks,
             slot=slot,
             seed=config.seed * 1000 + number,
             kept=experiment.folder.round(number) / "cells.npz",

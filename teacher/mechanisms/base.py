@@ -1,69 +1,174 @@
-"""What every mechanism offers to the plan, the ledger and the teacher."""
+"""The contract of a mechanism: what it declares, how it is priced, what it draws, how it is audited and planned."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
+from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome, Value
 
-if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.voters import Electorate
+if TYPE_CHECKING:  # configuration loads this file; the search behind the voters would load torch
+    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
 
 
-class Mechanism(Protocol):
-    """A frozen dataclass of publishable fields, among them ``kind``, a Literal with a default: its name everywhere.
+class Charging(Enum):
+    """How answers are paid for (teacher/charging.py)."""
 
-    It owns both its randomness and its privacy curve (``releases``), from the same fields. One more mechanism is one file
-    here and its class in ``registry.AnyMechanism``.
+    PER_QUERY = "by the query"  # each release of a query is charged before it is drawn
+    PER_BATCH = "by the batch"  # one charge for all queries of a call, which is never split
+    PREPAID = "in advance"  # one charge for all answers ever; every record has a budget
+
+
+@dataclass(frozen=True)
+class AskRows:
+    """A query is a public row."""
+
+
+@dataclass(frozen=True)
+class AskCells:
+    """A query is a set of so many public ``cells`` (wall/cells.py), and serves all rows in them.
+
+    A row adds the noisy counts of its ``reach`` nearest cells, and is labelled where the best
+    class leads the next by more than ``margin`` noisy votes.
     """
 
-    @property
-    def kind(self) -> str: ...
+    cells: int
+    reach: int = 1
+    margin: float = 0.0
+
+
+@dataclass(frozen=True)
+class LinearEnsemble:
+    """A need: so many linear classifiers, each trained on a shard of its own of the records."""
+
+    teachers: int
+
+
+@dataclass(frozen=True)
+class CnnEnsemble:
+    """A need: so many small networks, each trained on a shard of its own of the images."""
+
+    teachers: int
+
+
+Need = LinearEnsemble | CnnEnsemble  # beside the index over the records, which all have
+
+
+@dataclass(frozen=True)
+class Mechanism(ABC):
+    """A frozen dataclass of publishable fields, among them ``kind``, a Literal with a default.
+
+    It owns its randomness (``draw``) and its privacy curve (``releases``), both from the same
+    fields. One more mechanism is one folder here and one line of ``registry.MECHANISMS``.
+
+    Class attributes:
+        label_space: what a row has: a class, attributes or a value (wall/labels).
+        charging: how answers are paid for.
+        solved: the field that the budget decides where it is null (``calibrate``); None if none is.
+        sharded: whether lists, sets and sums over disjoint records are enough for it.
+    """
+
+    label_space: ClassVar[Literal["class", "attributes", "value"]] = "class"
+    charging: ClassVar[Charging] = Charging.PER_QUERY
+    solved: ClassVar[str | None] = None
+    sharded: ClassVar[bool] = False
 
     @property
+    @abstractmethod
+    def kind(self) -> str:
+        """Its name everywhere."""
+
+    @property
+    @abstractmethod
     def stages(self) -> tuple[str, ...]:
         """Names of its releases for one query, in order; each is charged before it is drawn."""
-        ...
+
+    @property
+    def asks(self) -> AskRows | AskCells:
+        """What a query is."""
+        return AskRows()
 
     @property
     def once_a_round(self) -> bool:
-        """Whether one query serves all public rows of a round, instead of one query a row."""
-        ...
+        """Whether a round costs one charge, however many rows it asks."""
+        return isinstance(self.asks, AskCells) or self.charging is Charging.PER_BATCH
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What must be prepared from the records beside the index."""
+        return ()
+
+    @property
+    def sample(self) -> tuple[int, float]:
+        """(records that vote at most, probability that a record is sampled), for the custodian."""
+        return 1, 1.0
+
+    def require_sharded(self) -> None:
+        """Raise InvalidInput where all rows must be in one process."""
+        if not self.sharded:
+            raise InvalidInput("scale.shards", "0 for this mechanism", self.kind)
+
+    def require(self, queries: int, dimensions: int) -> None:
+        """Raise InvalidInput, before anything is charged, for a batch that can not be answered."""
+        return
 
     def fields(self) -> dict[str, object]:
         """The publishable fields, as a ledger records them."""
-        ...
+        return asdict(self)
 
+    def calibrate(self, epsilon: float, delta: float, asked: int) -> Self:
+        """With the field ``solved`` filled in, for a plan that this mechanism has to itself."""
+        return self
+
+    @abstractmethod
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """What at most ``asked`` queries with at most ``answered`` labels are, for the accountant."""
-        ...
+        """The price: what at most ``asked`` queries with at most ``answered`` labels release.
 
-    def planned(self, epsilon: float, delta: float, asked: int) -> Mechanism:
-        """With all fields filled in that a budget or a number of planned queries decides, where it has the plan to itself."""
-        ...
+        Raises InvalidInput where a field is missing that ``calibrate`` fills in.
+        """
+
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Released values of one stage: int64 [n_queries], or [n_queries, m] for lists.
+
+        ``voters``: the records and the queries; ``keys``: the queries' identities, charged for
+        this stage already. A prepaid mechanism has ``answer`` instead.
+        """
+        raise NotImplementedError
 
     def next_stage(self, results: Mapping[str, Value]) -> str | None:
         """The release a query still needs, given what it has; None when it is settled."""
-        ...
+        return next((stage for stage in self.stages if stage not in results), None)
 
+    @abstractmethod
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
-        """(outcome, label) of a settled query; a list where rows have attributes (multilabel.py)."""
-        ...
+        """(outcome, label) of a settled query; a list where rows have attributes."""
 
+    def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int] | None:
+        """Public numbers about a batch for its receipt; None where there are none."""
+        return None
 
-class Drawn(Mechanism, Protocol):
-    """A mechanism whose releases are paid for one by one, query by query."""
+    @abstractmethod
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """The same code with so little noise that faults show in seconds (audit.py).
 
-    def draw(
-        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
-        """Released values of one stage for the queries of ``voters``, whose identities are ``keys`` and charged already.
-
-        int64 [n_queries], or int64 [n_queries, m] where a release is a list of integers.
+        Each with the releases that it is to be audited for; none for all of them.
         """
-        ...
+
+    @abstractmethod
+    def audit(
+        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
+    ) -> EmpiricalFinding:
+        """Run the draws on worst-case neighbouring data sets: a lower bound of epsilon (audit.py).
+
+        ``trials``: queries drawn for each release on each of two data sets; ``confidence``: of
+        all bounds jointly; ``releases``: those to audit, all where there are none.
+        """

@@ -4,29 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.fixed_parameters import Given
+from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
 if TYPE_CHECKING:
+    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
     from labelwall.teacher.noise.entropy import Entropy
 
 AGGREGATE = "aggregate"
 
 
 @dataclass(frozen=True)
-class OneWinner(Given):
+class NoisyArgmax(Mechanism):
     """A frozen dataclass whose last release is the class with the most noisy votes."""
 
-    stages: ClassVar[tuple[str, ...]] = (AGGREGATE,)
+    stages = (AGGREGATE,)
 
-    def next_stage(self, results: Mapping[str, Value]) -> str | None:
-        """The release a query still needs, given what it has; None when it is settled."""
-        return None if AGGREGATE in results else AGGREGATE
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        from labelwall.teacher.mechanisms import vote_audit
+
+        return ((vote_audit.probe(self), ()),)
+
+    def audit(
+        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
+    ) -> EmpiricalFinding:
+        """See ``Mechanism.audit``."""
+        from labelwall.teacher.mechanisms import vote_audit
+
+        return vote_audit.audit_mechanism(self, delta=delta, trials=trials, confidence=confidence)
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query."""

@@ -1,15 +1,11 @@
-"""All mechanisms: one union type, and the way from a ledger's recorded fields back to one. What is unknown is refused."""
+"""All mechanisms, and the way from a ledger's recorded fields back to one. What is unknown is refused."""
 
 from __future__ import annotations
 
-from typing import TypeAlias, get_args
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 from labelwall.teacher.accounting.plan import Slot
-from labelwall.teacher.mechanisms.attributes.mechanism import (
-    GnmaxAttributes,
-    MultiLabel,
-    PrivateKnnAttributes,
-)
+from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch.knn import BatchKnn
 from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
@@ -18,61 +14,55 @@ from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.values.mechanism import (
-    PrivateKnnMean,
-    PrivateKnnMedian,
-    Regression,
-)
-from labelwall.wall.datasets.sources import Labels
+from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 
-AnyMechanism: TypeAlias = (  # a union, told apart by `kind`
-    PrivateKnn
-    | IndKnn
-    | ReverseKnn
-    | NaiveKnn
-    | Lnmax
-    | Gnmax
-    | ConfidentGnmax
-    | RadiusNeighbours
-    | BatchKnn
-    | PrivateKnnAttributes
-    | GnmaxAttributes
-    | PrivateKnnMean
-    | PrivateKnnMedian
+REGISTERED: tuple[type[Mechanism], ...] = (
+    PrivateKnn,  # the default
+    IndKnn,
+    ReverseKnn,
+    NaiveKnn,
+    Lnmax,
+    Gnmax,
+    ConfidentGnmax,
+    RadiusNeighbours,
+    BatchKnn,
+    PrivateKnnAttributes,
+    GnmaxAttributes,
+    PrivateKnnMean,
+    PrivateKnnMedian,
 )
 
-MECHANISMS: dict[str, type[AnyMechanism]] = {m.kind: m for m in get_args(AnyMechanism)}
-DEFAULT_KIND = PrivateKnn.kind
+if TYPE_CHECKING:
+    AnyMechanism: TypeAlias = Mechanism
+else:
+    AnyMechanism = Union[REGISTERED]  # noqa: UP007  told apart by `kind`: configurations are read by it
+
+MECHANISMS: dict[str, type[Mechanism]] = {str(m.kind): m for m in REGISTERED}
+DEFAULT_KIND = str(REGISTERED[0].kind)
 
 
-def mechanism_class(kind: object) -> type[AnyMechanism]:
+def mechanism_class(kind: object) -> type[Mechanism]:
     """The mechanism called ``kind``. Raises InvalidInput for an unknown one."""
     if not isinstance(kind, str) or kind not in MECHANISMS:
         raise InvalidInput("mechanism.kind", f"one of {', '.join(MECHANISMS)}", kind)
     return MECHANISMS[kind]
 
 
-def answers_with(mechanism: Mechanism) -> Labels:
-    """What a mechanism says of a row, hence what rows must have."""
-    if isinstance(mechanism, Regression):
-        return "value"
-    return "attributes" if isinstance(mechanism, MultiLabel) else "class"
+def from_slot(slot: Slot) -> Mechanism:
+    """The mechanism of a plan's slot.
 
-
-def from_slot(slot: Slot) -> AnyMechanism:
-    """The mechanism of a plan's slot. Raises LedgerMismatch unless the slot's releases are exactly the mechanism's own."""
+    Raises LedgerMismatch unless the slot's releases are exactly the mechanism's own.
+    """
     try:
-        mechanism = MECHANISMS[str(slot.mechanism["kind"])](**slot.mechanism)  # type: ignore[arg-type]
+        mechanism = MECHANISMS[str(slot.mechanism["kind"])](**slot.mechanism)
         releases = mechanism.releases(*_counts(slot))
     except (KeyError, TypeError) as error:
         raise LedgerMismatch(
             "the ledger's plan names a mechanism that this version does not know."
         ) from error
     if releases != slot.releases:
-        raise LedgerMismatch(
-            "the ledger's plan accounts for other releases than its mechanism draws."
-        )
+        raise LedgerMismatch("the ledger's plan accounts for other releases than its mechanism's.")
     return mechanism
 
 

@@ -44,7 +44,7 @@ from labelwall.teacher.mechanisms.vote_laws import (
     parts,
     repeated,
 )
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput
@@ -262,7 +262,7 @@ def run(
     labels = pair.labels(added)
     ids = np.arange(len(labels)) + (not added)  # the added record is id 0
     index = ExactIndex((ids > 0).astype(np.int8)[:, None], ids)  # and the only one at distance 0
-    voters = Electorate(index, labels, pair.num_classes, np.zeros((n, 1), dtype=np.int8))
+    voters = Voters(index, labels, pair.num_classes, np.zeros((n, 1), dtype=np.int8))
     if isinstance(mechanism, Pate):
         mechanism = replace(
             mechanism, classifier="linear"
@@ -298,7 +298,7 @@ def _ensemble(teachers: int, pair: Pair, added: bool) -> Ensemble:
 
 
 def _settle(
-    mechanism: Voting, part: str, voters: Electorate, rows: range, entropy: Entropy
+    mechanism: Voting, part: str, voters: Voters, rows: range, entropy: Entropy
 ) -> np.ndarray:
     """Outcomes of some queries, taken through the stages as a teacher takes them: int64 [len(rows)]."""
     call = secrets.token_hex(8)  # identities are never used twice, as a teacher's are not

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Electorate:
+class Voters:
     """Searchable private embeddings with their labels, and one batch of embedded queries.
 
     ``index``: of the records whose features are finite; ``labels``: int64 [n_records], packed where they
@@ -39,7 +39,7 @@ class Electorate:
     networks: Mapping[int, CnnEnsemble] = field(default_factory=dict, repr=False)
     inputs: np.ndarray | None = field(default=None, repr=False)
 
-    def select(self, rows: Sequence[int]) -> Electorate:
+    def select(self, rows: Sequence[int]) -> Voters:
         """The same voters before a part of the queries, in the order of ``rows``."""
         inputs = None if self.inputs is None else self.inputs[list(rows)]
         return replace(self, queries=self.queries[list(rows)], inputs=inputs)

@@ -6,44 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
-from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.batch.knn import BatchKnn
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.errors import InvalidInput
 
 MOST_SHARDS = 10_000
 ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
-PATES = (Lnmax, Gnmax, ConfidentGnmax)
-SHARDED = (
-    PrivateKnn,
-    PrivateKnnAttributes,
-    PrivateKnnMean,
-    PrivateKnnMedian,
-    NaiveKnn,
-    IndKnn,
-    ReverseKnn,
-    RadiusNeighbours,
-    BatchKnn,
-    GnmaxAttributes,
-    *PATES,
-)  # lists, sets, sums and a classifier's records at a time are enough
-
-
-def require_sharded(mechanism: Mechanism) -> None:
-    """Raises InvalidInput for a mechanism that needs all rows in one process, or is not known to need less."""
-    if not isinstance(mechanism, SHARDED) or (
-        isinstance(mechanism, PATES) and mechanism.classifier != "linear"
-    ):
-        known = ", ".join(kind.kind for kind in SHARDED)
-        rule = f"0 for PATE's networks (mechanism.classifier: cnn), and for another mechanism than {known}"
-        raise InvalidInput("scale.shards", rule, mechanism.fields()["kind"])
 
 
 @dataclass(frozen=True)

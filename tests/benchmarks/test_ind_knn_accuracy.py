@@ -11,7 +11,7 @@ import pytest
 from labelwall.experiment.plan.simulated_records import StandIns
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
 from tests.benchmarks import tiny_cache
 from tests.benchmarks.tiny_cache import clusters
@@ -33,11 +33,11 @@ def test_a_rehearsal_of_ind_knn_is_right_as_often_as_the_mechanism(
     """The mechanism, on as many copies of the public rows, asked other rows of the same law."""
     *_, accuracy = load(*tiny_cache.ACCURACY)
     (x, y), (asked, truth), copies = clusters(400, 1), clusters(400, 2), 5
-    mechanism = IndKnn(threshold=0.5, sigma_label=sigma, rho=rho).planned(1.0, 1e-5, 400)
+    mechanism = IndKnn(threshold=0.5, sigma_label=sigma, rho=rho).calibrate(1.0, 1e-5, 400)
     stand_ins = StandIns.of(quantised(x), y, 400 * copies, 10, mechanism, 64.0)
     (rehearsed,) = stand_ins.ind_knn([mechanism], 400, 3, np.random.default_rng(0))
     index = ExactIndex(np.repeat(quantised(x), copies, axis=0), np.arange(400 * copies))
-    voters = Electorate(index, np.repeat(y, copies), 10, quantised(asked), 64.0)
+    voters = Voters(index, np.repeat(y, copies), 10, quantised(asked), 64.0)
     measured = (accuracy.ask_ind_knn(mechanism, 50.0, voters) == truth).mean()
     assert abs(rehearsed - measured) < 0.12  # five standard deviations of a share of 400 are 0.12
     assert low < rehearsed < high

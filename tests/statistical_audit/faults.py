@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, SCREEN, PrivateKnn
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.teacher import Teacher
@@ -150,7 +150,7 @@ class CentredByPrivateMean(Teacher):
 class ChecksAfterRelease(Teacher):
     """Draws for everyone who is due, then asks the ledger who may have the result."""
 
-    def _settle(self, slot: int, batch: list[str], voters: Electorate) -> None:
+    def _settle(self, slot: int, batch: list[str], voters: Voters) -> None:
         mechanism = self._mechanisms[slot]
         for stage in mechanism.stages:
             results = self._ledger.state.results

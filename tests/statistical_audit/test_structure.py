@@ -172,13 +172,13 @@ def test_the_mechanism_draws_from_the_entropy_it_is_given() -> None:
 
 
 def _drawn(mechanism: PrivateKnn, stage: str, entropy: Entropy) -> np.ndarray:
-    from labelwall.teacher.mechanisms.voters import Electorate
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.search.cpu import ExactIndex
 
     index = ExactIndex(np.zeros((6, 1), dtype=np.int8), np.arange(6))
     return mechanism.draw(
         stage,
-        Electorate(index, np.arange(6) % 2, 2, np.zeros((128, 1), dtype=np.int8)),
+        Voters(index, np.arange(6) % 2, 2, np.zeros((128, 1), dtype=np.int8)),
         KEYS,
         entropy,
     )

@@ -36,7 +36,7 @@ from labelwall.teacher.mechanisms.vote_audit import (
     expected_bound,
 )
 from labelwall.teacher.mechanisms.vote_laws import Pair
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.int8_matmul import LARGEST
@@ -126,7 +126,7 @@ def run_attributes(
     mechanism: Attributes, scene: Scene, added: bool, n: int, entropy: Entropy
 ) -> np.ndarray:
     """Codes 0..OUTCOMES of ``n`` independent queries through the mechanism's own draw: int64 [n]."""
-    voters, call, codes = _electorate(mechanism, scene, added), secrets.token_hex(8), []
+    voters, call, codes = _voters(mechanism, scene, added), secrets.token_hex(8), []
     base = (clipped(scene.rival[np.newaxis], mechanism.tau)[0] @ scene.direction) * _voting(
         mechanism, scene
     )
@@ -138,7 +138,7 @@ def run_attributes(
     return np.concatenate(codes)
 
 
-def _electorate(mechanism: Attributes, scene: Scene, added: bool) -> Electorate:
+def _voters(mechanism: Attributes, scene: Scene, added: bool) -> Voters:
     count = len(scene.added)
     ids = np.append(np.arange(1, 1 + scene.rivals), 0)[: scene.rivals + added]
     if isinstance(mechanism, GnmaxAttributes) and scene.rivals:  # one shard holds both
@@ -157,7 +157,7 @@ def _electorate(mechanism: Attributes, scene: Scene, added: bool) -> Electorate:
             features, bits, ids, num_classes=count, teachers=mechanism.teachers, key=_KEY
         )
     nobody = np.zeros((0, 1), dtype=np.int8)
-    return Electorate(ExactIndex(features, ids), labels, count, nobody, ensembles=made)
+    return Voters(ExactIndex(features, ids), labels, count, nobody, ensembles=made)
 
 
 def _voting(mechanism: Attributes, scene: Scene) -> int:

@@ -23,15 +23,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.fixed_parameters import Given
+from labelwall.teacher.mechanisms.base import LinearEnsemble, Mechanism, Need
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import MOST_ATTRIBUTES, unpack
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
-if (
-    TYPE_CHECKING
-):  # configuration loads this file; the search behind an electorate would load torch with it
-    from labelwall.teacher.mechanisms.voters import Electorate
+if TYPE_CHECKING:  # loading the search would load torch
+    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
 
 COUNTS = (
@@ -42,10 +41,12 @@ MOST_VOTERS = 10_000
 
 
 @dataclass(frozen=True)
-class MultiLabel(Given):
+class MultiLabel(Mechanism):
     """What both mechanisms share: noise, price, and what the noisy counts say. ``voters``: how many vote at most, public."""
 
     stages = (COUNTS,)
+    label_space = "attributes"
+    sharded = True
 
     tau: int = 10
     sigma_vote: float = 100.0
@@ -68,9 +69,19 @@ class MultiLabel(Given):
         if not (math.isfinite(self.margin) and self.margin >= 0):
             raise InvalidInput("mechanism.margin", "at least 0 and finite", self.margin)
 
-    def next_stage(self, results: Mapping[str, Value]) -> str | None:
-        """The one release, until it is there."""
-        return None if COUNTS in results else COUNTS
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        from labelwall.teacher.mechanisms.attributes import audit
+
+        return ((audit.probe_attributes(self), ()),)
+
+    def audit(
+        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
+    ) -> EmpiricalFinding:
+        """See ``Mechanism.audit``."""
+        from labelwall.teacher.mechanisms.attributes import audit
+
+        return audit.audit_attributes(self, delta=delta, trials=trials, confidence=confidence)
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
         """(outcome, labels): for each attribute 1 (present), 0 (absent) or -1 (within the margin), of the noisy counts."""
@@ -147,9 +158,7 @@ class PrivateKnnAttributes(MultiLabel):
         """What ``asked`` queries are, for the accountant; each of them is answered."""
         return (self._release(self.sampling_probability, asked),)
 
-    def draw(
-        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """Noisy counts of every attribute: int64 [n_queries, c], in 1 / GRID votes; ``keys``: charged identities."""
         cast = ballots(voters.labels, voters.num_classes, self.tau)
         votes = voters.votes(self.k, self.sampling_probability, keys, stage, entropy, cast)
@@ -185,13 +194,16 @@ class GnmaxAttributes(MultiLabel):
     def voters(self) -> int:
         return self.teachers
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The classifiers that vote."""
+        return (LinearEnsemble(self.teachers),)
+
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` queries are, for the accountant; each of them is answered."""
         return (self._release(1.0, asked),)
 
-    def draw(
-        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """Noisy counts of every attribute: int64 [n_queries, c], in 1 / GRID votes; ``keys``: charged identities."""
         votes = np.zeros((len(keys), voters.num_classes), dtype=np.int64)
         for bits in voters.teacher_attributes(self.teachers):

@@ -27,7 +27,7 @@ from labelwall.teacher.mechanisms.vote_audit import (
     expected_bound,
 )
 from labelwall.teacher.mechanisms.vote_laws import Pair
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 
@@ -91,7 +91,7 @@ def run_batches(mechanism: Batch, queries: int, added: bool, trials: int) -> np.
         np.array([[away, 0]] * added, dtype=np.int8).reshape(-1, 2),
         np.full(int(added), CLASSES - 1),
     )
-    voters = Electorate(
+    voters = Voters(
         ExactIndex(place, np.arange(len(labels))),
         labels,
         CLASSES,

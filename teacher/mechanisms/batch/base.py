@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
@@ -12,11 +12,13 @@ import numpy as np
 
 from labelwall.teacher.accounting.conversion import float_above
 from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.batch.overlap import MOST_QUERIES, Bounds
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
 if TYPE_CHECKING:
+    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
     from labelwall.teacher.noise.entropy import Entropy
 
 BATCH = "batch"  # the one release; a query's value under it is [label, clique bound, whether that is exact, squared radius]
@@ -26,36 +28,47 @@ SIDE = 126  # of the domain box: features are integers in -63..63 in each dimens
 Noise = Literal["laplace", "exponential", "exponential_paper"]
 
 
-class BatchMechanism:
+@dataclass(frozen=True)
+class BatchMechanism(Mechanism):
     """What the batch mechanisms share. The neighbourhoods of a batch are balls (or the k nearest); noise follows from how many
     of them one record can lie in."""
 
-    epsilon: float | None
+    if TYPE_CHECKING:  # a field of each, at its own place
+        epsilon: float | None
+
     stages = (BATCH,)
-    once_a_round = False
+    charging = Charging.PER_BATCH
+    solved = "epsilon"
+    sharded = True
 
-    def fields(self) -> dict[str, object]:
-        """The publishable fields, as a ledger records them."""
-        return asdict(self)  # type: ignore[call-overload]
-
-    def planned(self, epsilon: float, delta: float, asked: int) -> Self:
+    def calibrate(self, epsilon: float, delta: float, asked: int) -> Self:
         """With epsilon filled in: the budget's, in equal parts for ``asked`` batches, rounded down."""
         if self.epsilon is not None:
             return self
         part = epsilon / asked
         while Fraction(part) * asked > Fraction(epsilon):
             part = math.nextafter(part, 0.0)
-        return replace(self, epsilon=part)  # type: ignore[type-var]
+        return replace(self, epsilon=part)
+
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        from labelwall.teacher.mechanisms.batch import audit
+
+        return ((audit.probe_batch(self), ()),)
+
+    def audit(
+        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
+    ) -> EmpiricalFinding:
+        """See ``Mechanism.audit``."""
+        from labelwall.teacher.mechanisms.batch import audit
+
+        return audit.audit_batch(self, delta=delta, trials=trials, confidence=confidence)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """``asked`` batches, epsilon-DP each. Raises InvalidInput where epsilon is not filled in (``planned``)."""
+        """``asked`` batches, epsilon-DP each. Raises InvalidInput where epsilon is not filled in (``calibrate``)."""
         if self.epsilon is None:
             raise InvalidInput("mechanism.epsilon", "filled in by the plan", None)
         return (Release(BATCH, "pure", {"epsilon": self.epsilon}, asked, batch=True),)
-
-    def next_stage(self, results: Mapping[str, Value]) -> str | None:
-        """The one release, until it is there."""
-        return None if BATCH in results else BATCH
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query; every query of a paid batch is answered."""
@@ -66,7 +79,7 @@ class BatchMechanism:
             else (Outcome.ABSTAINED, ABSTAINED)
         )
 
-    def cliques(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int]:
+    def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int]:
         """For a receipt, of public numbers: the largest clique bound, and how many queries' bounds are a colouring's."""
         values = [value for found in results if isinstance(value := found.get(BATCH), list)]
         return {

@@ -23,7 +23,7 @@ from labelwall.teacher.mechanisms.batch.overlap import Accounting, check_account
 from labelwall.wall.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.voters import Electorate
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
 
 Conversion = Literal["grid", "interactive", "none"]
@@ -100,9 +100,7 @@ class BatchKnn(BatchMechanism):
             assert self.epsilon is not None
             balls.require_grid(dimensions, self.records, Fraction(self.epsilon) * self._shares()[1])
 
-    def draw(
-        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """The answers of one batch, charged already: int64 [n_queries, 4] of (label, clique bound, exact, squared radius).
 
         Without a conversion the bound is the number of queries and the radius -1.
@@ -128,7 +126,7 @@ class BatchKnn(BatchMechanism):
 
     def _radii(
         self,
-        voters: Electorate,
+        voters: Voters,
         records: int,
         epsilon: Fraction,
         keys: Sequence[str],
@@ -151,7 +149,7 @@ class BatchKnn(BatchMechanism):
         return candidates[entropy.choose(losses, rates, keys, RADIUS_NOISE)]
 
     def _baseline(
-        self, voters: Electorate, keys: Sequence[str], epsilon: Fraction, entropy: Entropy
+        self, voters: Voters, keys: Sequence[str], epsilon: Fraction, entropy: Entropy
     ) -> np.ndarray:
         """DMKD17 Algorithm 4 for each query at epsilon / q: counts of the k nearest move by e_a - e_b, so the rate is halved."""
         votes = voters.votes(self.k, 1.0, keys, BatchKnn.kind, entropy)

@@ -21,10 +21,8 @@ from labelwall.teacher.mechanisms.batch.base import (
 from labelwall.teacher.mechanisms.batch.overlap import Accounting, check_accounting, clique_bounds
 from labelwall.wall.errors import InvalidInput
 
-if (
-    TYPE_CHECKING
-):  # configuration loads this file; the search behind an electorate would load torch with it
-    from labelwall.teacher.mechanisms.voters import Electorate
+if TYPE_CHECKING:  # loading the search would load torch
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
 
 
@@ -62,9 +60,7 @@ class RadiusNeighbours(BatchMechanism):
         check_noise(self.noise)
         check_accounting("accounting", self.accounting)
 
-    def draw(
-        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """The answers of one batch, charged already: int64 [n_queries, 4] of (label, clique bound, exact, squared radius)."""
         assert self.epsilon is not None
         radii = np.full(len(keys), min(squared_radius(self.radius), 1 << 26), dtype=np.int64)

@@ -42,7 +42,7 @@ from labelwall.teacher.mechanisms.vote_audit import (
     expected_bound,
 )
 from labelwall.teacher.mechanisms.vote_laws import Pair
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.messages import Value
@@ -147,7 +147,7 @@ def converse(
         for size in (queries // 2, queries - queries // 2)
         if size
     ]
-    voters = [Electorate(index, labels, pair.num_classes, rows, float(ENTRY)) for rows in halves]
+    voters = [Voters(index, labels, pair.num_classes, rows, float(ENTRY)) for rows in halves]
     values, call, ahead = (
         np.empty((n, queries, 2), dtype=np.int64),
         secrets.token_hex(8),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
@@ -13,11 +13,13 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.ledger.individual_budgets import FULL
+from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.search.kernels import GRID, Select, Similar, cosine, rbf
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
 if TYPE_CHECKING:
+    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
     from labelwall.teacher.noise.entropy import Entropy
 
 ANSWER = "individual_budgets"  # the one prepaid release; a query's value under it is [noisy number of neighbours, label]
@@ -34,7 +36,7 @@ class Reused:
 
 
 @dataclass(frozen=True)
-class IndKnn:
+class IndKnn(Mechanism):
     """Weighted votes of the records at least ``threshold`` similar; each record may lose ``rho`` in all, and then is silent.
 
     Guarantee: all answers ever given under one slot of a ledger, over all rounds, extractors and restarts, together are
@@ -76,7 +78,9 @@ class IndKnn:
     reuse: bool = False
 
     stages = (ANSWER,)
-    once_a_round = False
+    charging = Charging.PREPAID
+    solved = "rho"
+    sharded = True
 
     def __post_init__(self) -> None:
         if self.kernel not in ("cosine", "rbf"):
@@ -103,11 +107,7 @@ class IndKnn:
             )
             raise InvalidInput("mechanism.sigma_count", rule, self.sigma_count)
 
-    def fields(self) -> dict[str, object]:
-        """The publishable fields, as a ledger records them."""
-        return asdict(self)
-
-    def planned(self, epsilon: float, delta: float, asked: int) -> IndKnn:
+    def calibrate(self, epsilon: float, delta: float, asked: int) -> IndKnn:
         """With rho and sigma_count filled in, for a plan of ``asked`` queries that this slot has to itself.
 
         rho is the largest multiple of 1e-7 whose best conversion stays within epsilon at delta (bisection).
@@ -126,15 +126,31 @@ class IndKnn:
         )
         return replace(self, rho=rho, sigma_count=sigma)
 
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        from labelwall.teacher.mechanisms.ind_knn import audit
+
+        return audit.probes_individual(self)
+
+    def audit(
+        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
+    ) -> EmpiricalFinding:
+        """See ``Mechanism.audit``."""
+        from labelwall.teacher.mechanisms.ind_knn import audit
+
+        return audit.audit_individual(
+            self,
+            delta=delta,
+            trials=trials,
+            confidence=confidence,
+            releases=releases or audit.PARTS,
+        )
+
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """One prepaid release of rho-zCDP, whatever is asked. Raises InvalidInput where rho is not filled in (``planned``)."""
+        """One prepaid release of rho-zCDP, whatever is asked. Raises InvalidInput where rho is not filled in (``calibrate``)."""
         if self.rho is None or self.sigma_count is None:
             raise InvalidInput("mechanism.rho, sigma_count", "filled in by the plan", None)
         return (Release(ANSWER, "zcdp", {"rho": self.rho}, 1, prepaid=True),)
-
-    def next_stage(self, results: Mapping[str, Value]) -> str | None:
-        """The one release, until it is there: no query is ever turned away or left without noise."""
-        return None if ANSWER in results else ANSWER
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query; every query is answered."""

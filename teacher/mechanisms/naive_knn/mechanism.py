@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.noisy_argmax import OneWinner, argmax_release, noisy_winner
+from labelwall.teacher.mechanisms.noisy_argmax import NoisyArgmax, argmax_release, noisy_winner
 from labelwall.wall.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.voters import Electorate
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
 
 
 @dataclass(frozen=True)
-class NaiveKnn(OneWinner):
+class NaiveKnn(NoisyArgmax):
     """Votes of the k nearest of all records, with noise on every class; what Ind-KNN and Private-kNN improve upon.
 
     Guarantee, for one query under add/remove of one record: ``curves.argmax_rdp`` without sampling, at its worst over all
@@ -30,6 +30,8 @@ class NaiveKnn(OneWinner):
         k: neighbours that vote, a count of records.
         sigma_vote: scale of the discrete Gaussian noise on each class's count, in votes.
     """
+
+    sharded = True
 
     kind: Literal["naive_knn"] = "naive_knn"
     k: int = 300
@@ -45,9 +47,7 @@ class NaiveKnn(OneWinner):
         """What ``asked`` labels are, for the accountant."""
         return (argmax_release(self.sigma_vote, asked),)
 
-    def draw(
-        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """The noisy winner of each query of ``voters``: int64 [n_queries]; ``keys``: charged identities."""
         return noisy_winner(
             voters.votes(self.k, 1.0, keys, stage, entropy), self.sigma_vote, stage, keys, entropy

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.mechanisms.base import CnnEnsemble, LinearEnsemble, Need
 from labelwall.teacher.mechanisms.noisy_argmax import (
     AGGREGATE,
-    OneWinner,
+    NoisyArgmax,
     argmax_release,
     noisy_winner,
 )
@@ -24,16 +25,49 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Value
 
 if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.voters import Electorate
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
 
 SCREEN = "screen"
 Classifier = Literal["linear", "cnn"]
-MOST_TEACHERS = 10_000
+MAX_TEACHERS = 10_000
 
 
 @dataclass(frozen=True)
-class Lnmax(OneWinner):
+class Pate(NoisyArgmax):
+    """What all three share: classifiers of one kind on disjoint shards of the records."""
+
+    if TYPE_CHECKING:  # fields of each, in the order of its own arguments
+        teachers: int
+        classifier: Classifier
+
+    sharded = True  # a linear classifier's records come together from all shards
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The classifiers that vote."""
+        need = LinearEnsemble if self.classifier == "linear" else CnnEnsemble
+        return (need(self.teachers),)
+
+    def require_sharded(self) -> None:
+        """Raise InvalidInput for networks: no process has the images of all shards."""
+        if self.classifier != "linear":
+            rule = "0 for PATE's networks (mechanism.classifier: cnn)"
+            raise InvalidInput("scale.shards", rule, self.kind)
+
+    def _check(self, **scales: float) -> None:
+        if not 1 <= self.teachers <= MAX_TEACHERS:
+            raise InvalidInput("mechanism.teachers", f"from 1 to {MAX_TEACHERS}", self.teachers)
+        if self.classifier not in get_args(Classifier):
+            rule = f"one of {', '.join(get_args(Classifier))}"
+            raise InvalidInput("mechanism.classifier", rule, self.classifier)
+        for name, scale in scales.items():
+            if not (math.isfinite(scale) and scale > 0):
+                raise InvalidInput(f"mechanism.{name}", "positive and finite", scale)
+
+
+@dataclass(frozen=True)
+class Lnmax(Pate):
     """LNMAX (Papernot et al. 2017, section 2.1): argmax of the votes with Laplace noise on every count.
 
     Guarantee, for one query: releasing all noisy counts is (2 / scale)-DP by their L1 sensitivity 2, and the argmax
@@ -54,15 +88,13 @@ class Lnmax(OneWinner):
     classifier: Classifier = "linear"
 
     def __post_init__(self) -> None:
-        _check(self, scale=self.scale)
+        self._check(scale=self.scale)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``answered`` labels are, for the accountant; every query asked is answered."""
         return (Release(AGGREGATE, "laplace", {"scale": self.scale, "sensitivity": 2.0}, asked),)
 
-    def draw(
-        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """The noisy winner of each query of ``voters``: int64 [n_queries]; ``keys``: charged identities."""
         votes = voters.teacher_votes(self.teachers, self.classifier)  # int64 [n_queries, n_classes]
         return (votes + entropy.discrete_laplace(self.scale, keys, stage, votes.shape[1])).argmax(
@@ -71,7 +103,7 @@ class Lnmax(OneWinner):
 
 
 @dataclass(frozen=True)
-class Gnmax(OneWinner):
+class Gnmax(Pate):
     """GNMAX (Papernot et al. 2018, Definition 6): argmax of the votes with Gaussian noise on every count.
 
     Guarantee, for one query: ``curves.argmax_rdp`` without sampling.
@@ -90,15 +122,13 @@ class Gnmax(OneWinner):
     classifier: Classifier = "linear"
 
     def __post_init__(self) -> None:
-        _check(self, sigma_vote=self.sigma_vote)
+        self._check(sigma_vote=self.sigma_vote)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` labels are, for the accountant; every query asked is answered."""
         return (argmax_release(self.sigma_vote, asked),)
 
-    def draw(
-        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """The noisy winner of each query of ``voters``: int64 [n_queries]; ``keys``: charged identities."""
         return noisy_winner(
             voters.teacher_votes(self.teachers, self.classifier),
@@ -110,7 +140,7 @@ class Gnmax(OneWinner):
 
 
 @dataclass(frozen=True)
-class ConfidentGnmax(OneWinner):
+class ConfidentGnmax(Pate):
     """Confident-GNMAX (Papernot et al. 2018, Algorithm 1): a noisy screening of the plurality, then GNMAX.
 
     Guarantee, for one query: the screening bit costs ``curves.screening_rdp``, the label ``curves.argmax_rdp``, both without
@@ -136,7 +166,7 @@ class ConfidentGnmax(OneWinner):
     stages = (SCREEN, AGGREGATE)
 
     def __post_init__(self) -> None:
-        _check(self, sigma_screen=self.sigma_screen, sigma_vote=self.sigma_vote)
+        self._check(sigma_screen=self.sigma_screen, sigma_vote=self.sigma_vote)
         if not 0 <= self.threshold <= self.teachers:
             raise InvalidInput("mechanism.threshold", "between 0 and teachers", self.threshold)
 
@@ -150,9 +180,7 @@ class ConfidentGnmax(OneWinner):
         screen = Release(SCREEN, "screening", {**screening, "sampling_probability": 1.0}, asked)
         return screen, argmax_release(self.sigma_vote, answered)
 
-    def draw(
-        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """One noisy release per query of ``voters``: int64 [n_queries], the screening bit or the winning class."""
         votes = voters.teacher_votes(self.teachers, self.classifier)
         if stage == SCREEN:
@@ -165,17 +193,3 @@ class ConfidentGnmax(OneWinner):
         if SCREEN not in results:
             return SCREEN
         return AGGREGATE if results[SCREEN] == 1 and AGGREGATE not in results else None
-
-
-def _check(mechanism: Lnmax | Gnmax | ConfidentGnmax, **scales: float) -> None:
-    if not 1 <= mechanism.teachers <= MOST_TEACHERS:
-        raise InvalidInput("mechanism.teachers", f"from 1 to {MOST_TEACHERS}", mechanism.teachers)
-    if mechanism.classifier not in get_args(Classifier):
-        raise InvalidInput(
-            "mechanism.classifier",
-            f"one of {', '.join(get_args(Classifier))}",
-            mechanism.classifier,
-        )
-    for name, scale in scales.items():
-        if not (math.isfinite(scale) and scale > 0):
-            raise InvalidInput(f"mechanism.{name}", "positive and finite", scale)

@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.fixed_parameters import Given
+from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
-if (
-    TYPE_CHECKING
-):  # configuration loads this file; the search behind an electorate would load torch with it
-    from labelwall.teacher.mechanisms.voters import Electorate
+if TYPE_CHECKING:  # loading the search would load torch
+    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
 
 SCREEN, AGGREGATE = "screen", "aggregate"
 
 
 @dataclass(frozen=True)
-class PrivateKnn(Given):
+class PrivateKnn(Mechanism):
     """Votes of the k nearest of a fresh Poisson sample, screened by their plurality.
 
     Guarantee, for one query under add/remove of one record: the screening bit max_j n_j + Z > threshold costs
@@ -49,6 +48,7 @@ class PrivateKnn(Given):
     sampling_probability: float = 0.15
 
     stages = (SCREEN, AGGREGATE)
+    sharded = True
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -64,6 +64,25 @@ class PrivateKnn(Given):
                 "mechanism.sampling_probability", "in (0, 1]", self.sampling_probability
             )
 
+    @property
+    def sample(self) -> tuple[int, float]:
+        """(k, sampling_probability)."""
+        return self.k, self.sampling_probability
+
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        from labelwall.teacher.mechanisms import vote_audit
+
+        return ((vote_audit.probe(self), ()),)
+
+    def audit(
+        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
+    ) -> EmpiricalFinding:
+        """See ``Mechanism.audit``."""
+        from labelwall.teacher.mechanisms import vote_audit
+
+        return vote_audit.audit_mechanism(self, delta=delta, trials=trials, confidence=confidence)
+
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` screenings and ``answered`` aggregations are, for the accountant."""
         gamma = self.sampling_probability
@@ -78,9 +97,7 @@ class PrivateKnn(Given):
             AGGREGATE, "argmax", argmax, answered
         )
 
-    def draw(
-        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """One noisy release per query of ``voters``: int64 [n_queries], the screening bit or the winning class.
 
         ``keys``: the queries' identities, charged for this stage already.

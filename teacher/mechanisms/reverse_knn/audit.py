@@ -26,7 +26,7 @@ from labelwall.teacher.mechanisms.vote_audit import (
     expected_bound,
 )
 from labelwall.teacher.mechanisms.vote_laws import Pair
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 
@@ -77,7 +77,7 @@ def run_cells(mechanism: ReverseKnn, added: bool, n: int, entropy: Entropy) -> n
     call, codes = secrets.token_hex(8), []
     for start in range(0, n, _TOGETHER):
         keys = [f"{call}-{row}" for row in range(start, min(start + _TOGETHER, n))]
-        voters = Electorate(
+        voters = Voters(
             index, labels, CLASSES, np.broadcast_to(centers, (len(keys), *centers.shape))
         )
         drawn = mechanism.draw(HISTOGRAM, voters, keys, entropy).reshape(

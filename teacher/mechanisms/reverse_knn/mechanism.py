@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.fixed_parameters import Given
+from labelwall.teacher.mechanisms.base import AskCells, Mechanism
 from labelwall.wall.cells import MAX_CELLS
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
-if (
-    TYPE_CHECKING
-):  # configuration loads this file; the search behind an electorate would load torch with it
-    from labelwall.teacher.mechanisms.voters import Electorate
+if TYPE_CHECKING:  # loading the search would load torch
+    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
 
 HISTOGRAM = "histogram"
@@ -26,7 +25,7 @@ MOST_NEIGHBOURS = 64
 
 
 @dataclass(frozen=True)
-class ReverseKnn(Given):
+class ReverseKnn(Mechanism):
     """Votes of all private records in public cells, released once a round with noise on every entry.
 
     Guarantee, for one histogram under add/remove of one record: a record adds 1 to the count of its label in ``neighbours``
@@ -54,7 +53,7 @@ class ReverseKnn(Given):
     reach: int = 1
 
     stages = (HISTOGRAM,)
-    once_a_round = True
+    sharded = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.cells <= MAX_CELLS:
@@ -74,6 +73,25 @@ class ReverseKnn(Given):
                 "mechanism.reach", f"from 1 to {MOST_NEIGHBOURS} and at most cells", self.reach
             )
 
+    @property
+    def asks(self) -> AskCells:
+        """The cells of a round."""
+        return AskCells(self.cells, self.reach, self.margin)
+
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        from labelwall.teacher.mechanisms.reverse_knn import audit
+
+        return ((audit.probe_cells(self), ()),)
+
+    def audit(
+        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
+    ) -> EmpiricalFinding:
+        """See ``Mechanism.audit``."""
+        from labelwall.teacher.mechanisms.reverse_knn import audit
+
+        return audit.audit_cells(self, delta=delta, trials=trials, confidence=confidence)
+
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` noisy histograms are, for the accountant; each of them is answered."""
         noisy = {
@@ -83,19 +101,13 @@ class ReverseKnn(Given):
         }
         return (Release(HISTOGRAM, "gaussian", noisy, asked),)
 
-    def draw(
-        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """Noisy histograms of ``voters``' cells: int64 [n_queries, cells * n_classes], a row for each set of cells.
 
         ``keys``: the sets' identities, charged for this stage already.
         """
         votes = voters.cell_votes(self.neighbours)  # int64 [n_queries, cells * n_classes]
         return votes + entropy.discrete_gaussian(self.sigma, keys, stage, votes.shape[1])
-
-    def next_stage(self, results: Mapping[str, Value]) -> str | None:
-        """The release a set of cells still needs; None when it is settled."""
-        return None if HISTOGRAM in results else HISTOGRAM
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """A set of cells has counts and no label; the rows in the cells have (wall.cells.inherit)."""

@@ -34,7 +34,7 @@ from labelwall.teacher.mechanisms.vote_audit import (
     expected_bound,
 )
 from labelwall.teacher.mechanisms.vote_laws import Pair, candidates, laws, votes
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.labels.values import STEPS
@@ -103,7 +103,7 @@ def run_values(
     )
     for start in range(0, n, _TOGETHER):
         keys = [f"{call}-{row}" for row in range(start, min(start + _TOGETHER, n))]
-        voters = Electorate(index, labels, 1, np.zeros((len(keys), 1), dtype=np.int8))
+        voters = Voters(index, labels, 1, np.zeros((len(keys), 1), dtype=np.int8))
         drawn = mechanism.draw(stage, voters, keys, entropy)
         codes.append(
             _code(mechanism, drawn, pair)

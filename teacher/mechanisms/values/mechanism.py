@@ -21,16 +21,15 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.fixed_parameters import Given
+from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.private_knn.mechanism import SCREEN
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
-if (
-    TYPE_CHECKING
-):  # configuration loads this file; the search behind an electorate would load torch with it
-    from labelwall.teacher.mechanisms.voters import Electorate
+if TYPE_CHECKING:  # loading the search would load torch
+    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
 
 MEAN, MEDIAN = "mean", "median"
@@ -39,8 +38,11 @@ MOST_NEIGHBOURS, MOST_CELLS = 100_000, 1024
 
 
 @dataclass(frozen=True)
-class Regression(Given):
+class Regression(Mechanism):
     """What both share: neighbours, the cells that their values are counted in, and the screening of their spread."""
+
+    label_space = "value"
+    sharded = True
 
     k: int = 100
     sampling_probability: float = 0.1
@@ -88,12 +90,24 @@ class Regression(Given):
         }
         return Release(SCREEN, "screening", priced, asked), self._answer(answered)
 
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        from labelwall.teacher.mechanisms.values import audit
+
+        return ((audit.probe_values(self), ()),)
+
+    def audit(
+        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
+    ) -> EmpiricalFinding:
+        """See ``Mechanism.audit``."""
+        from labelwall.teacher.mechanisms.values import audit
+
+        return audit.audit_values(self, delta=delta, trials=trials, confidence=confidence)
+
     def _answer(self, cap: int) -> Release:
         raise NotImplementedError
 
-    def draw(
-        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
-    ) -> np.ndarray:
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """One noisy release per query of ``voters``: int64 [n_queries], the screening bit, a noisy sum or a label.
 
         ``keys``: the queries' identities, charged for this stage already.
@@ -107,11 +121,11 @@ class Regression(Given):
             > self.threshold
         ).astype(np.int64)
 
-    def _draw_answer(self, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def _draw_answer(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         raise NotImplementedError
 
     def _counts(
-        self, stage: str, voters: Electorate, keys: Sequence[str], entropy: Entropy
+        self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
     ) -> np.ndarray:
         """Neighbours in each cell of the range, on a fresh sample: int64 [n_queries, cells]."""
         counted = replace(
@@ -176,7 +190,7 @@ class PrivateKnnMean(Regression):
             MEAN, "gaussian", {**noisy, "sampling_probability": self.sampling_probability}, cap
         )
 
-    def _draw_answer(self, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def _draw_answer(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """Noisy sums in half steps from the middle; a power of two times a float is exact, so the scale is the one accounted."""
         counted = (2 * voters.labels - STEPS)[:, np.newaxis]  # [n_records, 1]
         sums = replace(voters, num_classes=1).votes(
@@ -227,7 +241,7 @@ class PrivateKnnMedian(Regression):
         priced = {"epsilon": self.epsilon, "sampling_probability": self.sampling_probability}
         return Release(MEDIAN, "bounded_range", priced, cap)
 
-    def _draw_answer(self, voters: Electorate, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+    def _draw_answer(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """Labels in the middle of the drawn cells: int64 [n_queries]."""
         counts = self._counts(MEDIAN, voters, keys, entropy)
         up_to = counts.cumsum(axis=1)

@@ -34,7 +34,7 @@ from labelwall.experiment.plan.simulated_votes import (
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.curves.rdp import ORDERS, argmax_rdp
 from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, SCREEN, PrivateKnn
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import BudgetRefused, InvalidInput
@@ -119,7 +119,7 @@ def test_forecast_is_close_to_the_real_mechanism_on_records_it_never_saw(mechani
     (records, labels), (queries, truth) = embedded(1, PRIVATE), embedded(2, 1000)
     index = ExactIndex(records, np.arange(PRIVATE), product="float32", threads=1)
     voters, keys = (
-        Electorate(index, labels, CLASSES, queries),
+        Voters(index, labels, CLASSES, queries),
         [str(q) for q in range(len(queries))],
     )
     bits = mechanism.draw(SCREEN, voters, keys, UnsafeTape(5))

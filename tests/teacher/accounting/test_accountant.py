@@ -308,7 +308,4 @@ def test_the_accountant_loads_nothing_else_of_the_teacher():
     ours = {name for name in loaded if name.startswith("labelwall.")}
     assert {name.split(".")[1] for name in ours} == {"teacher", "wall"}
     assert {n.split(".")[2] for n in ours if n.startswith("labelwall.teacher.")} == {"accounting"}
-    assert (
-        not {"torch", "opendp", "sqlalchemy"}
-        & loaded
-    )
+    assert not {"torch", "opendp", "sqlalchemy"} & loaded

@@ -30,7 +30,7 @@ from labelwall.teacher.mechanisms.attributes.mechanism import (
 from labelwall.teacher.mechanisms.pate.linear_ensemble import trained
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
@@ -261,7 +261,7 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x.astype(np.float32), pack(bits)
 
 
-def electorate(entropy: Entropy) -> Electorate:
+def electorate(entropy: Entropy) -> Voters:
     rng = np.random.default_rng(3)
     features, codes = (
         rng.integers(-9, 10, (N, 3)).astype(np.int8),
@@ -271,7 +271,7 @@ def electorate(entropy: Entropy) -> Electorate:
     made = trained(
         features, unpack(codes, ATTRIBUTES), ids, num_classes=ATTRIBUTES, teachers=3, key=bytes(32)
     )
-    return Electorate(ExactIndex(features, ids), codes, ATTRIBUTES, queries, ensembles={3: made})
+    return Voters(ExactIndex(features, ids), codes, ATTRIBUTES, queries, ensembles={3: made})
 
 
 def test_the_nearest_neighbours_clipped_votes_are_added_up() -> None:
@@ -320,7 +320,7 @@ def test_an_empty_data_set_is_answered_with_noise() -> None:
         key=bytes(32),
     )
     queries = np.ones((300, 3), dtype=np.int8)
-    voters = Electorate(ExactIndex(*nobody), nobody[1], ATTRIBUTES, queries, ensembles={3: made})
+    voters = Voters(ExactIndex(*nobody), nobody[1], ATTRIBUTES, queries, ensembles={3: made})
     for mechanism in (KNN, GNMAX):
         drawn = mechanism.draw(COUNTS, voters, [str(i) for i in range(300)], SystemEntropy())
         assert drawn.shape == (300, ATTRIBUTES)

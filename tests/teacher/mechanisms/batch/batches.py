@@ -11,7 +11,7 @@ import numpy as np
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch.base import BatchMechanism
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
@@ -44,10 +44,10 @@ class Silent:
         return losses.argmin(axis=1)
 
 
-def voters(records: np.ndarray, labels: np.ndarray, queries: np.ndarray) -> Electorate:
+def voters(records: np.ndarray, labels: np.ndarray, queries: np.ndarray) -> Voters:
     """Integer rows [n, d] and [q, d]; ids descend, so that the index keeps them in another order."""
     index = ExactIndex(records.astype(np.int8), np.arange(len(records))[::-1].copy())
-    return Electorate(index, labels, CLASSES, queries.astype(np.int8))
+    return Voters(index, labels, CLASSES, queries.astype(np.int8))
 
 
 def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -259,7 +259,7 @@ def test_a_release_can_not_be_prepaid_and_by_the_batch() -> None:
 
 def test_the_budget_is_split_over_the_planned_batches_and_never_exceeded() -> None:
     for epsilon, asked in ((1.0, 3), (0.1, 7), (2.0, 49), (1.0, 1)):
-        planned = RadiusNeighbours().planned(epsilon, 1e-5, asked)
+        planned = RadiusNeighbours().calibrate(epsilon, 1e-5, asked)
         whole = Plan(epsilon, 1e-5, (Slot(planned.fields(), planned.releases(asked, asked)),))
         assert certified_epsilon(whole) <= epsilon
         assert certificates(whole)["pure_added"].epsilon == pytest.approx(epsilon, rel=1e-12)

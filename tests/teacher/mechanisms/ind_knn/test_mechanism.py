@@ -373,7 +373,7 @@ def test_the_budget_buys_what_the_reference_says() -> None:
     assert largest_rho(1.0, 1e-5) == pytest.approx(0.0305527, abs=1e-7)
     for epsilon, delta in ((0.5, 1e-5), (1.0, 1e-5), (2.0, 1e-6), (8.0, 1e-7)):
         rho = largest_rho(epsilon, delta)
-        mechanism = IndKnn().planned(epsilon, delta, 1000)
+        mechanism = IndKnn().calibrate(epsilon, delta, 1000)
         assert mechanism.rho == rho
         assert certified_epsilon(plan(mechanism, delta)) <= epsilon
         assert (

@@ -9,7 +9,7 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.curves.rdp import ORDERS, argmax_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput
@@ -27,9 +27,7 @@ def test_the_nearest_of_all_records_vote_and_the_noisy_plurality_wins(k: int) ->
         rng.permutation(40),
         [f"q{i}" for i in range(9)],
     )
-    drawn = mechanism.draw(
-        "aggregate", Electorate(ExactIndex(x, ids), labels, CLASSES, q), keys, tape
-    )
+    drawn = mechanism.draw("aggregate", Voters(ExactIndex(x, ids), labels, CLASSES, q), keys, tape)
     for j, query in enumerate(q.astype(int)):
         nearest = sorted(
             range(40), key=lambda i: (((x[i].astype(int) - query) ** 2).sum(), ids[i])
@@ -55,7 +53,7 @@ def test_every_query_pays_for_an_unsampled_winner() -> None:
     assert mechanism.next_stage({}) == "aggregate"
     assert mechanism.next_stage({"aggregate": 2}) is None
     assert mechanism.outcome({"aggregate": 2}) == (Outcome.ANSWERED, 2)
-    assert mechanism.planned(1.0, 1e-5, 10) == mechanism
+    assert mechanism.calibrate(1.0, 1e-5, 10) == mechanism
 
 
 @pytest.mark.parametrize(

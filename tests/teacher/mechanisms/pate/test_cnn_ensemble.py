@@ -17,7 +17,7 @@ from labelwall.teacher.mechanisms.pate import cnn_ensemble
 from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble, forget_classifiers
 from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, shard_key, shards
 from labelwall.teacher.mechanisms.pate.mechanism import AGGREGATE, Gnmax
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
@@ -302,7 +302,7 @@ def test_queries_keep_their_images_when_a_part_is_selected(tmp_path: Path) -> No
         ExactIndex(np.zeros((1, 1), dtype=np.int8), np.zeros(1, dtype=np.int64)),
     )
     blank = np.zeros((30, 1), dtype=np.int8)
-    voters = Electorate(
+    voters = Voters(
         index, records.labels[:1], CLASSES, blank, networks={5: networks}, inputs=queries
     )
     mechanism, rows = Gnmax(teachers=5, sigma_vote=0.01, classifier="cnn"), [7, 3, 29]

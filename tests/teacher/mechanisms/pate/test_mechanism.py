@@ -23,7 +23,7 @@ from labelwall.teacher.mechanisms.pate.mechanism import (
     Lnmax,
 )
 from labelwall.teacher.mechanisms.registry import from_slot
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
@@ -224,7 +224,7 @@ def test_an_empty_data_set_is_answered_with_noise() -> None:
     )
     ensemble = trained(*nobody, num_classes=CLASSES, teachers=5, key=bytes(32))
     queries = np.ones((400, D), dtype=np.int8)
-    voters = Electorate(
+    voters = Voters(
         ExactIndex(nobody[0], nobody[2]), nobody[1], CLASSES, queries, ensembles={5: ensemble}
     )
     winners = Gnmax(teachers=5, sigma_vote=20.0).draw(

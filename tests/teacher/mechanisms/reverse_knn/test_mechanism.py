@@ -18,7 +18,7 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import HISTOGRAM, ReverseKnn
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
@@ -95,9 +95,7 @@ def votes(
     features: np.ndarray, labels: np.ndarray, cells: np.ndarray, neighbours: int
 ) -> np.ndarray:
     n = len(labels)
-    voters = Electorate(
-        ExactIndex(features, np.arange(n)[::-1].copy()), labels, CLASSES, cells[None]
-    )
+    voters = Voters(ExactIndex(features, np.arange(n)[::-1].copy()), labels, CLASSES, cells[None])
     return voters.cell_votes(neighbours)[0]
 
 

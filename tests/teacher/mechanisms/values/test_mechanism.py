@@ -33,7 +33,7 @@ from labelwall.teacher.mechanisms.values.mechanism import (
     Regression,
     windows,
 )
-from labelwall.teacher.mechanisms.voters import Electorate
+from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
@@ -77,18 +77,18 @@ class Silent:
         return losses.argmin(axis=1)
 
 
-def electorate(labels: np.ndarray, queries: int = len(KEYS)) -> Electorate:
+def electorate(labels: np.ndarray, queries: int = len(KEYS)) -> Voters:
     rng = np.random.default_rng(3)
     features, ids = (
         rng.integers(-9, 10, (len(labels), 3)).astype(np.int8),
         rng.permutation(len(labels)),
     )
-    return Electorate(
+    return Voters(
         ExactIndex(features, ids), labels, 1, rng.integers(-9, 10, (queries, 3)).astype(np.int8)
     )
 
 
-def nearest(voters: Electorate, query: np.ndarray, k: int) -> list[int]:
+def nearest(voters: Voters, query: np.ndarray, k: int) -> list[int]:
     """Labels of the k nearest, by (distance, id)."""
     index = voters.index
 
@@ -112,7 +112,7 @@ def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_
         found = []
         for rows in ([0, 1, 2, 3], [1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]):
             index = ExactIndex(features[rows], np.array(rows, dtype=np.int64))
-            voters = Electorate(index, np.array(labels)[rows], 1, queries)
+            voters = Voters(index, np.array(labels)[rows], 1, queries)
             silent = Silent()
             mean, median = (replace(m, k=k, cells=3, window=1, threshold=None) for m in BOTH)
             total = mean.draw(MEAN, voters, ["0"], silent)[0]  # type: ignore[arg-type]
