@@ -23,7 +23,7 @@ from labelwall.teacher.mechanisms.ind_knn.reused_answers import Released
 from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble, forget_classifiers
 from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, trained
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.registry import answers_with, from_slot
+from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import HISTOGRAM, ReverseKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
@@ -98,7 +98,7 @@ class Teacher:
         self._batch_size, self._workers, self.device = batch_size, workers, device
         assert ledger.state.plan is not None
         self._mechanisms = [from_slot(slot) for slot in ledger.state.plan.slots]
-        kinds = {answers_with(mechanism) for mechanism in self._mechanisms}
+        kinds = {mechanism.label_space for mechanism in self._mechanisms}
         if len(kinds) > 1:
             raise InvalidInput(
                 "plan", "of mechanisms that answer alike", " and ".join(sorted(kinds))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from argparse import ArgumentError
+from argparse import SUPPRESS, ArgumentError
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -26,6 +26,9 @@ UNKNOWN = (
 NO_MECHANISM = (
     r"Does not validate against any of the Union subtypes .*Given value: (?P<value>\{.*\})$"
 )
+
+
+FORMAT = 1  # of configuration files; a file that names none has format 1
 
 
 class BadSetting(LabelwallError):
@@ -51,6 +54,7 @@ def config_parser(
     parser.add_argument(
         "--config", action="config", help="YAML file with the experiment; later options override it"
     )
+    parser.add_argument("--format", type=int, default=FORMAT, help=SUPPRESS)
     parser.add_class_arguments(Config, skip={"mechanism"})
     parser.add_class_arguments(mechanism_class(_kind(args)), "mechanism")
     return parser
@@ -67,6 +71,10 @@ def parse(
         made = parser.instantiate(parser.parse_args(_of_one_kind(args)))
     except ArgumentError as error:
         raise BadSetting(_one_line(str(error), parser)) from error
+    if (found := made.pop("format")) != FORMAT:
+        raise BadSetting(
+            f"`format` must be {FORMAT}. Found {found}. Another labelwall wrote the file."
+        )
     return Config(**{entry.name: made.pop(entry.name) for entry in fields(Config)}), made
 
 

@@ -13,19 +13,15 @@ import numpy as np
 import yaml
 
 from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.settings import FORMAT, load_config
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.state import LedgerState
 from labelwall.wall.errors import LabelwallError, LedgerMismatch
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_of
 
-NOT_IDENTITY = (
-    "threads",
-    "workers",
-    "batch_size",
-    "device",
-    "teacher",
-)  # may change between a run and its resumption
+# What may change between a run and its resumption.
+NOT_IDENTITY = ("format", "threads", "workers", "batch_size", "device", "teacher")
 
 
 class RunFolder:
@@ -39,20 +35,25 @@ class RunFolder:
         self.report = path / "report.html"
 
     def prepare(self, config: Config) -> None:
-        """Create the folder and record the resolved configuration. Raises LabelwallError where another one was recorded."""
-        resolved, recorded = self.path / "config.yaml", json.loads(json.dumps(asdict(config)))
+        """Create the folder and record the resolved configuration.
+
+        A folder that an earlier version wrote has fewer settings: the others are at their
+        defaults, which are what that version did. Raises LabelwallError where another
+        configuration was recorded.
+        """
+        resolved = self.path / "config.yaml"
+        recorded = {"format": FORMAT, **json.loads(json.dumps(asdict(config)))}
         self.path.mkdir(parents=True, exist_ok=True)
-        if resolved.exists():
-            before = yaml.safe_load(resolved.read_text())
-            differing = [
-                k for k in recorded if k not in NOT_IDENTITY and before.get(k) != recorded[k]
-            ]
-            if differing:
-                raise LabelwallError(
-                    f"{self.path} holds a run with other settings ({', '.join(differing)}). Choose another --run_dir."
-                )
-        else:
+        if not resolved.exists():
             self.write_text(resolved, yaml.safe_dump(recorded, sort_keys=False))
+            return
+        before = json.loads(json.dumps(asdict(load_config(resolved))))
+        differing = [k for k in recorded if k not in NOT_IDENTITY and before[k] != recorded[k]]
+        if differing:
+            raise LabelwallError(
+                f"{self.path} holds a run with other settings ({', '.join(differing)}). "
+                "Choose another --run_dir."
+            )
 
     def round(self, number: int) -> Path:
         """The folder of round ``number``, counted from 1."""

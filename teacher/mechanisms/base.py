@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -61,6 +61,14 @@ class CnnEnsemble:
 
 
 Need = LinearEnsemble | CnnEnsemble  # beside the index over the records, which all have
+
+
+ADDED = "added"
+
+
+def added(default: float | int | str | bool | None) -> Any:
+    """A mechanism's field that earlier ledgers do not have; ``default`` is what they meant."""
+    return field(default=default, metadata={ADDED: True})
 
 
 @dataclass(frozen=True)
@@ -122,8 +130,16 @@ class Mechanism(ABC):
         return
 
     def fields(self) -> dict[str, object]:
-        """The publishable fields, as a ledger records them."""
-        return asdict(self)
+        """The publishable fields, as a ledger records them.
+
+        A field that was ``added`` is left out at its default: a ledger that was begun before
+        stays the same, to the byte, and so do its queries' identities.
+        """
+        found = asdict(self)
+        implied = {
+            f.name for f in fields(self) if ADDED in f.metadata and found[f.name] == f.default
+        }
+        return {name: value for name, value in found.items() if name not in implied}
 
     def calibrate(self, epsilon: float, delta: float, asked: int) -> Self:
         """With the field ``solved`` filled in, for a plan that this mechanism has to itself."""

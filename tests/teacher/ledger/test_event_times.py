@@ -103,9 +103,9 @@ def test_a_change_that_fails_leaves_no_time(
 
     def failing(connection: object) -> None:
         moments.note(connection, REMOVED, 2)  # type: ignore[arg-type]
-        raise ValueError
+        raise ValueError("stopped")
 
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="stopped"):
         ledger.in_custody(failing)
     assert ledger.in_custody(lambda connection: moments.listed(connection, REMOVED)) == []
     made.custodian.close()

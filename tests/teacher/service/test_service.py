@@ -180,7 +180,10 @@ def test_past_the_plans_cap_queries_are_refused_one_by_one(tmp_path: Path) -> No
 def test_records_come_and_go(tmp_path: Path, place: Place) -> None:
     made = tiny.make(tmp_path, place=place)
     new, labels, ids = rows(4, 50), np.array([0, 1, 2, 0]), np.array([500, 501, 502, -3])
-    held = lambda: made.service.teacher._opened().ids.tolist()
+
+    def held() -> list[int]:
+        return made.service.teacher._opened().ids.tolist()
+
     with served(made) as url, client(url, made.tokens["carol"], spec=None) as carol:
         carol.add(new, labels, ids)
         carol.add(new, labels, ids)  # a repeated request changes nothing
