@@ -1,0 +1,81 @@
+"""Pages that the code and the top level's files give: settings, commands, Python, and copies."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import docstring_parser
+import mkdocs_gen_files
+
+from labelwall import pipeline
+from labelwall.docs.hooks import PAGES
+from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
+from labelwall.student.config import StudentConfig
+from labelwall.teacher.mechanisms.registry import MECHANISMS
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.wall.datasets.sources import DataConfig
+
+TOP = Path(__file__).parents[1]
+SECTIONS = {
+    "": Config,
+    "data": DataConfig,
+    "budget": BudgetConfig,
+    "caps": CapsConfig,
+    "rounds[]": RoundConfig,
+    "student": StudentConfig,
+    "scale": ScaleConfig,
+    "service": ServiceConfig,
+}
+PYTHON = (
+    "teacher.teacher.Teacher",
+    "teacher.ledger.ledger.Ledger",
+    "teacher.ledger.auditor",
+    "teacher.accounting.accountant",
+    "teacher.mechanisms.base",
+    "wall.messages",
+    "wall.client",
+    "student.train",
+    "student.losses",
+)
+
+
+def table(prefix: str, kind: type) -> Iterator[str]:
+    """The settings of one dataclass, as its docstring explains them."""
+    parsed = docstring_parser.parse(kind.__doc__ or "")
+    known = {entry.arg_name: entry.description or "" for entry in parsed.params}
+    yield "\n| setting | default | meaning |\n|---|---|---|\n"
+    for entry in dataclasses.fields(kind):
+        name = f"{prefix}.{entry.name}".strip(".")
+        absent = entry.default is dataclasses.MISSING
+        default = "" if absent else f"`{entry.default}`".replace("|", "\\|")
+        meaning = " ".join(known.get(entry.name, "").split()).replace("|", "\\|")
+        yield f"| `{name}` | {default} | {meaning} |\n"
+
+
+with mkdocs_gen_files.open("reference/settings.md", "w") as page:
+    page.write("# Settings\n\nEach is a key of the YAML file and a dotted option of the command.\n")
+    for name, section in SECTIONS.items():
+        page.write(f"\n## {name or 'Run'}\n")
+        page.writelines(table(name, section))
+    for kind, mechanism in MECHANISMS.items():
+        page.write(f"\n## mechanism.kind: {kind}\n\n")
+        page.write((mechanism.__doc__ or "").partition("\n")[0] + "\n")
+        page.writelines(table("mechanism", mechanism))
+
+with mkdocs_gen_files.open("reference/commands.md", "w") as page:
+    page.write("# Commands\n\n`labelwall COMMAND --help` explains the options.\n")
+    page.write("\n| command | does |\n|---|---|\n")
+    for line in (pipeline.__doc__ or "").split("\n\n")[1].strip().splitlines():
+        name, _, does = line.partition(" ")
+        page.write(f"| `labelwall {name}` | {does.strip()} |\n")
+
+with mkdocs_gen_files.open("reference/python.md", "w") as page:
+    page.write("# Python\n")
+    page.writelines(f"\n::: labelwall.{name}\n" for name in PYTHON)
+
+for name, target in PAGES.items():
+    with mkdocs_gen_files.open(target, "w") as page:
+        page.write((TOP / name).read_text())
