@@ -248,7 +248,7 @@ def _compare(args: Sequence[str]) -> int:
 def _audit(args: Sequence[str]) -> int:
     if "--empirical" in args:
         return _audit_empirical(args)
-    from labelwall.teacher.ledger.auditor import audit
+    from labelwall.teacher.ledger.auditor.auditor import audit
 
     parser = argparse.ArgumentParser(
         "labelwall audit",

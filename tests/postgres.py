@@ -23,7 +23,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger.auditor import Finding, audit
+from labelwall.teacher.ledger.auditor.auditor import Finding, audit
 from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl

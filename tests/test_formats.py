@@ -18,7 +18,7 @@ import yaml
 
 from labelwall import pipeline
 from labelwall.experiment.config.settings import FORMAT
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.mechanisms.base import added
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.shards.config import ScaleConfig

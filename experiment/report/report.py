@@ -24,7 +24,7 @@ from labelwall.experiment.report.examples import examples
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.ledger.auditor import Finding, audit
+from labelwall.teacher.ledger.auditor.auditor import Finding, audit
 from labelwall.wall.adversary import POOLED
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import LabelwallError, MissingData

@@ -24,7 +24,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from labelwall.teacher.ledger import event_times as moments
-from labelwall.teacher.ledger.auditor import Finding
+from labelwall.teacher.ledger.auditor.auditor import Finding
 from labelwall.teacher.ledger.event_times import Moment
 from labelwall.teacher.records import record_updates as updates
 from labelwall.teacher.service.charts import Chart, minute

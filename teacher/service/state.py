@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger.auditor import Finding, audit
+from labelwall.teacher.ledger.auditor.auditor import Finding, audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.service import models
 from labelwall.teacher.service.auth import Bodies, Guard

@@ -13,7 +13,7 @@ from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.report.report import write_report
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student.train import predict
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.errors import InvalidInput
 from tests.experiment import tiny
 from tests.experiment.checks import ask_twice, check_baselines_are_refused, check_one_error

@@ -12,7 +12,7 @@ from labelwall import pipeline
 from labelwall.experiment.config.config import box_extractor
 from labelwall.experiment.config.settings import load_config
 from labelwall.teacher.accounting.accountant import certificates
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput
 from tests.experiment import tiny

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from tests.experiment import tiny
 from tests.postgres import Server, address
 

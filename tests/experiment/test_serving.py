@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from tests.experiment import tiny
 from tests.experiment.shard_services import (
     asked,

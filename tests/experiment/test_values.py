@@ -14,7 +14,7 @@ from labelwall.experiment.report.report import write_report
 from labelwall.experiment.run.metrics import CELLS, errors, joint_counts
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student.train import predict_values
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.labels.values import STEPS, Scale
 from tests.experiment import tiny
 from tests.experiment.checks import ask_twice, check_baselines_are_refused, check_one_error

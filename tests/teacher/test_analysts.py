@@ -14,7 +14,7 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.analysts import open_analyst
 from labelwall.teacher.custodian import Custodian, open_custodian
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger, entry_hash
 from labelwall.teacher.ledger.url import LedgerUrl

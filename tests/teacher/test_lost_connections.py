@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger

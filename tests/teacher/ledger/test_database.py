@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from labelwall.teacher.ledger import database as database_file
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.teacher.ledger import ledger as ledger_file
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import (
     ENROL,

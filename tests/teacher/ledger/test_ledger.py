@@ -10,7 +10,7 @@ import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.anchor import Anchor
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place, SqliteFile
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn

@@ -13,7 +13,7 @@ import pytest
 
 from labelwall.experiment.config.config import BudgetConfig, Config, RoundConfig
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.noise.entropy import SystemEntropy

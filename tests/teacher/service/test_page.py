@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 from selenium.webdriver.common.by import By
 
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.service.history import History
 from labelwall.wall.messages import Outcome, Queries

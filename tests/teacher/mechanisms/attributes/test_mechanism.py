@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.curves.rdp import ORDERS, release_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.attributes.mechanism import (
     COUNTS,

@@ -12,7 +12,7 @@ import pytest
 
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch.base import BATCH, LABEL_NOISE, squared_radius
 from labelwall.teacher.mechanisms.batch.overlap import MOST_QUERIES, clique_bounds

@@ -20,7 +20,7 @@ from labelwall.teacher.accounting.curves.rdp import (
     release_rdp,
 )
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.private_knn.mechanism import SCREEN, PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger.auditor import audit
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.wall.errors import MissingData
@@ -182,7 +182,7 @@ def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
 
 def test_the_auditor_needs_nothing_of_the_teacher_but_the_curves(path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from labelwall.teacher.ledger.auditor import audit;"
+        "import sys; from pathlib import Path; from labelwall.teacher.ledger.auditor.auditor import audit;"
         f"assert audit(Path({str(path)!r})).consistent;"
         "print(sorted(name for name in sys.modules if name.startswith('labelwall.teacher.')"
         " or name in ('torch', 'opendp', 'sqlalchemy')))"
