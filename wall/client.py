@@ -34,6 +34,8 @@ class RemoteTeacher:
     """A teacher behind a URL.
 
     ``url``: https://HOST[:PORT], or http:// on this machine. ``key``: from `labelwall keys add`; it is sent nowhere else.
+    ``progress`` hears whether a request is queued or running, and how many of its own queries are answered: how far the
+    teacher is with private rows is told to their custodian alone.
     ``patience``: seconds without any reply of use after which a request is given up.
 
     Raises InvalidInput for another kind of URL; methods raise Refused, TeacherFailed or LedgerMismatch.
@@ -61,8 +63,8 @@ class RemoteTeacher:
     def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
         """Later answers use this extractor. ``probe`` stays here: the service tests a network on rows of the custodian's."""
         self._spec = spec
-        path, what = f"extractors/{spec.sha256()}", "embedding private records (percent)"
-        self._job(lambda: self._send("PUT", path, encode_extractor(spec)), what)
+        path = f"extractors/{spec.sha256()}"
+        self._job(lambda: self._send("PUT", path, encode_extractor(spec)), "sending features")
 
     def answer(self, queries: Queries) -> Answers:
         """Noisy labels for public inputs; what was asked before comes from the ledger and costs nothing."""
@@ -113,11 +115,11 @@ class RemoteTeacher:
                 self.use_extractor(self._spec)  # a service that was started again does not remember it
 
     def _job(self, send: Callable[[], httpx.Response], what: str) -> dict[str, Any]:
-        """The result of a request that may take long. A job that the service forgot is asked for again."""
+        """The result of a request that may take long. A job that the service forgot is asked for again. ``what``: for a person."""
         reply = send()
         while reply.status_code == 202:
             state = reply.json()
-            self._progress(what, state["done"], state["total"])
+            self._progress(f"{what} ({state['status']})", state["done"], state["total"])
             try:
                 reply = self._send("GET", f"jobs/{state['job']}")
             except Refused as refusal:

@@ -41,9 +41,13 @@ class Desk:
     """The queue before a teacher.
 
     ``probe``: PUBLIC rows of the custodian's own on which received networks are tested; a caller has no say in them.
-    ``batch_size``: queries of a step, gathered from all callers. ``waiting``, ``room``: jobs, and their bytes, that may queue.
-    ``report``: hears of an unexpected failure (its traceback), for the custodian alone. ``turns``: shared with other desks, which
-    do not work while this one does.
+    ``batch_size``: queries of a step, gathered from all callers. ``waiting``, ``room``: jobs, and their bytes, that may queue;
+    the custodian's requests have as much for themselves. ``report``: hears of an unexpected failure (its traceback), for the
+    custodian alone. ``turns``: shared with other desks, which do not work while this one does. ``watch``: hears what the
+    teacher says while it works, for the custodian alone.
+
+    Whether the custodian changed the records shows in no reply to an analyst: those requests take nobody's room in the queue
+    or among the finished jobs, and do not count where the order of other requests is decided.
     """
 
     def __init__(
@@ -57,8 +61,10 @@ class Desk:
         room: int,
         report: Callable[[], None],
         turns: Turns,
+        watch: Progress = quiet,
     ) -> None:
         self._teacher, self._ledger, self._probe, self._report = teacher, ledger, probe, report
+        self._watch = watch
         self._batch_size, self._waiting, self._room, self._turns = batch_size, waiting, room, turns
         self.calls = Calls(ledger)
         self._queue: deque[Job] = deque()
@@ -66,8 +72,7 @@ class Desk:
         self._changed = threading.Condition()
         self._closing = False
         self._extractor, self._steps = "", 0
-        self._running: Task | None = None
-        self.idle: Progress = quiet  # hears of work that no job asked for
+        self.at_work: tuple[str, int, int] | None = None  # (what, done, total). Private: of the rows
         self._independent: dict[tuple[str, tuple[int, ...]], bool] = {}
         self.figures = self._figures()
         self._thread = threading.Thread(target=self._run, name="writer")
@@ -97,10 +102,11 @@ class Desk:
                 return known  # type: ignore[return-value]
             if self._closing:
                 raise failed("shutting_down")
-            held = sum(waits.size for waits in self._queue)
-            if len(self._queue) >= self._waiting or (self._queue and held + job.size > self._room):
+            beside = [waits for waits in self._queue if waits.of_custodian == job.of_custodian]
+            held = sum(waits.size for waits in beside)
+            if len(beside) >= self._waiting or (beside and held + job.size > self._room):
                 raise failed("busy")
-            self._forget()
+            self._forget(job.of_custodian)
             self._jobs.pop((job.caller, job.id), None)  # so that the newest stands last
             self._jobs[job.caller, job.id] = job
             self._queue.append(job)
@@ -116,15 +122,20 @@ class Desk:
         return job
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """What the teacher says while it works; for a job in one step it is how far the job is."""
-        if self._running is not None:
-            self._running.done, self._running.total = done, total
-        else:
-            self.idle(what, done, total)
+        """What the teacher says while it works. Shares of private rows: the custodian hears of them, and no job does."""
+        self.at_work = (what, done, total) if done < total else None
+        self._watch(what, done, total)
+
+    def _rest(self) -> None:
+        """Nothing is at work any more, whether or not it was finished."""
+        if self.at_work is not None:
+            what, _, total = self.at_work
+            self.progress(what, total, total)
 
     def start_anew(self) -> None:
         """The teacher lost its extractor; the next question lets it take one in again. For the desk whose turn it is."""
         self._extractor = ""
+        self._rest()
 
     def _use(self, extractor: Extractor) -> None:
         """Let the teacher use an extractor. A network is tested by its own weights and, since a caller could choose weights that
@@ -146,8 +157,8 @@ class Desk:
             self._independent[place] = tested.batch_size == self._batch_size
         return self._independent[place]
 
-    def _forget(self) -> None:
-        finished = [key for key, job in self._jobs.items() if job.future.done()]
+    def _forget(self, of_custodian: bool) -> None:
+        finished = [key for key, job in self._jobs.items() if job.future.done() and job.of_custodian == of_custodian]
         for key in finished[: max(0, len(finished) - KEPT + 1)]:
             del self._jobs[key]
 
@@ -169,6 +180,7 @@ class Desk:
             for job in jobs:
                 if not job.future.done():
                     self._finish(job, refusal)
+        self._rest()
         self.figures = self._figures()
 
     def _next(self) -> list[Job]:
@@ -181,7 +193,7 @@ class Desk:
             if self._steps < STEPS_BEFORE_A_SWITCH:  # an extractor is not changed for every other batch
                 ready = (job for job in self._queue if job.extractor is None or job.extractor.sha256 == self._extractor)
                 head = next(ready, head)
-            self._steps += 1
+            self._steps += not head.of_custodian
             if not isinstance(head, Ask):
                 self._queue.remove(head)
                 return [head]
@@ -197,13 +209,9 @@ class Desk:
 
     def _do(self, job: Job) -> None:
         assert isinstance(job, Task)
-        self._running = job
-        try:
-            if job.extractor is not None:
-                self._use(job.extractor)
-            self._finish(job, job.work())
-        finally:
-            self._running = None
+        if job.extractor is not None:
+            self._use(job.extractor)
+        self._finish(job, job.work())
 
     def _answer(self, asks: list[Ask]) -> None:
         """One batch for all of them. A job that is not finished goes to the end of the queue."""

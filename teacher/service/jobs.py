@@ -1,4 +1,8 @@
-"""What waits for the teacher: one job a request. It says how far it is in public units, and ends with a result or a refusal."""
+"""What waits for the teacher: one job a request. It ends with a result or a refusal.
+
+Until then a caller may know of a job whether it waits, whether it is at work, and how many of its own queries are answered.
+Nothing else: how far the teacher is with private rows tells how many there are, and whether one came since the last time.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +32,10 @@ class Extractor:
 class Job:
     """A request in the queue.
 
-    ``id``: a function of who asks for what, so that a repeated request finds the job it repeats. ``done`` of ``total``: queries,
-    or percent of an embedding. ``extractor``: the features that the work needs, None for work that needs none. ``size``: bytes.
+    ``id``: a function of who asks for what, so that a repeated request finds the job it repeats. ``done``
+    of ``total``: the request's own distinct queries; 0 of 1 for other work until it is done.
+    ``extractor``: the features that the work needs, None for work that needs none. ``size``: bytes.
+    ``of_custodian``: a change of the records, which no analyst may notice.
     """
 
     id: str
@@ -38,6 +44,7 @@ class Job:
     total: int
     extractor: Extractor | None = None
     size: int = 0
+    of_custodian: bool = False
     done: int = 0
     started: bool = False
     future: Future[Result] = field(default_factory=Future, repr=False)

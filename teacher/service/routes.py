@@ -187,7 +187,7 @@ async def send_extractor(request: Request, key: Analyst, sha256: Named, wait: Wa
             service.extractors.pop(oldest, None)
         return {"extractor": sha256}
 
-    job = Task(job_id(key.name, "extractor", {}, sha256.encode()), key.name, "extractor", 100, extractor, len(body), work=work)
+    job = Task(job_id(key.name, "extractor", {}, sha256.encode()), key.name, "extractor", 1, extractor, len(body), work=work)
     return await _state_of(service.desk.submit(job, repeatable=False), wait)
 
 
@@ -252,7 +252,7 @@ async def count(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 
 async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
     """Add records. A row that is there already, with the same content, is left alone."""
     service = the(request)
-    body = await service.bodies.read(request, service.config.max_request * MIB)
+    body = await service.record_bodies.read(request, service.config.max_request * MIB)
     found = await run_in_threadpool(decode, body, _media(request), ("inputs", "labels", "ids"), service.config.max_rows)
     records = Records(found["inputs"], found["labels"], found["ids"])
 
@@ -260,7 +260,8 @@ async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Res
         (service.analysts or service.teacher).add(records)
         return {"records": len(records.ids)}
 
-    job = Task(job_id(key.name, "add", {}, body), key.name, "add", 100, None, len(body), work=work)
+    identity = job_id(key.name, "add", {}, body)
+    job = Task(identity, key.name, "add", 1, None, len(body), of_custodian=True, work=work)
     return await _state_of(service.desk.submit(job, repeatable=False), wait)
 
 
@@ -268,7 +269,7 @@ async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Res
 async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
     """Remove records by their ids; their data is deleted. An id that is not there is no error."""
     service = the(request)
-    body = await service.bodies.read(
+    body = await service.record_bodies.read(
         request, service.config.max_request * MIB
     )  # FastAPI would read it before the key, and all of it
     try:
@@ -282,18 +283,19 @@ async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> 
         (service.analysts or service.teacher).remove(ids)
         return {"records": len(ids)}
 
-    job = Task(job_id(key.name, "remove", {}, ids.tobytes()), key.name, "remove", 100, None, ids.nbytes, work=work)
+    identity = job_id(key.name, "remove", {}, ids.tobytes())
+    job = Task(identity, key.name, "remove", 1, None, ids.nbytes, of_custodian=True, work=work)
     return await _state_of(service.desk.submit(job, repeatable=False), wait)
 
 
 @router.get("/jobs/{job}", response_model=models.Job, responses=PENDING)
 async def job_state(request: Request, key: Anyone, job: Named, wait: Wait = 0.0) -> Response:
-    """How far a job of this key is, or its result."""
+    """Whether a job of this key waits or is at work, and how many of its own queries are answered; or its result."""
     return await _state_of((await own(request, key)).desk.find(key.name, job), wait)
 
 
 async def _state_of(job: Job, wait: float) -> Response:
-    """200 with the result, 202 while there is none, or the job's refusal."""
+    """200 with the result, 202 while there is none, or the job's refusal. Nothing of the state depends on private rows."""
     if wait > 0 and not job.future.done():
         await asyncio.wait([asyncio.wrap_future(job.future)], timeout=wait)
     state = {"job": job.id, "kind": job.kind, "status": job.status, "done": job.done, "total": job.total}

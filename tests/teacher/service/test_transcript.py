@@ -1,0 +1,152 @@
+"""What callers are told of records that change no released value: nothing, by any byte of any reply.
+
+A data set and one with a record more, on one tape, give the same answers here; then the whole transcripts must be the same, where
+the record was there from the beginning and goes, and where it comes in the middle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from teacher import cnn_ensemble, hog
+from teacher.mechanisms import registry
+from teacher.mechanisms.batch_knn import BatchKnn
+from teacher.mechanisms.ind_knn import IndKnn
+from teacher.mechanisms.multilabel import GnmaxAttributes, PrivateKnnAttributes
+from teacher.mechanisms.naive_knn import NaiveKnn
+from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
+from teacher.mechanisms.private_knn import PrivateKnn
+from teacher.mechanisms.radius import RadiusNeighbours
+from teacher.mechanisms.registry import AnyMechanism
+from teacher.mechanisms.regression import PrivateKnnMean, PrivateKnnMedian
+from teacher.mechanisms.reverse_knn import ReverseKnn
+from teacher.records import Records
+from teacher.scale import worker
+from teacher.service import desk
+from tests.teacher.service.transcript import BATCH, WORLDS, Case, Conversation, transcript
+from wall.messages import ExtractorSpec
+
+CLASSES, DIMENSIONS, RECORDS = 3, 3, 60
+SHAPE = (8, 9, 1)
+RAW = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
+BOX = ExtractorSpec("box", (DIMENSIONS,), CLASSES, mean=(0.0,) * DIMENSIONS, std=(4.0,) * DIMENSIONS)
+HOG = ExtractorSpec("hog", SHAPE, CLASSES)
+MECHANISMS: dict[str, AnyMechanism] = {
+    "private_knn": PrivateKnn(k=3, threshold=1, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5),
+    "private_knn_attributes": PrivateKnnAttributes(k=3, tau=2, sigma_vote=1.0, sampling_probability=0.5),
+    "private_knn_mean": PrivateKnnMean(k=3, sigma_mean=0.5, sampling_probability=0.5),
+    "private_knn_median": PrivateKnnMedian(k=3, epsilon=2.0, cells=8, window=1, threshold=1, sampling_probability=0.5),
+    "naive_knn": NaiveKnn(k=3, sigma_vote=2.0),
+    "ind_knn": IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6, reuse=True),
+    "lnmax": Lnmax(teachers=7, scale=0.5),
+    "gnmax": Gnmax(teachers=7, sigma_vote=1.0),
+    "confident_gnmax": ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
+    "gnmax_attributes": GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
+    "reverse_knn": ReverseKnn(cells=6, neighbours=2, sigma=2.0),
+    "radius": RadiusNeighbours(radius=0.1, epsilon=5.0),
+    "batch_knn": BatchKnn(k=9, epsilon=40.0, records=RECORDS),
+}
+NETWORKS: dict[str, AnyMechanism] = {
+    "lnmax": Lnmax(teachers=5, scale=0.5, classifier="cnn"),
+    "gnmax": Gnmax(teachers=5, sigma_vote=1.0, classifier="cnn"),
+    "confident_gnmax": ConfidentGnmax(teachers=5, threshold=2, sigma_screen=1.0, sigma_vote=1.0, classifier="cnn"),
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks so small that a record more shows in every share of the rows, and few jobs that are kept."""
+    monkeypatch.setattr(worker, "BLOCK", BATCH)
+    monkeypatch.setattr(hog, "CHUNK", BATCH)
+    monkeypatch.setattr(cnn_ensemble, "STEPS", 2)
+    monkeypatch.setattr(desk, "KEPT", 9)
+
+
+def vectors(name: str, **options: object) -> Case:
+    """Three clouds of vectors and queries within them; one record more in a place that no query is near.
+
+    Where counts of all records or of all of a shard's are released, it is one that an extractor makes no finite features of.
+    """
+    rng = np.random.default_rng(0)
+    attributes = name in ("private_knn_attributes", "gnmax_attributes")
+    labels = rng.integers(0, 1 << CLASSES if attributes else CLASSES, RECORDS)
+    x = 3 * np.eye(DIMENSIONS)[labels % CLASSES] + rng.normal(size=(RECORDS, DIMENSIONS)) / 2
+    queries = 3 * np.eye(DIMENSIONS)[np.arange(10) % CLASSES] + rng.normal(size=(10, DIMENSIONS)) / 2
+    held = Records(x.astype(np.float32), labels.astype(np.int64), rng.permutation(7 * RECORDS)[:RECORDS].astype(np.int64))
+    counted = name in ("reverse_knn", "gnmax_attributes")
+    far = np.full((1, DIMENSIONS), 3e38 if counted else -9.0, dtype=np.float32)
+    extra = Records(far, np.zeros(1, dtype=np.int64), np.array([5000]))
+    spec = network() if counted else BOX if name in ("radius", "batch_knn") else RAW
+    embedder = replace(network(), scale=60.0)
+    return Case(MECHANISMS[name], held, extra, queries.astype(np.float32), embedder, spec, **options)  # type: ignore[arg-type]
+
+
+def images(name: str) -> Case:
+    """Noise with a bright column for each class; one image more, which one classifier is trained with."""
+    rng = np.random.default_rng(1)
+
+    def drawn(labels: np.ndarray) -> np.ndarray:
+        pixels = rng.integers(0, 90, (len(labels), *SHAPE))
+        pixels[np.arange(len(labels)), :, 3 * labels] += 150
+        return pixels.astype(np.uint8)
+
+    labels, one = rng.integers(0, CLASSES, RECORDS), np.zeros(1, dtype=np.int64)
+    held = Records(drawn(labels), labels, rng.permutation(10 * RECORDS)[:RECORDS])
+    queries = drawn(np.arange(10) % CLASSES)
+    return Case(NETWORKS[name], held, Records(drawn(one), one, one + 5000), queries, replace(HOG, scale=2.0), HOG)
+
+
+def network() -> ExtractorSpec:
+    """Random weights, the same in every run, without a say in what they are good for."""
+    import torch
+
+    from wall.backbones import build, to_safetensors
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        made = build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES)
+    return ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, to_safetensors(made), scale=50.0)
+
+
+def cases() -> dict[str, Case]:
+    """Every mechanism; over shards; for each analyst; PATE's networks."""
+    made = {name: vectors(name) for name in MECHANISMS}
+    made |= {f"{name}, shards": vectors(name, shards=2) for name in MECHANISMS}
+    made |= {f"{name}, each": vectors(name, each=True) for name in ("private_knn", "ind_knn")}
+    return made | {f"{name}, networks": images(name) for name in NETWORKS}
+
+
+CASES = cases()
+
+
+def told(folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> dict[str, Conversation]:
+    return {world: transcript(folder / world, case, world, monkeypatch) for world in WORLDS}
+
+
+def differences(talks: dict[str, Conversation]) -> list[tuple[str, object, object]]:
+    """(world, what was seen without the record, what was seen there) wherever they part first."""
+    (_, plain), *others = talks.items()
+    found = []
+    for world, talk in others:
+        longest = max(len(plain.seen), len(talk.seen))
+        pairs = zip(*(seen + [("nothing",)] * (longest - len(seen)) for seen in (plain.seen, talk.seen)), strict=True)
+        found += [(world, *pair) for pair in pairs if pair[0] != pair[1]][:1]
+    return found
+
+
+def test_every_mechanism_is_among_the_cases() -> None:
+    assert set(registry.MECHANISMS) == {case.mechanism.kind for case in CASES.values() if not case.shards}
+    assert set(registry.MECHANISMS) == {case.mechanism.kind for case in CASES.values() if case.shards}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_callers_are_told_nothing_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    talks = told(tmp_path, CASES[name], monkeypatch)
+    assert differences(talks) == []
+    heard = [{now for now in talk.heard if "queries" not in now[0]} for talk in talks.values()]
+    assert heard[0] != heard[1]  # the teacher does work otherwise, and says so: to the custodian
+    assert heard[0] != heard[2]
