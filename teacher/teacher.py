@@ -38,7 +38,7 @@ from wall.errors import InvalidInput, TeacherFailed
 from wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt, Value
 from wall.values import STEPS
 
-Progress = Callable[[str, int, int], None]  # (what, done, total)
+Progress = Callable[[str, int, int], None]  # (what, done, total); for the custodian's eyes, where it is about private rows
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -366,7 +366,8 @@ class Teacher:
         return Electorate(self._index, self._labels, self._num_classes, queries, length, self._ensembles, self._networks, inputs)
 
     def _embedding(self, done: int, total: int) -> None:
-        self._progress("embedding private records (percent)", 100 * done // max(1, total), 100)  # their number is private
+        percent = 100 * done // total if total else 100
+        self._progress("embedding private records (percent)", percent, 100)
 
     def _settled(self, slot: int, identity: str) -> bool:
         state = self._ledger.state

@@ -115,7 +115,7 @@ class RemoteTeacher:
                 self.use_extractor(self._spec)  # a service that was started again does not remember it
 
     def _job(self, send: Callable[[], httpx.Response], what: str) -> dict[str, Any]:
-        """The result of a request that may take long. A job that the service forgot is asked for again. ``what``: for a person."""
+        """The result of a request that may take long. A job that the service forgot is asked for again."""
         reply = send()
         while reply.status_code == 202:
             state = reply.json()

@@ -59,7 +59,7 @@ def create_app(service: Service, report: Callable[[], None], log: Log = log_line
 
     @app.get("/v1/metrics", response_class=Response, responses=PROBLEMS)
     async def figures(_: Custodian) -> Response:
-        """Public quantities for Prometheus."""
+        """Figures for Prometheus, for the custodian, whose own requests they count, too."""
         return Response(metrics.text(), media_type="text/plain")
 
     _say_problems(app)

@@ -75,8 +75,7 @@ def build_app(
         how = {"batch_size": batch_size, "workers": workers, "device": device}
         teacher = make(*place, **how, progress=lambda *now: desk.progress(*now))
         queue = {"batch_size": batch_size, "waiting": config.waiting, "room": room}
-        hearing = {"report": report, "watch": progress}
-        desk: Desk = Desk(teacher, opened.ledger, probe=probe, turns=turns, **hearing, **queue)
+        desk: Desk = Desk(teacher, opened.ledger, probe=probe, report=report, turns=turns, watch=progress, **queue)
         return Service(
             desk=desk,
             teacher=teacher,

@@ -6,9 +6,13 @@ the record was there from the beginning and goes, and where it comes in the midd
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -26,8 +30,19 @@ from teacher.mechanisms.regression import PrivateKnnMean, PrivateKnnMedian
 from teacher.mechanisms.reverse_knn import ReverseKnn
 from teacher.records import Records
 from teacher.scale import worker
-from teacher.service import desk
-from tests.teacher.service.transcript import BATCH, WORLDS, Case, Conversation, transcript
+from teacher.service import desk, routes
+from teacher.service.desk import Desk
+from teacher.service.jobs import Job, Task
+from teacher.teacher import Teacher
+from tests.teacher.service.transcript import (
+    BATCH,
+    WORLDS,
+    Case,
+    Conversation,
+    after_a_restart,
+    conversation,
+    transcript,
+)
 from wall.messages import ExtractorSpec
 
 CLASSES, DIMENSIONS, RECORDS = 3, 3, 60
@@ -112,19 +127,21 @@ def network() -> ExtractorSpec:
     return ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, to_safetensors(made), scale=50.0)
 
 
-def cases() -> dict[str, Case]:
-    """Every mechanism; over shards; for each analyst; PATE's networks."""
-    made = {name: vectors(name) for name in MECHANISMS}
-    made |= {f"{name}, shards": vectors(name, shards=2) for name in MECHANISMS}
-    made |= {f"{name}, each": vectors(name, each=True) for name in ("private_knn", "ind_knn")}
-    return made | {f"{name}, networks": images(name) for name in NETWORKS}
+# Every mechanism; over shards; for each analyst; PATE's networks.
+CASES: dict[str, Callable[[], Case]] = {
+    **{name: partial(vectors, name) for name in MECHANISMS},
+    **{f"{name}, shards": partial(vectors, name, shards=2) for name in MECHANISMS},
+    **{f"{name}, each": partial(vectors, name, each=True) for name in ("private_knn", "ind_knn")},
+    **{f"{name}, networks": partial(images, name) for name in NETWORKS},
+}
+# One for each way through the service, so that the rest may be slow.
+FAST = "private_knn", "reverse_knn", "private_knn, shards", "gnmax, networks"
 
 
-CASES = cases()
-
-
-def told(folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> dict[str, Conversation]:
-    return {world: transcript(folder / world, case, world, monkeypatch) for world in WORLDS}
+def told(
+    folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch, worlds: Sequence[str] = tuple(WORLDS)
+) -> dict[str, Conversation]:
+    return {world: transcript(folder / world, case, world, monkeypatch) for world in worlds}
 
 
 def differences(talks: dict[str, Conversation]) -> list[tuple[str, object, object]]:
@@ -139,14 +156,159 @@ def differences(talks: dict[str, Conversation]) -> list[tuple[str, object, objec
 
 
 def test_every_mechanism_is_among_the_cases() -> None:
-    assert set(registry.MECHANISMS) == {case.mechanism.kind for case in CASES.values() if not case.shards}
-    assert set(registry.MECHANISMS) == {case.mechanism.kind for case in CASES.values() if case.shards}
+    assert set(registry.MECHANISMS) == set(MECHANISMS)
+    assert all(mechanism.kind == name for name, mechanism in {**MECHANISMS, **NETWORKS}.items())
+    assert set(CASES) >= set(MECHANISMS) | {f"{name}, shards" for name in MECHANISMS} | set(FAST)
+    assert {kind for kind, made in registry.MECHANISMS.items() if "classifier" in fields_of(made)} == set(NETWORKS)
 
 
-@pytest.mark.parametrize("name", CASES)
+def fields_of(mechanism: type[AnyMechanism]) -> set[str]:
+    return {field.name for field in fields(mechanism)}
+
+
+@pytest.mark.parametrize("name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CASES])
 def test_callers_are_told_nothing_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    talks = told(tmp_path, CASES[name], monkeypatch)
+    talks = told(tmp_path, CASES[name](), monkeypatch)
     assert differences(talks) == []
-    heard = [{now for now in talk.heard if "queries" not in now[0]} for talk in talks.values()]
+    heard = [[now for now in talk.heard if "queries" not in now[0]] for talk in talks.values()]
     assert heard[0] != heard[1]  # the teacher does work otherwise, and says so: to the custodian
     assert heard[0] != heard[2]
+    assert all(talk.shown[-len(talk.heard) :] == talk.heard for talk in talks.values())
+    states = {state for reply in talks["never"].seen for state in _states(reply)}
+    assert {"queued", "running", "done"} <= states
+    assert states <= {"queued", "running", "done"}
+
+
+@pytest.mark.parametrize("name", ["gnmax, networks", pytest.param("private_knn", marks=pytest.mark.slow)])
+def test_a_record_that_the_source_got_meanwhile_shows_in_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A service that is started again computes what is missing: other networks, or other rows, by number."""
+    talks = restarted(tmp_path, CASES[name](), monkeypatch)
+    assert differences(talks) == []
+    plain, later = ([now for now in talk.heard if "queries" not in now[0]] for talk in talks.values())
+    assert plain != later
+
+
+def restarted(folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> dict[str, Conversation]:
+    sources = {"never": case.records, "comes": case.records.joined(case.extra)}
+    return {world: after_a_restart(folder / world, case, rows, monkeypatch) for world, rows in sources.items()}
+
+
+def _states(reply: tuple[object, ...]) -> list[str]:
+    """The status of a job that a caller was told of."""
+    if reply[3] not in (200, 202) or not str(reply[2]).startswith(("jobs/", "extractors/", "labels", "cells")):
+        return []
+    return [json.loads(reply[5])["status"]]  # type: ignore[arg-type]
+
+
+def tell_percent(monkeypatch: pytest.MonkeyPatch, what: str = "") -> None:
+    """A job has what the teacher says of its progress, as it once had."""
+    do, progress = Desk._do, Desk.progress
+
+    def remember(self: Desk, job: Job) -> None:
+        vars(self)["running"] = job
+        do(self, job)
+
+    def write(self: Desk, said: str, done: int, total: int) -> None:
+        progress(self, said, done, total)
+        job = vars(self).get("running")
+        if job is not None and what in said and not job.future.done():
+            job.done, job.total = done, total
+
+    monkeypatch.setattr(Desk, "_do", remember)
+    monkeypatch.setattr(Desk, "progress", write)
+
+
+def tell_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many of PATE's networks are trained already."""
+    tell_percent(monkeypatch, "training")
+
+
+def share_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that change the records take the room of analysts' requests."""
+    monkeypatch.setattr(routes, "Task", lambda *given, of_custodian=False, **more: Task(*given, **more))
+
+
+def share_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished changes of the records push out analysts' finished jobs."""
+
+    def forget(self: Desk, of_custodian: bool) -> None:
+        finished = [key for key, job in self._jobs.items() if job.future.done()]
+        for key in finished[: max(0, len(finished) - desk.KEPT + 1)]:
+            del self._jobs[key]
+
+    monkeypatch.setattr(Desk, "_forget", forget)
+
+
+def tell_in_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An extractor's result says how many rows have features."""
+    finish = Desk._finish
+
+    def counted(self: Desk, job: Job, outcome: object) -> None:
+        counts = {"records": len(self._teacher._index)} if job.kind == "extractor" else {}
+        finish(self, job, {**outcome, **counts} if isinstance(outcome, dict) else outcome)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Desk, "_finish", counted)
+
+
+def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tag that changes with the records."""
+    reply = routes.JSONResponse
+
+    class Tagged(reply):  # type: ignore[misc, valid-type]
+        def __init__(self, content: object, status: int = 200) -> None:
+            super().__init__(content, status, headers={"etag": str(vars(desk).get("changes", 0))})
+
+    add = Teacher.add
+
+    def tagged(self: Teacher, records: Records) -> None:
+        vars(desk)["changes"] = vars(desk).get("changes", 0) + 1
+        add(self, records)
+
+    monkeypatch.setattr(desk, "changes", 0, raising=False)
+    monkeypatch.setattr(Teacher, "add", tagged)
+    monkeypatch.setattr(routes, "JSONResponse", Tagged)
+
+
+@pytest.mark.parametrize(
+    ("plant", "name", "world"),
+    [
+        (tell_percent, "private_knn", "leaves"),
+        pytest.param(tell_percent, "private_knn, shards", "comes", marks=pytest.mark.slow),
+        (share_the_queue, "private_knn", "comes"),
+        (share_what_is_kept, "private_knn", "comes"),
+        pytest.param(tell_in_a_result, "private_knn", "leaves", marks=pytest.mark.slow),
+        pytest.param(tell_by_a_header, "private_knn", "comes", marks=pytest.mark.slow),
+    ],
+)
+def test_a_service_that_tells_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], name: str, world: str
+) -> None:
+    plant(monkeypatch)
+    assert differences(told(tmp_path, CASES[name](), monkeypatch, ("never", world))) != []
+
+
+def test_a_service_that_tells_how_many_networks_are_missing_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell_training(monkeypatch)
+    assert differences(restarted(tmp_path, CASES["gnmax, networks"](), monkeypatch)) != []
+
+
+def test_the_custodians_page_has_the_percentage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And an analyst, who asks at the same moment, has not."""
+    case, pages = vectors("private_knn"), list[str]()
+    with conversation(tmp_path, case, case.records, monkeypatch) as talk:
+
+        def page() -> str:
+            return httpx.get(talk.url, auth=("", talk.made.tokens["carol"]), trust_env=False).text
+
+        glance = talk.glance
+        monkeypatch.setattr(talk, "glance", lambda: (pages.append(page()), glance()))
+        talk.put("ann", case.embedder)
+        talk.drain()
+        pages.append(page())
+    what = "embedding private records (percent): "
+    assert [f"{what}{percent} of 100" in text for text, percent in zip(pages, (26, 53, 80), strict=False)] == [True] * 3
+    assert "<dd>nothing</dd>" in pages[-1]
+    assert ("embedding private records (percent)", 26, 100) in talk.shown
+    assert "percent" not in str(talk.seen)

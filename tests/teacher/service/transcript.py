@@ -1,8 +1,8 @@
-"""A whole conversation with a real service on a tape: every byte that callers can see, as a list that two runs can be compared by.
+"""A whole conversation with a real service on a tape: every byte that callers can see, for two runs to be compared by.
 
 Two analysts send extractors, ask, poll and make mistakes; between their requests a custodian may change the records. The writer
-takes one step at a time, when it is told to. While it works, whatever it says of its progress makes the analysts look at all
-that they can reach. So the transcript depends on no clock: what is left out is how often they looked in vain, which is time.
+takes one step at a time, when it is told to. While it works, whatever it says of its progress makes the analysts look. So the
+transcript depends on no clock: what is left out is how often they looked and saw nothing new, which is time.
 """
 
 from __future__ import annotations
@@ -68,13 +68,15 @@ class Case:
 
 @dataclass
 class Conversation:
-    """``seen``: all that the analysts were told, in order; ``heard``: what the teacher said of its progress."""
+    """``seen``: all that the analysts were told, in order; ``heard``: what the teacher said of its progress, once the service
+    was made; ``shown``: what its custodian's terminal got of that, from the beginning."""
 
     case: Case
     made: Made
     url: str
     seen: list[Seen] = field(default_factory=list)
     heard: list[tuple[str, int, int]] = field(default_factory=list)
+    shown: list[tuple[str, int, int]] = field(default_factory=list)
     jobs: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in ANALYSTS})
     unfinished: set[str] = field(default_factory=set)
     last: dict[tuple[str, str], Seen] = field(default_factory=dict)
@@ -203,12 +205,14 @@ def conversation(folder: Path, case: Case, records: Records, monkeypatch: pytest
     """A service over some records, its name and keys the same in every run, before anything was asked."""
     numbers = iter(range(100))
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers)))
-    entropy, mechanism = UnsafeTape(3), case.mechanism
+    mechanism, shown = case.mechanism, list[tuple[str, int, int]]()
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(1000, 1000)),))
     opened = open_custodian(folder, data={}, plan=plan, unsafe=True, adversaries=[EACH if case.each else POOLED])
     (folder / KEY).write_bytes(bytes(range(KEY_BYTES)))
     keys, roles = Keys(folder), {"ann": "analyst", "bob": "analyst", "carol": "custodian"}
-    tokens = {name: keys.add(name, role) for name, role in roles.items()}
+    if not keys.listed():
+        (folder / "tokens").write_text(" ".join(keys.add(name, role) for name, role in roles.items()))  # of a test alone
+    tokens = dict(zip(roles, (folder / "tokens").read_text().split(), strict=True))
     shape, scale = case.records.inputs.shape[1:], ScaleConfig(shards=case.shards)
     learned = Task(case.spec.num_classes, tuple("abc"), shape)
     config = ServiceConfig(port=0, requests_per_second=1e6, waiting=WAITING)
@@ -220,15 +224,16 @@ def conversation(folder: Path, case: Case, records: Records, monkeypatch: pytest
         sharded=sharded,
         config=config,
         keys=keys,
-        entropy=entropy,
+        entropy=UnsafeTape(3),
         certified=None,
         probe=case.queries,
         batch_size=BATCH,
         scale=scale,
         log=lambda *_, **__: None,
+        progress=lambda *now: shown.append(now),
     )
     made = Made(app, opened, tokens)
-    found = Conversation(case, made, "")
+    found = Conversation(case, made, "", shown=shown)
     found.watch(made.service)
     if made.service.analysts is not None:
         build: Callable[..., Service] = made.service.analysts.build
@@ -266,6 +271,19 @@ def transcript(folder: Path, case: Case, world: str, monkeypatch: pytest.MonkeyP
         talk.ask("bob", case.queries[:4])
         talk.drain()
         _mistakes(talk)
+    return talk
+
+
+def after_a_restart(folder: Path, case: Case, later: Records, monkeypatch: pytest.MonkeyPatch) -> Conversation:
+    """What is seen of a service over ``later`` rows, where one over ``case.records`` has left its caches."""
+    with conversation(folder, case, case.records, monkeypatch) as talk:
+        talk.put("ann", case.spec)
+        talk.drain()
+    with conversation(folder, case, later, monkeypatch) as talk:
+        talk.put("ann", case.spec)
+        talk.drain()
+        talk.ask("ann", case.queries)
+        talk.drain()
     return talk
 
 
