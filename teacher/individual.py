@@ -19,10 +19,20 @@ class Books(Protocol):
     """What a batch needs of a ledger."""
 
     def charge_prepaid(
-        self, slot: int, release: str, identities: Sequence[str], serials: np.ndarray, most: Most
+        self,
+        slot: int,
+        release: str,
+        identities: Sequence[str],
+        serials: np.ndarray,
+        most: Most,
     ) -> Reservation: ...
 
-    def record_prepaid(self, reservation: Reservation, results: dict[str, Value], payments: Payments) -> tuple[str, ...]: ...
+    def record_prepaid(
+        self,
+        reservation: Reservation,
+        results: dict[str, Value],
+        payments: Payments,
+    ) -> tuple[str, ...]: ...
 
 
 def answer_individually(
@@ -38,22 +48,24 @@ def answer_individually(
     """Answer distinct queries and commit; what they cost each record is private.
 
     ``serials``: int64 [n_records], places of the voters' records among the enrolled. ``keys``: the queries' identities.
-    ``reused``: what earlier answers say on them. Returns the places of the keys whose answers were drawn and recorded here, in
-    ascending order; the others have another process's.
+    ``reused``: what earlier answers say on them. Returns the places of the keys whose answers were
+    drawn and recorded here, in ascending order; the others have another process's.
 
     1. Committed: the most that this batch can cost each record is reserved, and the slot's rho is charged if it is not yet.
     2. Drawn in memory: the queries one after the other, each with the budgets that the last one left.
     3. Committed together: the answers, and the exact payments in place of the reservation.
 
     A crash before 1 leaves nothing behind. A crash between 1 and 3 leaves the reservation paid: no answer was seen, and the
-    same queries pay again. Other processes may reserve and pay in between: none of the steps fails for it, and which of the
-    queries are drawn and recorded follows from public entries. Raises LedgerMismatch where the ledger refuses.
+    same queries pay again. Other processes may reserve and pay in between: none of the steps fails
+    for it, and which of the queries are drawn and recorded follows from public entries.
+    Raises LedgerMismatch where the ledger refuses.
     """
     similar = voters.similar(mechanism.select(voters.length), mechanism.hashing())
     place = {key: j for j, key in enumerate(keys)}
 
     def most(granted: tuple[str, ...], left: np.ndarray) -> Payments:
-        return Payments.of(serials, mechanism.reserve([similar[place[key]] for key in granted], left))
+        nearby = [similar[place[key]] for key in granted]
+        return Payments.of(serials, mechanism.reserve(nearby, left))
 
     held = ledger.charge_prepaid(slot, ANSWER, keys, serials, most)
     if not held.granted:
@@ -61,6 +73,14 @@ def answer_individually(
     rows = [place[key] for key in held.granted]
     nearby = [similar[j] for j in rows]
     public = None if reused is None else Reused(reused.sums[rows], reused.counts[rows])
-    values, paid = mechanism.answer(nearby, held.left, voters.labels, voters.num_classes, held.granted, entropy, public)
+    values, paid = mechanism.answer(
+        nearby,
+        held.left,
+        voters.labels,
+        voters.num_classes,
+        held.granted,
+        entropy,
+        public,
+    )
     results = dict(zip(held.granted, values.tolist(), strict=True))
     return [place[key] for key in ledger.record_prepaid(held, results, Payments.of(serials, paid))]

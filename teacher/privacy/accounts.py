@@ -3,8 +3,8 @@
 A prepaid release (Ind-KNN) owes its guarantee to these numbers, so they are as durable as the answers: a reservation, an
 upper bound of what a batch may cost each record, is on disk before any noise of the batch is drawn; the exact payments
 replace it in the transaction that records the answers. After a crash between the two the reservation stands.
-A reservation has a token that only its batch knows. So batches of several processes may be open at once: what one of them
-reserved is spent for all others, and each pays in place of its own alone.
+A reservation has a token that only its batch knows. So batches of several processes may be open at
+once: what one of them reserved is spent for all others, and each pays in place of its own alone.
 Nothing here is ever exported: who paid tells who is near a query, and that a record exists.
 """
 
@@ -20,7 +20,7 @@ from wall.errors import LedgerMismatch
 
 FULL = 1 << 40  # units of one record's whole budget, for every slot: payments are integers, rounded up
 ENROL, HOLD, SETTLE, SNAPSHOT = "enrol", "hold", "settle", "snapshot"
-RESERVE, PAY = "reserve", "pay"  # as they were written before batches had tokens: one open at a time
+RESERVE, PAY = "reserve", "pay"  # as written before batches had tokens: one open at a time
 TOKEN_BYTES, NOBODY = 16, b""  # the second: the token of a row without one
 DAMAGED = "the records' budgets beside the ledger are missing or damaged. Restore the newest copy; nothing was released."
 
@@ -112,13 +112,15 @@ class Accounts:
         self.position = position
 
     def snapshot(self, slot: int) -> list[Row]:
-        """The rows that make all earlier payment rows of a slot unnecessary: what is paid for good, then what is reserved."""
+        """The rows that make all earlier payment rows of a slot unnecessary: what is paid for good,
+        then what is reserved."""
         spent = self._spent(slot).copy()
-        held = {token: payments for token, payments in self.reserved.get(slot, {}).items() if token != NOBODY}
-        for payments in held.values():
+        held = [one for one in self.reserved.get(slot, {}).items() if one[0] != NOBODY]
+        for _, payments in held:
             spent[payments.serials] -= payments.amounts
         body = zlib.compress(spent.astype("<i8").tobytes(), 1)
-        return [(SNAPSHOT, slot, self.batches.get(slot, 0), body), *(hold(slot, *one) for one in held.items())]
+        paid = SNAPSHOT, slot, self.batches.get(slot, 0), body
+        return [paid, *(hold(slot, *one) for one in held)]
 
     def _spent(self, slot: int) -> np.ndarray:
         """int64 [enrolled], grown with zeros to all that are enrolled by now."""
@@ -150,7 +152,7 @@ class Accounts:
     def _pay(self, slot: int, batch: int, token: bytes, payments: Payments) -> None:
         """Exact payments in place of the token's reservation, which bounds them record by record.
 
-        ``batch``: how many batches of the slot have answers by now, this one's included where it has any.
+        ``batch``: how many batches of the slot have answers by now, this one included if it has any.
         """
         _require(token in self.reserved.get(slot, {}))
         reserved, spent = self.reserved[slot].pop(token), self._spent(slot)
@@ -178,7 +180,7 @@ class Accounts:
 
 
 def new_token() -> bytes:
-    """Of a reservation: nobody else comes by it, also where a copy of the database was put back meanwhile."""
+    """Of a reservation: nobody else comes by it, also where an older database was put back."""
     return secrets.token_bytes(TOKEN_BYTES)
 
 
@@ -188,7 +190,10 @@ def hold(slot: int, token: bytes, payments: Payments) -> Row:
 
 
 def settle(slot: int, batch: int, token: bytes, payments: Payments) -> Row:
-    """The row of the payments that take the place of the token's reservation; ``batch``: batches with answers by now."""
+    """The row of the payments that take the place of the token's reservation.
+
+    ``batch``: how many batches of the slot have answers by now.
+    """
     return SETTLE, slot, batch, token + payments.encode()
 
 

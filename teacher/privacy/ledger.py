@@ -77,9 +77,12 @@ class Charge:
 
 @dataclass(frozen=True)
 class Reservation:
-    """A committed reservation under the prepaid charge ``seq``. ``granted``: the identities that nobody had answered, in
-    request order; without any, nothing is charged, and nothing reserved. ``left``: int64 [n_records] units that the records had
-    for them. ``token``: what it is settled by."""
+    """A committed reservation under the prepaid charge ``seq``.
+
+    ``granted``: the identities that nobody had answered, in request order; without any, nothing is
+    charged, and nothing reserved. ``left``: int64 [n_records] units that the records had for them.
+    ``token``: what it is settled by.
+    """
 
     seq: int
     granted: tuple[str, ...]
@@ -155,16 +158,25 @@ class Ledger:
         """Give records (int64 [n] distinct ids) their accounts, where they have none: int64 [n] serials. Commits."""
         with self._transaction() as write:
             new = self.accounts.new(ids)
-            if len(new) or self.accounts.position == 0:  # so that the table is there, whoever the records are
+            if len(new) or self.accounts.position == 0:  # the table is there, whoever the records are
                 write.keep((ENROL, -1, 0, encode_ids(new)))
         return self.accounts.serials(ids)
 
-    def charge_prepaid(self, slot: int, release: str, identities: Sequence[str], serials: np.ndarray, most: Most) -> Reservation:
-        """Charge a prepaid release, once and in full, and reserve what these queries may cost each record at most. Commits.
+    def charge_prepaid(
+        self,
+        slot: int,
+        release: str,
+        identities: Sequence[str],
+        serials: np.ndarray,
+        most: Most,
+    ) -> Reservation:
+        """Charge a prepaid release, once and in full, and reserve what these queries may cost each
+        record at most. Commits.
 
-        ``serials``: int64 [n_records], distinct. ``most(granted, left)``: what is to be reserved, at most ``left`` (int64
-        [n_records] units, in the order of ``serials``). What is left is read in the transaction that reserves: what other
-        processes paid by then, and what they hold, is spent. Queries that one of them has answered are not ``granted``.
+        ``serials``: int64 [n_records], distinct. ``most(granted, left)``: what is to be reserved, at
+        most ``left`` (int64 [n_records] units, in the order of ``serials``). What is left is read in the
+        transaction that reserves: what other processes paid by then, and what they hold, is spent.
+        Queries that one of them has answered are not ``granted``.
 
         Raises LedgerMismatch where the records' accounts do not stand where the entries do: without them nothing is drawn.
         """
@@ -182,18 +194,26 @@ class Ledger:
             write.keep(hold(slot, token, most(granted, left)))
         return Reservation(seq, granted, left, token)
 
-    def record_prepaid(self, reservation: Reservation, results: dict[str, Value], payments: Payments) -> tuple[str, ...]:
-        """Store a batch's results and, in the same transaction, the exact payments in place of the reservation. Commits.
+    def record_prepaid(
+        self,
+        reservation: Reservation,
+        results: dict[str, Value],
+        payments: Payments,
+    ) -> tuple[str, ...]:
+        """Store a batch's results and, in the same transaction, the exact payments in place of the
+        reservation. Commits.
 
-        Returns the identities whose results were stored. Queries that another process has answered since they were granted keep
-        the answer that they have; what was drawn for them is never sent, and is paid.
+        Returns the identities whose results were stored. Queries that another process has answered
+        since they were granted keep the answer that they have; what was drawn for them is never sent,
+        and is paid.
         """
         with self._transaction() as write:
             slot, release, _ = self.state.open_charges[reservation.seq]
             self._require_accounts(slot)
             fresh = self._unanswered(release, tuple(results))
             if fresh:
-                write.append("release", {"charge": reservation.seq, "results": {i: results[i] for i in fresh}})
+                stored = {identity: results[identity] for identity in fresh}
+                write.append("release", {"charge": reservation.seq, "results": stored})
             write.keep(settle(slot, self.state.batches.get(slot, 0), reservation.token, payments))
             if self.accounts.since_snapshot[slot] >= SNAPSHOT_EVERY:
                 write.compact(slot)

@@ -1,7 +1,8 @@
 """Kill a teacher with individual budgets before every few statements of a release, in forked children; one JSON line a kill.
 
-Another process may be at work on the same ledger, and asks one of the same queries. It has reserved before the first statement,
-and draws and pays "after" the kill, or "during" the first draw of the one that is killed.
+Another process may be at work on the same ledger, and asks one of the same queries. It has reserved
+before the first statement, and draws and pays "after" the kill, or "during" the first draw of the
+one that is killed.
 
 Run in a process of its own, so that the forks start from a process without threads.
 """
@@ -39,7 +40,8 @@ BESIDE = np.concatenate([ASKED[1:2], RNG.normal(size=(1, 4)).astype(np.float32)]
 
 
 class Witness(SystemEntropy):
-    """The real entropy, noting durably, before it draws, whether its batch's own reservation is on disk and without payments.
+    """The real entropy, noting durably, before it draws, whether its batch's own reservation is on
+    disk and without payments.
 
     ``first``: is called once, after the first note.
     """
@@ -72,9 +74,14 @@ def nothing() -> None:
     """What most teachers do at their first draw."""
 
 
-def teach(folder: Path, socket: str, first: Callable[[], None] = nothing, name: str = "") -> Teacher:
-    """Open, or create, a ledger and a teacher on it. ``socket``: of the server, empty for a file in ``folder``. ``name``: of the
-    teacher's own directory in there."""
+def teach(
+    folder: Path,
+    socket: str,
+    first: Callable[[], None] = nothing,
+    name: str = "",
+) -> Teacher:
+    """Open, or create, a ledger and a teacher on it. ``socket``: of the server, empty for a file in
+    ``folder``. ``name``: of the teacher's own directory in there."""
     (folder / name).mkdir(exist_ok=True)
     place, anchor = swept(folder, socket), folder / "anchor.json"
     plan = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(4, 4)),))
@@ -82,20 +89,23 @@ def teach(folder: Path, socket: str, first: Callable[[], None] = nothing, name: 
         Ledger.create(place, dataset="d", plan=plan, unsafe=False, anchor=anchor)
     witness = Witness(folder, place, first)
     ledger = witness.watch(Ledger(place, anchor))
-    teacher = Teacher(lambda: Records(X, Y, np.arange(30)), ledger, folder / name, 3, witness, batch_size=2)
+    held = Records(X, Y, np.arange(30))
+    teacher = Teacher(lambda: held, ledger, folder / name, 3, witness, batch_size=2)
     teacher.use_extractor(ExtractorSpec("raw", (4,), 3))
     return teacher
 
 
 class Company:
-    """A process that has reserved, and waits in its first draw until it is told to ``go``; at its end it says so."""
+    """A process that has reserved, and waits in its first draw until it is told to ``go``; at its
+    end it says so."""
 
     def __init__(self, folder: Path, socket: str) -> None:
         self._told, self._tell = os.pipe()
         self._heard, self._say = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            labels = teach(folder, socket, self._halt, "beside").answer(Queries(BESIDE)).labels.tolist()
+            teacher = teach(folder, socket, self._halt, "beside")
+            labels = teacher.answer(Queries(BESIDE)).labels.tolist()
             (folder / "beside" / "sent").write_text(json.dumps(labels))
             os.write(self._say, b"done")
             os._exit(0)
@@ -164,7 +174,7 @@ def examine(folder: Path, socket: str) -> dict:  # type: ignore[type-arg]
 
 
 def examine_company(folder: Path, socket: str, company: Company) -> dict[str, bool]:
-    """Whether the other process, which goes on, is answered; and whether asking again finds its answers."""
+    """Whether the other process, which goes on, is answered, and asking again finds its answers."""
     if not company.end():
         return {"beside": False}
     labels = teach(folder, socket).answer(Queries(BESIDE)).labels.tolist()
@@ -185,7 +195,8 @@ def main(root: Path, stride: int, socket: str, when: str) -> None:
             os._exit(0)
         finished = os.waitpid(child, 0)[1] == 0
         found = examine_company(folder, socket, company) if company else {}
-        print(json.dumps({"point": point, "finished": finished, **found, **examine(folder, socket)}), flush=True)
+        found |= examine(folder, socket)
+        print(json.dumps({"point": point, "finished": finished, **found}), flush=True)
         point += stride
 
 

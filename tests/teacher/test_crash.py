@@ -70,7 +70,8 @@ def test_kill_around_the_payments_of_individual_budgets(tmp_path: Path, socket: 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["after", "during"])
 def test_kill_while_another_process_pays_from_the_same_budgets(tmp_path: Path, socket: str, when: str) -> None:
-    """It has reserved before, asks one of the same queries, and pays after the kill or during the first draw before it."""
+    """It has reserved before, asks one of the same queries, and pays after the kill or during the
+    first draw before it."""
     kills = sweep("individual_sweep", tmp_path / when, 701 if socket else 131, socket, when)
     assert len(kills) > (4 if socket else 15)
     for kill in kills:
@@ -79,7 +80,7 @@ def test_kill_while_another_process_pays_from_the_same_budgets(tmp_path: Path, s
         assert kill["reserved"], kill
         assert kill["kept"], kill
         assert kill["in_range"], kill
-        assert kill["open"] <= 1, kill  # that of the batch in flight; the other process has paid in place of its own
+        assert kill["open"] <= 1, kill  # the batch in flight; the other process has settled its own
     assert kills[-1]["sent"]
     assert kills[-1]["open"] == 0
     assert socket or any(kill["open"] for kill in kills)

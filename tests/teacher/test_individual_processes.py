@@ -1,5 +1,5 @@
-"""Processes that share a ledger with individual budgets: in whatever order they reserve and pay, nobody fails, and one record
-more or less changes nothing that is public."""
+"""Processes that share a ledger with individual budgets: in whatever order they reserve and pay,
+nobody fails, and one record more or less changes nothing that is public."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from wall.messages import Answers, ExtractorSpec, Queries
 
 D, CLASSES, MANY = 6, 3, 1 << 40
 SPEC = ExtractorSpec("raw", (D,), CLASSES)
-MECHANISM = IndKnn(threshold=0.3, sigma_label=0.3, sigma_count=2.0, rho=0.6)  # the budget of four counts
+MECHANISM = IndKnn(threshold=0.3, sigma_label=0.3, sigma_count=2.0, rho=0.6)  # four counts' worth
 ASKED = np.abs(np.random.default_rng(1).normal(size=(5, D))).astype(np.float32)
 STEPS = ("asks", "reserves", "pays")
 
 
 class Exactly:
-    """Noise that makes the released values what an identity says: so they are the same, whoever is a neighbour."""
+    """Noise that makes the released values what an identity says, whoever is a neighbour."""
 
     unsafe = True
 
@@ -46,7 +46,16 @@ class Exactly:
 class Told(IndKnn):
     """Releases what its queries' identities fix; the records select, weigh and pay as ever."""
 
-    def answer(self, similar: Any, left: Any, labels: Any, c: int, keys: Any, entropy: Any, reused: Any = None) -> Any:
+    def answer(
+        self,
+        similar: Any,
+        left: Any,
+        labels: Any,
+        c: int,
+        keys: Any,
+        entropy: Any,
+        reused: Any = None,
+    ) -> Any:
         entropy.discrete_gaussian(1.0, keys, "count", 1)  # the draw, at which a process can be halted
         values, before, left = [], left, left.copy()
         for found, key in zip(similar, keys, strict=True):
@@ -79,7 +88,8 @@ class Halting(SystemEntropy):
 
 
 class Process:
-    """A teacher with a ledger of its own over the shared place, which asks, reserves and pays when it is told to."""
+    """A teacher with a ledger object of its own over the shared place, which asks, reserves and pays
+    when it is told to."""
 
     def __init__(self, folder: Path, place: Place, held: Records, asked: np.ndarray) -> None:
         folder.mkdir(parents=True)
@@ -121,7 +131,7 @@ class Process:
             assert not self._thread.is_alive()
 
 
-ORDERS = sorted({"".join(order) for order in itertools.permutations("aaabbb")})  # of two processes' three steps
+ORDERS = sorted({"".join(order) for order in itertools.permutations("aaabbb")})  # of three steps each
 TELLING = [
     "aabbab",  # a asks and reserves, b asks and reserves, a pays, b pays
     "aabbba",  # the same, and b pays first
@@ -135,7 +145,8 @@ def plan() -> Plan:
 
 
 def data(with_record: bool, near: bool) -> Records:
-    """Twelve records, ``near`` the queries or far from all of them; and one under the first queries, or not."""
+    """Twelve records, ``near`` the queries or far from all of them; and one under the first query, or
+    not."""
     rows = np.random.default_rng(0).normal(size=(12, D)).astype(np.float32)
     held = Records(np.abs(rows) if near else -np.abs(rows), np.arange(12) % CLASSES, np.arange(12) * 7 + 5)
     return held.joined(Records(ASKED[:1], np.array([1]), np.array([0]))) if with_record else held

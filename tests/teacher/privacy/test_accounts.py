@@ -37,7 +37,8 @@ def ledger(place: Place) -> Ledger:
 
 
 def reserve(ledger: Ledger, name: str, most: Payments, slot: int = 0) -> Reservation:
-    return ledger.charge_prepaid(slot, ANSWER, [name], np.arange(len(ledger.accounts.ids)), lambda granted, left: most)
+    everybody = np.arange(len(ledger.accounts.ids))
+    return ledger.charge_prepaid(slot, ANSWER, [name], everybody, lambda granted, left: most)
 
 
 def batch(ledger: Ledger, name: str, most: Payments, paid: Payments, slot: int = 0) -> None:

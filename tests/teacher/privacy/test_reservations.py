@@ -1,4 +1,5 @@
-"""Reservations of several processes at once: each pays in place of its own, in any order, and nothing is lost or paid twice."""
+"""Reservations of several processes at once: each pays in place of its own, in any order, and nothing
+is lost or paid twice."""
 
 from __future__ import annotations
 
@@ -16,7 +17,19 @@ from hypothesis import strategies as st
 from teacher.kernels import GRID, Similar
 from teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from teacher.privacy import ledger as ledger_file
-from teacher.privacy.accounts import ENROL, FULL, HOLD, PAY, RESERVE, SETTLE, SNAPSHOT, Accounts, Payments, Row, encode_ids
+from teacher.privacy.accounts import (
+    ENROL,
+    FULL,
+    HOLD,
+    PAY,
+    RESERVE,
+    SETTLE,
+    SNAPSHOT,
+    Accounts,
+    Payments,
+    Row,
+    encode_ids,
+)
 from teacher.privacy.accounts import hold as held_row
 from teacher.privacy.accounts import settle as settled_row
 from teacher.privacy.audit import audit
@@ -94,7 +107,8 @@ def test_what_another_has_answered_is_neither_charged_nor_reserved(ledger: Ledge
 
 
 def test_a_snapshot_keeps_what_others_hold(ledger: Ledger, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One process reserves and sleeps while another's batches are compacted away; then it pays, without having seen them."""
+    """One process reserves and sleeps while another's batches are compacted away; then it pays,
+    without having seen them."""
     monkeypatch.setattr(ledger_file, "SNAPSHOT_EVERY", 3)
     busy, lost = Ledger(place), reserve(Ledger(place), "lost", payments(0, 0, 50))
     sleeping = reserve(ledger, "late", payments(100, 100))
@@ -132,7 +146,10 @@ def test_processes_that_enrol_at_once_agree_on_every_place(ledger: Ledger, place
     serials = {"mine": ledger.enrol(mine).tolist(), "theirs": other.enrol(theirs).tolist()}
     found = Ledger(place).accounts
     assert sorted(found.ids.tolist()) == [7, 8, 10, 50, 70, 90, 95]  # each once
-    assert serials == {"mine": found.serials(mine).tolist(), "theirs": found.serials(theirs).tolist()}
+    assert serials == {
+        "mine": found.serials(mine).tolist(),
+        "theirs": found.serials(theirs).tolist(),
+    }
     assert ledger.enrol(theirs).tolist() == serials["theirs"]
 
 
@@ -173,7 +190,10 @@ def test_rows_that_make_no_sense_are_refused(row: Row) -> None:
 
 
 def write_as_before(ledger: Ledger, name: str, most: Payments, paid: Payments | None) -> None:
-    """A batch's rows and entries as they were written when one batch at a time was open. ``paid``: None for a crash."""
+    """A batch's rows and entries as they were written when one batch at a time was open.
+
+    ``paid``: None for a crash.
+    """
     number = ledger.state.batches.get(0, 0) + 1
     with ledger._transaction() as write:
         if ledger.state.prepaid_charge(0, ANSWER) is None:
@@ -181,7 +201,10 @@ def write_as_before(ledger: Ledger, name: str, most: Payments, paid: Payments | 
         write.keep((RESERVE, 0, number, most.encode()))
     if paid is not None:
         with ledger._transaction() as write:
-            write.append("release", {"charge": ledger.state.prepaid_charge(0, ANSWER), "results": {name: VALUE}})
+            write.append(
+                "release",
+                {"charge": ledger.state.prepaid_charge(0, ANSWER), "results": {name: VALUE}},
+            )
             write.keep((PAY, 0, number, paid.encode()))
 
 
@@ -208,7 +231,11 @@ def test_tables_from_before_replay_to_the_same_budgets_and_go_on(
 
 # Any interleaving of several owners' steps, in two worlds that differ by the last record.
 
-RECORDS, OWNERS, NAMES = 6, 3, [f"{n:08x}" for n in np.random.default_rng(3).integers(0, 1 << 32, 6)]
+RECORDS, OWNERS, NAMES = (
+    6,
+    3,
+    [f"{n:08x}" for n in np.random.default_rng(3).integers(0, 1 << 32, 6)],
+)
 WEIGHTS = np.random.default_rng(4).integers(1, GRID + 1, (len(NAMES), RECORDS)).astype(np.uint8)
 NEAR = np.random.default_rng(5).random((len(NAMES), RECORDS)) < 0.6
 NEAR[:, -1] = True
@@ -221,7 +248,7 @@ STEP = st.tuples(
 
 @dataclass
 class World:
-    """Owners at work over the first ``records`` of six; what they should have spent is counted by the side."""
+    """Owners at work over the first ``records`` of six; what they should have spent is counted."""
 
     place: Path
     records: int
@@ -241,7 +268,7 @@ class World:
         return [Similar(np.flatnonzero(near).astype(np.int32), weights[: self.records][near]) for near, weights in chosen]
 
     def step(self, owner: int, action: str, names: Sequence[str]) -> object:
-        """What is public of a step. One that does not come up (to pay what nobody reserved) is none."""
+        """What is public of a step; to pay what nobody reserved is none."""
         if action == "reserve" and owner not in self.open:
             return self._reserve(owner, names)
         if action == "pay" and owner in self.open:
@@ -283,13 +310,16 @@ class World:
 @settings(max_examples=25)
 @given(st.lists(STEP, max_size=18), st.integers(1, 3))
 def test_any_interleaving_pays_exactly_and_a_record_changes_no_outcome(steps: list, every: int) -> None:
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(ledger_file, "SNAPSHOT_EVERY", every):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(ledger_file, "SNAPSHOT_EVERY", every),
+    ):
         worlds = [World(Path(folder) / f"{n}.sqlite", n) for n in (RECORDS, RECORDS - 1)]
         for step in steps:
             outcomes = [world.step(*step) for world in worlds]
             assert outcomes[0] == outcomes[1]
         for world in worlds:
-            np.testing.assert_array_equal(world.stored(), world.spent())  # no unit more or less than was released or is held
+            np.testing.assert_array_equal(world.stored(), world.spent())  # to the unit
             assert (world.stored() >= world.paid).all()
             assert (world.stored() <= FULL).all()
         np.testing.assert_array_equal(worlds[0].stored()[:-1], worlds[1].stored())
