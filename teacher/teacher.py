@@ -395,10 +395,19 @@ class Teacher:
         if mechanism.reuse:
             results, select = self._ledger.state.results, mechanism.select(voters.length)
             reused = self._released.votes(results, select, voters.queries, voters.num_classes)
-        answer_individually(self._ledger, slot, mechanism, voters, self._serials, batch, self._entropy, reused)
+        mine = answer_individually(
+            self._ledger,
+            slot,
+            mechanism,
+            voters,
+            self._serials,
+            batch,
+            self._entropy,
+            reused,
+        )
         if reused is not None:
             self._released.add(batch, voters.queries)
-            self._reused += int((reused.counts > 0).sum())
+            self._reused += int((reused.counts[mine] > 0).sum())
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

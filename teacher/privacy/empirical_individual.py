@@ -23,10 +23,10 @@ from teacher.mechanisms.electorate import Electorate
 from teacher.mechanisms.ind_knn import ANSWER, FEWEST, IndKnn
 from teacher.neighbors import ExactIndex
 from teacher.privacy.accountant import certified_epsilon
-from teacher.privacy.accounts import ENROL, PAY, RESERVE, Accounts, Payments, Row, encode_ids
+from teacher.privacy.accounts import ENROL, Accounts, Payments, Row, encode_ids, hold, new_token, settle
 from teacher.privacy.empirical import EXPLORED, EmpiricalFinding, ReleaseFinding, bound_pair, check_audit, expected_bound
 from teacher.privacy.lattice import log_pmf
-from teacher.privacy.ledger import Charge
+from teacher.privacy.ledger import Most, Reservation
 from teacher.privacy.noise import Entropy, SystemEntropy
 from teacher.privacy.plan import Plan, Release, Slot
 from teacher.privacy.worst_case import Pair
@@ -132,13 +132,15 @@ class _Books:
     def __post_init__(self) -> None:
         self._keep((ENROL, -1, 0, encode_ids(self.ids)))
 
-    def charge_prepaid(self, slot: int, release: str, identities: Sequence[str], reservation: Payments) -> Charge:
-        self._keep((RESERVE, slot, self.accounts.batches.get(slot, 0) + 1, reservation.encode()))
-        return Charge(0, tuple(identities))
+    def charge_prepaid(self, slot: int, release: str, identities: Sequence[str], serials: np.ndarray, most: Most) -> Reservation:
+        held = Reservation(0, tuple(identities), self.accounts.left(slot, serials), new_token())
+        self._keep(hold(slot, held.token, most(held.granted, held.left)))
+        return held
 
-    def record_prepaid(self, charge: Charge, results: dict[str, Value], payments: Payments) -> None:
-        self._keep((PAY, 0, self.accounts.batches.get(0, 0) + 1, payments.encode()))
+    def record_prepaid(self, reservation: Reservation, results: dict[str, Value], payments: Payments) -> tuple[str, ...]:
+        self._keep(settle(0, self.accounts.batches.get(0, 0) + 1, reservation.token, payments))
         self.values.update(results)
+        return tuple(results)
 
     def _keep(self, row: Row) -> None:
         self.accounts.apply(self.accounts.position + 1, row)

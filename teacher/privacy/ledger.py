@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from teacher.privacy import accounts_table
-from teacher.privacy.accounts import DAMAGED, ENROL, PAY, RESERVE, Accounts, Payments, Row, encode_ids
+from teacher.privacy.accounts import DAMAGED, ENROL, Accounts, Payments, Row, encode_ids, hold, new_token, settle
 from teacher.privacy.anchor import Anchor
 from teacher.privacy.database import ENTRIES, HEAD, Place, open_database, write_file
 from teacher.privacy.ledger_state import FORMAT, FORMAT_ALONE, GENESIS_PREV, LedgerState
@@ -31,6 +31,7 @@ from wall.errors import LedgerMismatch
 from wall.messages import Value, canonical_json
 
 T = TypeVar("T")
+Most = Callable[[tuple[str, ...], np.ndarray], Payments]
 
 metadata = sa.MetaData()
 entries = sa.Table(
@@ -72,6 +73,21 @@ class Charge:
 
     seq: int
     granted: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A committed reservation under the prepaid charge ``seq``.
+
+    ``granted``: the identities that nobody had answered, in request order; without any, nothing is
+    charged, and nothing reserved. ``left``: int64 [n_records] units that the records had for them.
+    ``token``: what it is settled by.
+    """
+
+    seq: int
+    granted: tuple[str, ...]
+    left: np.ndarray = field(repr=False)
+    token: bytes = field(repr=False)
 
 
 class Ledger:
@@ -142,12 +158,25 @@ class Ledger:
         """Give records (int64 [n] distinct ids) their accounts, where they have none: int64 [n] serials. Commits."""
         with self._transaction() as write:
             new = self.accounts.new(ids)
-            if len(new):
+            if len(new) or self.accounts.position == 0:  # the table is there, whoever the records are
                 write.keep((ENROL, -1, 0, encode_ids(new)))
         return self.accounts.serials(ids)
 
-    def charge_prepaid(self, slot: int, release: str, identities: Sequence[str], reservation: Payments) -> Charge:
-        """Charge a prepaid release, once and in full, and reserve what these queries may cost each record at most. Commits.
+    def charge_prepaid(
+        self,
+        slot: int,
+        release: str,
+        identities: Sequence[str],
+        serials: np.ndarray,
+        most: Most,
+    ) -> Reservation:
+        """Charge a prepaid release, once and in full, and reserve what these queries may cost each
+        record at most. Commits.
+
+        ``serials``: int64 [n_records], distinct. ``most(granted, left)``: what is to be reserved, at
+        most ``left`` (int64 [n_records] units, in the order of ``serials``). What is left is read in the
+        transaction that reserves: what other processes paid by then, and what they hold, is spent.
+        Queries that one of them has answered are not ``granted``.
 
         Raises LedgerMismatch where the records' accounts do not stand where the entries do: without them nothing is drawn.
         """
@@ -155,20 +184,43 @@ class Ledger:
             self._require_accounts(slot)
             if not self.state.release(slot, release).prepaid:
                 raise LedgerMismatch(f"release {release!r} of slot {slot} is not prepaid.")
+            granted, left = self._unanswered(release, identities), self.accounts.left(slot, serials)
+            if not granted:
+                return Reservation(-1, (), left, b"")
             seq = self.state.prepaid_charge(slot, release)
             if seq is None:
                 seq = write.append("charge", {"slot": slot, "release": release, "count": 1})
-            write.keep((RESERVE, slot, self.state.batches.get(slot, 0) + 1, reservation.encode()))
-        return Charge(seq, tuple(identities))
+            token = new_token()
+            write.keep(hold(slot, token, most(granted, left)))
+        return Reservation(seq, granted, left, token)
 
-    def record_prepaid(self, charge: Charge, results: dict[str, Value], payments: Payments) -> None:
-        """Store a batch's results and, in the same transaction, the exact payments in place of the reservation. Commits."""
+    def record_prepaid(
+        self,
+        reservation: Reservation,
+        results: dict[str, Value],
+        payments: Payments,
+    ) -> tuple[str, ...]:
+        """Store a batch's results and, in the same transaction, the exact payments in place of the
+        reservation. Commits.
+
+        Returns the identities whose results were stored. Queries that another process has answered
+        since they were granted keep the answer that they have; what was drawn for them is never sent,
+        and is paid.
+        """
         with self._transaction() as write:
-            write.append("release", {"charge": charge.seq, "results": results})
-            slot = self.state.open_charges[charge.seq][0]
-            write.keep((PAY, slot, self.state.batches[slot], payments.encode()))
+            slot, release, _ = self.state.open_charges[reservation.seq]
+            self._require_accounts(slot)
+            fresh = self._unanswered(release, tuple(results))
+            if fresh:
+                stored = {identity: results[identity] for identity in fresh}
+                write.append("release", {"charge": reservation.seq, "results": stored})
+            write.keep(settle(slot, self.state.batches.get(slot, 0), reservation.token, payments))
             if self.accounts.since_snapshot[slot] >= SNAPSHOT_EVERY:
                 write.compact(slot)
+        return fresh
+
+    def _unanswered(self, release: str, identities: Sequence[str]) -> tuple[str, ...]:
+        return tuple(i for i in identities if release not in self.state.results.get(i, {}))
 
     def charge(self, slot: int, release: str, identities: Sequence[str]) -> Charge:
         """Pay for one release per identity, in order, as far as the cap goes; store a refusal for the rest. Commits.

@@ -14,7 +14,7 @@ from teacher.privacy import ledger as ledger_file
 from teacher.privacy.accounts import ENROL, FULL, PAY, RESERVE, Accounts, Payments, encode_ids
 from teacher.privacy.audit import audit
 from teacher.privacy.database import Place
-from teacher.privacy.ledger import Ledger
+from teacher.privacy.ledger import Ledger, Reservation
 from teacher.privacy.plan import Plan, Release, Slot
 from tests.postgres import rows
 from wall.errors import InvalidInput, LedgerMismatch
@@ -36,9 +36,13 @@ def ledger(place: Place) -> Ledger:
     return Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
 
 
+def reserve(ledger: Ledger, name: str, most: Payments, slot: int = 0) -> Reservation:
+    everybody = np.arange(len(ledger.accounts.ids))
+    return ledger.charge_prepaid(slot, ANSWER, [name], everybody, lambda granted, left: most)
+
+
 def batch(ledger: Ledger, name: str, most: Payments, paid: Payments, slot: int = 0) -> None:
-    charge = ledger.charge_prepaid(slot, ANSWER, [name], most)
-    ledger.record_prepaid(charge, {name: [31, 2]}, paid)
+    ledger.record_prepaid(reserve(ledger, name, most, slot), {name: [31, 2]}, paid)
 
 
 @settings(max_examples=50)
@@ -65,7 +69,7 @@ def test_reopened_accounts_are_those_that_were_paid(ledger: Ledger, place: Place
 
 def test_a_reservation_without_payments_stays_paid(ledger: Ledger, place: Place) -> None:
     ledger.enrol(IDS)
-    ledger.charge_prepaid(0, ANSWER, ["a"], payments(9, 8, 7))
+    reserve(ledger, "a", payments(9, 8, 7))
     again = Ledger(place)
     assert (FULL - again.accounts.left(0, np.arange(3))).tolist() == [9, 8, 7]
     batch(again, "a", payments(100, 0, 0), payments(1, 0, 0))
@@ -78,14 +82,14 @@ def test_a_reservation_without_payments_stays_paid(ledger: Ledger, place: Place)
 def test_what_nobody_has_can_not_be_reserved(ledger: Ledger, place: Place, most: Payments) -> None:
     ledger.enrol(IDS)
     with pytest.raises(LedgerMismatch):
-        ledger.charge_prepaid(0, ANSWER, ["a"], most)
+        reserve(ledger, "a", most)
     assert Ledger(place).state.spent == {}
     batch(ledger, "a", payments(3), payments(3))  # and the ledger still works
 
 
 def test_payments_past_their_reservation_are_refused_with_the_answers(ledger: Ledger, place: Place) -> None:
     ledger.enrol(IDS)
-    charge = ledger.charge_prepaid(0, ANSWER, ["a"], payments(3, 3))
+    charge = reserve(ledger, "a", payments(3, 3))
     with pytest.raises(LedgerMismatch):
         ledger.record_prepaid(charge, {"a": [1, 1]}, payments(3, 4))
     again = Ledger(place)
@@ -111,13 +115,13 @@ def test_slots_do_not_share_budgets(place: Place) -> None:
 def test_snapshots_bound_the_table_and_change_no_budget(ledger: Ledger, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_file, "SNAPSHOT_EVERY", 4)
     ledger.enrol(IDS)
-    ledger.charge_prepaid(0, ANSWER, ["lost"], payments(0, 0, 50))  # of a process that died
+    reserve(ledger, "lost", payments(0, 0, 50))  # of a process that died
     for number in range(10):
         batch(ledger, f"q{number}", payments(9, 9), payments(1, number))
         found = Ledger(place)
         assert (FULL - found.accounts.left(0, np.arange(3))).tolist() == [number + 1, number * (number + 1) // 2, 50]
     kinds = [kind for (kind,) in rows(place, "SELECT kind FROM private ORDER BY position")]
-    assert kinds == ["enrol", "snapshot"] + ["reserve", "pay"] * 2
+    assert kinds == ["enrol", "snapshot", "hold"] + ["hold", "settle"] * 2
 
 
 def test_nothing_private_is_exported_and_an_export_can_not_take_the_ledgers_place(ledger: Ledger, tmp_path: Path) -> None:
@@ -129,17 +133,17 @@ def test_nothing_private_is_exported_and_an_export_can_not_take_the_ledgers_plac
     restored = Ledger(tmp_path / "copy.sqlite")
     restored.enrol(IDS)
     with pytest.raises(LedgerMismatch, match="budgets"):
-        restored.charge_prepaid(0, ANSWER, ["b"], payments(3))
+        reserve(restored, "b", payments(3))
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        "DELETE FROM private WHERE kind = 'pay'",
+        "DELETE FROM private WHERE kind = 'settle'",
         "DELETE FROM private",
-        "UPDATE private SET body = CAST('rubbish' AS {binary}) WHERE kind = 'pay'",
-        "UPDATE private SET kind = 'gift' WHERE kind = 'pay'",
-        "UPDATE private SET batch = 7 WHERE kind = 'pay'",
+        "UPDATE private SET body = CAST('rubbish' AS {binary}) WHERE kind = 'settle'",
+        "UPDATE private SET kind = 'gift' WHERE kind = 'settle'",
+        "UPDATE private SET batch = 7 WHERE kind = 'settle'",
     ],
 )
 def test_damaged_budgets_fail_closed(ledger: Ledger, place: Place, statement: str) -> None:
@@ -153,7 +157,7 @@ def test_damaged_budgets_fail_closed(ledger: Ledger, place: Place, statement: st
 def reopen_and_charge(place: Place) -> None:
     ledger = Ledger(place)
     ledger.enrol(IDS)
-    ledger.charge_prepaid(0, ANSWER, ["b"], payments(3))
+    reserve(ledger, "b", payments(3))
 
 
 def test_rows_that_make_no_sense_are_refused() -> None:
