@@ -70,10 +70,9 @@ def custody(
 
 def say_anchor(custodian: Custodian, console: Console) -> None:
     """Say so where an anchor was begun for a ledger in use: a name that was mistyped begins one, too."""
-    if custodian.ledger.anchor_begun:
-        console.say(
-            f"the ledger had no anchor; one begins at its entry {custodian.ledger.anchor_begun}. From now on it needs it."
-        )
+    begun = custodian.ledger.anchor_begun
+    if begun:
+        console.say(f"there was no anchor of that name; one begins at entry {begun} of the ledger, which needs it from now on.")
 
 
 @contextmanager

@@ -146,6 +146,8 @@ class FileStore:
             held = Held(found["entry"], found["hash"], found["turn"])
             if found["format"] != FORMAT or [type(value) for value in (held.seq, held.hash, held.turn)] != [int, str, str]:
                 raise ValueError
+            if not 0 <= held.seq < 1 << 31:
+                raise ValueError
         except ValueError as error:
             raise LedgerMismatch(f"the anchor {self.name} is damaged, or a newer program's. Nothing was released.") from error
         return held
@@ -169,14 +171,17 @@ class FileStore:
 
 
 class ServerStore:
-    """A table of one row in a schema of its own; a transaction that holds the table's lock."""
+    """A table of one row, in a schema of its own. It is held by a transaction that has the table's lock."""
 
     def __init__(self, url: LedgerUrl) -> None:
         self._database = PostgresSchema(url, "anchor", anchor.name)
         self.name, self._made = self._database.name, False
 
     def exists(self) -> bool:
-        return self._database.exists()
+        if not self._database.exists():
+            return False
+        with self.locked() as slot:
+            return slot.read() is not None
 
     @contextmanager
     def locked(self) -> Iterator[Slot]:

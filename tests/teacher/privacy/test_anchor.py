@@ -5,21 +5,30 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from teacher.mechanisms.ind_knn import IndKnn
 from teacher.privacy import anchor_store
-from teacher.privacy.anchor import Anchor
+from teacher.privacy.accounts import Payments
 from teacher.privacy.anchor_store import FileStore, Held
 from teacher.privacy.database import Place
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.ledger_url import LedgerUrl
-from tests.postgres import copied, rows
+from teacher.privacy.plan import Plan, Slot
+from tests.postgres import address, copied, rows
 from tests.teacher.privacy.test_ledger import plan
 from wall.errors import LedgerMismatch
+
+CHARGING, ROOT = Path(__file__).with_name("charging.py"), Path(__file__).parents[3]
+URL = "postgresql://owner@/postgres?schema={}&socket={}"
+INDIVIDUAL = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
 
 
 @pytest.fixture(params=["file", "server"])
@@ -96,6 +105,23 @@ def test_a_copy_from_any_time_is_refused_once_the_ledger_has_gone_on(place: Plac
     goes_on(Ledger(place, anchor), "c")
 
 
+@pytest.mark.parametrize("copy_first", [False, True])
+def test_a_reservation_that_adds_no_entry_moves_the_anchor(place: Place, anchor: Place, copy_first: bool) -> None:
+    """Individual budgets draw after a commit of private rows alone, so two copies with the same entries must not both."""
+    slot = Slot(INDIVIDUAL.fields(), INDIVIDUAL.releases(9, 9))
+    ledger = Ledger.create(place, dataset="d", plan=Plan(1e9, 1e-5, (slot,)), unsafe=False, anchor=anchor)
+    serials = ledger.enrol(np.arange(3))
+    payment = Payments(serials, np.ones(3, dtype=np.int64))
+    ledger.record_prepaid(ledger.charge_prepaid(0, "individual_budgets", ["q"], payment), {"q": 1}, payment)
+    both = [place, fork(place)]
+    first, second = (Ledger(here, anchor) for here in (reversed(both) if copy_first else both))
+    charge = first.charge_prepaid(0, "individual_budgets", ["a"], payment)
+    assert stored(both[0]) == stored(both[1])
+    with pytest.raises(LedgerMismatch, match="anchor"):
+        second.charge_prepaid(0, "individual_budgets", ["a"], payment)
+    first.record_prepaid(charge, {"a": 1}, payment)
+
+
 class Killed(BaseException):
     """Ends a transaction where a SIGKILL would."""
 
@@ -109,9 +135,10 @@ def killed(monkeypatch: pytest.MonkeyPatch, store: type, method: str, work: Call
             real(self, *args)
         raise Killed
 
-    with monkeypatch.context() as patched, pytest.raises(Killed):
+    with monkeypatch.context() as patched:
         patched.setattr(store, method, doomed)
-        work()
+        with pytest.raises(Killed):
+            work()
 
 
 def slot_of(anchor: Place) -> type:
@@ -191,9 +218,10 @@ def test_an_anchor_that_can_not_be_moved_stops_the_draw_and_nothing_else(
     """Two failures in a row, also while the first one is made up for."""
     ledger = Ledger(in_use(place, anchor), anchor)
     for _ in range(2):
-        with monkeypatch.context() as patched, pytest.raises(LedgerMismatch):
+        with monkeypatch.context() as patched:
             patched.setattr(slot_of(anchor), "write", refuse)
-            ledger.charge(0, "screen", ["a"])
+            with pytest.raises(LedgerMismatch, match="disk is full"):
+                ledger.charge(0, "screen", ["a"])
     assert ledger.charge(0, "screen", ["a"]).granted == ("a",)
     assert Ledger(place, anchor).state.spent == {(0, "screen"): 3}
 
@@ -208,6 +236,16 @@ def test_processes_and_threads_may_share_one_ledger(place: Place, anchor: Place)
         goes_on(ledger, f"q{number}")
     assert len(one.entries_after(-1, 99)) == 11
     assert Ledger(place, anchor).state.spent == {(0, "screen"): 5}
+
+
+def test_processes_that_share_a_ledger_and_its_anchor_never_pass_its_cap(place: Place, anchor: Place) -> None:
+    create(place, anchor)
+    command = [sys.executable, CHARGING, address(place), "12"]
+    both = [subprocess.Popen([*command, name, address(anchor)], cwd=ROOT, stdout=subprocess.PIPE) for name in "ab"]
+    granted = [json.loads(process.communicate()[0]) for process in both]
+    assert sum(map(len, granted)) == 20
+    assert all(granted)
+    assert len(Ledger(place, anchor).state.results) == 20
 
 
 def test_an_anchor_of_before_keeps_its_meaning_and_moves_on(place: Place, tmp_path: Path) -> None:
@@ -243,13 +281,10 @@ def test_an_anchor_begins_with_a_ledger_or_later_and_is_never_begun_again(place:
     goes_on(ledger, "a")
     assert Ledger(place, anchor).anchor_begun is None
     elsewhere = anchor.with_name("typo") if isinstance(anchor, Path) else LedgerUrl.parse(URL.format("typo", anchor.socket))
-    with pytest.raises(LedgerMismatch, match="there is no anchor .*typo.* but the ledger has one"):
+    with pytest.raises(LedgerMismatch, match=r"there is no anchor .*typo.* but the ledger has one"):
         Ledger(place, elsewhere)
     assert not (isinstance(elsewhere, Path) and elsewhere.exists())
     goes_on(Ledger(place, anchor), "b")
-
-
-URL = "postgresql://owner@/postgres?schema={}&socket={}"
 
 
 def test_a_ledger_that_has_an_anchor_is_read_without_it_and_not_written(place: Place, anchor: Place, tmp_path: Path) -> None:
@@ -299,7 +334,18 @@ def test_the_files_are_their_owners_alone_and_links_are_refused(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "7", '{"seq": 2}', '{"format": 3, "entry": 2, "hash": "", "turn": ""}', '{"seq": "2", "hash": ""}', "{\xff"],
+    [
+        "",
+        "[]",
+        "7",
+        '{"seq": 2}',
+        '{"format": 3, "entry": 2, "hash": "", "turn": ""}',
+        '{"seq": "2", "hash": ""}',
+        "{\xff",
+        '{"seq": 1e3, "hash": ""}',
+        f'{{"seq": {10**30}, "hash": ""}}',
+        '{"seq": true, "hash": ""}',
+    ],
 )
 def test_a_damaged_anchor_is_refused(tmp_path: Path, content: str) -> None:
     anchor, place = tmp_path / "anchor.json", tmp_path / "ledger.sqlite"
@@ -334,5 +380,5 @@ def test_a_server_whose_commits_may_be_lost_holds_no_anchor(tmp_path: Path, requ
     server.administer("CREATE ROLE lax LOGIN SUPERUSER", "ALTER ROLE lax SET synchronous_commit = off")
     with pytest.raises(LedgerMismatch, match="synchronous_commit"):
         Ledger(place, LedgerUrl("lax", "postgres", anchor.schema, socket=anchor.socket))
-    with pytest.raises(LedgerMismatch, match="the anchor .* can not be reached"):
+    with pytest.raises(LedgerMismatch, match=r"the anchor .* can not be reached"):
         Ledger(place, LedgerUrl("owner", "nowhere", anchor.schema, socket=anchor.socket))
