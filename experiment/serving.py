@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from experiment.child import CHILD
 from experiment.config import Config
 from experiment.console import Console
-from experiment.teaching import custody, teaching
+from experiment.teaching import custody, say_anchor, teaching
 from teacher.custodian import Custodian
 from teacher.privacy.accountant import certified_epsilon, require_affordable
 from teacher.privacy.conversion import round_up
@@ -45,6 +45,7 @@ def serve(config: Config, service: ServiceConfig, *, entropy: Entropy, child_of:
     directory = Path(config.custodian_dir)
     against = EACH if service.budget == "per_analyst" else POOLED
     custodian = custody(config, directory, entropy.unsafe, adversaries=[against])
+    say_anchor(custodian, Console())
     try:
         more = {CHILD: Key("run", "analyst", digest_of(child_of))} if child_of else {}
         app = app_of(config, service, custodian, Keys(directory, more), entropy)

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from teacher.privacy import accounts_table
 from teacher.privacy.accounts import DAMAGED, ENROL, Accounts, Payments, Row, encode_ids, hold, new_token, settle
 from teacher.privacy.anchor import Anchor
+from teacher.privacy.anchored import Anchored
 from teacher.privacy.database import ENTRIES, HEAD, Place, open_database, write_file
 from teacher.privacy.ledger_state import FORMAT, FORMAT_ALONE, GENESIS_PREV, LedgerState
 from teacher.privacy.plan import Plan
@@ -95,26 +96,31 @@ class Ledger:
 
     Several processes may share one: each transaction is exclusive and begins by taking in what the others have written.
 
-    ``anchor``: an external file that remembers the newest (seq, hash); a ledger older than it or forked from it is refused.
-    So is, while this object lives, one that has gone back behind what it has seen. Raises LedgerMismatch for both, and where
-    there is no ledger or it does not replay.
+    ``anchor``: the place of its anchor (anchor.py), a file or a schema of a server; of all copies of a ledger it lets one go on,
+    and it is begun where a ledger had none. A ledger that has one is not written without it. While this object lives, a ledger
+    that has gone back behind what it has seen is refused, too. ``anchor_begun``: the sequence number of the newest entry when
+    this object began the anchor, None where it was there. Raises LedgerMismatch for all that is refused, and where there is no
+    ledger or it does not replay.
     """
 
-    def __init__(self, place: Place, anchor: Path | None = None) -> None:
-        self._database = open_database(place)
+    def __init__(self, place: Place, anchor: Place | None = None) -> None:
+        self._database = open_database(place, anchored=anchor is not None)
         if not self._database.exists():
             raise LedgerMismatch(f"there is no ledger {self._database.name}; it is created with the data set's first plan.")
         self._anchor = Anchor(anchor) if anchor else None
+        self._anchored = Anchored(self._database, self._anchor)
         self._newest = (-1, GENESIS_PREV)  # (seq, hash) of the last entry that this process knows to be stored
         self.state, self.accounts = LedgerState(), Accounts()
         with self._transaction():
             pass
-        if self._anchor:
-            self._anchor.check(self.state.hashes)
+
+    @property
+    def anchor_begun(self) -> int | None:
+        return self._anchor.begun if self._anchor else None
 
     @classmethod
     def create(
-        cls, place: Place, *, dataset: str, plan: Plan, unsafe: bool, anchor: Path | None = None, adversary: str = POOLED
+        cls, place: Place, *, dataset: str, plan: Plan, unsafe: bool, anchor: Place | None = None, adversary: str = POOLED
     ) -> Ledger:
         """Start a data set's ledger with its plan. ``unsafe``: drawn from a test tape, so it certifies epsilon = infinity.
 
@@ -248,8 +254,11 @@ class Ledger:
 
     def export(self, path: Path) -> None:
         """Write all that an auditor needs to a fresh SQLite file, byte for byte a function of the entries."""
-        with self._database.transaction() as source:
-            rows = {table: source.execute(sa.select(table).order_by(table.c[0])).mappings().all() for table in (entries, head)}
+        with self._anchored.transaction() as step:
+            rows = {
+                table: step.connection.execute(sa.select(table).order_by(table.c[0])).mappings().all()
+                for table in (entries, head)
+            }
 
         def copy(target: sa.Connection) -> None:
             metadata.create_all(target)
@@ -264,8 +273,8 @@ class Ledger:
         From any thread: what is in memory is neither read nor touched.
         """
         chosen = sa.select(entries.c.seq, entries.c.kind, entries.c.body).where(entries.c.seq > seq)
-        with self._database.transaction() as connection:
-            found = connection.execute(chosen.order_by(entries.c.seq).limit(most)).all()
+        with self._anchored.transaction() as step:
+            found = step.connection.execute(chosen.order_by(entries.c.seq).limit(most)).all()
         return [(row.seq, row.kind, row.body) for row in found]
 
     def in_custody(self, work: Callable[[sa.Connection], T], purged: str | None = None) -> T:
@@ -273,8 +282,8 @@ class Ledger:
 
         ``purged``: the table whose deleted rows are gone from the database's files, too, when this returns.
         """
-        with self._database.transaction() as connection:
-            found = work(connection)
+        with self._anchored.transaction() as step:
+            found = work(step.connection)
         if purged is not None:
             self._database.purge(purged)
         return found
@@ -284,26 +293,23 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[Write]:
-        """One exclusive transaction: catch up with what is stored, append, commit, then advance the anchor.
+        """One exclusive transaction: catch up with what is stored, append, commit, move the anchor.
 
         Whatever goes wrong, the state in memory is dropped and replayed by the next transaction: a commit that failed, or that
         nobody confirmed, was either stored, and then counts, or it was not, and nothing that it paid for has left.
         """
-        before = self._newest
         try:
-            with self._database.transaction() as connection:
-                self._catch_up(connection)
+            with self._anchored.transaction() as step:
+                self._catch_up(step.connection)
                 yield Write(
-                    append=lambda kind, body: self._append(connection, kind, body),
-                    keep=lambda row: accounts_table.keep(connection, self.accounts, row),
-                    compact=lambda slot: accounts_table.compact(connection, self.accounts, slot),
+                    append=lambda kind, body: self._append(step.writing(), kind, body),
+                    keep=lambda row: accounts_table.keep(step.writing(), self.accounts, row),
+                    compact=lambda slot: accounts_table.compact(step.writing(), self.accounts, slot),
                 )
         except BaseException:
             self.state, self.accounts = LedgerState(), Accounts()
             raise
         self._newest = self.state.seq, self.state.head
-        if self._anchor and self._newest[0] > before[0] >= 0:
-            self._anchor.advance(*self._newest)
 
     def _catch_up(self, connection: sa.Connection) -> None:
         """Take in what is new. Raises LedgerMismatch where the stored ledger does not go on from what was seen of it."""

@@ -20,6 +20,7 @@ from teacher.privacy.database import Place
 from teacher.privacy.ledger import Ledger, entry_hash
 from teacher.privacy.ledger_url import LedgerUrl
 from teacher.privacy.plan import Plan, Slot
+from tests.postgres import Server
 from wall.adversary import EACH, POOLED, alone, is_alone
 from wall.errors import LedgerMismatch
 
@@ -27,7 +28,7 @@ MECHANISM = PrivateKnn(k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sam
 PLAN = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(100, 100)),))
 
 
-def register(folder: Path, place: Place | None = None, adversary: str = EACH, anchor: Path | None = None) -> Custodian:
+def register(folder: Path, place: Place | None = None, adversary: str = EACH, anchor: Place | None = None) -> Custodian:
     url = place if isinstance(place, LedgerUrl) else None
     fixed = {"data": {}, "plan": PLAN, "unsafe": False, "anchor": anchor}
     return open_custodian(folder, ledger_url=url, adversaries=[adversary], **fixed)  # type: ignore[arg-type]
@@ -133,6 +134,37 @@ def test_an_anchor_guards_the_register_and_every_ledger(tmp_path: Path) -> None:
     (tmp_path / "custody/ledger.sqlite").write_bytes(early)
     with pytest.raises(LedgerMismatch, match="anchor"):
         register(tmp_path / "custody", anchor=anchor)
+
+
+@pytest.mark.parametrize("copy_first", [False, True])
+@pytest.mark.parametrize("server", [False, True])
+def test_each_analysts_ledger_has_an_anchor_that_lets_one_copy_go_on(
+    tmp_path: Path, postgres: Server, copy_first: bool, server: bool
+) -> None:
+    """Two copies of the custodian's directory, with the register and all ledgers, open at the same time."""
+    anchor = postgres.schema() if server else tmp_path / "anchor"
+    custody = register(tmp_path / "custody", anchor=anchor)
+    for name in ("ann", "bob"):
+        mine = open_analyst(custody, name)
+        charge(mine)
+        mine.close()
+    custody.close()
+    shutil.copytree(tmp_path / "custody", tmp_path / "copy")
+    registers = [register(tmp_path / name, anchor=anchor) for name in ("custody", "copy")]
+    first, second = reversed(registers) if copy_first else registers
+    ann, late = open_analyst(first, "ann"), open_analyst(second, "ann")
+    assert ann.ledger.charge(0, "screen", ["a"]).granted
+    with pytest.raises(LedgerMismatch, match="anchor"):
+        late.ledger.charge(0, "screen", ["a"])
+    bob = open_analyst(second, "bob")  # another ledger, whose copy here comes first
+    assert bob.ledger.charge(0, "screen", ["a"]).granted
+    with pytest.raises(LedgerMismatch, match="anchor"):
+        open_analyst(first, "bob").ledger.charge(0, "screen", ["a"])
+    new = open_analyst(first, "carl")
+    with pytest.raises(LedgerMismatch, match="anchor"):
+        open_analyst(second, "dora")
+    for opened in (ann, late, bob, new, first, second):
+        opened.close()
 
 
 def test_the_kind_of_budget_is_fixed(tmp_path: Path) -> None:

@@ -6,12 +6,17 @@ import json
 import sys
 from pathlib import Path
 
+from teacher.privacy.database import Place
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.ledger_url import LedgerUrl
 
 
-def main(address: str, queries: int, name: str) -> None:
-    ledger, granted = Ledger(LedgerUrl.parse(address) if "://" in address else Path(address)), []
+def place_of(address: str) -> Place:
+    return LedgerUrl.parse(address) if "://" in address else Path(address)
+
+
+def main(address: str, queries: int, name: str, *anchor: str) -> None:
+    ledger, granted = Ledger(place_of(address), *map(place_of, anchor)), []
     for number in range(queries):
         charge = ledger.charge(0, "screen", [f"{name}{number}"])
         if charge.granted:
@@ -21,4 +26,4 @@ def main(address: str, queries: int, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
