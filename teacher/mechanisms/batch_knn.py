@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Conversion = Literal["grid", "interactive", "none"]
 RADIUS_NOISE, COUNT_NOISE = "radius", "count"  # what a draw is for
 MOST_CANDIDATES = 256
-LEAST_SHARE = Fraction(1, 100_000)  # for the labels: noise of a larger scale than 2^50 can not be drawn
+LEAST_SHARE = Fraction(1, 100_000)  # for the labels: the scale of their noise must stay below 2^50
 
 
 @dataclass(frozen=True)

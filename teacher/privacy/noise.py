@@ -1,4 +1,4 @@
-"""Entropy of the release path: bits and integers from streams under fresh keys. Nothing is seeded."""
+"""Entropy of the release path: bits and integers from streams under fresh keys, never seeded."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ class SystemEntropy:
         """Exact draws (sampler.py), one stream for the call. int64 [q, width].
 
         The float ``sigma`` is a dyadic rational, and exactly that rational is drawn with: the scale
-        realised is the one accounted. Raises InvalidInput unless sigma is positive and at most 2^50.
+        realised is the one accounted. Raises InvalidInput unless
+        sigma is positive and at most 2^50.
         """
         check_scale("sigma", sigma)
         return _integers(GAUSSIAN, sigma, keys, width)

@@ -1,11 +1,11 @@
 """Exact draws from the discrete Gaussian and Laplace laws. Proof: docs/privacy.md, "The sampler".
 
-A draw is a function of uniform bits, which are read as far as they are needed. Tables hold certified
-bounds of 63 bits. A draw that falls between a lower bound and an upper one reads 64 bits more and
-asks for bounds as fine, until it is decided. Scales below TOP have a table of their own. For larger
-ones the magnitude is 2^k b + r: b from the table of a whole scale of at most TOP, r uniform, and a
-coin of probability exp(-x) makes up for the difference. No float is on the way. How long a draw
-takes depends on what is drawn, as all timing does here: outside the guarantee.
+A draw is a function of uniform bits, which are read as far as they are needed. Tables hold
+certified bounds of 63 bits. A draw that falls between a lower bound and an upper one reads 64 bits
+more and asks for bounds as fine, until it is decided. Scales below TOP have a table of their own.
+For larger ones the magnitude is 2^k b + r: b from the table of a whole scale of at most TOP, r
+uniform, and a coin of probability exp(-x) makes up for the difference. No float is on the way. How
+long a draw takes depends on what is drawn, as all timing does here: outside the guarantee.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to draw from ``law``: from its own table, or in blocks of 2^shift that ``table`` proposes.
+    """How to draw from ``law``: from its own table, or in blocks of 2^shift of ``table``'s places.
 
     ``rate``: 2^RATE_BITS times the law's rate for z / 2^shift, rounded down. ``table_rate``:
     2^(POWER_BITS + RATE_BITS) times the table's rate, rounded up.
@@ -122,7 +122,10 @@ def _refined(law: Law, value: int, words: Words, lane: np.ndarray) -> int:
 
 
 def _coins(recipe: Recipe, places: np.ndarray, magnitudes: np.ndarray, words: Words, lanes: np.ndarray) -> np.ndarray:
-    """Coins of probability exp(-x), x = rate magnitude^power - (table's rate) place^power: bool [m]."""
+    """Coins of probability exp(-x), bool [m].
+
+    x = rate magnitude^power - (table's rate) place^power, at least 0.
+    """
     lower, upper = coin_table()
     cells = coin_cells(recipe, places, magnitudes)
     coins = words.take(lanes) >> np.uint64(1)

@@ -8,6 +8,6 @@ MAX_SCALE = 2.0**50  # noise must fit int64, in magnitude and next to votes
 
 
 def check_scale(name: str, value: float) -> None:
-    """Raises InvalidInput unless ``value`` (sigma of a discrete Gaussian, or a Laplace scale) is positive and at most 2^50."""
+    """Raises InvalidInput unless ``value`` (a sigma or a Laplace scale) is in (0, 2^50]."""
     if not 0 < value <= MAX_SCALE:
         raise InvalidInput(name, "positive and at most 2^50", value)

@@ -14,7 +14,7 @@ WORD = 64  # bits of a word
 
 
 class Words(Protocol):
-    """Uniform independent words, each handed out once. A draw takes all of its words from one lane."""
+    """Uniform independent words, each handed out once. A draw takes its words from one lane."""
 
     def take(self, lanes: np.ndarray) -> np.ndarray:
         """The next word of each lane: uint64 [m], for int64 [m] without repetitions."""

@@ -1,4 +1,4 @@
-"""The laws by mpmath: theta functions by Poisson's summation and geometric sums, nothing of the sampler's."""
+"""The laws by mpmath, with nothing of the sampler's: Poisson's summation and geometric sums."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def distribution(law: Law, places: int) -> list[mpmath.mpf]:
 
 
 def _theta(rate: mpmath.mpf) -> mpmath.mpf:
-    """Sum of exp(-rate z^2) over all integers z, by Poisson's summation where that converges faster."""
+    """Sum of exp(-rate z^2) over all integers z, by whichever series converges faster."""
     if rate < mpmath.pi:
         return mpmath.sqrt(mpmath.pi / rate) * _series(mpmath.pi**2 / rate)
     return _series(rate)

@@ -1,4 +1,4 @@
-"""OpenDP's exact samplers (Canonne, Kamath, Steinke 2020, Algorithms 2 and 3): an independent oracle of the laws."""
+"""An independent oracle: OpenDP's samplers (Canonne, Kamath, Steinke 2020, Algorithms 2 and 3)."""
 
 from __future__ import annotations
 

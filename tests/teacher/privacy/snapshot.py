@@ -1,9 +1,9 @@
-"""Two copies of one process, as after a restored snapshot: same memory, same process number. Prints what each of them draws.
+"""What two copies of one process draw: same memory and process number, as after a snapshot.
 
-    python -m tests.teacher.privacy.snapshot gaussian|laplace|choose|inclusion|opendp
+    python -m tests.teacher.privacy.snapshot NAME
 
-``fork`` copies the memory. The C library's ``getpid`` is overwritten to return a constant, so that no library can tell the
-copies apart by their process numbers.
+``fork`` copies the memory. The C library's ``getpid`` is overwritten to return a constant, so that
+no library can tell the copies apart by their process numbers.
 """
 
 from __future__ import annotations

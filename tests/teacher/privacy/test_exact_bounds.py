@@ -1,4 +1,4 @@
-"""Bounds against mpmath, which shares nothing with them: place by place, from both sides, and close."""
+"""Bounds against mpmath, which shares nothing with them: every place, both sides, and close."""
 
 from __future__ import annotations
 
@@ -70,7 +70,12 @@ def test_laplace_tables_place_by_place(scale: float, two_sided: bool) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.floats(min_value=1e-2, max_value=30), st.sampled_from([1, 2]), st.booleans(), st.sampled_from([10, 63, 127, 255]))
+@given(
+    st.floats(min_value=1e-2, max_value=30),
+    st.sampled_from([1, 2]),
+    st.booleans(),
+    st.sampled_from([10, 63, 127, 255]),
+)
 def test_any_table_place_by_place(scale: float, power: int, two_sided: bool, bits: int) -> None:
     exact = Fraction(scale)
     check(Law(power, 1 / (2 * exact**2) if power == 2 else 1 / exact, two_sided), bits)

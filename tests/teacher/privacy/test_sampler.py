@@ -1,4 +1,4 @@
-"""The sampler: each decision against mpmath on the same bits, the integer arithmetic against fractions, the laws by chance.
+"""The sampler: decisions against mpmath on the same bits, integers against fractions, and laws.
 
 The system's draws are chance. A run of this file fails faithful draws with probability below 1e-7.
 """
@@ -17,7 +17,18 @@ from hypothesis import strategies as st
 from scipy.stats import ks_2samp
 
 from teacher.privacy import sampler
-from teacher.privacy.sampler import BITS, CELL, GAUSSIAN, LAPLACE, MOST, TOP, coin_cells, coin_table, draw, recipe
+from teacher.privacy.sampler import (
+    BITS,
+    CELL,
+    GAUSSIAN,
+    LAPLACE,
+    MOST,
+    TOP,
+    coin_cells,
+    coin_table,
+    draw,
+    recipe,
+)
 from teacher.privacy.scales import MAX_SCALE
 from teacher.privacy.words import Stream, uniform_below
 from tests.teacher.privacy import opendp_oracle
@@ -55,7 +66,7 @@ def gaps(made) -> list[tuple[int, int]]:
 
 
 def drawn_from(made, values: list[int], sign: int = 0) -> int:
-    """The one number of a table, from the BITS bits of the first value and 64 more of each other one."""
+    """The one number of a table, from BITS bits of the first value and 64 of each other one."""
     script = Script(values[0] << 1 | sign, *values[1:])
     found = draw(made, script, 1)
     assert not script.left
@@ -135,7 +146,7 @@ def test_cells_at_the_ends(scale: float, power: int) -> None:
 
 
 def check_cells(scale: float, power: int, random) -> None:
-    """At the first and the last places and any between: x is at least 0, within two cells, and int64 held it all."""
+    """At the ends and between: x is at least 0, within two cells, and int64 held it all."""
     made = recipe(power, scale)
     size, block = len(made.table.lows), 1 << made.shift
     assert made.table_rate * (size - 1) ** power < 2**63
@@ -168,9 +179,15 @@ def test_the_coins_table_is_exp() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(LARGE, st.sampled_from(POWERS), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.booleans())
+@given(
+    LARGE,
+    st.sampled_from(POWERS),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+    st.booleans(),
+)
 def test_a_coin_between_its_bounds_reads_on(scale: float, power: int, first: int, offset: int, above: bool) -> None:
-    """The bits of exp(-x), to the second word, and there a little less or more: kept or not, by the very next bit."""
+    """The bits of exp(-x), to the second word, and there a little less or more: kept or not."""
     made = recipe(power, scale)
     place = bisect_right(made.table.lows.tolist(), first >> 1)
     assume(int(made.table.above[place]) <= first >> 1)
@@ -201,7 +218,8 @@ def test_zero_with_a_minus_is_drawn_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("power", "scale"), [(GAUSSIAN, 63.0), (GAUSSIAN, 65.0), (GAUSSIAN, 300.7), (LAPLACE, 63.0), (LAPLACE, 150.3)]
+    ("power", "scale"),
+    [(GAUSSIAN, 63.0), (GAUSSIAN, 65.0), (GAUSSIAN, 300.7), (LAPLACE, 63.0), (LAPLACE, 150.3)],
 )
 def test_draws_have_the_law(power: int, scale: float) -> None:
     """In bins of about scale / 8 up to 5 scales, and by their remainders."""
@@ -235,7 +253,7 @@ def test_draws_are_those_of_another_exact_sampler(scale: float) -> None:
 
 def test_opendp_charges_for_the_rate_that_is_drawn_with() -> None:
     for sigma in (0.1, 25.0, 1 / 3, 1e6):
-        rho = opendp_oracle.measurement(sigma).map(1.0)  # zCDP of one vote under the scale it draws with
+        rho = opendp_oracle.measurement(sigma).map(1.0)  # zCDP of one vote
         exact = recipe(GAUSSIAN, sigma).law.rate
         assert exact == 1 / (2 * Fraction(sigma) ** 2)
         assert exact * (1 - Fraction(1, 10**15)) <= Fraction(rho) <= exact * (1 + Fraction(1, 10**12))
