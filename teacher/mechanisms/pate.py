@@ -6,7 +6,6 @@ sqrt(2), each count and the maximum by 1. Nothing is sampled, hence no amplifica
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
@@ -15,6 +14,7 @@ import numpy as np
 
 from teacher.mechanisms.one_winner import AGGREGATE, OneWinner, argmax_release, noisy_winner
 from teacher.privacy.plan import Release
+from teacher.privacy.scales import check_scale
 from wall.errors import InvalidInput
 from wall.messages import Value
 
@@ -150,5 +150,4 @@ def _check(mechanism: Lnmax | Gnmax | ConfidentGnmax, **scales: float) -> None:
     if mechanism.classifier not in get_args(Classifier):
         raise InvalidInput("mechanism.classifier", f"one of {', '.join(get_args(Classifier))}", mechanism.classifier)
     for name, scale in scales.items():
-        if not (math.isfinite(scale) and scale > 0):
-            raise InvalidInput(f"mechanism.{name}", "positive and finite", scale)
+        check_scale(f"mechanism.{name}", scale)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -11,6 +10,7 @@ import numpy as np
 
 from teacher.mechanisms.given import Given
 from teacher.privacy.plan import Release
+from teacher.privacy.scales import check_scale
 from wall.errors import InvalidInput
 from wall.messages import ABSTAINED, Outcome, Value
 
@@ -54,9 +54,7 @@ class PrivateKnn(Given):
         if not 0 <= self.threshold <= self.k:
             raise InvalidInput("mechanism.threshold", "between 0 and k", self.threshold)
         for name in ("sigma_screen", "sigma_vote"):
-            sigma = getattr(self, name)
-            if not (math.isfinite(sigma) and sigma > 0):
-                raise InvalidInput(f"mechanism.{name}", "positive and finite", sigma)
+            check_scale(f"mechanism.{name}", getattr(self, name))
         if not 0 < self.sampling_probability <= 1:
             raise InvalidInput("mechanism.sampling_probability", "in (0, 1]", self.sampling_probability)
 

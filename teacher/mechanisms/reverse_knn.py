@@ -11,6 +11,7 @@ import numpy as np
 
 from teacher.mechanisms.given import Given
 from teacher.privacy.plan import Release
+from teacher.privacy.scales import check_scale
 from wall.cells import MAX_CELLS
 from wall.errors import InvalidInput
 from wall.messages import ABSTAINED, Outcome, Value
@@ -59,8 +60,7 @@ class ReverseKnn(Given):
             raise InvalidInput("mechanism.cells", f"from 1 to {MAX_CELLS}", self.cells)
         if not 1 <= self.neighbours <= min(self.cells, MOST_NEIGHBOURS):
             raise InvalidInput("mechanism.neighbours", f"from 1 to {MOST_NEIGHBOURS} and at most cells", self.neighbours)
-        if not (math.isfinite(self.sigma) and self.sigma > 0):
-            raise InvalidInput("mechanism.sigma", "positive and finite", self.sigma)
+        check_scale("mechanism.sigma", self.sigma)
         if not (math.isfinite(self.margin) and self.margin >= 0):
             raise InvalidInput("mechanism.margin", "at least 0 and finite", self.margin)
         if not 1 <= self.reach <= min(self.cells, MOST_NEIGHBOURS):
