@@ -28,7 +28,8 @@ from teacher.teacher import Teacher
 from tests.postgres import audited, swept
 from wall.messages import ExtractorSpec, Queries
 
-WATCHED = ("teacher.py", "ledger.py", "ledger_state.py", "private_knn.py", "radius.py", "batch.py", "anchor.py")
+ANCHOR = ("anchor.py", "anchored.py", "anchor_store.py")
+WATCHED = ("teacher.py", "ledger.py", "ledger_state.py", "private_knn.py", "radius.py", "batch.py", *ANCHOR)
 MECHANISMS = {
     "private_knn": PrivateKnn(k=5, threshold=2, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5),
     "radius": RadiusNeighbours(radius=0.5, epsilon=1.0, accounting="queries"),  # one scale, hence one draw a batch
