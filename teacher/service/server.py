@@ -58,8 +58,10 @@ def build_app(
     custodian's, where the rows lie in shards instead of in ``open_records``, as ``scale`` says. Where the directory's ledger is
     a register, each analyst gets a service over the same rows. ``progress`` hears how far the rows are read, before anybody asks.
 
-    Raises what reading the private rows raises, before anybody can ask; InvalidInput for analysts' own ledgers over shards.
+    Raises what reading the private rows raises, before anybody can ask; InvalidInput for analysts' own ledgers over shards,
+    LedgerMismatch for a file of keys that is damaged.
     """
+    keys.listed()  # what has expired is written down, and a damaged file is the custodian's to hear of
     if sharded is not None and custodian.ledger.state.is_register():
         raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
     report = partial(_report, custodian.directory / "errors.log")
