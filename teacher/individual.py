@@ -35,8 +35,10 @@ def answer_individually(
     keys: Sequence[str],
     entropy: Entropy,
     reused: Reused | None = None,
-) -> None:
+) -> Charge:
     """Answer distinct queries, none of them answered before, and commit; what they cost each record is private.
+
+    Returns the slot's charge.
 
     ``serials``: int64 [n_records], places of the voters' records among the enrolled. ``keys``: the queries' identities.
     ``reused``: what earlier answers say on them.
@@ -55,3 +57,4 @@ def answer_individually(
     values, paid = mechanism.answer(similar, left, voters.labels, voters.num_classes, keys, entropy, reused)
     results = dict(zip(keys, values.tolist(), strict=True))
     ledger.record_prepaid(charge, results, Payments.of(serials, paid))
+    return charge

@@ -134,7 +134,7 @@ class _Books:
 
     def charge_prepaid(self, slot: int, release: str, identities: Sequence[str], reservation: Payments) -> Charge:
         self._keep((RESERVE, slot, self.accounts.batches.get(slot, 0) + 1, reservation.encode()))
-        return Charge(0, tuple(identities))
+        return Charge(0, tuple(identities), 1)
 
     def record_prepaid(self, charge: Charge, results: dict[str, Value], payments: Payments) -> None:
         self._keep((PAY, 0, self.accounts.batches.get(0, 0) + 1, payments.encode()))

@@ -68,10 +68,14 @@ class Write:
 
 @dataclass(frozen=True)
 class Charge:
-    """A committed charge. ``granted``: the identities it pays for, in request order; the rest was refused and stored."""
+    """A committed charge. ``granted``: the identities it pays for, in request order; the rest was refused and stored.
+
+    ``count``: releases that this charge added to what is spent, 0 where a prepaid one was charged before.
+    """
 
     seq: int
     granted: tuple[str, ...]
+    count: int
 
 
 class Ledger:
@@ -156,10 +160,11 @@ class Ledger:
             if not self.state.release(slot, release).prepaid:
                 raise LedgerMismatch(f"release {release!r} of slot {slot} is not prepaid.")
             seq = self.state.prepaid_charge(slot, release)
+            count = int(seq is None)
             if seq is None:
                 seq = write.append("charge", {"slot": slot, "release": release, "count": 1})
             write.keep((RESERVE, slot, self.state.batches.get(slot, 0) + 1, reservation.encode()))
-        return Charge(seq, tuple(identities))
+        return Charge(seq, tuple(identities), count)
 
     def record_prepaid(self, charge: Charge, results: dict[str, Value], payments: Payments) -> None:
         """Store a batch's results and, in the same transaction, the exact payments in place of the reservation. Commits."""
@@ -183,11 +188,11 @@ class Ledger:
             left = self.state.left(slot, release)
             paid = len(identities) if planned.batch and left else left
             granted, refused = tuple(identities[:paid]), list(identities[paid:])
-            count = 1 if planned.batch else len(granted)
+            count = min(1, len(granted)) if planned.batch else len(granted)
             seq = write.append("charge", {"slot": slot, "release": release, "count": count}) if granted else -1
             if refused:
                 write.append("refusal", {"slot": slot, "release": release, "identities": refused})
-        return Charge(seq, granted)
+        return Charge(seq, granted, count)
 
     def record(self, charge: Charge, results: dict[str, Value]) -> None:
         """Store the results of a charge's draws under their queries' identities. Commits; after this they may be sent."""

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 import pipeline
-from teacher.service.guard import Rates
 from teacher.service import keys as keys_module
+from teacher.service.guard import Rates
 from teacher.service.keys import KEYS, Keys, digest_of, render
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import call, served
