@@ -12,9 +12,7 @@ from teacher.baselines.config import LinearNoisySgd
 from tests.experiment.tiny import CLASSES, rows
 from wall.errors import InvalidInput
 
-BASELINE = LinearNoisySgd(
-    batch_size=50, expected_records=200, epochs=5, clip=1.0, learning_rate=1e-6, other_rates=[1.0, 1e5]
-)
+BASELINE = LinearNoisySgd(batch_size=50, expected_records=200, epochs=5, clip=1.0, learning_rate=1e-6, other_rates=[1.0, 1e5])
 HOW = {"num_classes": CLASSES, "epsilon": 2.0, "delta": 1e-5, "seed": 0}
 
 
