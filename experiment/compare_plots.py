@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from experiment.plots import svg
+from experiment.rates import TEST_SPLIT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +29,9 @@ def plots(rows: list[dict[str, Any]]) -> dict[str, bytes]:
             middle = [unit * score(row) for row in points]
             spread = [[m - unit * row["low"] for m, row in zip(middle, points, strict=True)]]
             spread += [[unit * row["high"] - m for m, row in zip(middle, points, strict=True)]]
-            axes.errorbar([row["epsilon"] for row in points], middle, yerr=spread, marker=marker, capsize=3, label=name)
+            axes.errorbar(
+                [row["epsilon"] for row in points], middle, yerr=spread, marker=marker, capsize=3, label=_label(name, points)
+            )
         _references(axes, [row for row in rows if row["epsilon"] is None], unit)
         _epsilon_axis(axes, f"{what} (median and range)")
 
@@ -49,6 +52,12 @@ def plots(rows: list[dict[str, Any]]) -> dict[str, bytes]:
         "labels_by_epsilon": svg(labels, height=3.4),
         "cost": svg(cost, height=0.6 + 0.4 * len(methods)),
     }
+
+
+def _label(name: str, points: list[dict[str, Any]]) -> str:
+    """A method's name, with a word where its learning rates are the best on the test split."""
+    best = any(TEST_SPLIT in (row.get("rates") or "") for row in points)
+    return f"{name} (rates by the test split)" if best else name
 
 
 def score(row: dict[str, Any]) -> float:

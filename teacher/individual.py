@@ -44,12 +44,13 @@ def answer_individually(
     keys: Sequence[str],
     entropy: Entropy,
     reused: Reused | None = None,
-) -> list[int]:
+) -> tuple[list[int], Reservation]:
     """Answer distinct queries and commit; what they cost each record is private.
 
     ``serials``: int64 [n_records], places of the voters' records among the enrolled. ``keys``: the queries' identities.
     ``reused``: what earlier answers say on them. Returns the places of the keys whose answers were
-    drawn and recorded here, in ascending order; the others have another process's.
+    drawn and recorded here, in ascending order (the others have another process's), and what was
+    reserved for them.
 
     1. Committed: the most that this batch can cost each record is reserved, and the slot's rho is charged if it is not yet.
     2. Drawn in memory: the queries one after the other, each with the budgets that the last one left.
@@ -69,7 +70,7 @@ def answer_individually(
 
     held = ledger.charge_prepaid(slot, ANSWER, keys, serials, most)
     if not held.granted:
-        return []
+        return [], held
     rows = [place[key] for key in held.granted]
     nearby = [similar[j] for j in rows]
     public = None if reused is None else Reused(reused.sums[rows], reused.counts[rows])
@@ -83,4 +84,5 @@ def answer_individually(
         public,
     )
     results = dict(zip(held.granted, values.tolist(), strict=True))
-    return [place[key] for key in ledger.record_prepaid(held, results, Payments.of(serials, paid))]
+    stored = ledger.record_prepaid(held, results, Payments.of(serials, paid))
+    return [place[key] for key in stored], held

@@ -22,13 +22,13 @@ from teacher.index import Index
 from teacher.individual import answer_individually
 from teacher.mechanisms.batch import BatchMechanism
 from teacher.mechanisms.electorate import Electorate
-from teacher.mechanisms.ind_knn import IndKnn
+from teacher.mechanisms.ind_knn import ANSWER, IndKnn
 from teacher.mechanisms.mechanism import Mechanism
 from teacher.mechanisms.multilabel import GnmaxAttributes
 from teacher.mechanisms.pate import ConfidentGnmax, Gnmax, Lnmax
 from teacher.mechanisms.registry import answers_with, from_slot
 from teacher.mechanisms.reverse_knn import HISTOGRAM, ReverseKnn
-from teacher.privacy.ledger import Ledger
+from teacher.privacy.ledger import Charge, Ledger, Reservation
 from teacher.privacy.noise import Entropy
 from teacher.records import Records
 from teacher.reuse import Released
@@ -96,6 +96,7 @@ class Teacher:
         self._individual = any(isinstance(mechanism, IndKnn) for mechanism in self._mechanisms)
         self._serials = np.zeros(0, dtype=np.int64)
         self._reused = 0  # queries of the present call on which earlier answers voted
+        self._charges: list[tuple[str, Charge | Reservation]] = []  # of the present call, with their releases
         self._lock = threading.Lock()
         self._index: Index
         self._spec: ExtractorSpec | None = None
@@ -288,6 +289,7 @@ class Teacher:
     def _ready(self, name: str, slot: int) -> tuple[ExtractorSpec, Mechanism]:
         """The extractor in use and the slot's mechanism, for a call that begins."""
         self._reused = 0
+        self._charges = []
         if self._spec is None:
             raise InvalidInput("extractor", f"set by use_extractor before the first {name}", None)
         if slot >= len(self._mechanisms):
@@ -295,11 +297,10 @@ class Teacher:
         return self._spec, self._mechanisms[slot]
 
     def _count(self, cells: Cells, identity: str) -> CellCounts:
-        before = dict(self._ledger.state.spent)
         served = self._settled(cells.slot, identity)
         if not served:
             self._settle(cells.slot, [identity], self._voters(cells.centers[np.newaxis]))  # [m, d] -> [1, m, d]
-        receipt, state = self._receipt(cells.slot, 1, int(served), self._spent_since(cells.slot, before)), self._ledger.state
+        receipt, state = self._receipt(cells.slot, 1, int(served), self._paid(cells.slot)), self._ledger.state
         if identity in state.refused:
             return CellCounts(None, receipt)
         counts = np.array(state.results[identity][HISTOGRAM], dtype=np.int64)
@@ -310,7 +311,6 @@ class Teacher:
         slot = calls[0].slot
         row = {i: x for queries, own in zip(calls, identities, strict=True) for i, x in zip(own, queries.inputs, strict=True)}
         todo = [i for i in dict.fromkeys(i for own in identities for i in own) if not self._settled(slot, i)]
-        known, before = {i: set(self._ledger.state.results.get(i, {})) for i in todo}, dict(self._ledger.state.spent)
         mechanism, size = self._mechanisms[slot], self._batch_size
         if isinstance(mechanism, BatchMechanism):
             mechanism.require(len(todo), self._index.dimensions)
@@ -323,7 +323,7 @@ class Teacher:
             self._settle(slot, batch, self._voters(embedded, inputs))
         if todo:
             self._progress("answering queries", len(todo), len(todo))
-        return self._replies(slot, identities, known, before)
+        return self._replies(slot, identities, todo)
 
     def _ensemble_sizes(self, classifier: str) -> set[int]:
         pates = [mechanism for mechanism in self._mechanisms if isinstance(mechanism, Lnmax | Gnmax | ConfidentGnmax)]
@@ -384,6 +384,7 @@ class Teacher:
             waiting = [i for i in batch if not self._settled(slot, i)]
             due = [i for i in waiting if mechanism.next_stage(self._ledger.state.results.get(i, {})) == stage]
             charge = self._ledger.charge(slot, stage, due)
+            self._charges.append((stage, charge))
             if not charge.granted:
                 continue
             with self._failures():
@@ -395,7 +396,7 @@ class Teacher:
         if mechanism.reuse:
             results, select = self._ledger.state.results, mechanism.select(voters.length)
             reused = self._released.votes(results, select, voters.queries, voters.num_classes)
-        mine = answer_individually(
+        mine, held = answer_individually(
             self._ledger,
             slot,
             mechanism,
@@ -405,6 +406,7 @@ class Teacher:
             self._entropy,
             reused,
         )
+        self._charges.append((ANSWER, held))
         if reused is not None:
             self._released.add(batch, voters.queries)
             self._reused += int((reused.counts[mine] > 0).sum())
@@ -421,18 +423,22 @@ class Teacher:
             (self._directory / "errors.log").open("a").write(traceback.format_exc())
             raise TeacherFailed from error
 
-    def _replies(
-        self, slot: int, identities: list[list[str]], known: dict[str, set[str]], before: dict[tuple[int, str], int]
-    ) -> list[Answers]:
-        """Each call's answers. ``known``: the releases that a query had which was not settled; it is new to the first call that
-        asks it and served to the others. A charge for a batch or for all is that of the first call with a new query."""
-        state, mechanism, unclaimed = self._ledger.state, self._mechanisms[slot], dict(known)
-        once = self._spent_since(slot, before) if isinstance(mechanism, IndKnn | BatchMechanism) else None
+    def _replies(self, slot: int, identities: list[list[str]], todo: list[str]) -> list[Answers]:
+        """Each call's answers. ``todo``: the queries that were not settled; each is new to the first call that asks it and
+        served to the others. A charge for a batch or for all is that of the first call with a new query.
+
+        What receipts say was charged is what this process entered for these calls, so that receipts of several processes over
+        one ledger add up as well.
+        """
+        state, mechanism, unclaimed = self._ledger.state, self._mechanisms[slot], set(todo)
+        once = self._paid(slot) if isinstance(mechanism, IndKnn | BatchMechanism) else None
+        granted = {stage: {i for s, c in self._charges if s == stage for i in c.granted} for stage in mechanism.stages}
         replies, shape = [], (-1, self._num_classes) if self._attributes else (-1,)
         nothing: Value = [ABSTAINED] * self._num_classes if self._attributes else ABSTAINED
         for own in identities:
-            new = {i: unclaimed.pop(i) for i in dict.fromkeys(own) if i in unclaimed}
-            charged = {s: sum(s in state.results.get(i, {}) and s not in had for i, had in new.items()) for s in mechanism.stages}
+            new = unclaimed.intersection(own)
+            unclaimed -= new
+            charged = {stage: len(new & paid) for stage, paid in granted.items()}
             if once is not None:
                 charged, once = (once, dict.fromkeys(once, 0)) if new else (dict.fromkeys(once, 0), once)
             settled = {
@@ -446,9 +452,10 @@ class Teacher:
             replies.append(Answers(labels, outcomes, receipt))
         return replies
 
-    def _spent_since(self, slot: int, before: dict[tuple[int, str], int]) -> dict[str, int]:
-        spent, stages = self._ledger.state.spent, self._mechanisms[slot].stages
-        return {stage: spent.get((slot, stage), 0) - before.get((slot, stage), 0) for stage in stages}
+    def _paid(self, slot: int) -> dict[str, int]:
+        """What the present call was charged so far, by release."""
+        stages = self._mechanisms[slot].stages
+        return {stage: sum(charge.count for paid, charge in self._charges if paid == stage) for stage in stages}
 
     def _receipt(self, slot: int, asked: int, served: int, charged: dict[str, int]) -> Receipt:
         state = self._ledger.state

@@ -1,10 +1,14 @@
 """The teacher over HTTP, with the methods of the Teacher in process. Every request may be repeated: a query's identity decides.
 
+Each call of ``answer`` or ``count`` returns one receipt, which says what that call was charged, also where replies were lost on
+the way. So the receipts of all calls add up to no more than the ledger charged, and to all of it unless a call failed, was given
+up, or lost its reply to the end of a service.
 Nothing is retried that would be charged again: where the teacher failed after a charge, the caller hears of it.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -105,10 +109,12 @@ class RemoteTeacher:
     def _ask(self, path: str, arrays: Mapping[str, np.ndarray], slot: int) -> dict[str, Any]:
         if self._spec is None:
             raise InvalidInput("extractor", "set by use_extractor before the first query", None)
-        body, sha256 = encode(arrays), self._spec.sha256()
+        body = encode(arrays)
+        place: dict[str, str | int] = {"slot": slot, "extractor": self._spec.sha256()}
+        call = secrets.token_hex(16)  # tried again, it finds its job, and the receipt that may have been lost
         while True:
             try:
-                return self._job(lambda: self._send("POST", path, body, {"slot": slot, "extractor": sha256}), "answering queries")
+                return self._job(lambda: self._send("POST", path, body, place, call), "answering queries")
             except Refused as refusal:
                 if refusal.code != "unknown_extractor":
                     raise
@@ -131,10 +137,21 @@ class RemoteTeacher:
         return state["result"]
 
     def _send(
-        self, method: str, path: str, body: object = None, parameters: Mapping[str, str | int] | None = None
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        parameters: Mapping[str, str | int] | None = None,
+        call: str | None = None,
     ) -> httpx.Response:
-        """A reply of 200 or 202. Lost connections, and refusals that ask for it, are tried again until patience ends."""
-        content = {"content": body, "headers": {"content-type": SAFETENSORS}} if isinstance(body, bytes) else {"json": body}
+        """A reply of 200 or 202. Lost connections, and refusals that ask for it, are tried again until patience ends.
+
+        ``call``: names a call with a receipt (``Idempotency-Key``).
+        """
+        content: dict[str, Any] = {"json": body}
+        if isinstance(body, bytes):
+            named = {} if call is None else {"idempotency-key": call}
+            content = {"content": body, "headers": {"content-type": SAFETENSORS, **named}}
         waits = {"wait": WAIT} if method != "GET" or path.startswith("jobs/") else {}
         started, pause = time.monotonic(), SHORTEST
         while True:

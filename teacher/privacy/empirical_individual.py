@@ -133,7 +133,7 @@ class _Books:
         self._keep((ENROL, -1, 0, encode_ids(self.ids)))
 
     def charge_prepaid(self, slot: int, release: str, identities: Sequence[str], serials: np.ndarray, most: Most) -> Reservation:
-        held = Reservation(0, tuple(identities), self.accounts.left(slot, serials), new_token())
+        held = Reservation(0, tuple(identities), 1, self.accounts.left(slot, serials), new_token())
         self._keep(hold(slot, held.token, most(held.granted, held.left)))
         return held
 

@@ -70,10 +70,14 @@ class Write:
 
 @dataclass(frozen=True)
 class Charge:
-    """A committed charge. ``granted``: the identities it pays for, in request order; the rest was refused and stored."""
+    """A committed charge. ``granted``: the identities it pays for, in request order; the rest was refused and stored.
+
+    ``count``: releases that this charge added to what is spent, 0 where a prepaid one was charged before.
+    """
 
     seq: int
     granted: tuple[str, ...]
+    count: int
 
 
 @dataclass(frozen=True)
@@ -81,12 +85,14 @@ class Reservation:
     """A committed reservation under the prepaid charge ``seq``.
 
     ``granted``: the identities that nobody had answered, in request order; without any, nothing is
-    charged, and nothing reserved. ``left``: int64 [n_records] units that the records had for them.
+    charged, and nothing reserved. ``count``: 1 where this entered the charge, 0 where it was there.
+    ``left``: int64 [n_records] units that the records had for them.
     ``token``: what it is settled by.
     """
 
     seq: int
     granted: tuple[str, ...]
+    count: int
     left: np.ndarray = field(repr=False)
     token: bytes = field(repr=False)
 
@@ -192,13 +198,14 @@ class Ledger:
                 raise LedgerMismatch(f"release {release!r} of slot {slot} is not prepaid.")
             granted, left = self._unanswered(release, identities), self.accounts.left(slot, serials)
             if not granted:
-                return Reservation(-1, (), left, b"")
+                return Reservation(-1, (), 0, left, b"")
             seq = self.state.prepaid_charge(slot, release)
+            count = int(seq is None)
             if seq is None:
                 seq = write.append("charge", {"slot": slot, "release": release, "count": 1})
             token = new_token()
             write.keep(hold(slot, token, most(granted, left)))
-        return Reservation(seq, granted, left, token)
+        return Reservation(seq, granted, count, left, token)
 
     def record_prepaid(
         self,
@@ -241,11 +248,11 @@ class Ledger:
             left = self.state.left(slot, release)
             paid = len(identities) if planned.batch and left else left
             granted, refused = tuple(identities[:paid]), list(identities[paid:])
-            count = 1 if planned.batch else len(granted)
+            count = min(1, len(granted)) if planned.batch else len(granted)
             seq = write.append("charge", {"slot": slot, "release": release, "count": count}) if granted else -1
             if refused:
                 write.append("refusal", {"slot": slot, "release": release, "identities": refused})
-        return Charge(seq, granted)
+        return Charge(seq, granted, count)
 
     def record(self, charge: Charge, results: dict[str, Value]) -> None:
         """Store the results of a charge's draws under their queries' identities. Commits; after this they may be sent."""

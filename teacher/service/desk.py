@@ -7,14 +7,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
 from teacher.privacy.ledger import Ledger
 from teacher.service.calls import Call, Calls
-from teacher.service.jobs import Ask, Extractor, Job, Result, Task, failed
+from teacher.service.jobs import Ask, Extractor, Job, Repeat, Result, Task, failed, repeated
 from teacher.service.turns import Turns
 from teacher.teacher import Progress, Teacher, quiet
 from wall.cells import Cells
@@ -22,7 +22,6 @@ from wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
 from wall.messages import ExtractorSpec
 from wall.wire import result_to_json
 
-J = TypeVar("J", bound=Job)
 KEPT = 64  # finished jobs that can still be asked for
 STEPS_BEFORE_A_SWITCH = 32  # batches under one extractor while jobs under another wait
 
@@ -93,25 +92,67 @@ class Desk:
     def waiting(self) -> int:
         return len(self._queue)
 
-    def submit(self, job: J, repeatable: bool = True) -> J:
-        """Put a job into the queue, or find the one that it repeats: the same request while it waits, or, where its result is
-        ``repeatable``, after it was done. Raises Refused when the queue is full or the service stops."""
+    def submit(self, job: Job, repeatable: bool = True) -> Job:
+        """Put a job into the queue, or find the one of the same call: while it waits, or, where its result is
+        ``repeatable``, after it was done. Where another call asks, or asked, for the same content, the job becomes that one's
+        Repeat, and takes neither a turn nor a place of the caller's cap.
+
+        Raises Refused when the queue is full or the service stops.
+        """
         with self._changed:
             known = self._jobs.get((job.caller, job.id))
             if known is not None and (known.status != "failed" and (repeatable or not known.future.done())):
-                return known  # type: ignore[return-value]
+                return known
             if self._closing:
                 raise failed("shutting_down")
             beside = [waits for waits in self._queue if waits.of_custodian == job.of_custodian]
+            repeats = 0 if job.of_custodian else self._repeats()
+            if len(beside) + repeats >= self._waiting:
+                raise failed("busy")
+            first = self._first(job)
             held = sum(waits.size for waits in beside)
-            if len(beside) >= self._waiting or (beside and held + job.size > self._room):
+            if first is None and beside and held + job.size > self._room:
                 raise failed("busy")
             self._forget(job.of_custodian)
+            if first is not None:
+                job = self._repeat(job, first)
+            else:
+                self._queue.append(job)
             self._jobs.pop((job.caller, job.id), None)  # so that the newest stands last
             self._jobs[job.caller, job.id] = job
-            self._queue.append(job)
             self._changed.notify_all()
         return job
+
+    def _first(self, job: Job) -> Job | None:
+        """The job of the same caller and content that is charged for it, None where there is none, or it failed."""
+        alike = (
+            other for other in self._jobs.values() if job.content and (other.caller, other.content) == (job.caller, job.content)
+        )
+        return next((other for other in alike if not isinstance(other, Repeat) and other.status != "failed"), None)
+
+    def _repeats(self) -> int:
+        """How many calls wait for another one's result."""
+        return sum(isinstance(job, Repeat) and not job.future.done() for job in self._jobs.values())
+
+    def _repeat(self, job: Job, first: Job) -> Repeat:
+        """A job that ends when ``first`` does, or at once; of its own it holds no more than its name."""
+        repeat = Repeat(job.id, job.caller, job.kind, first.total, content=job.content, slot=job.slot)
+
+        def end(done: Future[Result]) -> None:
+            refusal = done.exception()
+            repeat.finish(refusal if isinstance(refusal, Refused) else self._known(first, done.result()))
+
+        first.future.add_done_callback(end)
+        return repeat
+
+    def _known(self, first: Job, result: Result) -> Result:
+        """The result of a call that asks what ``first`` asked, with a receipt that charges nothing."""
+        receipt, now = result["receipt"], self.figures
+        if now.position < receipt["ledger_position"]:  # the step that ends the first call is not over
+            place = receipt["ledger_position"], receipt["ledger_head"]
+            return repeated(result, first.total, receipt["left"], place)
+        left = {release: now.left[first.slot, release] for release in receipt["left"]}
+        return repeated(result, first.total, left, (now.position, now.head))
 
     def find(self, caller: str, identity: str) -> Job:
         """A caller's own job. Raises Refused where there is none, or none any more."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import secrets
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
@@ -78,6 +80,14 @@ Slot = Annotated[int, Query(ge=0, lt=1 << 16, description="which entry of the pl
 Sha256 = Annotated[str, Query(pattern="^[0-9a-f]{64}$", description="identity of an extractor that was sent")]
 OfAnalyst = Annotated[
     str | None, Query(pattern=f"^{NAME}$", description="for a custodian: whose ledger, where each analyst has one")
+]
+Idempotency = Annotated[
+    str | None,
+    Header(
+        pattern="^[A-Za-z0-9_-]{1,64}$",
+        description="names a call: sent again with the same body it finds its job and its receipt; without it, or with another "
+        "one, the same body is a call of its own, which is charged nothing",
+    ),
 ]
 Named = Annotated[str, PathParameter(pattern="^[0-9a-f]{64}$")]
 
@@ -214,12 +224,22 @@ def _known(service: Service, sha256: str) -> Extractor:
 
 
 @router.post("/labels", response_model=models.Job, responses=PENDING, openapi_extra=ROWS)
-async def ask(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0, wait: Wait = 0.0) -> Response:
-    """Ask for noisy labels of public inputs. A query that was asked before gets its stored answer and costs nothing."""
+async def ask(
+    request: Request,
+    key: Analyst,
+    extractor: Sha256,
+    slot: Slot = 0,
+    wait: Wait = 0.0,
+    idempotency_key: Idempotency = None,
+) -> Response:
+    """Ask for noisy labels of public inputs. A query that was asked before gets its stored answer and costs nothing.
+
+    Receipts add up: over all `job`s, each counted once, `charged` sums to at most what the ledger charged.
+    """
     service = await own(request, key)
     body = await service.bodies.read(request, service.config.max_request * MIB)
     used = _known(service, extractor)
-    identity = job_id(key.name, "labels", {"slot": slot, "extractor": extractor, "media": _media(request)}, body)
+    content = job_id(key.name, "labels", {"slot": slot, "extractor": extractor, "media": _media(request)}, body)
 
     def prepare() -> Ask:
         inputs = decode(body, _media(request), ("inputs",), service.config.max_rows)["inputs"]
@@ -228,8 +248,8 @@ async def ask(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0,
             raise InvalidInput("queries.inputs", rule, list(inputs.shape[1:]))
         Queries(inputs, slot)
         rows, place = distinct(inputs)
-        asked = Ask(identity, key.name, "labels", len(rows), used, len(body))
-        asked.rows, asked.place, asked.slot, asked.quota = rows, place, slot, key.queries
+        named = _call(content, idempotency_key), key.name, "labels", len(rows), used, len(body), content
+        asked = Ask(*named, slot=slot, rows=rows, place=place, quota=key.queries)
         asked.whole = service.teacher.whole(slot)
         return asked
 
@@ -237,15 +257,29 @@ async def ask(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0,
 
 
 @router.post("/cells", response_model=models.Job, responses=PENDING, openapi_extra=CENTRES)
-async def count(request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0, wait: Wait = 0.0) -> Response:
-    """Ask for the noisy votes of all records in public cells: one release for the whole set."""
+async def count(
+    request: Request,
+    key: Analyst,
+    extractor: Sha256,
+    slot: Slot = 0,
+    wait: Wait = 0.0,
+    idempotency_key: Idempotency = None,
+) -> Response:
+    """Ask for the noisy votes of all records in public cells: one release for the whole set. Receipts add up as for labels."""
     service = await own(request, key)
     body = await service.bodies.read(request, service.config.max_request * MIB)
     used = _known(service, extractor)
     cells = Cells((await run_in_threadpool(decode, body, _media(request), ("centers",)))["centers"], slot)
-    identity = job_id(key.name, "cells", {"slot": slot, "extractor": extractor, "media": _media(request)}, body)
-    job = Task(identity, key.name, "cells", 1, used, len(body), work=lambda: service.desk.count(key.name, cells, key.queries))
+    content = job_id(key.name, "cells", {"slot": slot, "extractor": extractor, "media": _media(request)}, body)
+    named = _call(content, idempotency_key), key.name, "cells", 1, used, len(body), content, slot
+    job = Task(*named, work=lambda: service.desk.count(key.name, cells, key.queries))
     return await _state_of(service.desk.submit(job), wait)
+
+
+def _call(content: str, idempotency_key: str | None) -> str:
+    """The identity of a call for some content; one without a key is like no other."""
+    call = secrets.token_hex(32) if idempotency_key is None else idempotency_key
+    return hashlib.sha256(f"{content} {call}".encode()).hexdigest()
 
 
 @router.post("/records", response_model=models.Job, responses=PENDING, openapi_extra=RECORDS)

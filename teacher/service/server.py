@@ -59,8 +59,10 @@ def build_app(
     a register, each analyst gets a service over the same rows. ``progress`` hears how far the work on private rows is, for the
     custodian alone: no reply has anything of it.
 
-    Raises what reading the private rows raises, before anybody can ask; InvalidInput for analysts' own ledgers over shards.
+    Raises what reading the private rows raises, before anybody can ask; InvalidInput for analysts' own ledgers over shards,
+    LedgerMismatch for a file of keys that is damaged.
     """
+    keys.listed()  # what has expired is written down, and a damaged file is the custodian's to hear of
     if sharded is not None and custodian.ledger.state.is_register():
         raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
     report = partial(_report, custodian.directory / "errors.log")

@@ -79,12 +79,16 @@ class Conversation:
     shown: list[tuple[str, int, int]] = field(default_factory=list)
     jobs: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in ANALYSTS})
     unfinished: set[str] = field(default_factory=set)
+    calls: dict[str, int] = field(default_factory=dict)
     last: dict[tuple[str, str], Seen] = field(default_factory=dict)
     gates: list[Gate] = field(default_factory=list)
     http: httpx.Client = field(default_factory=lambda: httpx.Client(trust_env=False, timeout=60, limits=NO_REUSE))
 
     def send(self, name: str, method: str, path: str, body: object = None) -> httpx.Response:
         headers = {"authorization": f"Bearer {self.made.tokens[name]}", "content-type": SAFETENSORS}
+        if method == "POST":
+            self.calls[name] = self.calls.get(name, 0) + 1
+            headers["idempotency-key"] = f"call-{self.calls[name]}"  # without one, a call's name is random
         content = {"json": body} if isinstance(body, dict) else {"content": body, "headers": headers}
         return self.http.request(method, f"{self.url}/v1/{path}", **{"headers": headers, **content})  # type: ignore[arg-type]
 
