@@ -21,6 +21,7 @@ from wall.errors import InvalidInput
 MOST_ROWS = 5_000  # public rows of a rehearsal
 FEWEST_ROWS = 20
 HELD_OUT = 4  # one row in so many is held out
+FEW_ROWS = 1_000  # below, each row is held out in turn: so few would judge too roughly
 ITERATIONS = 30  # of k-means
 LABELS, CLUSTERS, TEST_SPLIT = "labelled public rows", "clusters of public rows", "the test split"
 Progress = Callable[[int, int], None]
@@ -59,23 +60,27 @@ def choose_rate(
     if targets is None:
         _, found = k_means(x.flatten(1).numpy(), min(num_classes, len(x)), seed=seed, iterations=ITERATIONS)
         targets = found.astype(np.int64)
-    kept = len(rows) - max(1, len(rows) // HELD_OUT)
-    stand_ins = torch.from_numpy(np.resize(np.arange(kept), baseline.expected_records))
-    y = torch.from_numpy(targets)
+    turn = np.arange(len(rows)) % HELD_OUT
+    turns = range(HELD_OUT if len(rows) < FEW_ROWS else 1)
 
-    def right(rate: float) -> float:
-        """The share of held-out rows that a model trained with this rate is right about."""
+    def right(rate: float) -> int:
+        """How many held-out rows models trained with this rate are right about."""
+        tried = replace(baseline, learning_rate=rate)
+        return sum(rehearsed(tried, turn == held) for held in turns)
+
+    def rehearsed(tried: NoisySgd | LinearNoisySgd, held: np.ndarray) -> int:
+        stand_ins = np.resize(np.flatnonzero(~held), baseline.expected_records)
         model = train_privately(
-            replace(baseline, learning_rate=rate),
-            x[stand_ins],
-            y[stand_ins],
+            tried,
+            x[torch.from_numpy(stand_ins)],
+            torch.from_numpy(targets[stand_ins]),
             num_classes=num_classes,
             epsilon=epsilon,
             delta=delta,
             seed=seed,
             progress=progress,
         )
-        return float((model.predict(x[kept:]) == targets[kept:]).mean())
+        return int((model.predict(x[torch.from_numpy(held)]) == targets[held]).sum())
 
     return Choice(max(baseline.rates, key=right), by)
 

@@ -115,7 +115,7 @@ def test_neither_private_rows_nor_test_labels_choose_a_rate(
     with np.load(folder / "data.npz") as file:
         arrays = dict(file)
     arrays |= {"private_y": np.zeros(200, dtype=np.int64), "test_y": np.ones(30, dtype=np.int64)}
-    arrays["private_y"][:3] = [0, 1, 2]
+    arrays["private_y"][:3] = arrays["test_y"][:3] = [0, 1, 2]
     if not labelled:
         del arrays["public_y"]
     np.savez(folder / "data.npz", **arrays)

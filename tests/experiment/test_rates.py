@@ -47,7 +47,7 @@ def test_a_rehearsal_has_the_steps_and_the_noise_of_the_training(monkeypatch: py
     monkeypatch.setattr(noisy_sgd, "_descend", noted)
     chosen(x, y)
     noise, *_ = noisy_sgd.calibrate(2.0, 1e-5, 50 / 200, 20)
-    assert seen == [(20, noise, 200)] * 3
+    assert seen == [(20, noise, 200)] * 12  # three rates, each before four parts of so few rows
 
 
 def test_too_few_public_rows_choose_nothing() -> None:
