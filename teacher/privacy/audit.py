@@ -85,9 +85,7 @@ def audit(path: Path, *, expect_head: str | None = None) -> Finding:
     finding.problems, hashes = stored.problems, stored.hashes
     finding.entries, finding.head = len(hashes), hashes[-1] if hashes else ""
     if expect_head is not None and expect_head not in hashes:
-        finding.problems.append(
-            "the expected head is not in the chain: this copy is older than it, or another ledger"
-        )
+        finding.problems.append("the expected head is not in the chain: this copy is older than it, or another ledger")
     _check_entries(stored.entries, finding)
     if finding.problems:
         finding.epsilon, finding.pooled, finding.certificates = None, None, {}
@@ -117,9 +115,12 @@ def _check_entries(stored: list[tuple[str, str]], finding: Finding) -> None:
         finding.problems.append(f"entry 0: {problem}")
         return
     finding.delta, finding.budget = plan.delta, plan.epsilon
-    _check_certificate(plan, finding)
+    if finding.unsafe:
+        finding.problems.append("noise came from a test tape (unsafe): epsilon is infinite")
     if finding.adversary != EACH:
         _check_history(entries, restated, finding)
+    if not finding.problems:
+        _check_certificate(plan, finding)
 
 
 def _parsed(stored: list[tuple[str, str]], finding: Finding) -> list[Entry]:
@@ -137,9 +138,7 @@ def _check_adversary(entries: list[Entry], finding: Finding) -> None:
     """Whether the entries are those of a budget, or of a register of analysts."""
     later = {kind for kind, _ in entries[1:]}
     if later - {"analyst"} if finding.adversary == EACH else "analyst" in later:
-        finding.problems.append(
-            "a register of analysts holds other entries, or another ledger holds a register's"
-        )
+        finding.problems.append("a register of analysts holds other entries, or another ledger holds a register's")
     entered = [(body["name"], body["dataset"]) for kind, body in entries if kind == "analyst"]
     names, datasets = {name for name, _ in entered}, {dataset for _, dataset in entered}
     finding.analysts = dict(entered)
@@ -148,10 +147,7 @@ def _check_adversary(entries: list[Entry], finding: Finding) -> None:
 
 
 def _check_certificate(plan: Plan, finding: Finding) -> None:
-    """The price of the plan's caps, of a safe ledger's."""
-    if finding.unsafe:
-        finding.problems.append("noise came from a test tape (unsafe): epsilon is infinite")
-        return
+    """The price of the plan's caps. Last, and of a ledger without problems alone: it may take long."""
     try:
         found = {name: c.epsilon for name, c in certificates(plan).items() if c.certified}
         exact = min(found.values())

@@ -48,10 +48,7 @@ def read_file(path: Path) -> Stored:
         return found
     _chain(rows, found)
     if heads != [(1, len(rows) - 1, found.hashes[-1] if rows else FIRST_PREV)]:
-        found.problems.append(
-            "the recorded head is not the last entry: entries are missing at the end, or were "
-            "added by hand"
-        )
+        found.problems.append("the recorded head is not the last entry: entries are missing at the end, or were added by hand")
     return found
 
 
@@ -77,11 +74,7 @@ def _check_tables(connection: sqlite3.Connection, problems: list[str]) -> None:
     """Tables of a ledger alone, no views or triggers; the public ones with their columns."""
     stored = connection.execute("SELECT type, name FROM sqlite_master").fetchall()
     tables = {name for kind, name in stored if kind == "table"}
-    other = sorted(
-        shown(name)
-        for kind, name in stored
-        if not _expected(kind, name) and not str(name).startswith("sqlite_")
-    )
+    other = sorted(shown(name) for kind, name in stored if not _expected(kind, name) and not str(name).startswith("sqlite_"))
     if other:
         problems.append(f"the file holds what no ledger has: {', '.join(other[:5])}")
     for table, columns in COLUMNS.items():
@@ -113,9 +106,7 @@ def _chain(rows: list[Any], found: Stored) -> None:
     for position, (seq, kind, body, before, digest) in enumerate(rows):
         text = json.dumps([seq, kind, body, before], separators=(",", ":")).encode()
         if seq != position:
-            found.problems.append(
-                f"entry {position} is missing or out of order (found sequence number {seq})"
-            )
+            found.problems.append(f"entry {position} is missing or out of order (found sequence number {seq})")
         if before != prev or hashlib.sha256(text).hexdigest() != digest:
             found.problems.append(f"entry {seq} was edited, moved, or follows an entry that was")
         prev = digest

@@ -2,7 +2,8 @@
 
 A charge pays for draws, one release records what a charge paid for, no query has two results under
 one name, and a query comes to a mechanism's second release by a 1 from its screening alone. A
-refusal is stored where the cap is reached, and ends a query.
+refusal is stored where the cap is reached, and ends a query. It may name one that was answered: by
+another process, after this one had seen that it was due.
 """
 
 from __future__ import annotations
@@ -113,8 +114,7 @@ class History:
         results = priced.results
         if not results.holds(value, beside):
             raise Problem(
-                f"releases something else than its curve prices: {priced.name!r} must be "
-                f"{results.words}. Found {shown(value)}"
+                f"releases something else than its curve prices: {priced.name!r} must be {results.words}. Found {shown(value)}"
             )
         label, width = results.label(value), results.width(value)
         if label is not None:

@@ -77,10 +77,14 @@ def priced(mechanism: object) -> list[Priced]:
     return known.releases(fields)
 
 
+_NUMBER = number(-LARGEST_NUMBER, LARGEST_NUMBER)
 RELEASE = {
     "name": Rule("a name", lambda v: type(v) is str),
     "curve": Rule("a name", lambda v: type(v) is str),
-    "parameters": Rule("an object", lambda v: type(v) is dict),
+    "parameters": Rule(
+        "an object of finite numbers, true or false",
+        lambda v: type(v) is dict and all(_NUMBER.holds(p) or type(p) is bool for p in v.values()),
+    ),
     "cap": integer(0, LARGEST_CAP),
     "prepaid": BOOLEAN,
     "batch": BOOLEAN,
@@ -312,21 +316,13 @@ KINDS: dict[str, Known] = {
         _INDIVIDUAL,
         _individual,
         frozenset({"near", "tables", "bits", "hash_seed", "reuse"}),
-        {
-            "a record's budget must pay for one count": lambda f: (
-                2 * Fraction(f["sigma_count"]) ** 2 * Fraction(f["rho"]) >= 1
-            )
-        },
+        {"a record's budget must pay for one count": lambda f: 2 * Fraction(f["sigma_count"]) ** 2 * Fraction(f["rho"]) >= 1},
     ),
     "reverse_knn": Known(
         _CELLS,
         _cells,
         frozenset({"reach"}),
-        {
-            "neighbours and reach must be at most cells": lambda f: (
-                max(f["neighbours"], f.get("reach", 1)) <= f["cells"]
-            )
-        },
+        {"neighbours and reach must be at most cells": lambda f: max(f["neighbours"], f.get("reach", 1)) <= f["cells"]},
     ),
     "naive_knn": Known({"k": integer(1, LARGEST_COUNT), "sigma_vote": NOISE}, _unsampled),
     "lnmax": Known(
@@ -351,12 +347,8 @@ KINDS: dict[str, Known] = {
         _batch(_nearest),
         related={"a part of epsilon must be left for the labels": _shares},
     ),
-    "private_knn_attributes": Known(
-        {**_ATTRIBUTES, "k": PEOPLE, "sampling_probability": PROBABILITY}, _attributes("k")
-    ),
+    "private_knn_attributes": Known({**_ATTRIBUTES, "k": PEOPLE, "sampling_probability": PROBABILITY}, _attributes("k")),
     "gnmax_attributes": Known({**_ATTRIBUTES, "teachers": PEOPLE}, _attributes("teachers")),
-    "private_knn_mean": Known(
-        {**_VALUES, "sigma_mean": SMALLER_NOISE}, _mean, related=_WINDOWED
-    ),
+    "private_knn_mean": Known({**_VALUES, "sigma_mean": SMALLER_NOISE}, _mean, related=_WINDOWED),
     "private_knn_median": Known({**_VALUES, "epsilon": PURE}, _median, related=_WINDOWED),
 }

@@ -84,9 +84,7 @@ def count_and_label(sigma: float, records: int) -> Results:
     low, high = -_tail(sigma), records + _tail(sigma)
     return Results(
         f"[an integer from {low} to {high}, a class]",
-        lambda v, _: (
-            type(v) is list and len(v) == 2 and _integer(v[0], low, high) and _is_label(v[1])
-        ),
+        lambda v, _: type(v) is list and len(v) == 2 and _integer(v[0], low, high) and _is_label(v[1]),
         label=lambda v: v[1],  # type: ignore[index]
     )
 

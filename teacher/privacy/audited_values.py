@@ -65,9 +65,7 @@ def require(what: str, value: object, rule: Rule) -> None:
         raise Problem(f"{what} must be {rule.words}. Found {shown(value)}")
 
 
-def require_object(
-    what: str, value: object, rules: Mapping[str, Rule], optional: Collection[str] = ()
-) -> dict[str, Any]:
+def require_object(what: str, value: object, rules: Mapping[str, Rule], optional: Collection[str] = ()) -> dict[str, Any]:
     """The object itself. Raises Problem unless it has the rules' keys, and no others, and each
     rule holds. ``optional``: keys that ledgers of earlier versions lack."""
     if type(value) is not dict:
@@ -75,9 +73,7 @@ def require_object(
     missing = sorted(set(rules) - set(value) - set(optional))
     unknown = sorted(set(value) - set(rules))
     if missing or unknown:
-        raise Problem(
-            f"{what} must have other fields: missing {shown(missing)}, unknown {shown(unknown)}"
-        )
+        raise Problem(f"{what} must have other fields: missing {shown(missing)}, unknown {shown(unknown)}")
     for key, rule in rules.items():
         if key in value:
             require(f"{what}.{key}", value[key], rule)
@@ -86,9 +82,7 @@ def require_object(
 
 def integer(low: int, high: int) -> Rule:
     """An integer, written as one: 1.0 and true are none."""
-    return Rule(
-        f"an integer from {low} to {high}", lambda v: type(v) is int and low <= v <= high
-    )
+    return Rule(f"an integer from {low} to {high}", lambda v: type(v) is int and low <= v <= high)
 
 
 def number(low: float, high: float) -> Rule:

@@ -9,7 +9,7 @@ from typing import Any
 
 from teacher.privacy.plan import Plan, Release
 from wall.adversary import EACH, POOLED, alone, is_alone
-from wall.errors import LedgerMismatch
+from wall.errors import InvalidInput, LedgerMismatch
 from wall.messages import Value, canonical_json
 
 FORMAT, FORMAT_ALONE = 1, 2  # the second names its adversary
@@ -90,8 +90,9 @@ class LedgerState:
             raise LedgerMismatch(f"entry {self.seq + 1} of the ledger has the unknown or misplaced kind {kind!r}.")
         try:
             rules[kind](**body)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise LedgerMismatch(f"entry {self.seq + 1} of the ledger ({kind}) has missing or unknown fields.") from error
+        except (TypeError, KeyError, AttributeError, InvalidInput) as error:
+            text = f"entry {self.seq + 1} of the ledger ({kind}) has missing, unknown or impossible fields."
+            raise LedgerMismatch(text) from error
         self.hashes.append(digest)
         self.head = digest
 

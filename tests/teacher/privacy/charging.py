@@ -9,13 +9,16 @@ from pathlib import Path
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.ledger_url import LedgerUrl
 
+NAMES = "{name}{number:063d}"  # of queries, as hexadecimal digits
+
 
 def main(address: str, queries: int, name: str) -> None:
     ledger, granted = Ledger(LedgerUrl.parse(address) if "://" in address else Path(address)), []
     for number in range(queries):
-        charge = ledger.charge(0, "screen", [f"{name}{number}"])
+        query = NAMES.format(name=name, number=number)
+        charge = ledger.charge(0, "screen", [query])
         if charge.granted:
-            ledger.record(charge, {f"{name}{number}": 1})
+            ledger.record(charge, {query: 1})
         granted += charge.granted
     print(json.dumps(granted))
 
