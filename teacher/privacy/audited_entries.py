@@ -44,7 +44,7 @@ _RESULTS = Rule(
 )
 _IDENTITIES = Rule(
     "a list of one or more, all different, each 64 hexadecimal digits",
-    lambda v: list_of(DIGEST, least=1).holds(v) and len(set(v)) == len(v),  # type: ignore[call-overload,arg-type]
+    lambda v: list_of(DIGEST, least=1).holds(v) and len(set(v)) == len(v),
 )
 SCHEMAS: dict[str, dict[str, Rule]] = {
     "genesis": {

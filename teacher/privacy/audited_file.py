@@ -41,7 +41,7 @@ def read_file(path: Path) -> Stored:
             found.problems.append(f"the file is larger than {LARGEST_FILE} bytes")
             return found
         rows, heads = _rows(path, found.problems)
-    except (sqlite3.Error, OSError, MemoryError):
+    except (sqlite3.Error, OSError, MemoryError, UnicodeDecodeError):
         found.problems.append(UNREADABLE)
         return found
     if found.problems or not _typed(rows, heads, found.problems):

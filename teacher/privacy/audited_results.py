@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from teacher.privacy.audited_values import LARGEST_INTEGER
 from wall.attributes import MOST_ATTRIBUTES
@@ -34,9 +35,9 @@ class Results:
     number of classes or of attributes that it shows, None where it shows none."""
 
     words: str
-    holds: Callable[[object, int], bool]
-    label: Callable[[object], int | None] = lambda value: None
-    width: Callable[[object], int | None] = lambda value: None
+    holds: Callable[[Any, int], bool]
+    label: Callable[[Any], int | None] = lambda value: None
+    width: Callable[[Any], int | None] = lambda value: None
 
 
 def bit() -> Results:
@@ -44,7 +45,7 @@ def bit() -> Results:
 
 
 def label() -> Results:
-    return Results("a class", lambda v, _: _is_label(v), label=lambda v: v)  # type: ignore[return-value]
+    return Results("a class", lambda v, _: _is_label(v), label=lambda v: v)
 
 
 def noisy_sum(neighbours: int, sigma: float) -> Results:
@@ -64,8 +65,8 @@ def attribute_counts(voters: int, sigma: float) -> Results:
     low, high = -_tail(sigma), voters * VOTE + _tail(sigma)
     return Results(
         f"1 to {MOST_ATTRIBUTES} integers from {low} to {high}",
-        lambda v, _: _integers(v, low, high) and len(v) <= MOST_ATTRIBUTES,  # type: ignore[arg-type]
-        width=lambda v: len(v),  # type: ignore[arg-type]
+        lambda v, _: _integers(v, low, high) and len(v) <= MOST_ATTRIBUTES,
+        width=lambda v: len(v),
     )
 
 
@@ -74,8 +75,8 @@ def histogram(cells: int, sigma: float, records: int) -> Results:
     low, high = -_tail(sigma), records + _tail(sigma)
     return Results(
         f"integers from {low} to {high}, as many for each of {cells} cells",
-        lambda v, _: _integers(v, low, high) and len(v) % cells == 0,  # type: ignore[arg-type]
-        width=lambda v: len(v) // cells,  # type: ignore[arg-type]
+        lambda v, _: _integers(v, low, high) and len(v) % cells == 0,
+        width=lambda v: len(v) // cells,
     )
 
 
@@ -85,7 +86,7 @@ def count_and_label(sigma: float, records: int) -> Results:
     return Results(
         f"[an integer from {low} to {high}, a class]",
         lambda v, _: type(v) is list and len(v) == 2 and _integer(v[0], low, high) and _is_label(v[1]),
-        label=lambda v: v[1],  # type: ignore[index]
+        label=lambda v: v[1],
     )
 
 
@@ -98,29 +99,29 @@ def ball(*, everyone: bool, radius: float | None) -> Results:
     whole = None if radius is None else round((Fraction(radius) * BOX) ** 2)
     squares = (0, LARGEST_SQUARE) if whole is None else (min(whole, LARGEST_SQUARE),) * 2
 
-    def holds(value: object, beside: int) -> bool:
-        if not _integers(value, 0, LARGEST_INTEGER) or len(value) != 4:  # type: ignore[arg-type]
+    def holds(value: Any, beside: int) -> bool:
+        if not _integers(value, 0, LARGEST_INTEGER) or len(value) != 4:
             return False
-        found, bound, exact, square = value  # type: ignore[misc]
+        found, bound, exact, square = value
         counted = (bound, exact) == (beside, 1) if everyone else 1 <= bound <= beside and exact <= 1
         return _is_label(found) and counted and squares[0] <= square <= squares[1]
 
     words = "[class, bound of a clique among the batch, 0 or 1, squared radius]"
-    return Results(words, _of_a_batch(holds), label=lambda v: v[0])  # type: ignore[index]
+    return Results(words, _of_a_batch(holds), label=lambda v: v[0])
 
 
 def no_ball() -> Results:
     """The same where the k nearest vote: every query counts, and there is no radius."""
 
-    def holds(value: object, beside: int) -> bool:
-        fits = _integers(value, -1, LARGEST_INTEGER) and len(value) == 4  # type: ignore[arg-type]
-        return fits and _is_label(value[0]) and value[1:] == [beside, 1, -1]  # type: ignore[index]
+    def holds(value: Any, beside: int) -> bool:
+        fits = _integers(value, -1, LARGEST_INTEGER) and len(value) == 4
+        return fits and _is_label(value[0]) and value[1:] == [beside, 1, -1]
 
     words = "[class, number of queries in the batch, 1, -1]"
-    return Results(words, _of_a_batch(holds), label=lambda v: v[0])  # type: ignore[index]
+    return Results(words, _of_a_batch(holds), label=lambda v: v[0])
 
 
-def _of_a_batch(holds: Callable[[object, int], bool]) -> Callable[[object, int], bool]:
+def _of_a_batch(holds: Callable[[Any, int], bool]) -> Callable[[Any, int], bool]:
     return lambda value, beside: beside <= LARGEST_BATCH and holds(value, beside)
 
 
@@ -128,14 +129,14 @@ def _tail(sigma: float) -> int:
     return math.ceil(DEVIATIONS * sigma) + 1
 
 
-def _integer(value: object, low: int, high: int) -> bool:
+def _integer(value: Any, low: int, high: int) -> bool:
     return type(value) is int and low <= value <= high
 
 
-def _integers(value: object, low: int, high: int) -> bool:
+def _integers(value: Any, low: int, high: int) -> bool:
     listed = type(value) is list and len(value) > 0
-    return listed and all(_integer(entry, low, high) for entry in value)  # type: ignore[attr-defined]
+    return listed and all(_integer(entry, low, high) for entry in value)
 
 
-def _is_label(value: object) -> bool:
+def _is_label(value: Any) -> bool:
     return _integer(value, 0, LARGEST_LABEL)

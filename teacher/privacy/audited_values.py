@@ -27,10 +27,10 @@ class Rule:
     """What a value must be. ``words`` completes "must be ..."; ``holds`` never raises."""
 
     words: str
-    holds: Callable[[object], bool]
+    holds: Callable[[Any], bool]
 
 
-def shown(value: object) -> str:
+def shown(value: Any) -> str:
     """A value of the file for a problem's line: ASCII, at most ``SHOWN`` characters."""
     if type(value) is int and abs(value) > LARGEST_INTEGER:
         return f"an integer of {value.bit_length()} bits"
@@ -38,7 +38,7 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
 
 
-def canonical(value: object) -> str:
+def canonical(value: Any) -> str:
     """The one text of a JSON value. Raises ValueError for NaN and infinity."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
@@ -59,13 +59,13 @@ def parse(text: str) -> Any:
     return value
 
 
-def require(what: str, value: object, rule: Rule) -> None:
+def require(what: str, value: Any, rule: Rule) -> None:
     """Raise Problem unless the rule holds."""
     if not rule.holds(value):
         raise Problem(f"{what} must be {rule.words}. Found {shown(value)}")
 
 
-def require_object(what: str, value: object, rules: Mapping[str, Rule], optional: Collection[str] = ()) -> dict[str, Any]:
+def require_object(what: str, value: Any, rules: Mapping[str, Rule], optional: Collection[str] = ()) -> dict[str, Any]:
     """The object itself. Raises Problem unless it has the rules' keys, and no others, and each
     rule holds. ``optional``: keys that ledgers of earlier versions lack."""
     if type(value) is not dict:
@@ -89,7 +89,7 @@ def number(low: float, high: float) -> Rule:
     """A finite number, written as an integer or a float."""
     return Rule(
         f"a number from {low:g} to {high:g}",
-        lambda v: type(v) in (int, float) and low <= v <= high,  # type: ignore[operator]
+        lambda v: type(v) in (int, float) and low <= v <= high,
     )
 
 
@@ -97,11 +97,7 @@ def number_above(low: float, high: float, *, below: bool = False) -> Rule:
     """A finite number above ``low`` and at most ``high``, or below it where ``below``."""
     return Rule(
         f"a number above {low:g} and {'below' if below else 'at most'} {high:g}",
-        lambda v: (
-            type(v) in (int, float)
-            and low < v <= high  # type: ignore[operator]
-            and not (below and v == high)
-        ),
+        lambda v: type(v) in (int, float) and low < v <= high and not (below and v == high),
     )
 
 
@@ -131,7 +127,7 @@ def _constant(name: str) -> None:
     raise Problem(f"holds {name}, which is no finite number")
 
 
-def _is_name(value: object) -> bool:
+def _is_name(value: Any) -> bool:
     return type(value) is str and 0 < len(value) <= LONGEST_TEXT and value.isprintable()
 
 

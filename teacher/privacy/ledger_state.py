@@ -104,12 +104,13 @@ class LedgerState:
         if not rule:
             raise LedgerMismatch(f"entry {self.seq + 1} of the ledger: {text}.")
 
-    def _genesis(self, *, format: int, dataset: str, unsafe: bool, plan: dict, adversary: str = POOLED) -> None:
-        expected = FORMAT if adversary == POOLED else FORMAT_ALONE
+    def _genesis(self, *, format: int, dataset: str, unsafe: bool, plan: dict, adversary: str | None = None) -> None:
+        expected = FORMAT if adversary is None else FORMAT_ALONE  # POOLED is the one that is left out
         self._require(type(format) is int and format == expected, "its format is unknown, or another's")
         self._require(type(dataset) is str and type(unsafe) is bool, "a data set without a name, or a noise without a source")
-        self._require(adversary in (POOLED, EACH) or is_alone(adversary), "an adversary that no certificate is made for")
-        self.dataset, self.unsafe, self.plan, self.adversary = dataset, unsafe, Plan.from_json(plan), adversary
+        held = adversary in (None, EACH) or is_alone(adversary)
+        self._require(held, "an adversary that no certificate is made for")
+        self.dataset, self.unsafe, self.plan, self.adversary = dataset, unsafe, Plan.from_json(plan), adversary or POOLED
 
     def _analyst(self, *, name: str, dataset: str) -> None:
         fresh = name not in self.analysts and dataset not in self.analysts.values()
@@ -156,20 +157,20 @@ class LedgerState:
         self.refused.update(identities)
 
 
-def _fits(curve: str, value: object) -> bool:
+def _fits(curve: str, value: Any) -> bool:
     """Whether a value can be what a curve prices: a bit, a class, or an integer or a list of them."""
     if curve == "screening":
         return _is_integer(value) and value in (0, 1)
     if curve in ONE_OUTCOME:
-        return _is_integer(value) and value >= 0  # type: ignore[operator]
+        return _is_integer(value) and value >= 0
     return _is_integer(value) or _is_list(value)
 
 
-def _is_list(value: object) -> bool:
+def _is_list(value: Any) -> bool:
     """A list of at least one integer, and of nothing else."""
     return type(value) is list and len(value) > 0 and all(_is_integer(entry) for entry in value)
 
 
-def _is_integer(value: object) -> bool:
+def _is_integer(value: Any) -> bool:
     """An integer of 64 bits: a boolean is none."""
     return type(value) is int and abs(value) <= LARGEST

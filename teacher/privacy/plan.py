@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from wall.errors import InvalidInput
 
@@ -113,12 +114,12 @@ def _require_keys(what: str, value: object, keys: set[str]) -> None:
         raise KeyError(f"a {what} has the keys {sorted(keys)}, and no others")
 
 
-def _list(value: object) -> list:
+def _list(value: Any) -> list[Any]:
     if type(value) is not list:
         raise TypeError("slots and releases are lists")
     return value
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: Any) -> bool:
     """A finite int or float; a boolean is none."""
-    return type(value) in (int, float) and abs(value) <= LARGEST  # type: ignore[operator, arg-type]
+    return type(value) in (int, float) and abs(value) <= LARGEST

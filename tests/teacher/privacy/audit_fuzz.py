@@ -661,13 +661,13 @@ def kept(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def fuzz(mutants: int, seed: int, folder: Path) -> Counter[str]:
+def fuzz(mutants: int, seed: int, folder: Path, *, until_failure: bool = False) -> Counter[str]:
     """How many mutants are of each class. A traceback is raised."""
     with remembered():
-        return _fuzz(mutants, seed, folder)
+        return _fuzz(mutants, seed, folder, until_failure)
 
 
-def _fuzz(mutants: int, seed: int, folder: Path) -> Counter[str]:
+def _fuzz(mutants: int, seed: int, folder: Path, until_failure: bool) -> Counter[str]:
     rng, counts = random.Random(seed), Counter[str]()
     path, originals = folder / "mutant.sqlite", bases(rng)
     beliefs = []
@@ -682,8 +682,10 @@ def _fuzz(mutants: int, seed: int, folder: Path) -> Counter[str]:
         found = verdict(stored, beliefs[chosen], path)
         if found.startswith("FAILURE"):
             print(found, json.dumps(stored)[:6000], file=sys.stderr)
-            found = found.split(":")[0]
+            found = " ".join(found.split(":")[0].split()[:2])
         counts[found] += 1
+        if until_failure and found.startswith("FAILURE"):
+            break
     return counts
 
 
@@ -706,8 +708,9 @@ def fuzz_bytes(mutants: int, seed: int, folder: Path) -> Counter[str]:
 def main(mutants: int, seed: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         counts = fuzz(mutants, seed, Path(folder))
+        print(json.dumps({"entries": dict(counts)}), flush=True)
         files = fuzz_bytes(mutants // 10, seed, Path(folder))
-    print(json.dumps({"entries": dict(counts), "files": dict(files), "sqlite": sqlite3.sqlite_version}))
+    print(json.dumps({"files": dict(files), "sqlite": sqlite3.sqlite_version}))
     return int(any(name.startswith("FAILURE") for name in [*counts, *files]))
 
 

@@ -271,6 +271,13 @@ def test_a_file_that_is_no_database_is_a_problem(tmp_path: Path, content: bytes)
     assert audit(tmp_path / "file.sqlite").problems != []
 
 
+@pytest.mark.parametrize("name", [b"prev", b"entries", b"one INTEGER"])
+def test_a_schema_that_is_no_text_is_a_problem(path: Path, name: bytes) -> None:
+    """A flipped bit in the name of a table or of a column."""
+    path.write_bytes(path.read_bytes().replace(name, name[:1] + b"\xd4" + name[2:]))
+    assert audit(path).problems != []
+
+
 def test_a_file_too_large_is_a_problem(path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(1 << 35)  # sparse

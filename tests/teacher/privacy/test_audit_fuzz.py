@@ -40,7 +40,7 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
-@pytest.mark.parametrize("mutants", [1500, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mutants", [1000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_no_forged_ledger_passes_for_another_than_it_is(tmp_path: Path, mutants: int) -> None:
     counts = fuzz(mutants, 1, tmp_path)
     assert not [name for name in counts if name.startswith("FAILURE")]
@@ -50,13 +50,13 @@ def test_no_forged_ledger_passes_for_another_than_it_is(tmp_path: Path, mutants:
 
 
 def test_no_damaged_file_passes_or_is_a_traceback(tmp_path: Path) -> None:
-    counts = fuzz_bytes(300, 1, tmp_path)
+    counts = fuzz_bytes(200, 1, tmp_path)
     assert counts["FAILURE"] == 0
-    assert counts["refused"] > 100
+    assert counts["refused"] > 50
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_an_auditor_that_leaves_a_check_out_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     FAULTS[name](monkeypatch)
-    counts = fuzz(600, 2, tmp_path)
+    counts = fuzz(1000, 2, tmp_path, until_failure=True)
     assert any(found.startswith("FAILURE") for found in counts), counts
