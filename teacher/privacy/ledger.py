@@ -10,7 +10,6 @@ Entries carry no time of day: when a release happened may depend on private work
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from teacher.privacy.accounts import DAMAGED, ENROL, Accounts, Payments, Row, en
 from teacher.privacy.anchor import Anchor
 from teacher.privacy.anchored import Anchored
 from teacher.privacy.database import ENTRIES, HEAD, Place, open_database, write_file
-from teacher.privacy.ledger_state import FORMAT, FORMAT_ALONE, GENESIS_PREV, LedgerState
+from teacher.privacy.ledger_state import FORMAT, FORMAT_ALONE, GENESIS_PREV, LedgerState, read_body
 from teacher.privacy.plan import Plan
 from wall.adversary import POOLED
 from wall.errors import LedgerMismatch
@@ -348,4 +347,4 @@ class Ledger:
         chained = seq == self.state.seq + 1 and prev == self.state.head and digest == entry_hash(seq, kind, text, prev)
         if not chained:
             raise LedgerMismatch(f"entry {seq} of the ledger does not continue the chain.")
-        self.state.apply(kind, json.loads(text), digest)
+        self.state.apply(kind, read_body(text), digest)

@@ -20,11 +20,13 @@ from teacher.privacy.database import Place
 from teacher.privacy.ledger import Ledger, entry_hash
 from teacher.privacy.ledger_url import LedgerUrl
 from teacher.privacy.plan import Plan, Slot
+from tests.ledgers import identity, use_extractor
 from tests.postgres import Server
 from wall.adversary import EACH, POOLED, alone, is_alone
 from wall.errors import LedgerMismatch
 
 MECHANISM = PrivateKnn(k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15)
+QUERY = identity("q")
 PLAN = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(100, 100)),))
 
 
@@ -42,8 +44,8 @@ def opened(tmp_path: Path, place: Place) -> Iterator[Custodian]:
 
 
 def charge(mine: Custodian) -> None:
-    mine.ledger.use_extractor("f" * 64, {"backbone": "raw"})
-    mine.ledger.record(mine.ledger.charge(0, "screen", ["q"]), {"q": 0})
+    use_extractor(mine.ledger)
+    mine.ledger.record(mine.ledger.charge(0, "screen", [QUERY]), {QUERY: 0})
 
 
 def test_each_analyst_has_a_ledger_that_names_the_assumption(opened: Custodian, tmp_path: Path) -> None:
@@ -235,8 +237,8 @@ def test_a_ledger_forged_to_hold_against_all_has_another_head(tmp_path: Path) ->
 def forged(folder: Path, forge: Callable[[Entries], None]) -> Path:
     """A ledger of ann with one answer (true.sqlite), its entries changed and hashed anew."""
     ledger = Ledger.create(folder / "true.sqlite", dataset="d", plan=PLAN, unsafe=False, adversary=alone("ann"))
-    ledger.use_extractor("f" * 64, {})
-    ledger.record(ledger.charge(0, "screen", ["q"]), {"q": 0})
+    use_extractor(ledger)
+    ledger.record(ledger.charge(0, "screen", [QUERY]), {QUERY: 0})
     ledger.export(folder / "forged.sqlite")
     with sqlite3.connect(folder / "forged.sqlite") as file:
         entries = [(kind, json.loads(body)) for kind, body in file.execute("SELECT kind, body FROM entries ORDER BY seq")]

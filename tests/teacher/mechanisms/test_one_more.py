@@ -13,7 +13,9 @@ import pytest
 
 from experiment.config import BudgetConfig, Config, RoundConfig
 from teacher.mechanisms import registry
+from teacher.privacy import audited_mechanisms, audited_results
 from teacher.privacy.audit import audit
+from teacher.privacy.audited_mechanisms import Known, Priced
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.noise import SystemEntropy
 from teacher.privacy.plan import Release
@@ -37,9 +39,21 @@ def coin() -> type:
     return made
 
 
+def audited_coin() -> Known:
+    """The auditor's entry of the guide's section, from its text."""
+    section = GUIDE.read_text().split("### One more mechanism", 1)[1].split("\n## ", 1)[0]
+    found = re.search(r"^    KINDS.*?(?=^\S)", section, re.MULTILINE | re.DOTALL)
+    assert found
+    kinds: dict[str, Known] = {}
+    names = {"KINDS": kinds, "Known": Known, "Priced": Priced, "results": audited_results}
+    exec(compile(textwrap.dedent(found[0]), str(GUIDE), "exec", dont_inherit=True), names)
+    return kinds["coin"]
+
+
 def test_the_guides_mechanism_runs_from_configuration_to_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = coin()
     monkeypatch.setitem(registry.MECHANISMS, "coin", made)
+    monkeypatch.setitem(audited_mechanisms.KINDS, "coin", audited_coin())
     config = Config(DataConfig(), [RoundConfig(30)], BudgetConfig(0.1), made())  # type: ignore[arg-type]
     ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=config.plan(), unsafe=False)
     rows = np.eye(4, dtype=np.float32)
@@ -51,5 +65,7 @@ def test_the_guides_mechanism_runs_from_configuration_to_audit(tmp_path: Path, m
     assert answers.receipt.charged == {"guess": 30}
     ledger.export(tmp_path / "export.sqlite")
     found = audit(tmp_path / "export.sqlite")
-    assert found.consistent
-    assert found.epsilon == 0.0
+    assert found.problems == []
+    assert (found.epsilon, found.certificates["pure_added"]) == (0.0, 0.001)  # 30 times 1e-6, rounded up
+    monkeypatch.delitem(audited_mechanisms.KINDS, "coin")
+    assert "unknown kind: 'coin'" in audit(tmp_path / "export.sqlite").problems[0]

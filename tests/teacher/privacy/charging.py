@@ -10,6 +10,8 @@ from teacher.privacy.database import Place
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.ledger_url import LedgerUrl
 
+NAMES = "{name}{number:063d}"  # of queries, as hexadecimal digits
+
 
 def place_of(address: str) -> Place:
     return LedgerUrl.parse(address) if "://" in address else Path(address)
@@ -18,9 +20,10 @@ def place_of(address: str) -> Place:
 def main(address: str, queries: int, name: str, *anchor: str) -> None:
     ledger, granted = Ledger(place_of(address), *map(place_of, anchor)), []
     for number in range(queries):
-        charge = ledger.charge(0, "screen", [f"{name}{number}"])
+        query = NAMES.format(name=name, number=number)
+        charge = ledger.charge(0, "screen", [query])
         if charge.granted:
-            ledger.record(charge, {f"{name}{number}": 1})
+            ledger.record(charge, {query: 1})
         granted += charge.granted
     print(json.dumps(granted))
 

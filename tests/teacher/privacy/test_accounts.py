@@ -16,6 +16,7 @@ from teacher.privacy.audit import audit
 from teacher.privacy.database import Place
 from teacher.privacy.ledger import Ledger, Reservation
 from teacher.privacy.plan import Plan, Release, Slot
+from tests.ledgers import identities, use_extractor
 from tests.postgres import rows
 from wall.errors import InvalidInput, LedgerMismatch
 
@@ -56,13 +57,15 @@ def test_payments_survive_their_encoding(amounts: dict[int, int]) -> None:
 
 def test_reopened_accounts_are_those_that_were_paid(ledger: Ledger, place: Place, tmp_path: Path) -> None:
     assert ledger.enrol(IDS).tolist() == [2, 0, 1]  # ascending ids
-    batch(ledger, "a", payments(9, 9, 9), payments(5, 0, 9))
-    batch(ledger, "b", payments(FULL - 5, 1, 0), payments(7, 1, 0))
+    use_extractor(ledger)
+    first, second = identities("a", "b")
+    batch(ledger, first, payments(9, 9, 9), payments(5, 0, 9))
+    batch(ledger, second, payments(FULL - 5, 1, 0), payments(7, 1, 0))
     assert ledger.enrol(np.array([50, 3, 10])).tolist() == [1, 3, 0]
     for found in (ledger, Ledger(place)):
         assert (FULL - found.accounts.left(0, np.arange(4))).tolist() == [12, 1, 9, 0]
         assert found.state.spent == {(0, ANSWER): 1}  # charged once, in full
-        assert found.state.results == {"a": {ANSWER: [31, 2]}, "b": {ANSWER: [31, 2]}}
+        assert found.state.results == {first: {ANSWER: [31, 2]}, second: {ANSWER: [31, 2]}}
     ledger.export(tmp_path / "copy.sqlite")
     assert audit(tmp_path / "copy.sqlite").problems == []
 
@@ -197,7 +200,8 @@ def test_the_auditor_knows_which_charge_may_answer_without_end(tmp_path: Path, w
 
 def test_the_auditor_counts_one_charge_and_all_answers(ledger: Ledger, tmp_path: Path) -> None:
     ledger.enrol(IDS)
-    for name in "abc":
+    use_extractor(ledger)
+    for name in identities(*"abc"):
         batch(ledger, name, payments(3), payments(1))
     ledger.export(tmp_path / "copy.sqlite")
     finding = audit(tmp_path / "copy.sqlite")

@@ -17,6 +17,7 @@ from teacher.privacy.audit import audit
 from teacher.privacy.database import Place, open_database
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.ledger_url import LedgerUrl
+from tests.ledgers import use_extractor
 from tests.postgres import Server, address, new_server
 from tests.teacher.privacy.test_ledger import plan
 from wall.errors import LedgerMismatch
@@ -31,6 +32,7 @@ def create(place: Place, asked: int = 5) -> Ledger:
 def test_processes_that_share_a_ledger_never_pass_its_cap(place: Place, tmp_path: Path) -> None:
     """Each of two charges 20 queries, one by one, and records them; the cap is 30, so the faster one leaves 10 to the other."""
     ledger = create(place, asked=30)
+    use_extractor(ledger)
     command = [sys.executable, CHARGING, address(place), "20"]
     both = [subprocess.Popen([*command, name], cwd=CHARGING.parents[3], stdout=subprocess.PIPE) for name in "ab"]
     granted = [json.loads(process.communicate()[0]) for process in both]

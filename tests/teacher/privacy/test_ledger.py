@@ -14,6 +14,7 @@ from teacher.privacy.audit import audit
 from teacher.privacy.database import Place, open_database
 from teacher.privacy.ledger import Ledger
 from teacher.privacy.plan import Plan, Slot
+from tests.ledgers import identity, use_extractor
 from tests.postgres import Server, rows
 from wall.errors import LedgerMismatch
 
@@ -152,7 +153,8 @@ def test_export_holds_the_entries_and_is_a_function_of_them(tmp_path: Path, post
     exported = []
     for name, place in (("one", tmp_path / "ledger.sqlite"), ("two", postgres.schema())):
         ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
-        ledger.record(ledger.charge(0, "screen", ["a"]), {"a": 1})
+        use_extractor(ledger)
+        ledger.record(ledger.charge(0, "screen", [identity("a")]), {identity("a"): 1})
         for again in range(2):
             ledger.export(tmp_path / f"{name}{again}.sqlite")
             exported.append((tmp_path / f"{name}{again}.sqlite").read_bytes())
