@@ -19,6 +19,8 @@ import numpy as np
 
 from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.features.cache import forget
+from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.pate.cnn_ensemble import forget_classifiers
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
@@ -46,8 +48,8 @@ def open_analyst(register: Custodian, name: str) -> Custodian:
         data=register.data,
         plan=state.plan,
         unsafe=state.unsafe,
-        anchor=anchor and anchor.with_name(f"{anchor.name}.{place}"),
-        ledger_url=url and replace(url, schema=f"{url.schema}_{place}"),
+        anchor=anchor and _beside(anchor, place),
+        ledger_url=url and _schema(url, place),
         known_dataset=known,
         adversaries=[alone(name)],
     )
@@ -66,6 +68,19 @@ def open_analyst(register: Custodian, name: str) -> Custodian:
 
 def _place(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:DIGITS]
+
+
+def _beside(anchor: Place, place: str) -> Place:
+    """The anchor of an analyst's own ledger. One for each: their ledgers go on without waiting for each other."""
+    return (
+        _schema(anchor, place)
+        if isinstance(anchor, LedgerUrl)
+        else anchor.with_name(f"{anchor.name}.{place}")
+    )
+
+
+def _schema(url: LedgerUrl, place: str) -> LedgerUrl:
+    return replace(url, schema=f"{url.schema}_{place}")
 
 
 def _nobody() -> None:

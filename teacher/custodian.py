@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from labelwall.teacher.accounting.plan import Plan
+from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
@@ -31,7 +32,7 @@ class Custodian:
     ledger: Ledger
     _lock: IO[str]
     data: dict[str, object]
-    anchor: Path | None
+    anchor: Place | None
     ledger_url: LedgerUrl | None
 
     def close(self) -> None:
@@ -45,7 +46,7 @@ def open_custodian(
     data: dict[str, object],
     plan: Plan,
     unsafe: bool,
-    anchor: Path | None = None,
+    anchor: Place | None = None,
     ledger_url: LedgerUrl | None = None,
     known_dataset: str | None = None,
     new_dataset: Callable[[], str] = lambda: str(uuid.uuid4()),
@@ -54,7 +55,7 @@ def open_custodian(
     """Open, or set up, the directory that answers for one data set.
 
     ``data``: how its rows are found (publishable settings); ``plan``: the budget and what spends it, fixed by the first call.
-    ``ledger_url``: where the ledger lies; a file in the directory when None.
+    ``ledger_url``: where the ledger lies; a file in the directory when None. ``anchor``: where its anchor lies, if it has one.
     ``known_dataset``: the data set a caller already holds a ledger of.
     ``adversaries``: against whom the ledger's certificate may hold; a new one's holds against the first of them.
 
@@ -67,7 +68,7 @@ def open_custodian(
         place: Place = ledger_url or directory / LEDGER
         fresh = not open_database(place).exists()
         if fresh and (
-            known_dataset or (directory / IDENTITY).exists() or (anchor and anchor.exists())
+            known_dataset or (directory / IDENTITY).exists() or (anchor and Anchor(anchor).exists())
         ):
             raise LedgerMismatch(
                 "the custodian's ledger is gone, but it was in use. Restore it; a new one would forget its releases."

@@ -14,11 +14,11 @@ import numpy as np
 from labelwall.teacher.features.cache import Embedded, embed_records, forget, forget_shards
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.individual import answer_individually
-from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.ledger import Charge, Ledger, Reservation
 from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch.base import BatchMechanism
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
 from labelwall.teacher.mechanisms.ind_knn.reused_answers import Released
 from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble, forget_classifiers
 from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, trained
@@ -46,7 +46,9 @@ from labelwall.wall.messages import (
     Value,
 )
 
-Progress = Callable[[str, int, int], None]  # (what, done, total)
+Progress = Callable[
+    [str, int, int], None
+]  # (what, done, total); for the custodian's eyes, where it is about private rows
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -114,6 +116,9 @@ class Teacher:
         self._individual = any(isinstance(mechanism, IndKnn) for mechanism in self._mechanisms)
         self._serials = np.zeros(0, dtype=np.int64)
         self._reused = 0  # queries of the present call on which earlier answers voted
+        self._charges: list[
+            tuple[str, Charge | Reservation]
+        ] = []  # of the present call, with their releases
         self._lock = threading.Lock()
         self._index: Index
         self._spec: ExtractorSpec | None = None
@@ -344,6 +349,7 @@ class Teacher:
     def _ready(self, name: str, slot: int) -> tuple[ExtractorSpec, Mechanism]:
         """The extractor in use and the slot's mechanism, for a call that begins."""
         self._reused = 0
+        self._charges = []
         if self._spec is None:
             raise InvalidInput("extractor", f"set by use_extractor before the first {name}", None)
         if slot >= len(self._mechanisms):
@@ -353,14 +359,13 @@ class Teacher:
         return self._spec, self._mechanisms[slot]
 
     def _count(self, cells: Cells, identity: str) -> CellCounts:
-        before = dict(self._ledger.state.spent)
         served = self._settled(cells.slot, identity)
         if not served:
             self._settle(
                 cells.slot, [identity], self._voters(cells.centers[np.newaxis])
             )  # [m, d] -> [1, m, d]
         receipt, state = (
-            self._receipt(cells.slot, 1, int(served), self._spent_since(cells.slot, before)),
+            self._receipt(cells.slot, 1, int(served), self._paid(cells.slot)),
             self._ledger.state,
         )
         if identity in state.refused:
@@ -381,10 +386,6 @@ class Teacher:
             for i in dict.fromkeys(i for own in identities for i in own)
             if not self._settled(slot, i)
         ]
-        known, before = (
-            {i: set(self._ledger.state.results.get(i, {})) for i in todo},
-            dict(self._ledger.state.spent),
-        )
         mechanism, size = self._mechanisms[slot], self._batch_size
         if isinstance(mechanism, BatchMechanism):
             mechanism.require(len(todo), self._index.dimensions)
@@ -399,7 +400,7 @@ class Teacher:
             self._settle(slot, batch, self._voters(embedded, inputs))
         if todo:
             self._progress("answering queries", len(todo), len(todo))
-        return self._replies(slot, identities, known, before)
+        return self._replies(slot, identities, todo)
 
     def _ensemble_sizes(self, classifier: str) -> set[int]:
         pates = [
@@ -459,9 +460,8 @@ class Teacher:
         )
 
     def _embedding(self, done: int, total: int) -> None:
-        self._progress(
-            "embedding private records (percent)", 100 * done // max(1, total), 100
-        )  # their number is private
+        percent = 100 * done // total if total else 100
+        self._progress("embedding private records (percent)", percent, 100)
 
     def _settled(self, slot: int, identity: str) -> bool:
         state = self._ledger.state
@@ -488,6 +488,7 @@ class Teacher:
                 if mechanism.next_stage(self._ledger.state.results.get(i, {})) == stage
             ]
             charge = self._ledger.charge(slot, stage, due)
+            self._charges.append((stage, charge))
             if not charge.granted:
                 continue
             with self._failures():
@@ -506,12 +507,20 @@ class Teacher:
         if mechanism.reuse:
             results, select = self._ledger.state.results, mechanism.select(voters.length)
             reused = self._released.votes(results, select, voters.queries, voters.num_classes)
-        answer_individually(
-            self._ledger, slot, mechanism, voters, self._serials, batch, self._entropy, reused
+        mine, held = answer_individually(
+            self._ledger,
+            slot,
+            mechanism,
+            voters,
+            self._serials,
+            batch,
+            self._entropy,
+            reused,
         )
+        self._charges.append((ANSWER, held))
         if reused is not None:
             self._released.add(batch, voters.queries)
-            self._reused += int((reused.counts > 0).sum())
+            self._reused += int((reused.counts[mine] > 0).sum())
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -525,29 +534,25 @@ class Teacher:
             (self._directory / "errors.log").open("a").write(traceback.format_exc())
             raise TeacherFailed from error
 
-    def _replies(
-        self,
-        slot: int,
-        identities: list[list[str]],
-        known: dict[str, set[str]],
-        before: dict[tuple[int, str], int],
-    ) -> list[Answers]:
-        """Each call's answers. ``known``: the releases that a query had which was not settled; it is new to the first call that
-        asks it and served to the others. A charge for a batch or for all is that of the first call with a new query."""
-        state, mechanism, unclaimed = self._ledger.state, self._mechanisms[slot], dict(known)
-        once = (
-            self._spent_since(slot, before)
-            if isinstance(mechanism, IndKnn | BatchMechanism)
-            else None
-        )
+    def _replies(self, slot: int, identities: list[list[str]], todo: list[str]) -> list[Answers]:
+        """Each call's answers. ``todo``: the queries that were not settled; each is new to the first call that asks it and
+        served to the others. A charge for a batch or for all is that of the first call with a new query.
+
+        What receipts say was charged is what this process entered for these calls, so that receipts of several processes over
+        one ledger add up as well.
+        """
+        state, mechanism, unclaimed = self._ledger.state, self._mechanisms[slot], set(todo)
+        once = self._paid(slot) if isinstance(mechanism, IndKnn | BatchMechanism) else None
+        granted = {
+            stage: {i for s, c in self._charges if s == stage for i in c.granted}
+            for stage in mechanism.stages
+        }
         replies, shape = [], (-1, self._num_classes) if self._attributes else (-1,)
         nothing: Value = [ABSTAINED] * self._num_classes if self._attributes else ABSTAINED
         for own in identities:
-            new = {i: unclaimed.pop(i) for i in dict.fromkeys(own) if i in unclaimed}
-            charged = {
-                s: sum(s in state.results.get(i, {}) and s not in had for i, had in new.items())
-                for s in mechanism.stages
-            }
+            new = unclaimed.intersection(own)
+            unclaimed -= new
+            charged = {stage: len(new & paid) for stage, paid in granted.items()}
             if once is not None:
                 charged, once = (
                     (once, dict.fromkeys(once, 0)) if new else (dict.fromkeys(once, 0), once)
@@ -568,10 +573,12 @@ class Teacher:
             replies.append(Answers(labels, outcomes, receipt))
         return replies
 
-    def _spent_since(self, slot: int, before: dict[tuple[int, str], int]) -> dict[str, int]:
-        spent, stages = self._ledger.state.spent, self._mechanisms[slot].stages
+    def _paid(self, slot: int) -> dict[str, int]:
+        """What the present call was charged so far, by release."""
+        stages = self._mechanisms[slot].stages
         return {
-            stage: spent.get((slot, stage), 0) - before.get((slot, stage), 0) for stage in stages
+            stage: sum(charge.count for paid, charge in self._charges if paid == stage)
+            for stage in stages
         }
 
     def _receipt(self, slot: int, asked: int, served: int, charged: dict[str, int]) -> Receipt:

@@ -15,7 +15,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,23 @@ def swept(folder: Path, socket: str) -> Place:
         if socket
         else folder / "ledger.sqlite"
     )
+
+
+def copied(place: Place, name: str) -> Place:
+    """A copy of a ledger that nobody is writing: a file of that name beside it, or a schema of that name on its server."""
+    if isinstance(place, Path):
+        return Path(shutil.copyfile(place, place.with_name(name)))
+    with psycopg.connect(host=place.socket, user=OWNER, dbname=DATABASE) as connection:
+        connection.execute(f"CREATE SCHEMA {name}".encode())
+        tables = f"SELECT tablename FROM pg_tables WHERE schemaname = '{place.schema}'"
+        for (table,) in connection.execute(tables.encode()).fetchall():
+            connection.execute(
+                f"CREATE TABLE {name}.{table} (LIKE {place.schema}.{table} INCLUDING ALL)".encode()
+            )
+            connection.execute(
+                f"INSERT INTO {name}.{table} SELECT * FROM {place.schema}.{table}".encode()
+            )
+    return replace(place, schema=name)
 
 
 def audited(place: Place, folder: Path) -> Finding:

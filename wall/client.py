@@ -1,10 +1,14 @@
 """The teacher over HTTP, with the methods of the Teacher in process. Every request may be repeated: a query's identity decides.
 
+Each call of ``answer`` or ``count`` returns one receipt, which says what that call was charged, also where replies were lost on
+the way. So the receipts of all calls add up to no more than the ledger charged, and to all of it unless a call failed, was given
+up, or lost its reply to the end of a service.
 Nothing is retried that would be charged again: where the teacher failed after a charge, the caller hears of it.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -41,6 +45,8 @@ class RemoteTeacher:
     """A teacher behind a URL.
 
     ``url``: https://HOST[:PORT], or http:// on this machine. ``key``: from `labelwall keys add`; it is sent nowhere else.
+    ``progress`` hears whether a request is queued or running, and how many of its own queries are answered: how far the
+    teacher is with private rows is told to their custodian alone.
     ``patience``: seconds without any reply of use after which a request is given up.
 
     Raises InvalidInput for another kind of URL; methods raise Refused, TeacherFailed or LedgerMismatch.
@@ -80,8 +86,8 @@ class RemoteTeacher:
     def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
         """Later answers use this extractor. ``probe`` stays here: the service tests a network on rows of the custodian's."""
         self._spec = spec
-        path, what = f"extractors/{spec.sha256()}", "embedding private records (percent)"
-        self._job(lambda: self._send("PUT", path, encode_extractor(spec)), what)
+        path = f"extractors/{spec.sha256()}"
+        self._job(lambda: self._send("PUT", path, encode_extractor(spec)), "sending features")
 
     def answer(self, queries: Queries) -> Answers:
         """Noisy labels for public inputs; what was asked before comes from the ledger and costs nothing."""
@@ -127,12 +133,15 @@ class RemoteTeacher:
     def _ask(self, path: str, arrays: Mapping[str, np.ndarray], slot: int) -> dict[str, Any]:
         if self._spec is None:
             raise InvalidInput("extractor", "set by use_extractor before the first query", None)
-        body, sha256 = encode(arrays), self._spec.sha256()
+        body = encode(arrays)
+        place: dict[str, str | int] = {"slot": slot, "extractor": self._spec.sha256()}
+        call = secrets.token_hex(
+            16
+        )  # tried again, it finds its job, and the receipt that may have been lost
         while True:
             try:
                 return self._job(
-                    lambda: self._send("POST", path, body, {"slot": slot, "extractor": sha256}),
-                    "answering queries",
+                    lambda: self._send("POST", path, body, place, call), "answering queries"
                 )
             except Refused as refusal:
                 if refusal.code != "unknown_extractor":
@@ -146,7 +155,7 @@ class RemoteTeacher:
         reply = send()
         while reply.status_code == 202:
             state = reply.json()
-            self._progress(what, state["done"], state["total"])
+            self._progress(f"{what} ({state['status']})", state["done"], state["total"])
             try:
                 reply = self._send("GET", f"jobs/{state['job']}")
             except Refused as refusal:
@@ -163,13 +172,16 @@ class RemoteTeacher:
         path: str,
         body: object = None,
         parameters: Mapping[str, str | int] | None = None,
+        call: str | None = None,
     ) -> httpx.Response:
-        """A reply of 200 or 202. Lost connections, and refusals that ask for it, are tried again until patience ends."""
-        content = (
-            {"content": body, "headers": {"content-type": SAFETENSORS}}
-            if isinstance(body, bytes)
-            else {"json": body}
-        )
+        """A reply of 200 or 202. Lost connections, and refusals that ask for it, are tried again until patience ends.
+
+        ``call``: names a call with a receipt (``Idempotency-Key``).
+        """
+        content: dict[str, Any] = {"json": body}
+        if isinstance(body, bytes):
+            named = {} if call is None else {"idempotency-key": call}
+            content = {"content": body, "headers": {"content-type": SAFETENSORS, **named}}
         waits = {"wait": WAIT} if method != "GET" or path.startswith("jobs/") else {}
         started, pause = time.monotonic(), SHORTEST
         while True:

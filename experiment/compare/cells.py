@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from labelwall.experiment.compare.config import CompareConfig
+from labelwall.experiment.compare.rates import TEST_SPLIT, choose_rate
 from labelwall.experiment.config.config import BudgetConfig, Config, RoundConfig
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.metrics import errors
@@ -35,7 +36,20 @@ from labelwall.wall.labels.attributes import unpack
 from labelwall.wall.networks.architectures import preprocess
 
 UNIT = 63.0  # quantised features are integers in -63..63
-Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # private inputs, their labels, test inputs
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a baseline is trained on and judged by, as its model takes it.
+
+    ``inputs``, ``labels``: PRIVATE. ``public``: inputs of the public rows, None where they are not needed. ``tests``: inputs of
+    the test split.
+    """
+
+    inputs: torch.Tensor = field(repr=False)
+    labels: torch.Tensor = field(repr=False)
+    public: torch.Tensor | None = field(repr=False)
+    tests: torch.Tensor = field(repr=False)
 
 
 def baseline_result(
@@ -51,35 +65,61 @@ def baseline_result(
     ``claim`` says whose epsilon it is: the ledger certifies none of them.
     """
     task, public = describe(config.data), read_public(config.data)
+    chooses = isinstance(baseline, NoisySgd | LinearNoisySgd) and baseline.chooses_publicly
     if isinstance(baseline, NoisySgd):
-        inputs, labels, tests = _pixels(config, task, public)
+        rows = _pixels(config, task, public, chooses)
     else:
-        inputs, labels, tests = _features(config, task, public, directory, console)
-    rows = inputs, labels, tests
+        rows = _features(config, task, public, chooses, directory, console)
     if isinstance(baseline, NoisySgd | LinearNoisySgd):
-        tried = [
-            _descended(
-                config,
-                replace(baseline, learning_rate=rate),
-                epsilon,
-                seed,
-                console,
-                rows,
-                task.num_classes,
-            )
-            for rate in [baseline.learning_rate, *baseline.other_rates]
-        ]
+        found = _by_rates(config, baseline, epsilon, seed, console, rows, public, task.num_classes)
     else:
-        tried = [_classified(baseline, epsilon, rows, task.num_classes)]
-    results = [
-        {**found, "accuracy": float((predicted == public.test_labels).mean())}
-        for predicted, found in tried
-    ]
-    return {
-        **max(results, key=lambda result: result["accuracy"]),
-        "labels": None,
-        "label_accuracy": None,
-    }
+        predicted, found = _classified(baseline, epsilon, rows, task.num_classes)
+        found["accuracy"] = _share_right(predicted, public.test_labels)
+    return {**found, "labels": None, "label_accuracy": None}
+
+
+def _by_rates(
+    config: CompareConfig,
+    baseline: NoisySgd | LinearNoisySgd,
+    epsilon: float,
+    seed: int,
+    console: Console,
+    rows: Rows,
+    public: PublicData,
+    num_classes: int,
+) -> dict[str, Any]:
+    """What is reported of NoisySGD: with the rate that public rows chose, which trains once, or with the best on the test split.
+
+    ``rates``: all that were candidates; ``rate_chosen_on``: None where there was one.
+    """
+    rates, tried, chosen_on = (
+        baseline.rates,
+        baseline.rates,
+        TEST_SPLIT if len(baseline.rates) > 1 else None,
+    )
+    if rows.public is not None:
+        choice = choose_rate(
+            baseline,
+            rows.public,
+            public.labels,
+            num_classes=num_classes,
+            epsilon=epsilon,
+            delta=config.delta,
+            seed=seed,
+            progress=lambda done, total: console.progress("rehearsing on public rows", done, total),
+        )
+        tried, chosen_on = [choice.rate], choice.by
+    results = []
+    for rate in tried:
+        with_rate = replace(baseline, learning_rate=rate)
+        predicted, found = _descended(config, with_rate, epsilon, seed, console, rows, num_classes)
+        results.append({**found, "accuracy": _share_right(predicted, public.test_labels)})
+    best = max(results, key=lambda result: result["accuracy"])
+    return {**best, "rates": rates, "rate_chosen_on": chosen_on}
+
+
+def _share_right(predicted: np.ndarray, labels: np.ndarray) -> float:
+    return float((predicted == labels).mean())
 
 
 def _descended(
@@ -92,11 +132,10 @@ def _descended(
     num_classes: int,
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """(classes of the test rows, what is reported) of NoisySGD."""
-    inputs, labels, tests = rows
     model = train_privately(
         baseline,
-        inputs,
-        labels,
+        rows.inputs,
+        rows.labels,
         num_classes=num_classes,
         epsilon=epsilon,
         delta=config.delta,
@@ -108,7 +147,7 @@ def _descended(
         "claim": model.claim,
         "learning_rate": baseline.learning_rate,
     }
-    return model.predict(tests), {
+    return model.predict(rows.tests), {
         **found,
         "epsilon_rdp": round_up(model.epsilon_rdp),
         "noise_multiplier": model.noise_multiplier,
@@ -119,7 +158,7 @@ def _classified(
     baseline: PrivateClassification, epsilon: float, rows: Rows, num_classes: int
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """The same of a classifier by diffprivlib, which has no seed."""
-    inputs, labels, tests = (tensor.numpy() for tensor in rows)
+    inputs, labels, tests = (tensor.numpy() for tensor in (rows.inputs, rows.labels, rows.tests))
     model = fit_privately(
         baseline, inputs.astype(np.float64), labels, num_classes=num_classes, epsilon=epsilon
     )
@@ -169,20 +208,26 @@ def reference_result(
     return {"epsilon": None, "labels": count, "label_accuracy": 1.0, "accuracy": accuracy}
 
 
-def _pixels(config: CompareConfig, task: Task, public: PublicData) -> Rows:
-    """(private inputs, their labels, test inputs), standardised by statistics of the public rows."""
+def _pixels(config: CompareConfig, task: Task, public: PublicData, with_public: bool) -> Rows:
+    """Images, standardised by statistics of the public rows."""
     if len(task.input_shape) != 3:
         raise InvalidInput("baseline.kind", "another baseline for feature vectors", "noisy_sgd")
     mean, std = channel_statistics(public.inputs)
     records = open_records(config.data, task)
     inputs, tests = (preprocess(rows, mean, std) for rows in (records.inputs, public.test_inputs))
-    return inputs, torch.from_numpy(records.labels), tests
+    shown = preprocess(public.inputs, mean, std) if with_public else None
+    return Rows(inputs, torch.from_numpy(records.labels), shown, tests)
 
 
 def _features(
-    config: CompareConfig, task: Task, public: PublicData, directory: Path, console: Console
+    config: CompareConfig,
+    task: Task,
+    public: PublicData,
+    with_public: bool,
+    directory: Path,
+    console: Console,
 ) -> Rows:
-    """The same under the first round's features; the records' come from the cache that all cells share."""
+    """The first round's features; the records' come from the cache that all cells share."""
     budget, shared = BudgetConfig(1e6, config.delta), [RoundConfig(1)]
     settings = Config(
         config.data,
@@ -204,7 +249,8 @@ def _features(
 
     embedded = embed_records(directory, open_records(config.data, task), spec, embedder, progress)
     tests, _ = embedder.embed(public.test_inputs)
-    return _unit(embedded.features), torch.from_numpy(embedded.labels), _unit(tests)
+    shown = _unit(embedder.embed(public.inputs)[0]) if with_public else None
+    return Rows(_unit(embedded.features), torch.from_numpy(embedded.labels), shown, _unit(tests))
 
 
 def _unit(features: np.ndarray) -> torch.Tensor:

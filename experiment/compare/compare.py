@@ -20,6 +20,7 @@ import numpy as np
 from labelwall.experiment.compare.cells import baseline_result, reference_result
 from labelwall.experiment.compare.config import CompareConfig, MethodConfig, PointConfig
 from labelwall.experiment.compare.plots import plots, score
+from labelwall.experiment.compare.rates import TEST_SPLIT, described
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.metrics import ERRORS
 from labelwall.experiment.run.rounds import run
@@ -119,10 +120,7 @@ def _result(
     place, settings = out / cell.folder, json.loads(json.dumps(asdict(cell)))
     kept = place / "result.json"
     if kept.exists():
-        stored = json.loads(kept.read_text())
-        if stored["cell"] != settings:
-            raise LabelwallError(f"{place} holds a cell with other settings. Choose another --out.")
-        return dict(stored["result"])
+        return _kept(json.loads(kept.read_text()), settings, place)
     place.mkdir(parents=True, exist_ok=True)
     private, started = Path(f"{out}.custodian"), _cpu_seconds()
     if cell.point is not None:
@@ -147,6 +145,27 @@ def _result(
     scratch = kept.with_suffix(".part")
     scratch.write_text(json.dumps({"cell": settings, "result": result}, indent=2))
     scratch.replace(kept)
+    return result
+
+
+def _kept(stored: dict[str, Any], settings: dict[str, Any], place: Path) -> dict[str, Any]:
+    """The result of a finished cell. Raises LabelwallError where it had other settings.
+
+    A cell of before does not say what its learning rate was chosen on: the test split, where it had several.
+    """
+    baseline, result = stored["cell"]["method"]["baseline"] or {}, dict(stored["result"])
+    if "other_rates" in baseline and "rate_chosen_by" not in baseline:
+        several = bool(baseline["other_rates"])
+        wanted = (settings["method"]["baseline"] or {}).get("rate_chosen_by")
+        baseline["rate_chosen_by"] = "test_split" if several else wanted
+        result["rates"] = [baseline["learning_rate"], *baseline["other_rates"]]
+        result["rate_chosen_on"] = TEST_SPLIT if several else None
+    if stored["cell"] != settings:
+        by_tests = baseline.get("rate_chosen_by") == "test_split"
+        hint = "Its learning rate was chosen by rate_chosen_by: test_split. " if by_tests else ""
+        raise LabelwallError(
+            f"{place} holds a cell with other settings. {hint}Choose another --out."
+        )
     return result
 
 
@@ -213,6 +232,7 @@ def _row(method: str, group: list[dict[str, Any]]) -> dict[str, Any]:
         "method": method,
         "epsilon": None if None in epsilons else max(epsilons),
         "claim": group[0].get("claim"),
+        "rates": _rates(group),
         "seeds": len(group),
         "labels": median("labels"),
         "label_accuracy": median("label_accuracy"),
@@ -226,6 +246,19 @@ def _row(method: str, group: list[dict[str, Any]]) -> dict[str, Any]:
         ),
         "cpu_seconds": median("cpu_seconds"),
     }
+
+
+def _rates(group: list[dict[str, Any]]) -> str | None:
+    """How the learning rates of a row's cells were chosen; None where there was no choice, or are no rates."""
+    chosen: dict[tuple[tuple[float, ...] | None, str | None], list[float]] = {}
+    for result in group:
+        if "learning_rate" in result:
+            rates = tuple(result["rates"]) if "rates" in result else None
+            chosen.setdefault((rates, result.get("rate_chosen_on")), []).append(
+                result["learning_rate"]
+            )
+    texts = [described(taken, rates, by) for (rates, by), taken in chosen.items()]
+    return "; ".join(text for text in texts if text) or None
 
 
 def _median_errors(group: list[dict[str, Any]], name: str) -> dict[str, float] | None:
@@ -265,7 +298,8 @@ def render(rows: list[dict[str, Any]]) -> str:
             found, spread = row["errors"], f"({row['low']:.3f} to {row['high']:.3f})"
             accuracy = f"{found['rmse']:.4g} | {found['mae']:.4g} | {found['r2']:.3f} {spread}"
         cost = f"{row['seeds']} | {row['cpu_seconds']:.0f}"
-        lines.append(f"| {row['method']} | {epsilon} | {labels} | {right} | {accuracy} | {cost} |")
+        method = row["method"] if row.get("rates") is None else f"{row['method']} ({row['rates']})"
+        lines.append(f"| {method} | {epsilon} | {labels} | {right} | {accuracy} | {cost} |")
     claims = {row["method"]: row["claim"] for row in rows if row["claim"]}
     return "\n".join(
         lines + [f"\n{method}: epsilon is {claim}." for method, claim in claims.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from labelwall.experiment.compare.rates import TEST_SPLIT
 from labelwall.experiment.report.plots import svg
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def plots(rows: list[dict[str, Any]]) -> dict[str, bytes]:
                 yerr=spread,
                 marker=marker,
                 capsize=3,
-                label=name,
+                label=_label(name, points),
             )
         _references(axes, [row for row in rows if row["epsilon"] is None], unit)
         _epsilon_axis(axes, f"{what} (median and range)")
@@ -64,6 +65,12 @@ def plots(rows: list[dict[str, Any]]) -> dict[str, bytes]:
         "labels_by_epsilon": svg(labels, height=3.4),
         "cost": svg(cost, height=0.6 + 0.4 * len(methods)),
     }
+
+
+def _label(name: str, points: list[dict[str, Any]]) -> str:
+    """A method's name, with a word where its learning rates are the best on the test split."""
+    best = any(TEST_SPLIT in (row.get("rates") or "") for row in points)
+    return f"{name} (rates by the test split)" if best else name
 
 
 def score(row: dict[str, Any]) -> float:

@@ -104,7 +104,8 @@ class Config:
         custodian_dir: the private side's directory; RUN_DIR.custodian when null. One budget per directory.
         ledger: where the data set's ledger lies: a file in custodian_dir when null, or a PostgreSQL server,
             postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME, without a password (PGPASSWORD or ~/.pgpass).
-        anchor: a file away from the custodian's directory that remembers the ledger's newest entry; none when null.
+        anchor: a file away from the custodian's directory, or a schema of a PostgreSQL server (an address like a ledger's), that
+            lets one copy of the ledger go on and refuses all others; none when null.
         threads: CPU threads of torch, a count.
         workers: processes that compute HOG features, a count.
         batch_size: queries charged, answered and recorded together, a count.
@@ -156,11 +157,18 @@ class Config:
             if self.scale.shards:
                 self.mechanism_of(number).require_sharded()
         self.ledger_url()
+        self.anchor_place()
         self.plan()  # the budget's own rules
 
     def ledger_url(self) -> LedgerUrl | None:
         """The address of a ledger that is no file."""
         return None if self.ledger is None else LedgerUrl.parse(self.ledger)
+
+    def anchor_place(self) -> Path | LedgerUrl | None:
+        """Where the ledger's anchor lies, a file or a schema of a server."""
+        if self.anchor is None:
+            return None
+        return LedgerUrl.parse(self.anchor, "anchor") if "://" in self.anchor else Path(self.anchor)
 
     def mechanism_of(self, number: int) -> AnyMechanism:
         """The mechanism of round ``number``, counted from 1."""

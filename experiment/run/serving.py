@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.run.child import CHILD
 from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.teachers import custody, teaching
+from labelwall.experiment.run.teachers import custody, say_anchor, teaching
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.custodian import Custodian
@@ -51,6 +51,7 @@ def serve(
     directory = Path(config.custodian_dir)
     against = EACH if service.budget == "per_analyst" else POOLED
     custodian = custody(config, directory, entropy.unsafe, adversaries=[against])
+    say_anchor(custodian, Console())
     try:
         more = {CHILD: Key("run", "analyst", digest_of(child_of))} if child_of else {}
         app = app_of(config, service, custodian, Keys(directory, more), entropy)

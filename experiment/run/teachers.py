@@ -61,11 +61,20 @@ def custody(
         data={key: value for key, value in asdict(config.data).items() if key != "download"},
         plan=config.plan(),
         unsafe=unsafe,
-        anchor=Path(config.anchor) if config.anchor else None,
+        anchor=config.anchor_place(),
         ledger_url=config.ledger_url(),
         known_dataset=known_dataset,
         adversaries=adversaries,
     )
+
+
+def say_anchor(custodian: Custodian, console: Console) -> None:
+    """Say so where an anchor was begun for a ledger in use: a name that was mistyped begins one, too."""
+    begun = custodian.ledger.anchor_begun
+    if begun:
+        console.say(
+            f"there was no anchor of that name; one begins at entry {begun} of the ledger, which needs it from now on."
+        )
 
 
 @contextmanager
@@ -112,6 +121,7 @@ def local_teacher(
 ) -> Iterator[Teacher]:
     """The teacher of this process over the custodian's ``directory``, which has opened no record yet. Raises as ``custody``."""
     custodian = custody(config, directory, entropy.unsafe, known_dataset, adversaries)
+    say_anchor(custodian, console)
     try:
         yield teaching(config, task)(
             custodian.ledger,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from labelwall.wall.errors import InvalidInput
 
 Parameter = float | int | bool
+LARGEST = sys.float_info.max  # an integer beyond it is no number that a curve can use
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,46 @@ class Plan:
 
     @classmethod
     def from_json(cls, value: dict) -> Plan:
-        """Inverse of to_json. A missing or unknown key is refused (KeyError, TypeError)."""
-        slots = tuple(
-            Slot(slot["mechanism"], tuple(Release(**release) for release in slot["releases"]))
-            for slot in value["slots"]
-        )
-        if set(value) != {"epsilon", "delta", "slots"}:
-            raise KeyError(f"unknown keys in plan: {sorted(value)}")
+        """Inverse of to_json. Raises KeyError or TypeError for a missing or unknown key and for a
+        value of another type (true is no number, 1.0 no integer, NaN nothing), InvalidInput for
+        one out of range."""
+        _require_keys("plan", value, {"epsilon", "delta", "slots"})
+        if not (_is_number(value["epsilon"]) and _is_number(value["delta"])):
+            raise TypeError("a plan's epsilon and delta are numbers")
+        slots = tuple(_slot(slot) for slot in _list(value["slots"]))
         return cls(epsilon=value["epsilon"], delta=value["delta"], slots=slots)
+
+
+def _slot(value: dict) -> Slot:
+    """A slot as to_json records it."""
+    _require_keys("slot", value, {"mechanism", "releases"})
+    if type(value["mechanism"]) is not dict:
+        raise TypeError("a slot's mechanism is an object")
+    return Slot(value["mechanism"], tuple(_release(entry) for entry in _list(value["releases"])))
+
+
+def _release(value: dict) -> Release:
+    """A release as to_json records it; ``prepaid`` and ``batch`` are younger than the rest."""
+    if type(value) is not dict or type(value.get("parameters")) is not dict:
+        raise TypeError("a release is an object, and so are its parameters")
+    texts = all(type(value.get(key)) is str for key in ("name", "curve"))
+    numbers = all(_is_number(v) or type(v) is bool for v in value["parameters"].values())
+    if not (texts and numbers and type(value.get("cap")) is int):
+        raise TypeError("a release has a name, a curve, numbers as parameters and a whole cap")
+    return Release(**value)
+
+
+def _require_keys(what: str, value: object, keys: set[str]) -> None:
+    if type(value) is not dict or set(value) != keys:
+        raise KeyError(f"a {what} has the keys {sorted(keys)}, and no others")
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise TypeError("slots and releases are lists")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    """A finite int or float; a boolean is none."""
+    return type(value) in (int, float) and abs(value) <= LARGEST

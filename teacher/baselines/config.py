@@ -18,8 +18,10 @@ class GradientDescent:
         epochs: passes over so many records, a count.
         clip: bound on a record's gradient (L2).
         learning_rate: of plain SGD with momentum 0.9, per step.
-        other_rates: learning rates to try as well, per step; the best on the test split counts, a choice that helps the baseline
-            and that its epsilon does not pay for.
+        other_rates: learning rates to try as well, per step.
+        rate_chosen_by: where there are several rates, what chooses among them. public_rows: rehearsals on public rows, by their
+            labels, or by clusters of them where they have none. test_split: the best on the test split, a choice that helps the
+            baseline and that its epsilon does not pay for; the table's row says so.
     """
 
     batch_size: int = 1024
@@ -28,6 +30,17 @@ class GradientDescent:
     clip: float = 1.0
     learning_rate: float = 0.5
     other_rates: list[float] = field(default_factory=list)
+    rate_chosen_by: Literal["public_rows", "test_split"] = "public_rows"
+
+    @property
+    def rates(self) -> list[float]:
+        """All learning rates that may be taken, the configured one first."""
+        return [self.learning_rate, *self.other_rates]
+
+    @property
+    def chooses_publicly(self) -> bool:
+        """Whether public rows have to choose a learning rate."""
+        return len(self.rates) > 1 and self.rate_chosen_by == "public_rows"
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_size <= self.expected_records:

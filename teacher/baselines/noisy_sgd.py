@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import torch
@@ -77,6 +78,7 @@ def train_privately(
     return PrivateModel(network.eval(), by_prv, by_rdp, multiplier, steps)
 
 
+@cache  # several learning rates have the same noise
 def calibrate(epsilon: float, delta: float, rate: float, steps: int) -> tuple[float, float, float]:
     """(noise multiplier, epsilon by PRV, epsilon by RDP): the least noise whose PRV epsilon is at most ``epsilon``."""
     from opacus.accountants import PRVAccountant, RDPAccountant

@@ -48,8 +48,12 @@ def keep(connection: sa.Connection, accounts: Accounts, row: Row) -> None:
 
 
 def compact(connection: sa.Connection, accounts: Accounts, slot: int) -> None:
-    """Write a slot's snapshot and delete the rows it stands for, so that neither the file nor a replay grows with answers."""
-    keep(connection, accounts, accounts.snapshot(slot))
-    connection.execute(
-        private.delete().where((private.c.slot == slot) & (private.c.position < accounts.position))
-    )
+    """Write a slot's snapshot and delete the rows it stands for, so that neither the file nor a
+    replay grows with answers. Open reservations are written anew after it: their batches still pay in
+    their place.
+    """
+    before = accounts.position
+    for row in accounts.snapshot(slot):
+        keep(connection, accounts, row)
+    earlier = (private.c.slot == slot) & (private.c.position <= before)
+    connection.execute(private.delete().where(earlier))

@@ -26,7 +26,7 @@ Place = Path | LedgerUrl
 Work = Callable[[sa.Connection], None]
 
 ENTRIES, HEAD = "entries", "head"  # the tables that are public
-FAILED = "the ledger is not readable or not writable. Nothing was released; what was stored shows when it is read again."
+FAILED = "the {} is not readable or not writable. Nothing was released; what was stored shows when it is read again."
 LOCK_SECONDS, IDLE_SECONDS = (
     30,
     300,
@@ -63,9 +63,10 @@ DURABLE = {
 
 
 class Database:
-    """A ledger's place. ``name``: what errors call it."""
+    """A ledger's place. ``name``: what errors call it; ``kind``: of what lies there."""
 
     name: str
+    kind: str = "ledger"
     _engine: sa.Engine
 
     def exists(self) -> bool:
@@ -79,7 +80,7 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
         """An exclusive, durable transaction. Raises LedgerMismatch for whatever goes wrong in the database."""
-        with _failures(), self._engine.begin() as connection:
+        with _failures(self.kind), self._engine.begin() as connection:
             self._enter(connection)
             yield connection
 
@@ -96,10 +97,13 @@ class Database:
 
 
 class SqliteFile(Database):
-    """A file. The lock is the file's (BEGIN IMMEDIATE); full durability; freed pages are overwritten at once."""
+    """A file. The lock is the file's (BEGIN IMMEDIATE); full durability; freed pages are overwritten at once.
 
-    def __init__(self, path: Path) -> None:
-        self.name, self._path = path.name, path
+    ``synchronous``: FULL, or EXTRA, with which a power failure does not undo the last commit either.
+    """
+
+    def __init__(self, path: Path, synchronous: str = "FULL") -> None:
+        self.name, self._path, self._synchronous = path.name, path, synchronous
         self._engine = sa.create_engine(
             f"sqlite:///{path}", poolclass=sa.pool.NullPool, hide_parameters=True, connect_args=WAIT
         )
@@ -116,12 +120,11 @@ class SqliteFile(Database):
     def purge(self, table: str) -> None:
         """Nothing is left to do: secure_delete."""
 
-    @staticmethod
-    def _connect(connection: sqlite3.Connection, _: object) -> None:
+    def _connect(self, connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = (
             None  # the driver's own implicit BEGIN would take a shared lock first
         )
-        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA synchronous={self._synchronous}")
         connection.execute("PRAGMA secure_delete=ON")
 
     def _enter(self, connection: sa.Connection) -> None:
@@ -140,10 +143,14 @@ def write_file(path: Path, work: Work) -> None:
 
 
 class PostgresSchema(Database):
-    """A schema of its own for each data set: privileges, locks and backups are the data set's."""
+    """A schema of its own for each data set: privileges, locks and backups are the data set's.
 
-    def __init__(self, url: LedgerUrl) -> None:
+    ``kind``: of what lies there; ``table``: whose lock a transaction takes, and which says that it was created.
+    """
+
+    def __init__(self, url: LedgerUrl, kind: str = "ledger", table: str = ENTRIES) -> None:
         self.name, self._schema = f"{url.schema!r} of the database {url.database!r}", url.schema
+        self.kind, self._table = kind, table
         tls = {"sslmode": url.sslmode} | (
             {"sslrootcert": url.sslrootcert} if url.sslrootcert else {}
         )
@@ -167,21 +174,23 @@ class PostgresSchema(Database):
             )
         except ModuleNotFoundError as error:
             raise MissingData(
-                "a ledger on PostgreSQL needs psycopg: pip install 'labelwall[postgresql]'."
+                "a `postgresql://` address needs psycopg: pip install 'labelwall[postgresql]'."
             ) from error
 
     def exists(self) -> bool:
         try:
             with self._engine.connect() as connection:
-                return sa.inspect(connection).has_table(ENTRIES, schema=self._schema)
+                return sa.inspect(connection).has_table(self._table, schema=self._schema)
         except sa.exc.DBAPIError as error:
             said = " ".join(
                 str(error.orig).split()
             )  # of an address and a catalogue: nothing private, and no password
-            raise LedgerMismatch(f"the ledger {self.name} can not be reached: {said}") from error
+            raise LedgerMismatch(
+                f"the {self.kind} {self.name} can not be reached: {said}"
+            ) from error
 
     def create(self, work: Work) -> None:
-        with _failures(), self._engine.begin() as connection:
+        with _failures(self.kind), self._engine.begin() as connection:
             self._prepare(connection)
             if not sa.inspect(connection).has_schema(self._schema):
                 connection.execute(sa.schema.CreateSchema(self._schema))
@@ -192,7 +201,7 @@ class PostgresSchema(Database):
     def purge(self, table: str) -> None:
         """Write the table anew. WAL, replicas and backups still hold what was deleted: see the guide."""
         with (
-            _failures(),
+            _failures(self.kind),
             self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
         ):
             connection.exec_driver_sql(f"SET lock_timeout = '{LOCK_SECONDS}s'")
@@ -200,7 +209,7 @@ class PostgresSchema(Database):
 
     def _enter(self, connection: sa.Connection) -> None:
         self._prepare(connection)
-        connection.exec_driver_sql(f"LOCK TABLE {ENTRIES} IN EXCLUSIVE MODE")
+        connection.exec_driver_sql(f"LOCK TABLE {self._table} IN EXCLUSIVE MODE")
 
     def _prepare(self, connection: sa.Connection) -> None:
         found = connection.execute(ENTER, {"schema": self._schema}).mappings().one()
@@ -214,15 +223,22 @@ class PostgresSchema(Database):
             )
 
 
-def open_database(place: Place) -> Database:
-    """The database at a place. Nothing is opened or created yet."""
-    return PostgresSchema(place) if isinstance(place, LedgerUrl) else SqliteFile(place)
+def open_database(place: Place, *, anchored: bool = False) -> Database:
+    """The database at a place. Nothing is opened or created yet.
+
+    ``anchored``: an anchor follows its commits, so that none may be undone: the anchor would be ahead and refuse the ledger.
+    """
+    return (
+        PostgresSchema(place)
+        if isinstance(place, LedgerUrl)
+        else SqliteFile(place, "EXTRA" if anchored else "FULL")
+    )
 
 
 @contextmanager
-def _failures() -> Iterator[None]:
+def _failures(kind: str) -> Iterator[None]:
     """A database's errors as one constant: what a driver says may hold rows."""
     try:
         yield
     except sa.exc.SQLAlchemyError as error:
-        raise LedgerMismatch(FAILED) from error
+        raise LedgerMismatch(FAILED.format(kind)) from error

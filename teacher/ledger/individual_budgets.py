@@ -3,11 +3,14 @@
 A prepaid release (Ind-KNN) owes its guarantee to these numbers, so they are as durable as the answers: a reservation, an
 upper bound of what a batch may cost each record, is on disk before any noise of the batch is drawn; the exact payments
 replace it in the transaction that records the answers. After a crash between the two the reservation stands.
+A reservation has a token that only its batch knows. So batches of several processes may be open at
+once: what one of them reserved is spent for all others, and each pays in place of its own alone.
 Nothing here is ever exported: who paid tells who is near a query, and that a record exists.
 """
 
 from __future__ import annotations
 
+import secrets
 import zlib
 from dataclasses import dataclass, field
 
@@ -18,7 +21,9 @@ from labelwall.wall.errors import LedgerMismatch
 FULL = (
     1 << 40
 )  # units of one record's whole budget, for every slot: payments are integers, rounded up
-ENROL, RESERVE, PAY, SNAPSHOT = "enrol", "reserve", "pay", "snapshot"
+ENROL, HOLD, SETTLE, SNAPSHOT = "enrol", "hold", "settle", "snapshot"
+RESERVE, PAY = "reserve", "pay"  # as written before batches had tokens: one open at a time
+TOKEN_BYTES, NOBODY = 16, b""  # the second: the token of a row without one
 DAMAGED = "the records' budgets beside the ledger are missing or damaged. Restore the newest copy; nothing was released."
 
 Row = tuple[str, int, int, bytes]  # (kind, slot, batch, body), as one line of the private table
@@ -73,15 +78,18 @@ class Accounts:
         default_factory=dict, repr=False
     )  # slot -> int64 [enrolled] units
     batches: dict[int, int] = field(default_factory=dict)  # slot -> batches paid
-    reserved: dict[int, Payments] = field(
-        default_factory=dict, repr=False
-    )  # slot -> of the batch that is being drawn
+    # slot -> token -> of a batch that is being drawn, or whose process died
+    reserved: dict[int, dict[bytes, Payments]] = field(default_factory=dict, repr=False)
     since_snapshot: dict[int, int] = field(
         default_factory=dict
     )  # slot -> payment rows a replay has to read
 
     def left(self, slot: int, serials: np.ndarray) -> np.ndarray:
-        """What records may still pay: int64 [m] units, never negative. An open reservation counts as paid."""
+        """What records may still pay: int64 [m] units, never negative. An open reservation counts as paid.
+
+        Raises LedgerMismatch where one of ``serials`` (int64 [m]) is not enrolled.
+        """
+        _require(int(serials.max(initial=-1)) < len(self.ids))
         return FULL - self._spent(slot)[serials]
 
     def new(self, ids: np.ndarray) -> np.ndarray:
@@ -101,24 +109,29 @@ class Accounts:
         kind, slot, batch, body = row
         if kind == ENROL:
             self._enrol(np.frombuffer(_plain(body), "<i8").astype(np.int64))
-        elif kind == RESERVE:
-            self._reserve(slot, batch, Payments.decode(body))
-        elif kind == PAY:
-            self._pay(slot, batch, Payments.decode(body))
+        elif kind == HOLD:
+            self._reserve(slot, *_owned(body))
+        elif kind == SETTLE:
+            _require(batch - self.batches.get(slot, 0) in (0, 1))
+            self._pay(slot, batch, *_owned(body))
+        elif kind in (RESERVE, PAY):
+            self._apply_without_token(kind, slot, batch, Payments.decode(body))
         elif kind == SNAPSHOT:
             self._snapshot(slot, batch, np.frombuffer(_plain(body), "<i8").astype(np.int64))
         else:
             raise LedgerMismatch(DAMAGED)
         self.position = position
 
-    def snapshot(self, slot: int) -> Row:
-        """The row that makes all earlier payment rows of a slot unnecessary."""
-        return (
-            SNAPSHOT,
-            slot,
-            self.batches.get(slot, 0),
-            zlib.compress(self._spent(slot).astype("<i8").tobytes(), 1),
-        )
+    def snapshot(self, slot: int) -> list[Row]:
+        """The rows that make all earlier payment rows of a slot unnecessary: what is paid for good,
+        then what is reserved."""
+        spent = self._spent(slot).copy()
+        held = [one for one in self.reserved.get(slot, {}).items() if one[0] != NOBODY]
+        for _, payments in held:
+            spent[payments.serials] -= payments.amounts
+        body = zlib.compress(spent.astype("<i8").tobytes(), 1)
+        paid = SNAPSHOT, slot, self.batches.get(slot, 0), body
+        return [paid, *(hold(slot, *one) for one in held)]
 
     def _spent(self, slot: int) -> np.ndarray:
         """int64 [enrolled], grown with zeros to all that are enrolled by now."""
@@ -132,16 +145,28 @@ class Accounts:
         _require(len(np.unique(ids)) == len(ids) and not np.isin(ids, self.ids).any())
         self.ids = np.concatenate([self.ids, ids])
 
-    def _reserve(self, slot: int, batch: int, payments: Payments) -> None:
+    def _apply_without_token(self, kind: str, slot: int, batch: int, payments: Payments) -> None:
         """A reservation after one that was never settled: its process died, so the earlier one stays paid."""
         _require(batch == self.batches.get(slot, 0) + 1)
-        self._add(slot, payments, 1)
-        self.reserved[slot] = payments
+        if kind == RESERVE:
+            self.reserved.get(slot, {}).pop(NOBODY, None)
+            self._reserve(slot, NOBODY, payments)
+        else:
+            self._pay(slot, batch, NOBODY, payments)
 
-    def _pay(self, slot: int, batch: int, payments: Payments) -> None:
-        """Exact payments in place of the reservation, which bounds them record by record."""
-        _require(slot in self.reserved and batch == self.batches.get(slot, 0) + 1)
-        reserved, spent = self.reserved.pop(slot), self._spent(slot)
+    def _reserve(self, slot: int, token: bytes, payments: Payments) -> None:
+        reserved = self.reserved.setdefault(slot, {})
+        _require(token not in reserved)
+        self._add(slot, payments, 1)
+        reserved[token] = payments
+
+    def _pay(self, slot: int, batch: int, token: bytes, payments: Payments) -> None:
+        """Exact payments in place of the token's reservation, which bounds them record by record.
+
+        ``batch``: how many batches of the slot have answers by now, this one included if it has any.
+        """
+        _require(token in self.reserved.get(slot, {}))
+        reserved, spent = self.reserved[slot].pop(token), self._spent(slot)
         before = np.zeros(len(spent), dtype=np.int64)
         before[reserved.serials] = reserved.amounts
         _require(len(payments.serials) == 0 or int(payments.serials[-1]) < len(spent))
@@ -163,6 +188,29 @@ class Accounts:
         after = spent[payments.serials] + sign * payments.amounts
         _require(bool(((after >= 0) & (after <= FULL)).all()))
         spent[payments.serials] = after
+
+
+def new_token() -> bytes:
+    """Of a reservation: nobody else comes by it, also where an older database was put back."""
+    return secrets.token_bytes(TOKEN_BYTES)
+
+
+def hold(slot: int, token: bytes, payments: Payments) -> Row:
+    """The row of a reservation."""
+    return HOLD, slot, 0, token + payments.encode()
+
+
+def settle(slot: int, batch: int, token: bytes, payments: Payments) -> Row:
+    """The row of the payments that take the place of the token's reservation.
+
+    ``batch``: how many batches of the slot have answers by now.
+    """
+    return SETTLE, slot, batch, token + payments.encode()
+
+
+def _owned(body: bytes) -> tuple[bytes, Payments]:
+    """(token, payments) of a row with a token."""
+    return body[:TOKEN_BYTES], Payments.decode(body[TOKEN_BYTES:])
 
 
 def encode_ids(ids: np.ndarray) -> bytes:

@@ -10,10 +10,9 @@ Entries carry no time of day: when a release happened may depend on private work
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,23 +22,32 @@ import sqlalchemy as sa
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger import budgets_table as accounts_table
 from labelwall.teacher.ledger.anchor import Anchor
+from labelwall.teacher.ledger.anchored import Anchored
 from labelwall.teacher.ledger.database import ENTRIES, HEAD, Place, open_database, write_file
 from labelwall.teacher.ledger.individual_budgets import (
     DAMAGED,
     ENROL,
-    PAY,
-    RESERVE,
     Accounts,
     Payments,
     Row,
     encode_ids,
+    hold,
+    new_token,
+    settle,
 )
-from labelwall.teacher.ledger.state import FORMAT, FORMAT_ALONE, GENESIS_PREV, LedgerState
+from labelwall.teacher.ledger.state import (
+    FORMAT,
+    FORMAT_ALONE,
+    GENESIS_PREV,
+    LedgerState,
+    read_body,
+)
 from labelwall.wall.adversary import POOLED
 from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.messages import Value, canonical_json
 
 T = TypeVar("T")
+Most = Callable[[tuple[str, ...], np.ndarray], Payments]
 
 metadata = sa.MetaData()
 entries = sa.Table(
@@ -77,10 +85,31 @@ class Write:
 
 @dataclass(frozen=True)
 class Charge:
-    """A committed charge. ``granted``: the identities it pays for, in request order; the rest was refused and stored."""
+    """A committed charge. ``granted``: the identities it pays for, in request order; the rest was refused and stored.
+
+    ``count``: releases that this charge added to what is spent, 0 where a prepaid one was charged before.
+    """
 
     seq: int
     granted: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A committed reservation under the prepaid charge ``seq``.
+
+    ``granted``: the identities that nobody had answered, in request order; without any, nothing is
+    charged, and nothing reserved. ``count``: 1 where this entered the charge, 0 where it was there.
+    ``left``: int64 [n_records] units that the records had for them.
+    ``token``: what it is settled by.
+    """
+
+    seq: int
+    granted: tuple[str, ...]
+    count: int
+    left: np.ndarray = field(repr=False)
+    token: bytes = field(repr=False)
 
 
 class Ledger:
@@ -88,18 +117,21 @@ class Ledger:
 
     Several processes may share one: each transaction is exclusive and begins by taking in what the others have written.
 
-    ``anchor``: an external file that remembers the newest (seq, hash); a ledger older than it or forked from it is refused.
-    So is, while this object lives, one that has gone back behind what it has seen. Raises LedgerMismatch for both, and where
-    there is no ledger or it does not replay.
+    ``anchor``: the place of its anchor (anchor.py), a file or a schema of a server; of all copies of a ledger it lets one go on,
+    and it is begun where a ledger had none. A ledger that has one is not written without it. While this object lives, a ledger
+    that has gone back behind what it has seen is refused, too. ``anchor_begun``: the sequence number of the newest entry when
+    this object began the anchor, None where it was there. Raises LedgerMismatch for all that is refused, and where there is no
+    ledger or it does not replay.
     """
 
-    def __init__(self, place: Place, anchor: Path | None = None) -> None:
-        self._database = open_database(place)
+    def __init__(self, place: Place, anchor: Place | None = None) -> None:
+        self._database = open_database(place, anchored=anchor is not None)
         if not self._database.exists():
             raise LedgerMismatch(
                 f"there is no ledger {self._database.name}; it is created with the data set's first plan."
             )
         self._anchor = Anchor(anchor) if anchor else None
+        self._anchored = Anchored(self._database, self._anchor)
         self._newest = (
             -1,
             GENESIS_PREV,
@@ -107,8 +139,10 @@ class Ledger:
         self.state, self.accounts = LedgerState(), Accounts()
         with self._transaction():
             pass
-        if self._anchor:
-            self._anchor.check(self.state.hashes)
+
+    @property
+    def anchor_begun(self) -> int | None:
+        return self._anchor.begun if self._anchor else None
 
     @classmethod
     def create(
@@ -118,7 +152,7 @@ class Ledger:
         dataset: str,
         plan: Plan,
         unsafe: bool,
-        anchor: Path | None = None,
+        anchor: Place | None = None,
         adversary: str = POOLED,
     ) -> Ledger:
         """Start a data set's ledger with its plan. ``unsafe``: drawn from a test tape, so it certifies epsilon = infinity.
@@ -163,14 +197,27 @@ class Ledger:
         """Give records (int64 [n] distinct ids) their accounts, where they have none: int64 [n] serials. Commits."""
         with self._transaction() as write:
             new = self.accounts.new(ids)
-            if len(new):
+            if (
+                len(new) or self.accounts.position == 0
+            ):  # the table is there, whoever the records are
                 write.keep((ENROL, -1, 0, encode_ids(new)))
         return self.accounts.serials(ids)
 
     def charge_prepaid(
-        self, slot: int, release: str, identities: Sequence[str], reservation: Payments
-    ) -> Charge:
-        """Charge a prepaid release, once and in full, and reserve what these queries may cost each record at most. Commits.
+        self,
+        slot: int,
+        release: str,
+        identities: Sequence[str],
+        serials: np.ndarray,
+        most: Most,
+    ) -> Reservation:
+        """Charge a prepaid release, once and in full, and reserve what these queries may cost each
+        record at most. Commits.
+
+        ``serials``: int64 [n_records], distinct. ``most(granted, left)``: what is to be reserved, at
+        most ``left`` (int64 [n_records] units, in the order of ``serials``). What is left is read in the
+        transaction that reserves: what other processes paid by then, and what they hold, is spent.
+        Queries that one of them has answered are not ``granted``.
 
         Raises LedgerMismatch where the records' accounts do not stand where the entries do: without them nothing is drawn.
         """
@@ -178,20 +225,44 @@ class Ledger:
             self._require_accounts(slot)
             if not self.state.release(slot, release).prepaid:
                 raise LedgerMismatch(f"release {release!r} of slot {slot} is not prepaid.")
+            granted, left = self._unanswered(release, identities), self.accounts.left(slot, serials)
+            if not granted:
+                return Reservation(-1, (), 0, left, b"")
             seq = self.state.prepaid_charge(slot, release)
+            count = int(seq is None)
             if seq is None:
                 seq = write.append("charge", {"slot": slot, "release": release, "count": 1})
-            write.keep((RESERVE, slot, self.state.batches.get(slot, 0) + 1, reservation.encode()))
-        return Charge(seq, tuple(identities))
+            token = new_token()
+            write.keep(hold(slot, token, most(granted, left)))
+        return Reservation(seq, granted, count, left, token)
 
-    def record_prepaid(self, charge: Charge, results: dict[str, Value], payments: Payments) -> None:
-        """Store a batch's results and, in the same transaction, the exact payments in place of the reservation. Commits."""
+    def record_prepaid(
+        self,
+        reservation: Reservation,
+        results: dict[str, Value],
+        payments: Payments,
+    ) -> tuple[str, ...]:
+        """Store a batch's results and, in the same transaction, the exact payments in place of the
+        reservation. Commits.
+
+        Returns the identities whose results were stored. Queries that another process has answered
+        since they were granted keep the answer that they have; what was drawn for them is never sent,
+        and is paid.
+        """
         with self._transaction() as write:
-            write.append("release", {"charge": charge.seq, "results": results})
-            slot = self.state.open_charges[charge.seq][0]
-            write.keep((PAY, slot, self.state.batches[slot], payments.encode()))
+            slot, release, _ = self.state.open_charges[reservation.seq]
+            self._require_accounts(slot)
+            fresh = self._unanswered(release, tuple(results))
+            if fresh:
+                stored = {identity: results[identity] for identity in fresh}
+                write.append("release", {"charge": reservation.seq, "results": stored})
+            write.keep(settle(slot, self.state.batches.get(slot, 0), reservation.token, payments))
             if self.accounts.since_snapshot[slot] >= SNAPSHOT_EVERY:
                 write.compact(slot)
+        return fresh
+
+    def _unanswered(self, release: str, identities: Sequence[str]) -> tuple[str, ...]:
+        return tuple(i for i in identities if release not in self.state.results.get(i, {}))
 
     def charge(self, slot: int, release: str, identities: Sequence[str]) -> Charge:
         """Pay for one release per identity, in order, as far as the cap goes; store a refusal for the rest. Commits.
@@ -208,7 +279,7 @@ class Ledger:
             left = self.state.left(slot, release)
             paid = len(identities) if planned.batch and left else left
             granted, refused = tuple(identities[:paid]), list(identities[paid:])
-            count = 1 if planned.batch else len(granted)
+            count = min(1, len(granted)) if planned.batch else len(granted)
             seq = (
                 write.append("charge", {"slot": slot, "release": release, "count": count})
                 if granted
@@ -216,7 +287,7 @@ class Ledger:
             )
             if refused:
                 write.append("refusal", {"slot": slot, "release": release, "identities": refused})
-        return Charge(seq, granted)
+        return Charge(seq, granted, count)
 
     def record(self, charge: Charge, results: dict[str, Value]) -> None:
         """Store the results of a charge's draws under their queries' identities. Commits; after this they may be sent."""
@@ -225,9 +296,11 @@ class Ledger:
 
     def export(self, path: Path) -> None:
         """Write all that an auditor needs to a fresh SQLite file, byte for byte a function of the entries."""
-        with self._database.transaction() as source:
+        with self._anchored.transaction() as step:
             rows = {
-                table: source.execute(sa.select(table).order_by(table.c[0])).mappings().all()
+                table: step.connection.execute(sa.select(table).order_by(table.c[0]))
+                .mappings()
+                .all()
                 for table in (entries, head)
             }
 
@@ -244,8 +317,8 @@ class Ledger:
         From any thread: what is in memory is neither read nor touched.
         """
         chosen = sa.select(entries.c.seq, entries.c.kind, entries.c.body).where(entries.c.seq > seq)
-        with self._database.transaction() as connection:
-            found = connection.execute(chosen.order_by(entries.c.seq).limit(most)).all()
+        with self._anchored.transaction() as step:
+            found = step.connection.execute(chosen.order_by(entries.c.seq).limit(most)).all()
         return [(row.seq, row.kind, row.body) for row in found]
 
     def in_custody(self, work: Callable[[sa.Connection], T], purged: str | None = None) -> T:
@@ -253,8 +326,8 @@ class Ledger:
 
         ``purged``: the table whose deleted rows are gone from the database's files, too, when this returns.
         """
-        with self._database.transaction() as connection:
-            found = work(connection)
+        with self._anchored.transaction() as step:
+            found = work(step.connection)
         if purged is not None:
             self._database.purge(purged)
         return found
@@ -264,26 +337,25 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[Write]:
-        """One exclusive transaction: catch up with what is stored, append, commit, then advance the anchor.
+        """One exclusive transaction: catch up with what is stored, append, commit, move the anchor.
 
         Whatever goes wrong, the state in memory is dropped and replayed by the next transaction: a commit that failed, or that
         nobody confirmed, was either stored, and then counts, or it was not, and nothing that it paid for has left.
         """
-        before = self._newest
         try:
-            with self._database.transaction() as connection:
-                self._catch_up(connection)
+            with self._anchored.transaction() as step:
+                self._catch_up(step.connection)
                 yield Write(
-                    append=lambda kind, body: self._append(connection, kind, body),
-                    keep=lambda row: accounts_table.keep(connection, self.accounts, row),
-                    compact=lambda slot: accounts_table.compact(connection, self.accounts, slot),
+                    append=lambda kind, body: self._append(step.writing(), kind, body),
+                    keep=lambda row: accounts_table.keep(step.writing(), self.accounts, row),
+                    compact=lambda slot: accounts_table.compact(
+                        step.writing(), self.accounts, slot
+                    ),
                 )
         except BaseException:
             self.state, self.accounts = LedgerState(), Accounts()
             raise
         self._newest = self.state.seq, self.state.head
-        if self._anchor and self._newest[0] > before[0] >= 0:
-            self._anchor.advance(*self._newest)
 
     def _catch_up(self, connection: sa.Connection) -> None:
         """Take in what is new. Raises LedgerMismatch where the stored ledger does not go on from what was seen of it."""
@@ -329,4 +401,4 @@ class Ledger:
         )
         if not chained:
             raise LedgerMismatch(f"entry {seq} of the ledger does not continue the chain.")
-        self.state.apply(kind, json.loads(text), digest)
+        self.state.apply(kind, read_body(text), digest)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from labelwall.teacher.accounting.plan import Plan, Release
 from labelwall.wall.adversary import EACH, POOLED, alone, is_alone
-from labelwall.wall.errors import LedgerMismatch
-from labelwall.wall.messages import Value
+from labelwall.wall.errors import InvalidInput, LedgerMismatch
+from labelwall.wall.messages import Value, canonical_json
 
 FORMAT, FORMAT_ALONE = 1, 2  # the second names its adversary
 ONE_OUTCOME = (
@@ -17,6 +19,22 @@ ONE_OUTCOME = (
     "bounded_range",
 )  # curves that price a bit, a winner or a draw, not what is behind it
 GENESIS_PREV = "0" * 64
+LARGEST = 2**63 - 1  # releases are 64-bit integers
+
+
+def read_body(text: str) -> dict[str, Any]:
+    """An entry's body from its text. Raises LedgerMismatch for any text but the canonical one that
+    a writer stores: repeated keys, NaN, infinity, other spellings of a number."""
+    try:
+        body = json.loads(text)
+        written = type(body) is dict and canonical_json(body).decode() == text
+    except (ValueError, RecursionError):
+        written = False
+    if not written:
+        raise LedgerMismatch(
+            "an entry of the ledger is not in the form that entries are written in."
+        )
+    return dict(body)
 
 
 @dataclass
@@ -60,7 +78,7 @@ class LedgerState:
 
     def release(self, slot: int, name: str) -> Release:
         """A release of the plan. Raises LedgerMismatch where there is none of this slot and name."""
-        if self.plan is None or not 0 <= slot < len(self.plan.slots):
+        if self.plan is None or type(slot) is not int or not 0 <= slot < len(self.plan.slots):
             raise LedgerMismatch(f"the ledger's plan has no slot {slot}.")
         for candidate in self.plan.slots[slot].releases:
             if candidate.name == name:
@@ -103,10 +121,9 @@ class LedgerState:
             )
         try:
             rules[kind](**body)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise LedgerMismatch(
-                f"entry {self.seq + 1} of the ledger ({kind}) has missing or unknown fields."
-            ) from error
+        except (TypeError, KeyError, AttributeError, InvalidInput) as error:
+            text = f"entry {self.seq + 1} of the ledger ({kind}) has missing, unknown or impossible fields."
+            raise LedgerMismatch(text) from error
         self.hashes.append(digest)
         self.head = digest
 
@@ -119,61 +136,66 @@ class LedgerState:
             raise LedgerMismatch(f"entry {self.seq + 1} of the ledger: {text}.")
 
     def _genesis(
-        self, *, format: int, dataset: str, unsafe: bool, plan: dict, adversary: str = POOLED
+        self, *, format: int, dataset: str, unsafe: bool, plan: dict, adversary: str | None = None
     ) -> None:
+        expected = (
+            FORMAT if adversary is None else FORMAT_ALONE
+        )  # POOLED is the one that is left out
         self._require(
-            format == (FORMAT if adversary == POOLED else FORMAT_ALONE),
-            f"format {format} is unknown, or another's",
+            type(format) is int and format == expected, "its format is unknown, or another's"
         )
         self._require(
-            adversary in (POOLED, EACH) or is_alone(adversary),
-            "an adversary that no certificate is made for",
+            type(dataset) is str and type(unsafe) is bool,
+            "a data set without a name, or a noise without a source",
         )
+        held = adversary in (None, EACH) or is_alone(adversary)
+        self._require(held, "an adversary that no certificate is made for")
         self.dataset, self.unsafe, self.plan, self.adversary = (
             dataset,
-            bool(unsafe),
+            unsafe,
             Plan.from_json(plan),
-            adversary,
+            adversary or POOLED,
         )
 
     def _analyst(self, *, name: str, dataset: str) -> None:
         fresh = name not in self.analysts and dataset not in self.analysts.values()
-        self._require(
-            is_alone(alone(name)) and isinstance(dataset, str) and fresh,
-            "an analyst, or a data set, that is known",
-        )
+        named = type(name) is str and is_alone(alone(name)) and type(dataset) is str
+        self._require(named and fresh, "an analyst, or a data set, that is known")
         self.analysts[name] = dataset
 
     def _extractor(self, *, sha256: str, fields: dict) -> None:
+        self._require(
+            type(sha256) is str and type(fields) is dict, "an extractor without a hash or fields"
+        )
         self.extractor = sha256
 
     def _charge(self, *, slot: int, release: str, count: int) -> None:
         self._require(
-            isinstance(count, int) and 0 < count <= self.left(slot, release),
-            "a charge passes its cap",
+            type(count) is int and 0 < count <= self.left(slot, release), "a charge passes its cap"
+        )
+        planned = self.release(slot, release)
+        self._require(
+            count == 1 or not (planned.batch or planned.prepaid),
+            "a second charge where one pays for all",
         )
         self.spent[slot, release] = self.spent.get((slot, release), 0) + count
         self.open_charges[self.seq + 1] = (slot, release, count)
 
     def _release(self, *, charge: int, results: dict[str, Value]) -> None:
-        self._require(charge in self.open_charges, "a release without an unused charge before it")
+        known = type(charge) is int and charge in self.open_charges
+        self._require(known, "a release without an unused charge before it")
         slot, release, count = self.open_charges[charge]
         plan = self.release(slot, release)
-        prepaid, lists = plan.prepaid, plan.curve not in ONE_OUTCOME
+        prepaid = plan.prepaid
         whole = prepaid or plan.batch  # one charge, whatever the number of queries
-        self._require(
-            len(results) > 0 and (whole or len(results) <= count),
-            "a release of more than was charged",
-        )
+        paid = type(results) is dict and len(results) > 0 and (whole or len(results) <= count)
+        self._require(paid, "a release of more than was charged")
         fresh = all(
             release not in self.results.get(i, {}) and i not in self.refused for i in results
         )
         self._require(fresh, "a second release for the same query")
-        fits = all(type(value) is int or (lists and _is_list(value)) for value in results.values())
-        self._require(
-            fits,
-            "a released value is not an integer, nor a list of them where the curve prices one",
-        )
+        fits = all(_fits(plan.curve, value) for value in results.values())
+        self._require(fits, "a released value is no outcome of what its curve prices")
         if prepaid:
             self.batches[slot] = self.batches.get(slot, 0) + 1
         else:
@@ -184,9 +206,28 @@ class LedgerState:
     def _refusal(self, *, slot: int, release: str, identities: list[str]) -> None:
         reached = self.left(slot, release) == 0 and not self.release(slot, release).prepaid
         self._require(reached, "a refusal while the cap was not reached")
+        listed = type(identities) is list and len(identities) > 0
+        self._require(
+            listed and all(type(i) is str for i in identities),
+            "a refusal of nothing that was asked",
+        )
         self.refused.update(identities)
 
 
-def _is_list(value: object) -> bool:
-    """A list of at least one integer, and of nothing else: a boolean is none."""
-    return type(value) is list and len(value) > 0 and all(type(entry) is int for entry in value)
+def _fits(curve: str, value: Any) -> bool:
+    """Whether a value can be what a curve prices: a bit, a class, or an integer or a list of them."""
+    if curve == "screening":
+        return _is_integer(value) and value in (0, 1)
+    if curve in ONE_OUTCOME:
+        return _is_integer(value) and value >= 0
+    return _is_integer(value) or _is_list(value)
+
+
+def _is_list(value: Any) -> bool:
+    """A list of at least one integer, and of nothing else."""
+    return type(value) is list and len(value) > 0 and all(_is_integer(entry) for entry in value)
+
+
+def _is_integer(value: Any) -> bool:
+    """An integer of 64 bits: a boolean is none."""
+    return type(value) is int and abs(value) <= LARGEST

@@ -1,10 +1,10 @@
-"""The address of a ledger on a PostgreSQL server. Read here and refused here, so that nothing of a bad one is ever repeated."""
+"""The address of a ledger or an anchor on a PostgreSQL server. It is parsed and refused here: errors repeat none of it."""
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import NoReturn
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -33,6 +33,7 @@ class LedgerUrl:
         socket: directory of the Unix socket, where there is no host.
         sslmode: of libpq; over a network the server's certificate is checked unless another mode is named.
         sslrootcert: file of the authorities that may have signed it; libpq's default when empty.
+        setting: the setting that errors name.
     """
 
     role: str
@@ -43,31 +44,34 @@ class LedgerUrl:
     socket: str = ""
     sslmode: str = "verify-full"
     sslrootcert: str = ""
+    setting: InitVar[str] = "ledger"
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, setting: str) -> None:
         named = re.fullmatch(NAME, self.role) and re.fullmatch(NAME, self.database)
         if (
             not named
             or bool(self.host) == bool(self.socket)
             or not (not self.host or re.fullmatch(HOST, self.host))
         ):
-            _refuse(f"of the form {FORM}, or with socket=DIRECTORY in place of the host")
+            _refuse(setting, f"of the form {FORM}, or with socket=DIRECTORY in place of the host")
         if not re.fullmatch(SCHEMA, self.schema):
-            _refuse("with a schema of lower case letters, digits and _, not pg_...")
+            _refuse(setting, "with a schema of lower case letters, digits and _, not pg_...")
         if self.sslmode not in SSL_MODES:
-            _refuse(f"with an sslmode among {', '.join(SSL_MODES)}")
+            _refuse(setting, f"with an sslmode among {', '.join(SSL_MODES)}")
         if not all(path.startswith("/") for path in (self.socket, self.sslrootcert) if path):
-            _refuse("with absolute paths")
+            _refuse(setting, "with absolute paths")
 
     @classmethod
-    def parse(cls, text: str) -> LedgerUrl:
+    def parse(cls, text: str, setting: str = "ledger") -> LedgerUrl:
         """From ``postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME``. Raises InvalidInput, which repeats nothing of ``text``.
 
         A password is refused: the server's client library takes it from PGPASSWORD or ~/.pgpass, where no program prints it.
         """
-        parts, port, options = _parts(text)
+        parts, port, options = _parts(text, setting)
         if parts.password is not None or "password" in dict(options):
-            _refuse("without a password, which belongs into ~/.pgpass or PGPASSWORD", "one")
+            _refuse(
+                setting, "without a password, which belongs into ~/.pgpass or PGPASSWORD", "one"
+            )
         names = [name for name, _ in options]
         if (
             parts.scheme != "postgresql"
@@ -75,18 +79,19 @@ class LedgerUrl:
             or len(set(names)) < len(names)
             or not {*names} <= {*OPTIONS}
         ):
-            _refuse(f"of the form {FORM}; options are {', '.join(OPTIONS)}")
+            _refuse(setting, f"of the form {FORM}; options are {', '.join(OPTIONS)}")
         return cls(
             role=unquote(parts.username or ""),
             database=unquote(parts.path[1:]),
             schema=dict(options).get("schema", ""),
             host=parts.hostname or "",
             port=port or 5432,
+            setting=setting,
             **{name: value for name, value in options if name != "schema"},
         )
 
 
-def _parts(text: str) -> tuple[SplitResult, int | None, list[tuple[str, str]]]:
+def _parts(text: str, setting: str) -> tuple[SplitResult, int | None, list[tuple[str, str]]]:
     """(parts, port, options) of a URL. What the parser says of a bad one repeats it, so it is not even kept as a cause."""
     with suppress(ValueError):
         parts = urlsplit(text)
@@ -95,8 +100,8 @@ def _parts(text: str) -> tuple[SplitResult, int | None, list[tuple[str, str]]]:
             parts.port,
             parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)),
         )
-    _refuse(f"of the form {FORM}")
+    _refuse(setting, f"of the form {FORM}")
 
 
-def _refuse(rule: str, found: str = "another form") -> NoReturn:
-    raise InvalidInput("ledger", rule, found)
+def _refuse(setting: str, rule: str, found: str = "another form") -> NoReturn:
+    raise InvalidInput(setting, rule, found)

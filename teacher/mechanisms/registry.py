@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, Union
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from labelwall.teacher.accounting.plan import Slot
+from labelwall.teacher.accounting.plan import Release, Slot
 from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch.knn import BatchKnn
@@ -16,6 +18,7 @@ from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
+from labelwall.wall.messages import canonical_json
 
 REGISTERED: tuple[type[Mechanism], ...] = (
     PrivateKnn,  # the default
@@ -52,18 +55,43 @@ def mechanism_class(kind: object) -> type[Mechanism]:
 def from_slot(slot: Slot) -> Mechanism:
     """The mechanism of a plan's slot.
 
-    Raises LedgerMismatch unless the slot's releases are exactly the mechanism's own.
+    Raises LedgerMismatch unless the slot's releases are exactly the mechanism's own, and
+    InvalidInput for a field out of range.
     """
     try:
-        mechanism = MECHANISMS[str(slot.mechanism["kind"])](**slot.mechanism)
+        made = MECHANISMS[str(slot.mechanism["kind"])]
+        require_types(made, slot.mechanism)
+        mechanism = made(**slot.mechanism)
         releases = mechanism.releases(*_counts(slot))
     except (KeyError, TypeError) as error:
         raise LedgerMismatch(
             "the ledger's plan names a mechanism that this version does not know."
         ) from error
-    if releases != slot.releases:
+    if _text(releases) != _text(slot.releases):
         raise LedgerMismatch("the ledger's plan accounts for other releases than its mechanism's.")
     return mechanism
+
+
+def require_types(made: type, fields: Mapping[str, object]) -> None:
+    """Raise TypeError for a recorded field whose type is not the declared one: true is no number, and 1.0 no integer."""
+    hints = get_type_hints(made)
+    for name, value in fields.items():
+        if name not in hints or not _is_of(value, hints[name]):
+            raise TypeError(f"{name} is of another type")
+
+
+def _is_of(value: object, hint: object) -> bool:
+    """Whether a JSON value is of a field's type: int, float (which may be written as an integer), bool, Literal, or a union."""
+    if get_origin(hint) is Literal:
+        return type(value) is str and value in get_args(hint)
+    if get_args(hint):
+        return any(_is_of(value, option) for option in get_args(hint))
+    return type(value) is hint or (hint is float and type(value) is int)
+
+
+def _text(releases: tuple[Release, ...]) -> bytes:
+    """Releases in one byte form, in which 1, 1.0 and true differ."""
+    return canonical_json([asdict(release) for release in releases])
 
 
 def _counts(slot: Slot) -> tuple[int, int]:

@@ -1,18 +1,18 @@
-"""Entropy of the release path: bits of a cryptographic stream, integer noise from OpenDP. Nothing here can be seeded."""
+"""Entropy of the release path: bits and integers from streams under fresh keys, never seeded."""
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from labelwall.teacher.noise.exponential_mechanism import choose
+from labelwall.teacher.noise.sampler import GAUSSIAN, LAPLACE, draw, recipe
+from labelwall.teacher.noise.scales import check_scale
+from labelwall.teacher.noise.words import Stream, Words, uniform_below
 from labelwall.wall.errors import InvalidInput
 
 BITS = 32  # a record's inclusion compares this many random bits with floor(gamma * 2^32)
@@ -53,7 +53,12 @@ class Entropy(Protocol):
 
 
 class SystemEntropy:
-    """Operating system entropy. It keeps no state, so neither a fork nor a restored snapshot of the process repeats a draw."""
+    """Operating system entropy without state: neither a fork nor a restored process repeats a draw.
+
+    Each call draws a key of its own (``words.fresh_key``) and takes all of its words from AES-256
+    in counter mode under it. The key is never used again. Raises OSError, before anything is
+    drawn, where the system gives no entropy.
+    """
 
     unsafe = False
 
@@ -65,61 +70,61 @@ class SystemEntropy:
     ) -> np.ndarray:
         """Bits of probability floor(gamma * 2^32) / 2^32: at most gamma, exact at 1. bool [q, m].
 
-        The stream is AES-256 in counter mode under a key that is drawn for this call and never used again.
         Raises InvalidInput for a probability outside (0, 1] or keys that do not fit ids.
         """
         bound = inclusion_bound(probability)
         check_keys(keys, len(ids))
-        encryptor = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16))).encryptor()
-        stream = encryptor.update(bytes(ids.size * BITS // 8))
+        stream = Stream().read(ids.size * BITS // 8)
         return (np.frombuffer(stream, dtype="<u4") < bound).reshape(ids.shape)
 
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        """OpenDP's exact sampler (Canonne, Kamath, Steinke 2020, Algorithm 3), one vector for the call. int64 [q, width].
+        """Exact draws (sampler.py), one stream for the call. int64 [q, width].
 
-        The float ``sigma`` is a dyadic rational and OpenDP samples with exactly that rational: the scale realised is the
-        one accounted. Raises InvalidInput for a sigma that is not positive and finite.
+        The float ``sigma`` is a dyadic rational, and exactly that rational is drawn with: the scale
+        realised is the one accounted. Raises InvalidInput unless
+        sigma is positive and at most 2^50.
         """
-        return _integers(_gaussian, "sigma", sigma, keys, width)
+        check_scale("sigma", sigma)
+        return _integers(GAUSSIAN, sigma, keys, width)
 
     def discrete_laplace(
         self, scale: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        """OpenDP's exact sampler (Canonne, Kamath, Steinke 2020, Algorithm 2), with the float's own rational. int64 [q, width].
+        """Exact draws (sampler.py) with the float's own rational, one stream. int64 [q, width].
 
-        Raises InvalidInput for a scale that is not positive and finite.
+        Raises InvalidInput unless the scale is positive and at most 2^50.
         """
-        return _integers(_laplace, "scale", scale, keys, width)
+        check_scale("scale", scale)
+        return _integers(LAPLACE, scale, keys, width)
 
     def choose(
         self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
     ) -> np.ndarray:
-        """The exponential mechanism, exactly (exponential_mechanism.py). int64 [q].
+        """The exponential mechanism, exactly (exponential_mechanism.py), one stream. int64 [q].
 
         Raises InvalidInput for no columns, a rate that is not positive, or other than one key and one rate a row.
         """
         check_choice(losses, rates, keys)
-        return np.array(
-            [choose(row, rate) for row, rate in zip(losses.tolist(), rates, strict=True)],
-            dtype=np.int64,
-        )
+        return choices(losses, rates, Stream())
 
 
-Measurement = Callable[[list[int]], Any]
-
-
-def _integers(
-    build: Callable[[float], Measurement], name: str, scale: float, keys: Sequence[str], width: int
-) -> np.ndarray:
-    """Noise on zeros, int64 [q, width]."""
-    if not (math.isfinite(scale) and scale > 0):
-        raise InvalidInput(name, "positive and finite", scale)
+def _integers(power: int, scale: float, keys: Sequence[str], width: int) -> np.ndarray:
+    """Noise, int64 [q, width]. Without queries no entropy is taken."""
     count = len(keys) * width
-    if count == 0:
-        return np.zeros((len(keys), width), dtype=np.int64)
-    return np.array(build(float(scale))([0] * count), dtype=np.int64).reshape(len(keys), width)
+    drawn = (
+        draw(recipe(power, float(scale)), Stream(), count) if count else np.zeros(0, dtype=np.int64)
+    )
+    return drawn.reshape(len(keys), width)
+
+
+def choices(losses: np.ndarray, rates: Sequence[Fraction], words: Words) -> np.ndarray:
+    """Row i's column, from the words of lane i: int64 [q]."""
+    rows = enumerate(zip(losses.tolist(), rates, strict=True))
+    return np.array(
+        [choose(row, rate, uniform_below(words, i)) for i, (row, rate) in rows], dtype=np.int64
+    )
 
 
 def inclusion_bound(probability: float) -> int:
@@ -144,21 +149,3 @@ def check_keys(keys: Sequence[str], rows: int) -> None:
     """Raises InvalidInput unless there is one key a row."""
     if len(keys) != rows:
         raise InvalidInput("keys", f"one for each of {rows} queries", len(keys))
-
-
-@lru_cache(maxsize=1024)  # Ind-KNN's labels have a scale for each noisy count
-def _gaussian(sigma: float) -> Measurement:
-    import opendp.prelude as dp  # a second of import that plans and help texts do not need
-
-    dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="f64")
-    return dp.m.make_gaussian(*space, scale=sigma)
-
-
-@lru_cache(maxsize=64)
-def _laplace(scale: float) -> Measurement:
-    import opendp.prelude as dp
-
-    dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
-    return dp.m.make_laplace(*space, scale=scale)

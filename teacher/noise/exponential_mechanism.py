@@ -8,32 +8,33 @@ does here: outside the guarantee.
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
+Uniform = Callable[[int], int]  # uniform among 0, ..., n - 1, fresh in each call
 
-def choose(losses: Sequence[int], rate: Fraction) -> int:
-    """A column j with probability proportional to exp(-rate losses[j]), from the operating system's entropy."""
+
+def choose(losses: Sequence[int], rate: Fraction, below: Uniform) -> int:
+    """A column j with probability proportional to exp(-rate losses[j])."""
     least = min(losses)
     while True:
-        column = secrets.randbelow(len(losses))
-        if bernoulli_exp(rate * (losses[column] - least)):
+        column = below(len(losses))
+        if bernoulli_exp(rate * (losses[column] - least), below):
             return column
 
 
-def bernoulli_exp(x: Fraction) -> bool:
+def bernoulli_exp(x: Fraction, below: Uniform) -> bool:
     """True with probability exp(-x), x >= 0: whole steps of exp(-1), then the rest."""
     while x > 1:
-        if not _bernoulli_exp_unit(Fraction(1)):
+        if not _bernoulli_exp_unit(Fraction(1), below):
             return False
         x -= 1
-    return _bernoulli_exp_unit(x)
+    return _bernoulli_exp_unit(x, below)
 
 
-def _bernoulli_exp_unit(x: Fraction) -> bool:
+def _bernoulli_exp_unit(x: Fraction, below: Uniform) -> bool:
     """True with probability exp(-x) for 0 <= x <= 1: the first k with a failure of Bernoulli(x / k) is odd."""
     k = 1
-    while secrets.randbelow(x.denominator * k) < x.numerator:
+    while below(x.denominator * k) < x.numerator:
         k += 1
     return k % 2 == 1

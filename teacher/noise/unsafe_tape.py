@@ -8,10 +8,11 @@ from fractions import Fraction
 
 import numpy as np
 
-from labelwall.teacher.noise.entropy import BITS, check_choice, check_keys, inclusion_bound
+from labelwall.teacher.noise.entropy import BITS, check_choice, check_keys, choices, inclusion_bound
+from labelwall.teacher.noise.sampler import GAUSSIAN, LAPLACE, draw, recipe
+from labelwall.teacher.noise.scales import check_scale
 
-TAIL = 12.0  # the tape's noise is cut at 12 sigma; it certifies nothing, so no tail bound is owed
-LAPLACE_TAIL = 40.0  # likewise, in scales
+STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 class UnsafeTape:
@@ -45,48 +46,60 @@ class UnsafeTape:
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        """int64 [q, width] by inverse distribution function from hashed uniforms in (0, 1)."""
-        reach = int(np.ceil(TAIL * sigma)) + 1
-        support = np.arange(-reach, reach + 1)
-        return self._draw(support, np.exp(-0.5 * (support / sigma) ** 2), keys, release, width)
+        """int64 [q, width] by the system's sampler, from words of the tape."""
+        check_scale("sigma", sigma)
+        return self._integers(GAUSSIAN, sigma, keys, release, width)
 
     def discrete_laplace(
         self, scale: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
         """int64 [q, width], likewise."""
-        reach = int(np.ceil(LAPLACE_TAIL * scale)) + 1
-        support = np.arange(-reach, reach + 1)
-        return self._draw(support, np.exp(-np.abs(support) / scale), keys, release, width)
+        check_scale("scale", scale)
+        return self._integers(LAPLACE, scale, keys, release, width)
 
     def choose(
         self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
     ) -> np.ndarray:
-        """int64 [q], by inverse distribution function likewise."""
+        """int64 [q], likewise."""
         check_choice(losses, rates, keys)
-        chosen = []
-        for row, rate, key in zip(losses, rates, keys, strict=True):
-            mass = np.exp(-float(rate) * (row - row.min()))
-            chosen.append(self._draw(np.arange(len(row)), mass, [key], release, 1)[0, 0])
-        return np.array(chosen, dtype=np.int64)
+        return choices(losses, rates, self._words(keys, release, 1))
 
-    def _draw(
-        self, support: np.ndarray, mass: np.ndarray, keys: Sequence[str], release: str, width: int
+    def _integers(
+        self, power: int, scale: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
+        drawn = draw(
+            recipe(power, float(scale)), self._words(keys, release, width), len(keys) * width
+        )
+        return drawn.reshape(len(keys), width)
+
+    def _words(self, keys: Sequence[str], release: str, width: int) -> _Lanes:
+        """A lane for each number of each key."""
         starts = np.array(
             [self._start(key, release, "noise") for key in keys], dtype=np.uint64
         ).reshape(-1, 1)
-        hashed = _mix(starts ^ _mix(np.arange(width, dtype=np.uint64)))
-        uniform = ((hashed >> np.uint64(12)).astype(np.float64) + 0.5) / 2.0**52
-        return support[np.searchsorted(np.cumsum(mass / mass.sum())[:-1], uniform)].astype(np.int64)
+        return _Lanes(_mix(starts ^ _mix(np.arange(width, dtype=np.uint64))).ravel())
 
     def _start(self, key: str, release: str, purpose: str) -> int:
         text = "\0".join([str(self._seed), key, release, purpose]).encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
 
 
+class _Lanes:
+    """Words that repeat: splitmix64 from each lane's start, uint64 [n]."""
+
+    def __init__(self, starts: np.ndarray) -> None:
+        self._at = starts
+
+    def take(self, lanes: np.ndarray) -> np.ndarray:
+        """uint64 [m] for int64 [m]."""
+        words = _mix(self._at[lanes])
+        self._at[lanes] += STEP
+        return words
+
+
 def _mix(x: np.ndarray) -> np.ndarray:
     """The finaliser of splitmix64 (Steele, Lea, Flood 2014), a bijection of uint64."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = x + STEP
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +24,7 @@ from labelwall.teacher.service.state import Service
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused
 
 Log = Callable[..., None]
+LOOKS_AT_KEYS = 30.0  # seconds between two, so that a key expires though nobody asks
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS")
 
 
@@ -44,9 +46,11 @@ def create_app(service: Service, report: Callable[[], None], log: Log = log_line
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.desk.start()
         log("started", ledger_position=service.desk.figures.position)
+        looking = asyncio.create_task(_look_at_keys(service))
         try:
             yield
         finally:
+            looking.cancel()
             service.desk.close()  # the step at work is finished and stored, what waits is refused
             if service.analysts is not None:
                 service.analysts.close()
@@ -66,12 +70,20 @@ def create_app(service: Service, report: Callable[[], None], log: Log = log_line
 
     @app.get("/v1/metrics", response_class=Response, responses=PROBLEMS)
     async def figures(_: Custodian) -> Response:
-        """Public quantities for Prometheus."""
+        """Figures for Prometheus, for the custodian, whose own requests they count, too."""
         return Response(metrics.text(), media_type="text/plain")
 
     _say_problems(app)
     app.middleware("http")(_watched(metrics, report, log))
     return app
+
+
+async def _look_at_keys(service: Service) -> None:
+    """Again and again, so that what expires is written down. Where that fails, each request hears of it."""
+    while True:
+        with suppress(LedgerMismatch):
+            service.guard.keys()
+        await asyncio.sleep(LOOKS_AT_KEYS)
 
 
 def _say_problems(app: FastAPI) -> None:

@@ -1,4 +1,8 @@
-"""What waits for the teacher: one job a request. It says how far it is in public units, and ends with a result or a refusal."""
+"""What waits for the teacher: one job a request. It ends with a result or a refusal.
+
+Until then a caller may know of a job whether it waits, whether it is at work, and how many of its own queries are answered.
+Nothing else: how far the teacher is with private rows tells how many there are, and whether one came since the last time.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +32,11 @@ class Extractor:
 class Job:
     """A request in the queue.
 
-    ``id``: a function of who asks for what, so that a repeated request finds the job it repeats. ``done`` of ``total``: queries,
-    or percent of an embedding. ``extractor``: the features that the work needs, None for work that needs none. ``size``: bytes.
+    ``id``: a function of who asks for what in which call, so that a call that is tried again finds its
+    job. ``content``: a function of who asks for what, empty for work that has no receipt. ``slot``: which
+    entry of the plan pays for it. ``done`` of ``total``: the request's own distinct queries; 0 of 1 for
+    other work until it is done. ``extractor``: the features that the work needs, None for work that needs
+    none. ``size``: bytes. ``of_custodian``: a change of the records, which no analyst may notice.
     """
 
     id: str
@@ -38,6 +45,9 @@ class Job:
     total: int
     extractor: Extractor | None = None
     size: int = 0
+    content: str = ""
+    slot: int = 0
+    of_custodian: bool = False
     done: int = 0
     started: bool = False
     future: Future[Result] = field(default_factory=Future, repr=False)
@@ -62,6 +72,11 @@ class Job:
 
 
 @dataclass(eq=False)
+class Repeat(Job):
+    """A call for what the same caller asks in another one. It gets that one's result, and is charged nothing."""
+
+
+@dataclass(eq=False)
 class Task(Job):
     """Work that is done in one step. ``work`` gets the job and returns what is released."""
 
@@ -83,7 +98,6 @@ class Ask(Job):
 
     rows: np.ndarray = field(default_factory=lambda: np.zeros((0, 1), dtype=np.float32), repr=False)
     place: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)
-    slot: int = 0
     whole: bool = False
     quota: int | None = None
     pledged: int = 0
@@ -129,6 +143,17 @@ def distinct(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     first = np.full(len(known), -1)
     first[place[::-1]] = np.arange(len(inputs))[::-1]
     return inputs[first], place
+
+
+def repeated(result: Result, queries: int, left: dict[str, int], place: tuple[int, str]) -> Result:
+    """The result of a call that repeats one of ``queries`` distinct queries, all of which are known by now.
+
+    ``left``: by release, and ``place``: the ledger's last entry and its hash; both as of now.
+    """
+    receipt = {**result["receipt"], "served": queries, "reused": 0, "left": left}
+    receipt["charged"] = dict.fromkeys(receipt["charged"], 0)
+    receipt["ledger_position"], receipt["ledger_head"] = place
+    return {**result, "receipt": receipt}
 
 
 def job_id(caller: str, kind: str, parameters: dict[str, object], body: bytes) -> str:

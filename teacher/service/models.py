@@ -54,7 +54,9 @@ class Result(BaseModel):
 
 
 class Job(BaseModel):
-    """A request's progress: ``done`` of ``total`` queries, or percent. ``status``: queued, running, done or failed."""
+    """The state of a request. ``status``: queued, running, done or failed. ``done`` of ``total``: the request's own
+    distinct queries that are answered; 0 of 1 for any other request, until it is done. How far the work on private rows is
+    stands in no reply."""
 
     job: str
     kind: str

@@ -1,8 +1,8 @@
 """The custodian's page at /: one document made here, without scripts; its two buttons export the ledger and audit it.
 
-It shows what the ledger says, which is public, and what is the custodian's own: who holds keys, who was charged for what, and how
-many records came and went. Nothing on it is computed from votes or features. Where each analyst has a budget, there is one for
-each, below the list of them.
+It shows what the ledger says, which is public, and what is the custodian's own: who holds keys, who was charged for what, how
+many records came and went, and how far the work on private rows is. Nothing on it is computed from votes or features. Where
+each analyst has a budget, there is one for each, below the list of them.
 """
 
 from __future__ import annotations
@@ -196,6 +196,7 @@ class Page:
             position=figures.position,
             head=figures.head,
             waiting=service.desk.waiting,
+            at_work=service.desk.at_work,
             scale=service.scale,
             finding=finding,
         )

@@ -7,14 +7,23 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.service.fair_lock import Turns
-from labelwall.teacher.service.jobs import Ask, Extractor, Job, Result, Task, failed
+from labelwall.teacher.service.jobs import (
+    Ask,
+    Extractor,
+    Job,
+    Repeat,
+    Result,
+    Task,
+    failed,
+    repeated,
+)
 from labelwall.teacher.service.usage import Call, Calls
 from labelwall.teacher.teacher import Progress, Teacher, quiet
 from labelwall.wall.cells import Cells
@@ -22,7 +31,6 @@ from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused, Teacher
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import result_to_json
 
-J = TypeVar("J", bound=Job)
 KEPT = 64  # finished jobs that can still be asked for
 STEPS_BEFORE_A_SWITCH = 32  # batches under one extractor while jobs under another wait
 
@@ -41,9 +49,13 @@ class Desk:
     """The queue before a teacher.
 
     ``probe``: PUBLIC rows of the custodian's own on which received networks are tested; a caller has no say in them.
-    ``batch_size``: queries of a step, gathered from all callers. ``waiting``, ``room``: jobs, and their bytes, that may queue.
-    ``report``: hears of an unexpected failure (its traceback), for the custodian alone. ``turns``: shared with other desks, which
-    do not work while this one does.
+    ``batch_size``: queries of a step, gathered from all callers. ``waiting``, ``room``: jobs, and their bytes, that may queue;
+    the custodian's requests have as much for themselves. ``report``: hears of an unexpected failure (its traceback), for the
+    custodian alone. ``turns``: shared with other desks, which do not work while this one does. ``watch``: hears what the
+    teacher says while it works, for the custodian alone.
+
+    Whether the custodian changed the records shows in no reply to an analyst: those requests take nobody's room in the queue
+    or among the finished jobs, and do not count where the order of other requests is decided.
     """
 
     def __init__(
@@ -57,8 +69,10 @@ class Desk:
         room: int,
         report: Callable[[], None],
         turns: Turns,
+        watch: Progress = quiet,
     ) -> None:
         self._teacher, self._ledger, self._probe, self._report = teacher, ledger, probe, report
+        self._watch = watch
         self._batch_size, self._waiting, self._room, self._turns = batch_size, waiting, room, turns
         self.calls = Calls(ledger)
         self._queue: deque[Job] = deque()
@@ -66,8 +80,9 @@ class Desk:
         self._changed = threading.Condition()
         self._closing = False
         self._extractor, self._steps = "", 0
-        self._running: Task | None = None
-        self.idle: Progress = quiet  # hears of work that no job asked for
+        self.at_work: tuple[str, int, int] | None = (
+            None  # (what, done, total). Private: of the rows
+        )
         self._independent: dict[tuple[str, tuple[int, ...]], bool] = {}
         self.figures = self._figures()
         self._thread = threading.Thread(target=self._run, name="writer")
@@ -88,26 +103,84 @@ class Desk:
     def waiting(self) -> int:
         return len(self._queue)
 
-    def submit(self, job: J, repeatable: bool = True) -> J:
-        """Put a job into the queue, or find the one that it repeats: the same request while it waits, or, where its result is
-        ``repeatable``, after it was done. Raises Refused when the queue is full or the service stops."""
+    def submit(self, job: Job, repeatable: bool = True) -> Job:
+        """Put a job into the queue, or find the one of the same call: while it waits, or, where its result is
+        ``repeatable``, after it was done. Where another call asks, or asked, for the same content, the job becomes that one's
+        Repeat, and takes neither a turn nor a place of the caller's cap.
+
+        Raises Refused when the queue is full or the service stops.
+        """
         with self._changed:
             known = self._jobs.get((job.caller, job.id))
             if known is not None and (
                 known.status != "failed" and (repeatable or not known.future.done())
             ):
-                return known  # type: ignore[return-value]
+                return known
             if self._closing:
                 raise failed("shutting_down")
-            held = sum(waits.size for waits in self._queue)
-            if len(self._queue) >= self._waiting or (self._queue and held + job.size > self._room):
+            beside = [waits for waits in self._queue if waits.of_custodian == job.of_custodian]
+            repeats = 0 if job.of_custodian else self._repeats()
+            if len(beside) + repeats >= self._waiting:
                 raise failed("busy")
-            self._forget()
+            first = self._first(job)
+            held = sum(waits.size for waits in beside)
+            if first is None and beside and held + job.size > self._room:
+                raise failed("busy")
+            self._forget(job.of_custodian)
+            if first is not None:
+                job = self._repeat(job, first)
+            else:
+                self._queue.append(job)
             self._jobs.pop((job.caller, job.id), None)  # so that the newest stands last
             self._jobs[job.caller, job.id] = job
-            self._queue.append(job)
             self._changed.notify_all()
         return job
+
+    def _first(self, job: Job) -> Job | None:
+        """The job of the same caller and content that is charged for it, None where there is none, or it failed."""
+        alike = (
+            other
+            for other in self._jobs.values()
+            if job.content and (other.caller, other.content) == (job.caller, job.content)
+        )
+        return next(
+            (
+                other
+                for other in alike
+                if not isinstance(other, Repeat) and other.status != "failed"
+            ),
+            None,
+        )
+
+    def _repeats(self) -> int:
+        """How many calls wait for another one's result."""
+        return sum(isinstance(job, Repeat) and not job.future.done() for job in self._jobs.values())
+
+    def _repeat(self, job: Job, first: Job) -> Repeat:
+        """A job that ends when ``first`` does, or at once; of its own it holds no more than its name."""
+        repeat = Repeat(
+            job.id, job.caller, job.kind, first.total, content=job.content, slot=job.slot
+        )
+
+        def end(done: Future[Result]) -> None:
+            refusal = done.exception()
+            repeat.finish(
+                refusal if isinstance(refusal, Refused) else self._known(first, done.result())
+            )
+
+        first.future.add_done_callback(end)
+        return repeat
+
+    def _known(self, first: Job, result: Result) -> Result:
+        """The result of a call that asks what ``first`` asked, with a receipt that charges nothing."""
+        receipt, now = result["receipt"], self.figures
+        if (
+            now.position < receipt["ledger_position"]
+        ):  # the step that ends the first call is not over
+            place = receipt["ledger_position"], receipt["ledger_head"]
+            return repeated(result, first.total, receipt["left"], place)
+        left = {release: now.left[first.slot, release] for release in receipt["left"]}
+        return repeated(result, first.total, left, (now.position, now.head))
 
     def find(self, caller: str, identity: str) -> Job:
         """A caller's own job. Raises Refused where there is none, or none any more."""
@@ -118,15 +191,20 @@ class Desk:
         return job
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """What the teacher says while it works; for a job in one step it is how far the job is."""
-        if self._running is not None:
-            self._running.done, self._running.total = done, total
-        else:
-            self.idle(what, done, total)
+        """What the teacher says while it works. Shares of private rows: the custodian hears of them, and no job does."""
+        self.at_work = (what, done, total) if done < total else None
+        self._watch(what, done, total)
+
+    def _rest(self) -> None:
+        """Nothing is at work any more, whether or not it was finished."""
+        if self.at_work is not None:
+            what, _, total = self.at_work
+            self.progress(what, total, total)
 
     def start_anew(self) -> None:
         """The teacher lost its extractor; the next question lets it take one in again. For the desk whose turn it is."""
         self._extractor = ""
+        self._rest()
 
     def _use(self, extractor: Extractor) -> None:
         """Let the teacher use an extractor. A network is tested by its own weights and, since a caller could choose weights that
@@ -155,8 +233,12 @@ class Desk:
             self._independent[place] = tested.batch_size == self._batch_size
         return self._independent[place]
 
-    def _forget(self) -> None:
-        finished = [key for key, job in self._jobs.items() if job.future.done()]
+    def _forget(self, of_custodian: bool) -> None:
+        finished = [
+            key
+            for key, job in self._jobs.items()
+            if job.future.done() and job.of_custodian == of_custodian
+        ]
         for key in finished[: max(0, len(finished) - KEPT + 1)]:
             del self._jobs[key]
 
@@ -178,6 +260,7 @@ class Desk:
             for job in jobs:
                 if not job.future.done():
                     self._finish(job, refusal)
+        self._rest()
         self.figures = self._figures()
 
     def _next(self) -> list[Job]:
@@ -196,7 +279,7 @@ class Desk:
                     if job.extractor is None or job.extractor.sha256 == self._extractor
                 )
                 head = next(ready, head)
-            self._steps += 1
+            self._steps += not head.of_custodian
             if not isinstance(head, Ask):
                 self._queue.remove(head)
                 return [head]
@@ -217,13 +300,9 @@ class Desk:
 
     def _do(self, job: Job) -> None:
         assert isinstance(job, Task)
-        self._running = job
-        try:
-            if job.extractor is not None:
-                self._use(job.extractor)
-            self._finish(job, job.work())
-        finally:
-            self._running = None
+        if job.extractor is not None:
+            self._use(job.extractor)
+        self._finish(job, job.work())
 
     def _answer(self, asks: list[Ask]) -> None:
         """One batch for all of them. A job that is not finished goes to the end of the queue."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import secrets
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
@@ -86,6 +88,14 @@ OfAnalyst = Annotated[
     str | None,
     Query(
         pattern=f"^{NAME}$", description="for a custodian: whose ledger, where each analyst has one"
+    ),
+]
+Idempotency = Annotated[
+    str | None,
+    Header(
+        pattern="^[A-Za-z0-9_-]{1,64}$",
+        description="names a call: sent again with the same body it finds its job and its receipt; without it, or with another "
+        "one, the same body is a call of its own, which is charged nothing",
     ),
 ]
 Named = Annotated[str, PathParameter(pattern="^[0-9a-f]{64}$")]
@@ -232,7 +242,7 @@ async def send_extractor(
         job_id(key.name, "extractor", {}, sha256.encode()),
         key.name,
         "extractor",
-        100,
+        1,
         extractor,
         len(body),
         work=work,
@@ -268,13 +278,21 @@ def _known(service: Service, sha256: str) -> Extractor:
 
 @router.post("/labels", response_model=models.Job, responses=PENDING, openapi_extra=ROWS)
 async def ask(
-    request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0, wait: Wait = 0.0
+    request: Request,
+    key: Analyst,
+    extractor: Sha256,
+    slot: Slot = 0,
+    wait: Wait = 0.0,
+    idempotency_key: Idempotency = None,
 ) -> Response:
-    """Ask for noisy labels of public inputs. A query that was asked before gets its stored answer and costs nothing."""
+    """Ask for noisy labels of public inputs. A query that was asked before gets its stored answer and costs nothing.
+
+    Receipts add up: over all `job`s, each counted once, `charged` sums to at most what the ledger charged.
+    """
     service = await own(request, key)
     body = await service.bodies.read(request, service.config.max_request * MIB)
     used = _known(service, extractor)
-    identity = job_id(
+    content = job_id(
         key.name, "labels", {"slot": slot, "extractor": extractor, "media": _media(request)}, body
     )
 
@@ -285,8 +303,16 @@ async def ask(
             raise InvalidInput("queries.inputs", rule, list(inputs.shape[1:]))
         Queries(inputs, slot)
         rows, place = distinct(inputs)
-        asked = Ask(identity, key.name, "labels", len(rows), used, len(body))
-        asked.rows, asked.place, asked.slot, asked.quota = rows, place, slot, key.queries
+        named = (
+            _call(content, idempotency_key),
+            key.name,
+            "labels",
+            len(rows),
+            used,
+            len(body),
+            content,
+        )
+        asked = Ask(*named, slot=slot, rows=rows, place=place, quota=key.queries)
         asked.whole = service.teacher.whole(slot)
         return asked
 
@@ -295,35 +321,39 @@ async def ask(
 
 @router.post("/cells", response_model=models.Job, responses=PENDING, openapi_extra=CENTRES)
 async def count(
-    request: Request, key: Analyst, extractor: Sha256, slot: Slot = 0, wait: Wait = 0.0
+    request: Request,
+    key: Analyst,
+    extractor: Sha256,
+    slot: Slot = 0,
+    wait: Wait = 0.0,
+    idempotency_key: Idempotency = None,
 ) -> Response:
-    """Ask for the noisy votes of all records in public cells: one release for the whole set."""
+    """Ask for the noisy votes of all records in public cells: one release for the whole set. Receipts add up as for labels."""
     service = await own(request, key)
     body = await service.bodies.read(request, service.config.max_request * MIB)
     used = _known(service, extractor)
     cells = Cells(
         (await run_in_threadpool(decode, body, _media(request), ("centers",)))["centers"], slot
     )
-    identity = job_id(
+    content = job_id(
         key.name, "cells", {"slot": slot, "extractor": extractor, "media": _media(request)}, body
     )
-    job = Task(
-        identity,
-        key.name,
-        "cells",
-        1,
-        used,
-        len(body),
-        work=lambda: service.desk.count(key.name, cells, key.queries),
-    )
+    named = _call(content, idempotency_key), key.name, "cells", 1, used, len(body), content, slot
+    job = Task(*named, work=lambda: service.desk.count(key.name, cells, key.queries))
     return await _state_of(service.desk.submit(job), wait)
+
+
+def _call(content: str, idempotency_key: str | None) -> str:
+    """The identity of a call for some content; one without a key is like no other."""
+    call = secrets.token_hex(32) if idempotency_key is None else idempotency_key
+    return hashlib.sha256(f"{content} {call}".encode()).hexdigest()
 
 
 @router.post("/records", response_model=models.Job, responses=PENDING, openapi_extra=RECORDS)
 async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
     """Add records. A row that is there already, with the same content, is left alone."""
     service = the(request)
-    body = await service.bodies.read(request, service.config.max_request * MIB)
+    body = await service.record_bodies.read(request, service.config.max_request * MIB)
     found = await run_in_threadpool(
         decode, body, _media(request), ("inputs", "labels", "ids"), service.config.max_rows
     )
@@ -333,7 +363,8 @@ async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Res
         (service.analysts or service.teacher).add(records)
         return {"records": len(records.ids)}
 
-    job = Task(job_id(key.name, "add", {}, body), key.name, "add", 100, None, len(body), work=work)
+    identity = job_id(key.name, "add", {}, body)
+    job = Task(identity, key.name, "add", 1, None, len(body), of_custodian=True, work=work)
     return await _state_of(service.desk.submit(job, repeatable=False), wait)
 
 
@@ -343,7 +374,7 @@ async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Res
 async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
     """Remove records by their ids; their data is deleted. An id that is not there is no error."""
     service = the(request)
-    body = await service.bodies.read(
+    body = await service.record_bodies.read(
         request, service.config.max_request * MIB
     )  # FastAPI would read it before the key, and all of it
     try:
@@ -357,26 +388,19 @@ async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> 
         (service.analysts or service.teacher).remove(ids)
         return {"records": len(ids)}
 
-    job = Task(
-        job_id(key.name, "remove", {}, ids.tobytes()),
-        key.name,
-        "remove",
-        100,
-        None,
-        ids.nbytes,
-        work=work,
-    )
+    identity = job_id(key.name, "remove", {}, ids.tobytes())
+    job = Task(identity, key.name, "remove", 1, None, ids.nbytes, of_custodian=True, work=work)
     return await _state_of(service.desk.submit(job, repeatable=False), wait)
 
 
 @router.get("/jobs/{job}", response_model=models.Job, responses=PENDING)
 async def job_state(request: Request, key: Anyone, job: Named, wait: Wait = 0.0) -> Response:
-    """How far a job of this key is, or its result."""
+    """Whether a job of this key waits or is at work, and how many of its own queries are answered; or its result."""
     return await _state_of((await own(request, key)).desk.find(key.name, job), wait)
 
 
 async def _state_of(job: Job, wait: float) -> Response:
-    """200 with the result, 202 while there is none, or the job's refusal."""
+    """200 with the result, 202 while there is none, or the job's refusal. Nothing of the state depends on private rows."""
     if wait > 0 and not job.future.done():
         await asyncio.wait([asyncio.wrap_future(job.future)], timeout=wait)
     state = {

@@ -56,10 +56,13 @@ def build_app(
     ``certified``: the plan's epsilon, None where nothing is certified. ``probe``: PUBLIC rows of the custodian's own, on which
     received networks are tested; without them a network runs one row at a time. ``sharded``: makes the teacher, given what is the
     custodian's, where the rows lie in shards instead of in ``open_records``, as ``scale`` says. Where the directory's ledger is
-    a register, each analyst gets a service over the same rows. ``progress`` hears how far the rows are read, before anybody asks.
+    a register, each analyst gets a service over the same rows. ``progress`` hears how far the work on private rows is, for the
+    custodian alone: no reply has anything of it.
 
-    Raises what reading the private rows raises, before anybody can ask; InvalidInput for analysts' own ledgers over shards.
+    Raises what reading the private rows raises, before anybody can ask; InvalidInput for analysts' own ledgers over shards,
+    LedgerMismatch for a file of keys that is damaged.
     """
+    keys.listed()  # what has expired is written down, and a damaged file is the custodian's to hear of
     if sharded is not None and custodian.ledger.state.is_register():
         raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
     report = partial(_report, custodian.directory / "errors.log")
@@ -78,13 +81,16 @@ def build_app(
         how = {"batch_size": batch_size, "workers": workers, "device": device}
         teacher = make(*place, **how, progress=lambda *now: desk.progress(*now))
         queue = {"batch_size": batch_size, "waiting": config.waiting, "room": room}
-        desk: Desk = Desk(teacher, opened.ledger, probe=probe, report=report, turns=turns, **queue)
+        desk: Desk = Desk(
+            teacher, opened.ledger, probe=probe, report=report, turns=turns, watch=progress, **queue
+        )
         return Service(
             desk=desk,
             teacher=teacher,
             ledger=opened.ledger,
             guard=guard,
             bodies=Bodies(room),
+            record_bodies=Bodies(room),
             config=config,
             learned=learned,
             directory=opened.directory,
@@ -97,9 +103,7 @@ def build_app(
         )
 
     service = service_over(custodian, open_records)
-    service.desk.idle = progress
     (teacher := service.teacher).open()
-    service.desk.idle = quiet
     if state.is_register():
         service.analysts = Analysts(
             custodian, teacher, lambda opened: service_over(opened, teacher.held), report

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Service:
     """What the routes work on. ``certified``: the plan's epsilon, None for a ledger that certifies nothing; ``dataset``,
     ``plan``, ``unsafe``, ``adversary``: of the ledger's first entry. ``scale``: where the rows are held. ``extractors``: those
-    received lately, by identity.
+    received lately, by identity. ``bodies``: room for what analysts send; ``record_bodies``: for what the custodian does.
 
     Where each analyst has a budget, each has a service, and nothing in it is another's but the guard, which keeps callers apart.
     Then the custodian's own, with ``analysts``, answers nobody: it has the records and the register.
@@ -42,6 +42,7 @@ class Service:
     ledger: Ledger
     guard: Guard
     bodies: Bodies
+    record_bodies: Bodies
     config: ServiceConfig
     learned: Learned
     directory: Path

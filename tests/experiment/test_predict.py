@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -133,3 +134,60 @@ def test_a_ledger_on_a_server_and_a_password_that_is_nowhere(
         for path in folder.rglob("*")
         if path.is_file() and secret.encode() in path.read_bytes()
     ] == []
+
+
+def test_two_copies_of_a_directory_and_one_anchor(
+    folder: Path, postgres: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The copy that asks first goes on, the other one is refused by one line; an anchor may be an address, too."""
+    for number, anchor in enumerate((str(folder / "anchor.json"), address(postgres.schema()))):
+        first, second = (
+            ["--custodian_dir", f"{name}{number}", "--anchor", anchor]
+            for name in ("custody", "copy")
+        )
+        assert predict(*first) == 0
+        shutil.copytree(f"custody{number}", f"copy{number}")
+        np.savez("more.npz", x=tiny.rows(5, 11)[0])
+        assert predict(*second, "--queries", "more.npz") == 0
+        Path("a.npz").unlink()
+        capsys.readouterr()
+        assert predict(*first, "--queries", "more.npz") == 2
+        error = capsys.readouterr().err.strip()
+        assert "another copy of it has gone on" in error
+        assert len(error.splitlines()) == 1
+        assert not Path("a.npz").exists()
+
+
+def test_an_anchor_that_begins_with_a_ledger_in_use_is_said(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predict() == 0
+    command = [
+        "predict",
+        "--config",
+        "config.yaml",
+        "--queries",
+        "q.npz",
+        "--out",
+        "a.npz",
+        "--anchor",
+        "anchor.json",
+    ]
+    capsys.readouterr()
+    assert pipeline.main(command) == 0
+    assert "there was no anchor of that name" in capsys.readouterr().err
+    assert pipeline.main(command) == 0
+    assert "there was no anchor" not in capsys.readouterr().err
+    assert (
+        predict("--anchor", "typo.json") == 0
+    )  # nothing was written under the anchor: the ledger does not know of it
+    np.savez("more.npz", x=tiny.rows(5, 11)[0])
+    assert predict("--anchor", "anchor.json", "--queries", "more.npz") == 0
+    for wrong in (["--anchor", "other.json"], []):
+        np.savez("new.npz", x=tiny.rows(5, 12)[0])
+        assert predict(*wrong, "--queries", "new.npz") == 2
+    assert (
+        "`anchor` must be"
+        in (predict("--anchor", "postgresql://a:secret@h/d?schema=s"), capsys.readouterr().err)[1]
+    )
+    assert not Path("other.json").exists()

@@ -28,6 +28,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.postgres import audited, swept
 
+ANCHOR = ("anchor.py", "anchored.py", "anchor_store.py")
 WATCHED = (
     "teacher.py",
     "ledger.py",
@@ -35,7 +36,7 @@ WATCHED = (
     "mechanism.py",
     "radius.py",
     "base.py",
-    "anchor.py",
+    *ANCHOR,
 )
 MECHANISMS = {
     "private_knn": PrivateKnn(

@@ -22,15 +22,18 @@ from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.wall.adversary import EACH, POOLED, alone, is_alone
 from labelwall.wall.errors import LedgerMismatch
+from tests.ledgers import identity, use_extractor
+from tests.postgres import Server
 
 MECHANISM = PrivateKnn(
     k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15
 )
+QUERY = identity("q")
 PLAN = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(100, 100)),))
 
 
 def register(
-    folder: Path, place: Place | None = None, adversary: str = EACH, anchor: Path | None = None
+    folder: Path, place: Place | None = None, adversary: str = EACH, anchor: Place | None = None
 ) -> Custodian:
     url = place if isinstance(place, LedgerUrl) else None
     fixed = {"data": {}, "plan": PLAN, "unsafe": False, "anchor": anchor}
@@ -45,8 +48,8 @@ def opened(tmp_path: Path, place: Place) -> Iterator[Custodian]:
 
 
 def charge(mine: Custodian) -> None:
-    mine.ledger.use_extractor("f" * 64, {"backbone": "raw"})
-    mine.ledger.record(mine.ledger.charge(0, "screen", ["q"]), {"q": 0})
+    use_extractor(mine.ledger)
+    mine.ledger.record(mine.ledger.charge(0, "screen", [QUERY]), {QUERY: 0})
 
 
 def test_each_analyst_has_a_ledger_that_names_the_assumption(
@@ -145,6 +148,37 @@ def test_an_anchor_guards_the_register_and_every_ledger(tmp_path: Path) -> None:
         register(tmp_path / "custody", anchor=anchor)
 
 
+@pytest.mark.parametrize("copy_first", [False, True])
+@pytest.mark.parametrize("server", [False, True])
+def test_each_analysts_ledger_has_an_anchor_that_lets_one_copy_go_on(
+    tmp_path: Path, postgres: Server, copy_first: bool, server: bool
+) -> None:
+    """Two copies of the custodian's directory, with the register and all ledgers, open at the same time."""
+    anchor = postgres.schema() if server else tmp_path / "anchor"
+    custody = register(tmp_path / "custody", anchor=anchor)
+    for name in ("ann", "bob"):
+        mine = open_analyst(custody, name)
+        charge(mine)
+        mine.close()
+    custody.close()
+    shutil.copytree(tmp_path / "custody", tmp_path / "copy")
+    registers = [register(tmp_path / name, anchor=anchor) for name in ("custody", "copy")]
+    first, second = reversed(registers) if copy_first else registers
+    ann, late = open_analyst(first, "ann"), open_analyst(second, "ann")
+    assert ann.ledger.charge(0, "screen", ["a"]).granted
+    with pytest.raises(LedgerMismatch, match="anchor"):
+        late.ledger.charge(0, "screen", ["a"])
+    bob = open_analyst(second, "bob")  # another ledger, whose copy here comes first
+    assert bob.ledger.charge(0, "screen", ["a"]).granted
+    with pytest.raises(LedgerMismatch, match="anchor"):
+        open_analyst(first, "bob").ledger.charge(0, "screen", ["a"])
+    new = open_analyst(first, "carl")
+    with pytest.raises(LedgerMismatch, match="anchor"):
+        open_analyst(second, "dora")
+    for opened in (ann, late, bob, new, first, second):
+        opened.close()
+
+
 def test_the_kind_of_budget_is_fixed(tmp_path: Path) -> None:
     for number, (first, then) in enumerate(
         [(EACH, POOLED), (POOLED, EACH), (alone("ann"), alone("bob"))]
@@ -223,8 +257,8 @@ def forged(folder: Path, forge: Callable[[Entries], None]) -> Path:
     ledger = Ledger.create(
         folder / "true.sqlite", dataset="d", plan=PLAN, unsafe=False, adversary=alone("ann")
     )
-    ledger.use_extractor("f" * 64, {})
-    ledger.record(ledger.charge(0, "screen", ["q"]), {"q": 0})
+    use_extractor(ledger)
+    ledger.record(ledger.charge(0, "screen", [QUERY]), {QUERY: 0})
     ledger.export(folder / "forged.sqlite")
     with sqlite3.connect(folder / "forged.sqlite") as file:
         entries = [

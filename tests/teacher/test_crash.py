@@ -53,7 +53,7 @@ def test_kill_while_a_batch_is_answered(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_kill_around_the_payments_of_individual_budgets(tmp_path: Path, socket: str) -> None:
-    kills = sweep("individual_sweep", tmp_path / "individual", 131 if socket else 11, socket)
+    kills = sweep("individual_sweep", tmp_path / "individual", 131 if socket else 11, socket, "")
     assert len(kills) > (5 if socket else 30)
     for kill in kills:
         assert kill["problems"] == [], kill
@@ -69,3 +69,24 @@ def test_kill_around_the_payments_of_individual_budgets(tmp_path: Path, socket: 
         kill["open"] and kill["answered"] for kill in kills
     )  # the window between reservation and payment is hit
     assert sum(lost) / len(lost) > kills[-1]["paid"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["after", "during"])
+def test_kill_while_another_process_pays_from_the_same_budgets(
+    tmp_path: Path, socket: str, when: str
+) -> None:
+    """It has reserved before, asks one of the same queries, and pays after the kill or during the
+    first draw before it."""
+    kills = sweep("individual_sweep", tmp_path / when, 701 if socket else 131, socket, when)
+    assert len(kills) > (4 if socket else 15)
+    for kill in kills:
+        assert kill["beside"], kill  # whoever is killed, the other one is answered
+        assert kill["problems"] == [], kill
+        assert kill["reserved"], kill
+        assert kill["kept"], kill
+        assert kill["in_range"], kill
+        assert kill["open"] <= 1, kill  # the batch in flight; the other process has settled its own
+    assert kills[-1]["sent"]
+    assert kills[-1]["open"] == 0
+    assert socket or any(kill["open"] for kill in kills)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +93,28 @@ def test_lost_ledger_is_noticed_by_its_anchor(tmp_path: Path) -> None:
     (tmp_path / "c" / "ledger.sqlite").unlink()
     with pytest.raises(LedgerMismatch, match="gone"):
         reopen(tmp_path / "c", anchor=anchor)
+
+
+@pytest.mark.parametrize("server", [False, True])
+def test_two_copies_of_a_directory_never_both_charge(
+    tmp_path: Path, postgres: Server, server: bool
+) -> None:
+    anchor = postgres.schema() if server else tmp_path / "elsewhere.json"
+    custodian = reopen(tmp_path / "c", anchor=anchor)
+    custodian.ledger.charge(0, "screen", ["a"])
+    custodian.close()
+    shutil.copytree(tmp_path / "c", tmp_path / "copy")
+    both = [reopen(tmp_path / name, anchor=anchor) for name in ("c", "copy")]
+    assert both[1].ledger.charge(0, "screen", ["b"]).granted == ("b",)
+    with pytest.raises(LedgerMismatch, match="another copy of it has gone on"):
+        both[0].ledger.charge(0, "screen", ["b"])
+    for one in both:
+        one.close()
+    with pytest.raises(LedgerMismatch, match="another copy of it has gone on"):
+        reopen(tmp_path / "c", anchor=anchor)
+    with pytest.raises(LedgerMismatch, match="gone"):
+        reopen(tmp_path / "fresh", anchor=anchor)
+    reopen(tmp_path / "copy", anchor=anchor).close()
 
 
 def test_one_process_at_a_time(directory: Path) -> None:

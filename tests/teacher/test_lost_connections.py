@@ -103,7 +103,7 @@ class Witness(SystemEntropy):
                 sum(c["count"] for c in charges if c["release"] == release) < self.drawn[release]
             )
         else:
-            self.unpaid += self._read("SELECT kind FROM private ORDER BY position")[-1] != "reserve"
+            self.unpaid += self._read("SELECT kind FROM private ORDER BY position")[-1] != "hold"
         return super().discrete_gaussian(sigma, keys, release, width)
 
     def _read(self, statement: str) -> Sequence[str]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Conversion = Literal["grid", "interactive", "none"]
 RADIUS_NOISE, COUNT_NOISE = "radius", "count"  # what a draw is for
 MOST_CANDIDATES = 256
+LEAST_SHARE = Fraction(1, 100_000)  # for the labels: the scale of their noise must stay below 2^50
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,9 @@ class BatchKnn(BatchMechanism):
                 raise InvalidInput(
                     f"mechanism.{name}", "between 0.001 and 0.999", getattr(self, name)
                 )
-        if self.conversion != "none" and not self._shares()[-1] > 0:
-            raise InvalidInput(
-                "mechanism.conversion_share",
-                "below 1 together with records_share",
-                self.conversion_share,
-            )
+        if self.conversion != "none" and self._shares()[-1] < LEAST_SHARE:
+            rule = f"at most {float(1 - LEAST_SHARE)} together with records_share"
+            raise InvalidInput("mechanism.conversion_share", rule, self.conversion_share)
         check_epsilon("epsilon", self.epsilon)
         check_noise(self.noise)
         for name in ("candidate_accounting", "accounting"):

@@ -24,14 +24,15 @@ from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.teacher.individual import answer_individually
 from labelwall.teacher.ledger.individual_budgets import (
     ENROL,
-    PAY,
-    RESERVE,
     Accounts,
     Payments,
     Row,
     encode_ids,
+    hold,
+    new_token,
+    settle,
 )
-from labelwall.teacher.ledger.ledger import Charge
+from labelwall.teacher.ledger.ledger import Most, Reservation
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, FEWEST, IndKnn
 from labelwall.teacher.mechanisms.vote_audit import (
     EXPLORED,
@@ -189,14 +190,18 @@ class _Books:
         self._keep((ENROL, -1, 0, encode_ids(self.ids)))
 
     def charge_prepaid(
-        self, slot: int, release: str, identities: Sequence[str], reservation: Payments
-    ) -> Charge:
-        self._keep((RESERVE, slot, self.accounts.batches.get(slot, 0) + 1, reservation.encode()))
-        return Charge(0, tuple(identities))
+        self, slot: int, release: str, identities: Sequence[str], serials: np.ndarray, most: Most
+    ) -> Reservation:
+        held = Reservation(0, tuple(identities), 1, self.accounts.left(slot, serials), new_token())
+        self._keep(hold(slot, held.token, most(held.granted, held.left)))
+        return held
 
-    def record_prepaid(self, charge: Charge, results: dict[str, Value], payments: Payments) -> None:
-        self._keep((PAY, 0, self.accounts.batches.get(0, 0) + 1, payments.encode()))
+    def record_prepaid(
+        self, reservation: Reservation, results: dict[str, Value], payments: Payments
+    ) -> tuple[str, ...]:
+        self._keep(settle(0, self.accounts.batches.get(0, 0) + 1, reservation.token, payments))
         self.values.update(results)
+        return tuple(results)
 
     def _keep(self, row: Row) -> None:
         self.accounts.apply(self.accounts.position + 1, row)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -11,6 +10,7 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.noisy_argmax import NoisyArgmax, argmax_release, noisy_winner
+from labelwall.teacher.noise.scales import check_scale
 from labelwall.wall.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ class NaiveKnn(NoisyArgmax):
     def __post_init__(self) -> None:
         if self.k < 1:
             raise InvalidInput("mechanism.k", "at least 1", self.k)
-        if not (math.isfinite(self.sigma_vote) and self.sigma_vote > 0):
-            raise InvalidInput("mechanism.sigma_vote", "positive and finite", self.sigma_vote)
+        check_scale("mechanism.sigma_vote", self.sigma_vote)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` labels are, for the accountant."""

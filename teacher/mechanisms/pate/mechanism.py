@@ -6,7 +6,6 @@ sqrt(2), each count and the maximum by 1. Nothing is sampled, hence no amplifica
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
@@ -21,6 +20,7 @@ from labelwall.teacher.mechanisms.noisy_argmax import (
     argmax_release,
     noisy_winner,
 )
+from labelwall.teacher.noise.scales import check_scale
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Value
 
@@ -62,8 +62,7 @@ class Pate(NoisyArgmax):
             rule = f"one of {', '.join(get_args(Classifier))}"
             raise InvalidInput("mechanism.classifier", rule, self.classifier)
         for name, scale in scales.items():
-            if not (math.isfinite(scale) and scale > 0):
-                raise InvalidInput(f"mechanism.{name}", "positive and finite", scale)
+            check_scale(f"mechanism.{name}", scale)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -11,6 +10,7 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.noise.scales import check_scale
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
@@ -56,9 +56,7 @@ class PrivateKnn(Mechanism):
         if not 0 <= self.threshold <= self.k:
             raise InvalidInput("mechanism.threshold", "between 0 and k", self.threshold)
         for name in ("sigma_screen", "sigma_vote"):
-            sigma = getattr(self, name)
-            if not (math.isfinite(sigma) and sigma > 0):
-                raise InvalidInput(f"mechanism.{name}", "positive and finite", sigma)
+            check_scale(f"mechanism.{name}", getattr(self, name))
         if not 0 < self.sampling_probability <= 1:
             raise InvalidInput(
                 "mechanism.sampling_probability", "in (0, 1]", self.sampling_probability

@@ -11,6 +11,7 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import AskCells, Mechanism
+from labelwall.teacher.noise.scales import check_scale
 from labelwall.wall.cells import MAX_CELLS
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
@@ -64,8 +65,7 @@ class ReverseKnn(Mechanism):
                 f"from 1 to {MOST_NEIGHBOURS} and at most cells",
                 self.neighbours,
             )
-        if not (math.isfinite(self.sigma) and self.sigma > 0):
-            raise InvalidInput("mechanism.sigma", "positive and finite", self.sigma)
+        check_scale("mechanism.sigma", self.sigma)
         if not (math.isfinite(self.margin) and self.margin >= 0):
             raise InvalidInput("mechanism.margin", "at least 0 and finite", self.margin)
         if not 1 <= self.reach <= min(self.cells, MOST_NEIGHBOURS):

@@ -6,19 +6,27 @@ import json
 import sys
 from pathlib import Path
 
+from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
 
+NAMES = "{name}{number:063d}"  # of queries, as hexadecimal digits
 
-def main(address: str, queries: int, name: str) -> None:
-    ledger, granted = Ledger(LedgerUrl.parse(address) if "://" in address else Path(address)), []
+
+def place_of(address: str) -> Place:
+    return LedgerUrl.parse(address) if "://" in address else Path(address)
+
+
+def main(address: str, queries: int, name: str, *anchor: str) -> None:
+    ledger, granted = Ledger(place_of(address), *map(place_of, anchor)), []
     for number in range(queries):
-        charge = ledger.charge(0, "screen", [f"{name}{number}"])
+        query = NAMES.format(name=name, number=number)
+        charge = ledger.charge(0, "screen", [query])
         if charge.granted:
-            ledger.record(charge, {f"{name}{number}": 1})
+            ledger.record(charge, {query: 1})
         granted += charge.granted
     print(json.dumps(granted))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -18,6 +18,7 @@ from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.wall.errors import LedgerMismatch
+from tests.ledgers import use_extractor
 from tests.postgres import Server, address, new_server
 from tests.teacher.ledger.test_ledger import plan
 
@@ -31,6 +32,7 @@ def create(place: Place, asked: int = 5) -> Ledger:
 def test_processes_that_share_a_ledger_never_pass_its_cap(place: Place, tmp_path: Path) -> None:
     """Each of two charges 20 queries, one by one, and records them; the cap is 30, so the faster one leaves 10 to the other."""
     ledger = create(place, asked=30)
+    use_extractor(ledger)
     command = [sys.executable, CHARGING, address(place), "20"]
     both = [
         subprocess.Popen([*command, name], cwd=CHARGING.parents[3], stdout=subprocess.PIPE)

@@ -22,9 +22,10 @@ from labelwall.teacher.ledger.individual_budgets import (
     Payments,
     encode_ids,
 )
-from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.ledger import Ledger, Reservation
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
+from tests.ledgers import identities, use_extractor
 from tests.postgres import rows
 
 MECHANISM = IndKnn(sigma_count=10.0, rho=0.03)
@@ -44,9 +45,13 @@ def ledger(place: Place) -> Ledger:
     return Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
 
 
+def reserve(ledger: Ledger, name: str, most: Payments, slot: int = 0) -> Reservation:
+    everybody = np.arange(len(ledger.accounts.ids))
+    return ledger.charge_prepaid(slot, ANSWER, [name], everybody, lambda granted, left: most)
+
+
 def batch(ledger: Ledger, name: str, most: Payments, paid: Payments, slot: int = 0) -> None:
-    charge = ledger.charge_prepaid(slot, ANSWER, [name], most)
-    ledger.record_prepaid(charge, {name: [31, 2]}, paid)
+    ledger.record_prepaid(reserve(ledger, name, most, slot), {name: [31, 2]}, paid)
 
 
 @settings(max_examples=50)
@@ -67,20 +72,22 @@ def test_reopened_accounts_are_those_that_were_paid(
     ledger: Ledger, place: Place, tmp_path: Path
 ) -> None:
     assert ledger.enrol(IDS).tolist() == [2, 0, 1]  # ascending ids
-    batch(ledger, "a", payments(9, 9, 9), payments(5, 0, 9))
-    batch(ledger, "b", payments(FULL - 5, 1, 0), payments(7, 1, 0))
+    use_extractor(ledger)
+    first, second = identities("a", "b")
+    batch(ledger, first, payments(9, 9, 9), payments(5, 0, 9))
+    batch(ledger, second, payments(FULL - 5, 1, 0), payments(7, 1, 0))
     assert ledger.enrol(np.array([50, 3, 10])).tolist() == [1, 3, 0]
     for found in (ledger, Ledger(place)):
         assert (FULL - found.accounts.left(0, np.arange(4))).tolist() == [12, 1, 9, 0]
         assert found.state.spent == {(0, ANSWER): 1}  # charged once, in full
-        assert found.state.results == {"a": {ANSWER: [31, 2]}, "b": {ANSWER: [31, 2]}}
+        assert found.state.results == {first: {ANSWER: [31, 2]}, second: {ANSWER: [31, 2]}}
     ledger.export(tmp_path / "copy.sqlite")
     assert audit(tmp_path / "copy.sqlite").problems == []
 
 
 def test_a_reservation_without_payments_stays_paid(ledger: Ledger, place: Place) -> None:
     ledger.enrol(IDS)
-    ledger.charge_prepaid(0, ANSWER, ["a"], payments(9, 8, 7))
+    reserve(ledger, "a", payments(9, 8, 7))
     again = Ledger(place)
     assert (FULL - again.accounts.left(0, np.arange(3))).tolist() == [9, 8, 7]
     batch(again, "a", payments(100, 0, 0), payments(1, 0, 0))
@@ -95,7 +102,7 @@ def test_a_reservation_without_payments_stays_paid(ledger: Ledger, place: Place)
 def test_what_nobody_has_can_not_be_reserved(ledger: Ledger, place: Place, most: Payments) -> None:
     ledger.enrol(IDS)
     with pytest.raises(LedgerMismatch):
-        ledger.charge_prepaid(0, ANSWER, ["a"], most)
+        reserve(ledger, "a", most)
     assert Ledger(place).state.spent == {}
     batch(ledger, "a", payments(3), payments(3))  # and the ledger still works
 
@@ -104,7 +111,7 @@ def test_payments_past_their_reservation_are_refused_with_the_answers(
     ledger: Ledger, place: Place
 ) -> None:
     ledger.enrol(IDS)
-    charge = ledger.charge_prepaid(0, ANSWER, ["a"], payments(3, 3))
+    charge = reserve(ledger, "a", payments(3, 3))
     with pytest.raises(LedgerMismatch):
         ledger.record_prepaid(charge, {"a": [1, 1]}, payments(3, 4))
     again = Ledger(place)
@@ -135,7 +142,7 @@ def test_snapshots_bound_the_table_and_change_no_budget(
 ) -> None:
     monkeypatch.setattr(ledger_file, "SNAPSHOT_EVERY", 4)
     ledger.enrol(IDS)
-    ledger.charge_prepaid(0, ANSWER, ["lost"], payments(0, 0, 50))  # of a process that died
+    reserve(ledger, "lost", payments(0, 0, 50))  # of a process that died
     for number in range(10):
         batch(ledger, f"q{number}", payments(9, 9), payments(1, number))
         found = Ledger(place)
@@ -145,7 +152,7 @@ def test_snapshots_bound_the_table_and_change_no_budget(
             50,
         ]
     kinds = [kind for (kind,) in rows(place, "SELECT kind FROM private ORDER BY position")]
-    assert kinds == ["enrol", "snapshot"] + ["reserve", "pay"] * 2
+    assert kinds == ["enrol", "snapshot", "hold"] + ["hold", "settle"] * 2
 
 
 def test_nothing_private_is_exported_and_an_export_can_not_take_the_ledgers_place(
@@ -159,17 +166,17 @@ def test_nothing_private_is_exported_and_an_export_can_not_take_the_ledgers_plac
     restored = Ledger(tmp_path / "copy.sqlite")
     restored.enrol(IDS)
     with pytest.raises(LedgerMismatch, match="budgets"):
-        restored.charge_prepaid(0, ANSWER, ["b"], payments(3))
+        reserve(restored, "b", payments(3))
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        "DELETE FROM private WHERE kind = 'pay'",
+        "DELETE FROM private WHERE kind = 'settle'",
         "DELETE FROM private",
-        "UPDATE private SET body = CAST('rubbish' AS {binary}) WHERE kind = 'pay'",
-        "UPDATE private SET kind = 'gift' WHERE kind = 'pay'",
-        "UPDATE private SET batch = 7 WHERE kind = 'pay'",
+        "UPDATE private SET body = CAST('rubbish' AS {binary}) WHERE kind = 'settle'",
+        "UPDATE private SET kind = 'gift' WHERE kind = 'settle'",
+        "UPDATE private SET batch = 7 WHERE kind = 'settle'",
     ],
 )
 def test_damaged_budgets_fail_closed(ledger: Ledger, place: Place, statement: str) -> None:
@@ -183,7 +190,7 @@ def test_damaged_budgets_fail_closed(ledger: Ledger, place: Place, statement: st
 def reopen_and_charge(place: Place) -> None:
     ledger = Ledger(place)
     ledger.enrol(IDS)
-    ledger.charge_prepaid(0, ANSWER, ["b"], payments(3))
+    reserve(ledger, "b", payments(3))
 
 
 def test_rows_that_make_no_sense_are_refused() -> None:
@@ -223,7 +230,8 @@ def test_the_auditor_knows_which_charge_may_answer_without_end(tmp_path: Path, w
 
 def test_the_auditor_counts_one_charge_and_all_answers(ledger: Ledger, tmp_path: Path) -> None:
     ledger.enrol(IDS)
-    for name in "abc":
+    use_extractor(ledger)
+    for name in identities(*"abc"):
         batch(ledger, name, payments(3), payments(1))
     ledger.export(tmp_path / "copy.sqlite")
     finding = audit(tmp_path / "copy.sqlite")

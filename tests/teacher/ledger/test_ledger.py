@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.teacher.ledger.database import Place, SqliteFile
+from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.wall.errors import LedgerMismatch
+from tests.ledgers import identity, use_extractor
 from tests.postgres import Server, rows
 
 MECHANISM = PrivateKnn(
@@ -166,7 +166,8 @@ def test_export_holds_the_entries_and_is_a_function_of_them(
     exported = []
     for name, place in (("one", tmp_path / "ledger.sqlite"), ("two", postgres.schema())):
         ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
-        ledger.record(ledger.charge(0, "screen", ["a"]), {"a": 1})
+        use_extractor(ledger)
+        ledger.record(ledger.charge(0, "screen", [identity("a")]), {identity("a"): 1})
         for again in range(2):
             ledger.export(tmp_path / f"{name}{again}.sqlite")
             exported.append((tmp_path / f"{name}{again}.sqlite").read_bytes())
@@ -206,28 +207,27 @@ def test_a_ledger_that_goes_back_behind_a_living_process_is_refused(
         ledger.charge(0, "screen", ["b"])
 
 
-def test_an_anchor_never_goes_back(tmp_path: Path) -> None:
-    """A process that committed first may come to the anchor last."""
-    anchor = Anchor(tmp_path / "anchor.json")
-    for seq in (1, 5, 4, 5):
-        anchor.advance(seq, f"hash of {seq}")
-    assert json.loads((tmp_path / "anchor.json").read_text()) == {"seq": 5, "hash": "hash of 5"}
-
-
 def test_after_a_failure_the_anchor_goes_on(place: Place, tmp_path: Path) -> None:
     anchor = tmp_path / "anchor.json"
     ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False, anchor=anchor)
     with pytest.raises(LedgerMismatch):
         ledger.charge(1, "screen", ["a"])
     ledger.charge(0, "screen", ["a"])
-    assert json.loads(anchor.read_text()) == {"seq": 1, "hash": ledger.state.head}
+    found = json.loads(anchor.read_text())
+    assert (found["entry"], found["hash"]) == (1, ledger.state.head)
 
 
 def test_every_commit_is_on_disk_with_full_durability(tmp_path: Path) -> None:
     Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan(), unsafe=False)
-    with SqliteFile(tmp_path / "ledger.sqlite").transaction() as connection:
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
-        assert connection.exec_driver_sql("PRAGMA secure_delete").scalar() == 1
+    for anchored, level in (
+        (False, 2),
+        (True, 3),
+    ):  # EXTRA: a power failure does not leave the anchor ahead either
+        with open_database(
+            tmp_path / "ledger.sqlite", anchored=anchored
+        ).transaction() as connection:
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == level
+            assert connection.exec_driver_sql("PRAGMA secure_delete").scalar() == 1
 
 
 def test_a_plan_survives_its_json_form() -> None:

@@ -13,7 +13,10 @@ import pytest
 
 from labelwall.experiment.config.config import BudgetConfig, Config, RoundConfig
 from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.ledger.auditor import mechanisms as audited_mechanisms
+from labelwall.teacher.ledger.auditor import results as audited_results
 from labelwall.teacher.ledger.auditor.auditor import audit
+from labelwall.teacher.ledger.auditor.mechanisms import Known, Priced
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.noise.entropy import SystemEntropy
@@ -43,11 +46,23 @@ def coin() -> type:
     return made
 
 
+def audited_coin() -> Known:
+    """The auditor's entry of the guide's section, from its text."""
+    section = GUIDE.read_text().split("### One more mechanism", 1)[1].split("\n## ", 1)[0]
+    found = re.search(r"^    KINDS.*?(?=^\S)", section, re.MULTILINE | re.DOTALL)
+    assert found
+    kinds: dict[str, Known] = {}
+    names = {"KINDS": kinds, "Known": Known, "Priced": Priced, "results": audited_results}
+    exec(compile(textwrap.dedent(found[0]), str(GUIDE), "exec", dont_inherit=True), names)
+    return kinds["coin"]
+
+
 def test_the_guides_mechanism_runs_from_configuration_to_audit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = coin()
     monkeypatch.setitem(registry.MECHANISMS, "coin", made)
+    monkeypatch.setitem(audited_mechanisms.KINDS, "coin", audited_coin())
     config = Config(DataConfig(), [RoundConfig(30)], BudgetConfig(0.1), made())  # type: ignore[arg-type]
     ledger = Ledger.create(
         tmp_path / "ledger.sqlite", dataset="d", plan=config.plan(), unsafe=False
@@ -67,5 +82,10 @@ def test_the_guides_mechanism_runs_from_configuration_to_audit(
     assert answers.receipt.charged == {"guess": 30}
     ledger.export(tmp_path / "export.sqlite")
     found = audit(tmp_path / "export.sqlite")
-    assert found.consistent
-    assert found.epsilon == 0.0
+    assert found.problems == []
+    assert (found.epsilon, found.certificates["pure_added"]) == (
+        0.0,
+        0.001,
+    )  # 30 times 1e-6, rounded up
+    monkeypatch.delitem(audited_mechanisms.KINDS, "coin")
+    assert "unknown kind: 'coin'" in audit(tmp_path / "export.sqlite").problems[0]

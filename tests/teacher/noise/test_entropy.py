@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import math
 import os
+import platform
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.special import rel_entr
 from scipy.stats import binom
 
 from labelwall.teacher.noise import entropy as noise
+from labelwall.teacher.noise import sampler, words
 from labelwall.teacher.noise.entropy import SystemEntropy, inclusion_bound
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.wall.errors import InvalidInput
+from tests.teacher.noise.surprise import surprise
 
 SOURCES = [SystemEntropy(), UnsafeTape(3)]
 IDS = np.arange(40_000, dtype=np.int64).reshape(20, 2000)
+WRONG = [0.0, -1.0, float("nan"), float("inf"), np.nextafter(2.0**50, math.inf)]
 KEYS = [hashlib.sha256(bytes([i])).hexdigest() for i in range(20)]
 
 
@@ -34,14 +42,8 @@ def _law(log_mass, reach):
 
 
 def _surprise(drawn, law):
-    """A bound of the probability that n draws of a law on m + 1 points lie as far from it as these.
-
-    P(D >= d) <= (e n d / m)^m e^(-n d) for the relative entropy D of the frequencies to the law (Agrawal 2020, Theorem 1.2).
-    """
-    n, m, reach = drawn.size, len(law) - 1, len(law) // 2
-    counts = np.bincount(np.clip(drawn.ravel(), -reach, reach) + reach, minlength=len(law))
-    ratio = n * rel_entr(counts / n, law).sum() / m
-    return math.exp(m * (1 + math.log(ratio) - ratio)) if ratio > 1 else 1.0
+    reach = len(law) // 2
+    return surprise(np.clip(drawn, -reach, reach) + reach, law)
 
 
 def _gaussian(sigma):
@@ -87,15 +89,6 @@ def test_another_scale_or_rounded_continuous_noise_has_another_law():
     assert _surprise(rounded, _gaussian(0.6)) < 1e-9
 
 
-def test_opendp_realises_the_scale_that_is_accounted():
-    for sigma in (0.1, 25.0, 1 / 3):
-        rho = noise._gaussian(sigma).map(1.0)  # zCDP of one vote under the scale it draws with
-        assert rho >= 0.5 / sigma**2 * (
-            1 - 1e-15
-        )  # a larger rho would mean less noise than accounted
-        assert rho <= 0.5 / sigma**2 * (1 + 1e-12)
-
-
 @pytest.mark.parametrize("source", SOURCES, ids=repr)
 @pytest.mark.parametrize("gamma", [0.02, 0.15, 0.9])
 def test_inclusion_has_its_probability(source, gamma):
@@ -117,8 +110,6 @@ def test_inclusion_has_its_probability(source, gamma):
 
 @pytest.mark.parametrize("gamma", [1e-9, 0.03, 0.15, 1 / 3, 0.2, np.nextafter(1.0, 0.0)])
 def test_inclusion_is_rounded_down_never_up(gamma):
-    from fractions import Fraction
-
     bound = Fraction(inclusion_bound(gamma), 2**32)
     assert Fraction(gamma) - Fraction(1, 2**32) < bound <= Fraction(gamma)
 
@@ -136,13 +127,13 @@ def test_a_wrong_probability_is_refused(source, gamma):
         source.inclusion(gamma, KEYS, "screen", IDS)
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("sigma", WRONG)
 def test_a_wrong_sigma_is_refused(sigma):
     with pytest.raises(InvalidInput, match="sigma"):
         SystemEntropy().discrete_gaussian(sigma, KEYS, "screen", 1)
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("scale", WRONG)
 def test_a_wrong_laplace_scale_is_refused(scale):
     with pytest.raises(InvalidInput, match="scale"):
         SystemEntropy().discrete_laplace(scale, KEYS, "aggregate", 1)
@@ -201,14 +192,141 @@ def _draw_in_fork(source: SystemEntropy) -> bytes:
     return drawn
 
 
+SNAPSHOT = Path(__file__).with_name("snapshot.py")
+NEEDS_X86 = pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="the process number is fixed by x86-64 code"
+)
+
+
+def _copies(name):
+    command = [sys.executable, "-m", "tests.teacher.privacy.snapshot", name]
+    done = subprocess.run(
+        command, cwd=SNAPSHOT.parents[3], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@NEEDS_X86
+@pytest.mark.parametrize(
+    "name", ["gaussian", "gaussian of a table", "laplace", "choose", "inclusion"]
+)
+def test_copies_of_a_process_draw_different_noise(name):
+    """Equal by chance with probability below 1e-35."""
+    first, second = _copies(name)
+    assert first != second
+
+
+@NEEDS_X86
+def test_copies_of_a_process_are_told_from_a_generator_with_state():
+    first, second = _copies("opendp")
+    assert first == second
+
+
+def _calls(source=SystemEntropy):
+    return [
+        lambda: source().inclusion(0.5, KEYS, "screen", IDS),
+        lambda: source().discrete_gaussian(25.0, KEYS, "aggregate", 10),
+        lambda: source().discrete_gaussian(1e6, KEYS, "aggregate", 10),
+        lambda: source().discrete_laplace(3.0, KEYS, "aggregate", 10),
+        lambda: source().choose(
+            np.zeros((20, 50), dtype=np.int64), [Fraction(1)] * 20, KEYS, "label"
+        ),
+    ]
+
+
+@pytest.fixture
+def keys_used(monkeypatch):
+    """The keys of AES, in order."""
+    used, real = [], words.algorithms.AES
+
+    def witness(key):
+        used.append(key)
+        return real(key)
+
+    monkeypatch.setattr(words.algorithms, "AES", witness)
+    return used
+
+
+def test_every_call_has_a_fresh_key_of_256_bits(keys_used):
+    for call in _calls() + _calls():
+        before = len(keys_used)
+        call()
+        assert len(keys_used) == before + 1
+    assert len(set(keys_used)) == len(keys_used) == 10
+    assert {len(key) for key in keys_used} == {32}
+
+
+def test_a_key_depends_on_both_ways_to_the_system(monkeypatch, keys_used):
+    """Either of them may repeat itself."""
+    asked = []
+    monkeypatch.setattr(os, "urandom", lambda count: asked.append(count) or bytes(count))
+    first, second = words.fresh_key(), words.fresh_key()
+    assert asked == [32, 32]
+    assert first != second
+    monkeypatch.undo()
+    monkeypatch.setattr("builtins.open", lambda *_, **__: _Constant())
+    assert words.fresh_key() != words.fresh_key()
+
+
+class _Constant:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def read(self, count):
+        return bytes(count)
+
+
+class _Short(_Constant):
+    def read(self, count):
+        return bytes(count - 1)
+
+
+@pytest.mark.parametrize("fault", ["urandom", "no device", "too few"])
+def test_without_entropy_nothing_is_drawn(monkeypatch, keys_used, fault):
+    def refuse(*_, **__):
+        raise OSError("no entropy")
+
+    if fault == "urandom":
+        monkeypatch.setattr(os, "urandom", refuse)
+    else:
+        monkeypatch.setattr(
+            "builtins.open", refuse if fault == "no device" else lambda *_, **__: _Short()
+        )
+    for call in _calls():
+        with pytest.raises(OSError, match=r"entropy|bytes"):
+            call()
+    assert keys_used == []
+
+
+def test_what_is_kept_between_calls_is_public():
+    """A function of the scale: computed anew, it is the same."""
+    kept = sampler.recipe(sampler.GAUSSIAN, 300.0)
+    sampler.recipe.cache_clear()
+    sampler.table_of.cache_clear()
+    again = sampler.recipe(sampler.GAUSSIAN, 300.0)
+    assert (kept.law, kept.shift, kept.rate, kept.table_rate) == (
+        again.law,
+        again.shift,
+        again.rate,
+        again.table_rate,
+    )
+    assert (kept.table.lows == again.table.lows).all()
+    assert not kept.table.lows.flags.writeable
+
+
 def test_the_release_path_can_not_be_seeded():
     assert SystemEntropy().unsafe is False
     assert list(inspect.signature(SystemEntropy).parameters) == []
     assert not vars(SystemEntropy())  # no state
-    text = inspect.getsource(noise)
-    assert not [
-        word for word in ("np.random", "import random", "seed(", "default_rng") if word in text
-    ]
+    for module in (noise, sampler, words):
+        text = inspect.getsource(module)
+        assert not [
+            word for word in ("np.random", "import random", "seed(", "default_rng") if word in text
+        ]
 
 
 def test_the_tape_repeats_by_key_release_and_record():
@@ -230,6 +348,20 @@ def test_the_tapes_noise_is_by_key_release_and_class():
     assert (tape.discrete_gaussian(25.0, KEYS, "screen", 10) != noise_of_all).any()
 
 
+def test_the_tape_draws_by_the_systems_sampler():
+    """Its numbers are those of the sampler on its words, blocks and choices included."""
+    tape = UnsafeTape(1)
+    for sigma in (0.5, 25.0, 1e6):
+        drawn = tape.discrete_laplace(sigma, KEYS, "aggregate", 10)
+        assert (drawn == tape.discrete_laplace(sigma, KEYS, "aggregate", 10)).all()
+        assert (drawn[7:9, :4] == tape.discrete_laplace(sigma, KEYS[7:9], "aggregate", 4)).all()
+    losses, rates = np.zeros((20, 50), dtype=np.int64), [Fraction(1)] * 20
+    chosen = tape.choose(losses, rates, KEYS, "label")
+    assert (chosen[4:6] == tape.choose(losses[4:6], rates[4:6], KEYS[4:6], "label")).all()
+    assert len(set(chosen.tolist())) > 5
+
+
 def test_secrets_do_not_print():
+    assert repr(words.Stream()) == "Stream()"
     assert repr(SystemEntropy()) == "SystemEntropy()"
     assert "12345" not in repr(UnsafeTape(12345))

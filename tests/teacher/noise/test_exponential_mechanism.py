@@ -13,7 +13,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from labelwall.teacher.noise import exponential_mechanism
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.noise.exponential_mechanism import bernoulli_exp
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
@@ -43,7 +42,7 @@ def test_the_law_of_many_draws(losses: list[int], rate: Fraction) -> None:
         assert np.abs(frequencies - law(losses, rate)).max() < TOLERANCE
 
 
-def tree(x: Fraction, monkeypatch: pytest.MonkeyPatch, depth: int) -> tuple[Fraction, Fraction]:
+def tree(x: Fraction, depth: int) -> tuple[Fraction, Fraction]:
     """(probability of True, probability undecided) over all outcomes of the first ``depth`` coins, exact."""
     total = {True: Fraction(0), None: Fraction(0)}
 
@@ -68,9 +67,8 @@ def tree(x: Fraction, monkeypatch: pytest.MonkeyPatch, depth: int) -> tuple[Frac
                 weight[0] *= chance if side else 1 - chance
                 return side
 
-        monkeypatch.setattr(exponential_mechanism.secrets, "randbelow", Coin)
         try:
-            if bernoulli_exp(x) and next(coins, None) is None:
+            if bernoulli_exp(x, Coin) and next(coins, None) is None:
                 total[True] += weight[0]
         except Undecided:
             if len(path) == depth:
@@ -84,10 +82,8 @@ def tree(x: Fraction, monkeypatch: pytest.MonkeyPatch, depth: int) -> tuple[Frac
 
 
 @pytest.mark.parametrize("x", [Fraction(0), Fraction(1, 3), Fraction(1), Fraction(5, 2)])
-def test_the_coins_probability_is_the_exponential_by_enumeration(
-    x: Fraction, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    yes, open_ = tree(x, monkeypatch, 14)
+def test_the_coins_probability_is_the_exponential_by_enumeration(x: Fraction) -> None:
+    yes, open_ = tree(x, 14)
     assert float(yes) <= math.exp(-x) + 1e-15
     assert math.exp(-x) <= float(yes + open_) + 1e-15
     assert float(open_) < 1e-3

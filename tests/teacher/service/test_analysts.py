@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -328,6 +329,31 @@ def test_a_ledger_that_is_gone_answers_nothing(tmp_path: Path) -> None:
         ):
             ann.use_extractor(SPEC)
         assert call(url, again.tokens["bob"]).status_code == 200
+
+
+@pytest.mark.parametrize("adversary", [POOLED, EACH])
+def test_of_two_services_over_copies_of_a_directory_one_answers(
+    tmp_path: Path, adversary: str
+) -> None:
+    made = [tiny.make(tmp_path / "first", adversary=adversary, anchor=tmp_path / "anchor")]
+    with served(made[0]) as url, client(url, made[0].tokens["ann"]) as ann:
+        ann.answer(Queries(rows(4, 1)))
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    made = [
+        tiny.make(tmp_path / name, adversary=adversary, anchor=tmp_path / "anchor")
+        for name in ("first", "copy")
+    ]
+    with (
+        served(made[0]) as url,
+        served(made[1]) as other,
+        client(url, made[0].tokens["ann"], patience=0) as late,
+        client(other, made[1].tokens["ann"]) as ann,
+    ):
+        assert len(ann.answer(Queries(rows(4, 2))).labels) == 4
+        for seed in (1, 3):  # what was answered before, and what is new
+            with pytest.raises(LedgerMismatch):
+                late.answer(Queries(rows(4, seed)))
+        assert len(ann.answer(Queries(rows(4, 3))).labels) == 4
 
 
 def test_an_extractor_has_to_fit_for_everybody(shared: tuple[tiny.Made, str]) -> None:

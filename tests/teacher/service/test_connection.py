@@ -84,6 +84,35 @@ def test_a_failure_is_one_constant_and_is_not_tried_again(
     assert {line["status"] for line in made.lines if line.get("route") == "/v1/labels"} == {503}
 
 
+def test_a_client_tells_its_user_of_the_users_own_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a request is queued or running, and how many of its queries are answered; nothing of private rows."""
+    from labelwall.wall.networks.architectures import build, to_safetensors
+
+    monkeypatch.setattr("labelwall.wall.client.WAIT", 0.0)  # so that it asks again and again
+    network = build("mlp", input_shape=(tiny.DIMENSIONS,), num_classes=tiny.CLASSES)
+    spec = tiny.ExtractorSpec(
+        "mlp", (tiny.DIMENSIONS,), tiny.CLASSES, to_safetensors(network), scale=50.0
+    )
+    made, heard = tiny.make(tmp_path), list[tuple[str, int, int]]()
+    with served(made) as url:
+        remote = tiny.RemoteTeacher(
+            url, made.tokens["ann"], progress=lambda *now: heard.append(now)
+        )
+        remote.use_extractor(spec)
+        remote.answer(Queries(rows(40, 1)))
+        remote.close()
+    states = "queued", "running"
+    sent = {
+        *((f"sending features ({state})", 0, 1) for state in states),
+        ("sending features", 1, 1),
+    }
+    asked = {(f"answering queries ({state})", done, 40) for state in states for done in (0, 16, 32)}
+    assert {("sending features", 1, 1), ("answering queries", 40, 40)} <= set(heard)
+    assert set(heard) <= sent | asked | {("answering queries", 40, 40)}
+
+
 def test_logs_and_metrics_hold_public_quantities(shared: tuple[tiny.Made, str]) -> None:
     made, url = shared
     with client(url, made.tokens["ann"]) as remote:
@@ -224,7 +253,7 @@ def test_bodies_that_arrive_slowly_fill_the_room_and_end(
     """What is being read counts before it has come, so that no number of callers takes more memory than there is room for."""
     made, url = shared
     monkeypatch.setattr("labelwall.teacher.service.auth.SLOWEST", 2)
-    monkeypatch.setattr(made.service.bodies, "_room", 1000)
+    monkeypatch.setattr(made.service.record_bodies, "_room", 1000)
     go_on, headers = (
         threading.Event(),
         {"authorization": f"Bearer {made.tokens['carol']}", "content-length": "900"},
@@ -241,11 +270,12 @@ def test_bodies_that_arrive_slowly_fill_the_room_and_end(
 
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(post, slowly())
-        while made.service.bodies._held != 900:
+        while made.service.record_bodies._held != 900:
             time.sleep(0.01)
         crowded = post(b"x" * 900)
         assert (crowded.status_code, crowded.json()["code"]) == (503, "busy")
-        while made.service.bodies._held:  # until its time is over
+        assert made.service.bodies._held == 0  # analysts notice nothing of it
+        while made.service.record_bodies._held:  # until its time is over
             time.sleep(0.01)
         go_on.set()
         with contextlib.suppress(httpx.TransportError):  # the connection may be closed by then

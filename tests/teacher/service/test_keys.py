@@ -4,15 +4,37 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from labelwall import pipeline
+from labelwall.teacher.service import keys as keys_module
 from labelwall.teacher.service.auth import Rates
-from labelwall.teacher.service.keys import KEYS, Keys, digest_of
+from labelwall.teacher.service.keys import KEYS, Keys, digest_of, render
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused
+from tests.teacher.service import tiny
+from tests.teacher.service.tiny import call, served
+
+Clock = Callable[[str], None]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Sets the clock that keys are judged by, to an ISO time; 2026-06-01 to begin with."""
+    now = [0.0]
+    monkeypatch.setattr(keys_module, "time", SimpleNamespace(time=lambda: now[0]))
+
+    def set_to(text: str) -> None:
+        now[0] = datetime.fromisoformat(f"{text}+00:00").timestamp()
+
+    set_to("2026-06-01T00:00")
+    return set_to
 
 
 def test_a_token_finds_its_key_and_nothing_else_does(tmp_path: Path) -> None:
@@ -75,6 +97,111 @@ def test_a_key_ends_at_its_moment(tmp_path: Path) -> None:
     assert not replace(key, revoked=True).valid(0)
 
 
+def test_an_expired_key_does_not_come_back_with_the_clock(tmp_path: Path, clock: Clock) -> None:
+    """Neither in the process that saw it expire nor in one that starts afterwards."""
+    keys = Keys(tmp_path)
+    ann, bob = (
+        keys.add("ann", "analyst", expires="2027-01-01"),
+        keys.add("bob", "analyst", expires="2028-01-01"),
+    )
+    assert keys.who(ann)
+    clock("2027-01-01T00:00")
+    assert keys.who(bob)  # ann's key expires though another one is asked for
+    clock("2026-06-01T00:00")
+    assert keys.who(ann) is None
+    assert Keys(tmp_path).who(ann) is None
+    assert Keys(tmp_path).who(bob)
+    assert "expired 2027-01-01" in render(Keys(tmp_path).listed())
+
+
+def test_a_key_that_a_listing_saw_expire_is_refused_by_a_service_with_an_older_clock(
+    tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tiny.make(tmp_path)
+    late = Keys(tmp_path).add("dora", "analyst", expires="2026-12-01")
+    with served(made) as url:
+        assert call(url, late).status_code == 200
+        clock("2027-01-01T00:00")
+        assert pipeline.main(["keys", "list", "--custodian_dir", str(tmp_path)]) == 0
+        assert "expired" in capsys.readouterr().out
+        clock("2026-06-01T00:00")
+        assert call(url, late).status_code == 401
+        assert call(url, made.tokens["ann"]).status_code == 200
+
+
+def test_a_service_that_nobody_asks_sees_a_key_expire(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its start, and while it runs."""
+    monkeypatch.setattr("labelwall.teacher.service.app.LOOKS_AT_KEYS", 0.01)
+    made = tiny.make(tmp_path)
+    early = Keys(tmp_path).add("dora", "analyst", expires="2026-12-01")
+    late = Keys(tmp_path).add("emil", "analyst", expires="2027-12-01")
+
+    def expired() -> list[str]:
+        entries = json.loads((tmp_path / KEYS).read_text())["keys"].values()
+        return [entry["name"] for entry in entries if entry["expired"]]
+
+    made.custodian.close()
+    clock("2027-01-01T00:00")
+    made = tiny.make(tmp_path)
+    clock("2026-06-01T00:00")
+    assert expired() == ["dora"]
+    with served(made) as url:
+        clock("2028-01-01T00:00")
+        while expired() != ["dora", "emil"]:
+            time.sleep(0.01)
+        clock("2026-06-01T00:00")
+        assert [call(url, token).status_code for token in (early, late)] == [401, 401]
+
+
+def test_a_clock_that_was_far_ahead_ends_keys_for_good_and_they_are_renewed(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """A new key for the same name is judged by the clock as it is now, not by the latest time that was ever seen."""
+    keys = Keys(tmp_path)
+    old = keys.add("ann", "analyst", expires="2027-01-01")
+    clock("2099-01-01T00:00")
+    assert keys.who(old) is None
+    clock("2026-06-01T00:00")
+    renewed = keys.add("ann", "analyst", expires="2027-01-01")  # no key has to be revoked first
+    assert keys.who(renewed)
+    assert keys.who(old) is None
+
+
+def test_where_an_expiry_can_not_be_written_down_nobody_gets_in(
+    tmp_path: Path, clock: Clock
+) -> None:
+    keys = Keys(tmp_path)
+    ann, bob = keys.add("ann", "analyst", expires="2027-01-01"), keys.add("bob", "analyst")
+    clock("2027-01-01T00:00")
+    (tmp_path / "keys.part").mkdir()
+    for token in (ann, bob):
+        with pytest.raises(LedgerMismatch, match=r"keys\.json can not be written") as refusal:
+            keys.who(token)
+        assert "\n" not in str(refusal.value)
+    clock("2026-06-01T00:00")
+    with pytest.raises(LedgerMismatch):  # what this process saw expire it does not forget
+        keys.who(ann)
+    (tmp_path / "keys.part").rmdir()
+    assert keys.who(ann) is None
+    assert keys.who(bob)
+
+
+def test_a_file_of_before_is_read(tmp_path: Path, clock: Clock) -> None:
+    """It has no word on which keys expired; those whose time is over by the clock have."""
+    token = Keys(tmp_path).add("ann", "analyst", expires="2027-01-01")
+    content = json.loads((tmp_path / KEYS).read_text())
+    for entry in content["keys"].values():
+        entry.pop("expired", None)
+    (tmp_path / KEYS).write_text(json.dumps(content))
+    assert Keys(tmp_path).who(token)
+    clock("2027-01-01T00:00")
+    assert Keys(tmp_path).who(token) is None
+    clock("2026-06-01T00:00")
+    assert Keys(tmp_path).who(token) is None
+
+
 @pytest.mark.parametrize(
     ("name", "role", "queries", "expires"),
     [
@@ -103,13 +230,44 @@ def test_one_valid_key_a_name(tmp_path: Path) -> None:
         keys.revoke("bob")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", '{"format": 2, "keys": {}}', '{"format": 1, "keys": {"x": {"name": "ann"}}}']
-)
-def test_a_damaged_file_lets_nobody_in(tmp_path: Path, text: str) -> None:
-    (tmp_path / KEYS).write_text(text)
+def one_key(**changes: object) -> str:
+    whose = {"name": "ann", "role": "analyst", "digest": "0" * 64, "queries": None}
+    until = {"expires": 0.0, "revoked": False, "expired": False}
+    return json.dumps({"format": 1, "keys": {"0" * 16: {**whose, **until, **changes}}})
+
+
+DAMAGED = {
+    "nothing": "",
+    "no fields": "{}",
+    "a list": "[]",
+    "another format": '{"format": 2, "keys": {}}',
+    "missing fields": '{"format": 1, "keys": {"x": {"name": "ann"}}}',
+    "an unknown field": one_key(more=1),
+    "expires as text": one_key(expires="2027-01-01"),
+    "expires as no number": one_key(expires=float("nan")),
+    "expired as text": one_key(expired="no"),
+    "revoked as a number": one_key(revoked=0),
+    "queries as text": one_key(queries="5"),
+    "another role": one_key(role="root"),
+    "a short digest": one_key(digest="00"),
+    "a folder": None,
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_file_lets_nobody_in(
+    tmp_path: Path, text: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is None:
+        (tmp_path / KEYS).mkdir()
+    else:
+        (tmp_path / KEYS).write_text(text)
     with pytest.raises(LedgerMismatch):
         Keys(tmp_path).who("lw_" + "0" * 16 + "_" + "0" * 64)
+    assert pipeline.main(["keys", "list", "--custodian_dir", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "keys.json is not readable" in said
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

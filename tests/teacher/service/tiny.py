@@ -68,13 +68,14 @@ def make(
     batch_size: int = 16,
     quota: int | None = None,
     place: Place | None = None,
+    anchor: Place | None = None,
     records: Callable[[], Records] = lambda: Records(
         rows(RECORDS, 0), np.arange(RECORDS) % CLASSES, np.arange(RECORDS)
     ),
     adversary: str = POOLED,
 ) -> Made:
     """A service in ``folder``, which may be one of before. ``quota``: cap on ann's new queries; ``place``: of the ledger, a file
-    in the folder unless it is a server's; ``adversary``: EACH for a budget for each analyst."""
+    in the folder unless it is a server's; ``anchor``: its place; ``adversary``: EACH for a budget for each analyst."""
     entropy = entropy or SystemEntropy()
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
     ledger_url = place if isinstance(place, LedgerUrl) else None
@@ -82,10 +83,11 @@ def make(
         folder,
         data={},
         plan=plan,
-        unsafe=entropy.unsafe,
+        unsafe=entropy.unsafe,  # type: ignore[attr-defined]
+        anchor=anchor,
         ledger_url=ledger_url,
         adversaries=[adversary],
-    )  # type: ignore[attr-defined]
+    )
     keys = Keys(folder)
     roles = {"ann": "analyst", "bob": "analyst", "carol": "custodian"}
     if not keys.listed():

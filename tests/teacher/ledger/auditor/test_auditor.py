@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from labelwall import pipeline
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.pate.mechanism import Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.wall.errors import MissingData
+from labelwall.wall.errors import LedgerMismatch, MissingData
+from tests.ledgers import Entry, entries, identities, use_extractor
+from tests.ledgers import write as rechain
 
 MECHANISM = PrivateKnn(
     k=30, threshold=10, sigma_screen=30.0, sigma_vote=25.0, sampling_probability=0.15
 )
+A, B, C, D, E, Y, Z = identities(*"abcdeyz")
 Row = tuple[int, str, str, str, str]
 
 
@@ -29,8 +35,8 @@ def path(tmp_path: Path) -> Path:
     """A ledger with two batches: 5 of 5 screenings and 3 of 3 aggregations charged, one query refused."""
     plan = Plan(1.0, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(5, 3)),))
     ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan, unsafe=False)
-    ledger.use_extractor("00", {"backbone": "hog"})
-    for batch in (["a", "b", "c"], ["d", "e"]):
+    use_extractor(ledger)
+    for batch in ([A, B, C], [D, E]):
         ledger.record(ledger.charge(0, "screen", batch), dict.fromkeys(batch, 1))
         charge = ledger.charge(0, "aggregate", batch)
         ledger.record(charge, dict.fromkeys(charge.granted, 7)) if charge.granted else None
@@ -51,16 +57,8 @@ def write(path: Path, changed: list[Row]) -> None:
         connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", changed)
 
 
-def rechain(path: Path, changed: list[tuple[str, str]]) -> None:
-    """Write entries as a forger would who knows the format: fresh numbers, hashes and head."""
-    prev, chained = "0" * 64, []
-    for seq, (kind, body) in enumerate(changed):
-        text = json.dumps([seq, kind, body, prev], separators=(",", ":")).encode()
-        chained.append((seq, kind, body, prev, hashlib.sha256(text).hexdigest()))
-        prev = chained[-1][4]
-    write(path, chained)
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE head SET seq = ?, hash = ?", (len(chained) - 1, prev))
+def text(body: object) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
 
 def test_an_honest_ledger_is_consistent_and_priced_like_its_plan(path: Path) -> None:
@@ -104,68 +102,233 @@ def test_a_swapped_order_is_found(path: Path, one: int, other: int) -> None:
     assert not audit(path).consistent
 
 
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.95])
 def test_a_truncated_file_is_found(path: Path, share: float) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     assert not audit(path).consistent
 
 
-def entries(path: Path) -> list[tuple[str, str]]:
-    return [(kind, body) for _, kind, body, _, _ in rows(path)]
+def changed(position: int, old: str, new: str) -> Callable[[list[Entry]], list[Entry]]:
+    """One entry with one text in place of another, once."""
+
+    def forge(before: list[Entry]) -> list[Entry]:
+        kind, body = before[position]
+        assert old in body
+        return [*before[:position], (kind, body.replace(old, new, 1)), *before[position + 1 :]]
+
+    return forge
 
 
-FORGERIES: dict[str, Callable[[list[tuple[str, str]]], list[tuple[str, str]]]] = {
-    "cap exceeded": lambda e: [*e, ("charge", '{"count":1,"release":"screen","slot":0}')],
-    "released before charged": lambda e: [*e[:2], e[3], e[2], *e[4:]],
-    "released without a charge": lambda e: [*e, ("release", '{"charge":99,"results":{"z":1}}')],
-    "one charge, two releases": lambda e: [*e, ("release", '{"charge":2,"results":{"z":1}}')],
-    "more released than charged": lambda e: [
-        *e[:3],
-        ("release", e[3][1].replace('"a":1', '"a":1,"y":1,"z":1')),
-        *e[4:],
-    ],
-    "refused with cap left": lambda e: [
-        *e[:2],
-        ("refusal", '{"identities":["q"],"release":"screen","slot":0}'),
-        *e[2:],
-    ],
-    "unknown kind": lambda e: [*e, ("gift", "{}")],
-    "unknown field": lambda e: [*e, ("extractor", '{"fields":{},"sha256":"00","time":1}')],
-    "unknown curve": lambda e: [
-        (e[0][0], e[0][1].replace('"curve":"argmax"', '"curve":"free"')),
-        *e[1:],
-    ],
-    "plan over budget": lambda e: [
-        (e[0][0], e[0][1].replace('"epsilon":1.0', '"epsilon":0.001')),
-        *e[1:],
-    ],
-    "unsafe": lambda e: [(e[0][0], e[0][1].replace('"unsafe":false', '"unsafe":true')), *e[1:]],
-    "votes released under an argmax's price": lambda e: [
-        *e[:3],
-        ("release", e[3][1].replace('"a":1', '"a":[1,2]')),
-        *e[4:],
-    ],
-    "something else released": lambda e: [
-        *e[:3],
-        ("release", e[3][1].replace('"a":1', '"a":"1"')),
-        *e[4:],
-    ],
-    "negative count": lambda e: [*e, ("charge", '{"count":-3,"release":"screen","slot":0}')],
-    "two genesis": lambda e: [e[0], *e],
-    "not json": lambda e: [*e, ("charge", "count")],
-}
+def edited(position: int, old: str, new: str) -> Callable[[list[Entry]], list[Entry]]:
+    """The same by a forger who writes the one form of an entry."""
+
+    def forge(before: list[Entry]) -> list[Entry]:
+        after = changed(position, old, new)(before)
+        kind, body = after[position]
+        return [*after[:position], (kind, text(json.loads(body))), *after[position + 1 :]]
+
+    return forge
+
+
+def added(kind: str, body: str) -> Callable[[list[Entry]], list[Entry]]:
+    return lambda before: [*before, (kind, body)]
+
+
+FIRST = f'"{min(A, B, C)}":1'  # of the first screening's results
+WON = f'"{min(A, B, C)}":7'  # of the first winners
+FORGERIES: dict[str, tuple[str, Callable[[list[Entry]], list[Entry]]]] = {
+    "cap exceeded": ("past the cap", added("charge", '{"count":1,"release":"screen","slot":0}')),
+    "released before charged": ("unused charge", lambda e: [*e[:2], e[3], e[2], *e[4:]]),
+    "released without a charge": ("unused charge", added("release", f'{{"charge":99,"results":{{"{Z}":1}}}}')),
+    "one charge, two releases": ("unused charge", added("release", f'{{"charge":2,"results":{{"{Z}":1}}}}')),
+    "more released than charged": ("paid for", edited(3, FIRST, f'{FIRST},"{"f" * 64}":1')),
+    "refused with cap left": (
+        "not reached",
+        lambda e: [*e[:2], ("refusal", f'{{"identities":["{Y}"],"release":"screen","slot":0}}'), *e[2:]],
+    ),
+    "unknown kind": ("unknown kind", added("gift", "{}")),
+    "unknown field": ("unknown ['time']", edited(1, '"sha256"', '"time":1,"sha256"')),
+    "unknown curve": ("prices", changed(0, '"curve":"argmax"', '"curve":"free"')),
+    "plan over budget": ("budget", changed(0, '"epsilon":1.0', '"epsilon":0.001')),
+    "unsafe": ("unsafe", changed(0, '"unsafe":false', '"unsafe":true')),
+    "votes released under an argmax's price": ("a class", changed(5, WON, WON.replace(":7", ":[1,2]"))),
+    "something else released": ("0 or 1", changed(3, FIRST, FIRST.replace(":1", ':"1"'))),
+    "negative count": ("integer from 1", added("charge", '{"count":-3,"release":"screen","slot":0}')),
+    "two genesis": ("second first entry", lambda e: [e[0], *e]),
+    "a later genesis": ("second first entry", lambda e: [*e, e[0]]),
+    "not json": ("JSON", added("charge", "count")),
+    "count: NaN": ("NaN", changed(2, '"count":3', '"count":NaN')),
+    "count: infinity": ("JSON", changed(2, '"count":3', '"count":1e999')),
+    "count: true": ("True", changed(6, '"count":2', '"count":true')),
+    "count: 3.0": ("3.0", changed(2, '"count":3', '"count":3.0')),
+    "a repeated key": ("twice", changed(2, '"count":3', '"count":3,"count":3')),
+    "a repeated key within": ("twice", changed(0, '"cap":5', '"cap":5,"cap":900')),
+    "another form": ("one form", changed(2, ",", ", ")),
+    "an unknown mechanism": ("unknown kind", changed(0, '"kind":"private_knn"', '"kind":"magic"')),
+    "a screening bit of 123456789": ("0 or 1", changed(3, FIRST, FIRST + "23456789")),
+    "a screening bit of true": ("0 or 1", changed(3, FIRST, FIRST.replace(":1", ":true"))),
+    "a label of 10^30": ("a class", changed(5, WON, WON.replace(":7", f":{10**30}"))),
+    "a label of -1": ("a class", changed(5, WON, WON.replace(":7", ":-1"))),
+    "a query without a hash": ("64 hexadecimal", edited(3, FIRST, '"a":1')),
+    "a winner although the screening said no": ("did not pass", changed(3, FIRST, FIRST.replace(":1", ":0"))),
+    "a winner without a screening": ("did not pass", edited(5, min(A, B, C), "f" * 64)),
+    "a charge before an extractor": ("extractor", lambda e: [e[0], *e[2:]]),
+    "an extractor of another hash": ("hash", changed(1, '"scale":1.0', '"scale":2.0')),
+    "an extractor twice": ("in use already", lambda e: [*e[:2], *e[1:]]),
+    "delta: 0": ("above 0 and below 1", changed(0, '"delta":1e-05', '"delta":0')),
+    "delta: 1.0": ("above 0 and below 1", changed(0, '"delta":1e-05', '"delta":1.0')),
+    "a cap of true": ("integer from 0", changed(0, '"cap":5', '"cap":true')),
+    "a sigma of 0": ("sigma_vote", changed(0, '"sigma_vote":25.0', '"sigma_vote":0')),
+    "a sampling probability of true": (
+        "sampling_probability",
+        changed(0, '"sampling_probability":0.15', '"sampling_probability":true'),
+    ),
+    "batch: 1": ("batch", changed(0, '"batch":false', '"batch":1')),
+    "nothing": ("no first entry", lambda e: []),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forgery_with_fresh_hashes_is_found(path: Path, name: str) -> None:
-    before = entries(path)
+    before, (problem, forge) = entries(path), FORGERIES[name]
     rechain(path, before)
     assert audit(path).consistent  # the forger's hashes are good
-    rechain(path, FORGERIES[name](before))
+    rechain(path, forge(before))
     found = audit(path)
-    assert not found.consistent
+    assert any(problem in line for line in found.problems), found.problems
     assert found.epsilon is None
+    assert found.certificates == {}
+    assert all(line.isprintable() and len(line) < 500 for line in found.problems)
+
+
+def ledger_of(mechanism: Mechanism, releases: list[dict[str, Any]], folder: Path) -> Path:
+    """A ledger whose plan names a mechanism, and prices these releases."""
+    slot = {"mechanism": mechanism.fields(), "releases": releases}
+    plan = {"epsilon": 1000.0, "delta": 1e-5, "slots": [slot]}
+    body = {"format": 1, "dataset": "d", "unsafe": False, "plan": plan}
+    rechain(folder / "forged.sqlite", [("genesis", text(body))])
+    return folder / "forged.sqlite"
+
+
+def laplace(scale: float, cap: int = 100) -> dict[str, Any]:
+    fields = {"name": "aggregate", "curve": "laplace", "cap": cap, "prepaid": False, "batch": False}
+    return {**fields, "parameters": {"scale": scale, "sensitivity": 2.0}}
+
+
+def test_the_releases_priced_are_those_of_the_mechanism(tmp_path: Path) -> None:
+    """lnmax of scale 1 costs 2 a label, 195.817 for 100; a plan that prices scale 900 would say 0.066."""
+    mechanism = Lnmax(scale=1.0)
+    honest = audit(ledger_of(mechanism, [laplace(1.0)], tmp_path))
+    assert (honest.problems, honest.epsilon) == ([], 195.817)
+    for priced in ([laplace(900.0)], [], [laplace(1.0), laplace(1.0)]):
+        forged = audit(ledger_of(mechanism, priced, tmp_path))
+        assert any(
+            "mechanism releases" in line or "releases must" in line for line in forged.problems
+        )
+        assert forged.epsilon is None
+    forged = audit(ledger_of(Lnmax(scale=900.0), [laplace(900.0)], tmp_path))
+    assert forged.epsilon == 0.066  # another mechanism, at its own price
+
+
+def test_what_is_released_has_a_price(tmp_path: Path) -> None:
+    free = [
+        {**laplace(1.0), "name": name, "curve": "pure", "parameters": {"epsilon": 0}}
+        for name in ("screen", "aggregate")
+    ]
+    finding = audit(ledger_of(MECHANISM, free, tmp_path))
+    assert any("prices" in line for line in finding.problems)
+    assert finding.epsilon is None
+
+
+TABLES: dict[str, tuple[str, str]] = {
+    "two heads": ("one head", "INSERT INTO head SELECT 2, seq, hash FROM head"),
+    "no head": ("one head", "DELETE FROM head"),
+    "another head": ("head", "UPDATE head SET seq = 3"),
+    "no entries": ("table 'entries'", "DROP TABLE entries"),
+    "no table of heads": ("table 'head'", "DROP TABLE head"),
+    "a table more": ("no ledger has", "CREATE TABLE gift (a)"),
+    "a view": ("no ledger has", "CREATE VIEW later AS SELECT * FROM entries"),
+    "a trigger": ("no ledger has", "CREATE TRIGGER t AFTER INSERT ON entries BEGIN SELECT 1; END"),
+    "a column more": ("columns", "ALTER TABLE entries ADD COLUMN time TEXT"),
+    "a blob": ("other types", "UPDATE entries SET body = CAST(body AS BLOB) WHERE seq = 2"),
+    "no text": ("readable", "UPDATE entries SET body = CAST(x'ff' AS TEXT) WHERE seq = 2"),
+    "NUL": ("edited", "UPDATE entries SET kind = 'charge' || char(0) WHERE seq = 2"),
+    "entries as a view": (
+        "table 'entries'",
+        "ALTER TABLE entries RENAME TO e; CREATE VIEW entries AS SELECT * FROM e",
+    ),
+    "a null": (
+        "other types",
+        "ALTER TABLE entries RENAME TO updates; CREATE TABLE entries (seq, kind, body, prev, hash);"
+        "INSERT INTO entries SELECT seq, kind, CASE WHEN seq = 1 THEN NULL ELSE body END, prev, hash FROM updates",
+    ),
+    "a real number": (
+        "other types",
+        "ALTER TABLE entries RENAME TO updates; CREATE TABLE entries (seq, kind, body, prev, hash);"
+        "INSERT INTO entries SELECT seq * 1.0, kind, body, prev, hash FROM updates",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_file_that_is_no_ledger_is_a_problem_and_no_traceback(
+    path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem, statements = TABLES[name]
+    connection = sqlite3.connect(path)
+    connection.executescript(statements)
+    connection.close()
+    found = audit(path)
+    assert any(problem in line for line in found.problems), found.problems
+    assert pipeline.main(["audit", str(path)]) == 3
+    assert "NOT CONSISTENT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [b"", b"SQLite format 3\0", b"labels,1\n" * 1000])
+def test_a_file_that_is_no_database_is_a_problem(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file.sqlite").write_bytes(content)
+    assert audit(tmp_path / "file.sqlite").problems != []
+
+
+@pytest.mark.parametrize("name", [b"prev", b"entries", b"one INTEGER"])
+def test_a_schema_that_is_no_text_is_a_problem(path: Path, name: bytes) -> None:
+    """A flipped bit in the name of a table or of a column."""
+    path.write_bytes(path.read_bytes().replace(name, name[:1] + b"\xd4" + name[2:]))
+    assert audit(path).problems != []
+
+
+def test_a_file_too_large_is_a_problem(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(1 << 35)  # sparse
+    assert "larger" in audit(path).problems[0]
+
+
+def test_a_path_is_a_path(path: Path) -> None:
+    """Also one that would mean something in a URI."""
+    strange = path.rename(path.with_name("what?mode=rwc#50%25.sqlite"))
+    assert audit(strange).problems == []
+
+
+def test_many_problems_are_counted(path: Path) -> None:
+    rechain(path, [*entries(path), *[("gift", "{}")] * 50])
+    found = audit(path).problems
+    assert len(found) == 21
+    assert found[-1] == "and 30 problems more"
+
+
+def test_what_the_auditor_refuses_the_teacher_refuses(path: Path) -> None:
+    """What no mechanism is asked for: form, types, order, caps, bits and classes."""
+    before = entries(path)
+    shared = (
+        "count: NaN", "count: infinity", "count: true", "count: 3.0", "a repeated key", "another form", "a repeated key within",
+        "two genesis", "a later genesis", "a screening bit of 123456789", "a screening bit of true", "a label of 10^30",
+        "a label of -1", "delta: 0", "delta: 1.0", "a cap of true", "batch: 1", "cap exceeded", "unknown kind",
+    )  # fmt: skip
+    for name in shared:
+        rechain(path, FORGERIES[name][1](before))
+        with pytest.raises(LedgerMismatch):
+            Ledger(path)
 
 
 def test_an_older_copy_or_a_forged_history_misses_the_expected_head(path: Path) -> None:
@@ -180,6 +343,9 @@ def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
         audit(tmp_path / "nowhere.sqlite")
 
 
+PARTS = ("auditor", "entries", "file", "history", "mechanisms", "results", "values")
+
+
 def test_the_auditor_needs_nothing_of_the_teacher_but_the_curves(path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from labelwall.teacher.ledger.auditor.auditor import audit;"
@@ -187,12 +353,13 @@ def test_the_auditor_needs_nothing_of_the_teacher_but_the_curves(path: Path) -> 
         "print(sorted(name for name in sys.modules if name.startswith('labelwall.teacher.')"
         " or name in ('torch', 'opendp', 'sqlalchemy')))"
     )
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
     loaded = json.loads(done.stdout.replace("'", '"'))
     room = "labelwall.teacher.ledger"
+    known = ["", *(f".{part}" for part in PARTS)]
     assert [name for name in loaded if not name.startswith("labelwall.teacher.accounting")] == [
         room,
-        f"{room}.auditor",
+        *(f"{room}.auditor{part}" for part in known),
     ]

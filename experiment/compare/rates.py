@@ -1,0 +1,103 @@
+"""The learning rate of a NoisySGD baseline, chosen on PUBLIC rows: no private row and no test label has a say in it.
+
+Training is rehearsed with each rate: public rows stand in for the records, as many times as there are records for each of them,
+under the same steps, batches, clip and noise. The rate whose model is most often right on public rows that were held out is
+taken. Where public rows have no labels, clusters of them stand in for classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from labelwall.experiment.run.clusters import k_means
+from labelwall.teacher.baselines.config import LinearNoisySgd, NoisySgd
+from labelwall.teacher.baselines.noisy_sgd import train_privately
+from labelwall.wall.errors import InvalidInput
+
+MOST_ROWS = 5_000  # public rows of a rehearsal
+FEWEST_ROWS = 20
+HELD_OUT = 4  # one row in so many is held out
+FEW_ROWS = 1_000  # below, each row is held out in turn: so few would judge too roughly
+ITERATIONS = 30  # of k-means
+LABELS, CLUSTERS, TEST_SPLIT = "labelled public rows", "clusters of public rows", "the test split"
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """``rate``: the learning rate that was taken; ``by``: what it was chosen on."""
+
+    rate: float
+    by: str
+
+
+def choose_rate(
+    baseline: NoisySgd | LinearNoisySgd,
+    inputs: torch.Tensor,
+    labels: np.ndarray | None,
+    *,
+    num_classes: int,
+    epsilon: float,
+    delta: float,
+    seed: int,
+    progress: Progress | None = None,
+) -> Choice:
+    """The best of the baseline's rates in rehearsals on PUBLIC ``inputs`` (float32 [n, ...]); the first of equals.
+
+    ``labels``: int64 [n] of the public rows, None where they have none. The same arguments give the same choice.
+    Raises InvalidInput where there are fewer than FEWEST_ROWS public rows.
+    """
+    if len(inputs) < FEWEST_ROWS:
+        rule = f"at least {FEWEST_ROWS}, for baseline.rate_chosen_by: public_rows"
+        raise InvalidInput("public rows", rule, len(inputs))
+    rows = np.random.default_rng(seed).permutation(len(inputs))[:MOST_ROWS]
+    x, targets = inputs[torch.from_numpy(rows)], None if labels is None else labels[rows]
+    by = CLUSTERS if targets is None else LABELS
+    if targets is None:
+        _, found = k_means(
+            x.flatten(1).numpy(), min(num_classes, len(x)), seed=seed, iterations=ITERATIONS
+        )
+        targets = found.astype(np.int64)
+    turn = np.arange(len(rows)) % HELD_OUT
+    turns = range(HELD_OUT if len(rows) < FEW_ROWS else 1)
+
+    def right(rate: float) -> int:
+        """How many held-out rows models trained with this rate are right about."""
+        tried = replace(baseline, learning_rate=rate)
+        return sum(rehearsed(tried, turn == held) for held in turns)
+
+    def rehearsed(tried: NoisySgd | LinearNoisySgd, held: np.ndarray) -> int:
+        stand_ins = np.resize(np.flatnonzero(~held), baseline.expected_records)
+        model = train_privately(
+            tried,
+            x[torch.from_numpy(stand_ins)],
+            torch.from_numpy(targets[stand_ins]),
+            num_classes=num_classes,
+            epsilon=epsilon,
+            delta=delta,
+            seed=seed,
+            progress=progress,
+        )
+        return int((model.predict(x[torch.from_numpy(held)]) == targets[held]).sum())
+
+    return Choice(max(baseline.rates, key=right), by)
+
+
+def described(chosen: Sequence[float], rates: Sequence[float] | None, by: str | None) -> str | None:
+    """What a table's row says of its learning rates: ``chosen`` among ``rates`` on ``by``. None where there was no choice.
+
+    ``rates`` is None for results of before, which do not say among which rates theirs was chosen.
+    """
+    taken = ", ".join(f"{rate:g}" for rate in sorted(set(chosen)))
+    if rates is None:
+        return f"learning rate {taken}, how it was chosen was not recorded"
+    if by is None:
+        return None
+    among = f"learning rate {taken} of {', '.join(f'{rate:g}' for rate in sorted(rates))}"
+    return (
+        f"{among}, the best on the test split" if by == TEST_SPLIT else f"{among}, chosen on {by}"
+    )

@@ -1,0 +1,131 @@
+"""The entries of a ledger as the auditor reads them: one schema a kind, exact and closed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from labelwall.teacher.ledger.auditor.mechanisms import LARGEST_CAP, Priced, check_slot
+from labelwall.teacher.ledger.auditor.values import (
+    BOOLEAN,
+    DIGEST,
+    EPSILON,
+    LARGEST_INTEGER,
+    LARGEST_NUMBER,
+    NAME,
+    Problem,
+    Rule,
+    canonical,
+    integer,
+    list_of,
+    number,
+    number_above,
+    parse,
+    require,
+    require_object,
+    shown,
+)
+from labelwall.wall.adversary import EACH, is_alone
+from labelwall.wall.adversary import NAME as ANALYST
+
+Body = dict[str, Any]
+GENESIS, ALONE = 1, 2  # formats of a first entry; the second names its adversary
+MOST_SLOTS, MOST_ANALYSTS = 10_000, 1_000_000
+
+_ANY = Rule("anything", lambda v: True)
+_OBJECT = Rule("an object", lambda v: type(v) is dict)
+_SLOT = integer(0, MOST_SLOTS)
+_SEQ = integer(0, LARGEST_INTEGER)
+_FINITE = number(-LARGEST_NUMBER, LARGEST_NUMBER)
+_RESULTS = Rule(
+    "an object of one result or more, by 64 hexadecimal digits",
+    lambda v: type(v) is dict and len(v) > 0 and all(DIGEST.holds(key) for key in v),
+)
+_IDENTITIES = Rule(
+    "a list of one or more, all different, each 64 hexadecimal digits",
+    lambda v: list_of(DIGEST, least=1).holds(v) and len(set(v)) == len(v),
+)
+SCHEMAS: dict[str, dict[str, Rule]] = {
+    "genesis": {
+        "format": integer(GENESIS, ALONE),
+        "dataset": NAME,
+        "unsafe": BOOLEAN,
+        "plan": _OBJECT,
+        "adversary": NAME,
+    },
+    "extractor": {"sha256": DIGEST, "fields": _OBJECT},
+    "charge": {"slot": _SLOT, "release": NAME, "count": integer(1, LARGEST_CAP)},
+    "release": {"charge": _SEQ, "results": _RESULTS},
+    "refusal": {"slot": _SLOT, "release": NAME, "identities": _IDENTITIES},
+    "analyst": {
+        "name": Rule(
+            "a name of letters, digits and _.@-",
+            lambda v: type(v) is str and re.fullmatch(ANALYST, v) is not None,
+        ),
+        "dataset": NAME,
+    },
+}
+_PLAN = {
+    "epsilon": EPSILON,
+    "delta": number_above(0, 1, below=True),
+    "slots": list_of(_OBJECT, least=1),
+}
+_PLANNED = {"mechanism": _OBJECT, "releases": list_of(_OBJECT, least=1)}
+_EXTRACTOR = {
+    "backbone": NAME,
+    "input_shape": list_of(integer(1, LARGEST_INTEGER), least=1),
+    "num_classes": integer(0, LARGEST_INTEGER),
+    "weights_sha256": DIGEST,
+    "mean": list_of(_FINITE),
+    "std": list_of(EPSILON),
+    "center": list_of(_FINITE),
+    "scale": EPSILON,
+    "axes_sha256": DIGEST,
+}
+
+
+def read_entry(kind: str, text: str) -> Body:
+    """The body of an entry. Raises Problem for an unknown kind, and for a text that is not what a
+    writer writes: form, fields, types, ranges."""
+    if kind not in SCHEMAS:
+        raise Problem(f"is of an unknown kind: {shown(kind)}")
+    body: Body = require_object(kind, parse(text), SCHEMAS[kind], ("adversary",))
+    if kind == "genesis":
+        _check_adversary(body)
+    elif kind == "extractor":
+        _check_extractor(body)
+    return body
+
+
+def check_plan(plan: Body) -> list[list[Priced]]:
+    """Each slot's releases, restated from its mechanism. Raises Problem where a slot prices
+    something else, or a field is not what it must be."""
+    require_object("plan", plan, _PLAN)
+    require("the number of slots", len(plan["slots"]), integer(1, MOST_SLOTS))
+    restated = []
+    for number_of, slot in enumerate(plan["slots"]):
+        try:
+            require_object("slot", slot, _PLANNED)
+            restated.append(check_slot(slot))
+        except Problem as problem:
+            raise Problem(f"slot {number_of} of the plan: {problem}") from problem
+    return restated
+
+
+def _check_adversary(body: Body) -> None:
+    """Format 1 names no adversary, format 2 one that a certificate is made for."""
+    named = body.get("adversary")
+    if body["format"] == GENESIS and named is not None:
+        raise Problem("names an adversary, an unknown field in its format")
+    if body["format"] == ALONE and named is None:
+        raise Problem("names no adversary: against whom it holds is unknown")
+    if body["format"] == ALONE and not (named == EACH or is_alone(named)):
+        raise Problem("names an adversary that no certificate is made for")
+
+
+def _check_extractor(body: Body) -> None:
+    """An extractor's identity is the hash of its public fields."""
+    fields = require_object("fields", body["fields"], _EXTRACTOR, ("axes_sha256",))
+    if hashlib.sha256(canonical(fields).encode()).hexdigest() != body["sha256"]:
+        raise Problem("names another hash than that of its extractor's fields")

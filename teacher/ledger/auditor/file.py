@@ -1,0 +1,124 @@
+"""A ledger's SQLite file as the auditor reads it: two plain tables of the right types, one chain.
+
+Whatever else the file is, is a problem and never an error: damaged, truncated, another program's,
+too large, with values of other types than a ledger writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labelwall.teacher.ledger.auditor.values import DIGEST, shown
+
+LARGEST_FILE = 1 << 34  # bytes: everything is read into memory
+LONGEST_VALUE = 1 << 28  # bytes of one entry
+FIRST_PREV = "0" * 64
+COLUMNS = {"entries": ["seq", "kind", "body", "prev", "hash"], "head": ["one", "seq", "hash"]}
+PRIVATE = ("private", "updates", "moments", "calls")  # tables of a live ledger, in no export
+UNREADABLE = "the file is not a readable ledger: truncated, damaged or something else"
+
+
+@dataclass
+class Stored:
+    """What the file holds. ``entries``: (kind, text) in order; ``hashes``: of each. Both are empty
+    where the file is not read at all."""
+
+    entries: list[tuple[str, str]] = field(default_factory=list)
+    hashes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def read_file(path: Path) -> Stored:
+    """The entries of a file that exists, with every problem of tables, types, chain and head."""
+    found = Stored()
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            found.problems.append(f"the file is larger than {LARGEST_FILE} bytes")
+            return found
+        rows, heads = _rows(path, found.problems)
+    except (sqlite3.Error, OSError, MemoryError, UnicodeDecodeError):
+        found.problems.append(UNREADABLE)
+        return found
+    if found.problems or not _typed(rows, heads, found.problems):
+        return found
+    _chain(rows, found)
+    if heads != [(1, len(rows) - 1, found.hashes[-1] if rows else FIRST_PREV)]:
+        found.problems.append(
+            "the recorded head is not the last entry: entries are missing at the end, or were added by hand"
+        )
+    return found
+
+
+def _rows(path: Path, problems: list[str]) -> tuple[list[Any], list[Any]]:
+    """(rows of entries by sequence number, rows of head); nothing where a table is not a ledger's."""
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+        connection.execute("PRAGMA trusted_schema=OFF")
+        if connection.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
+            problems.append("the file is damaged")
+            return [], []
+        _check_tables(connection, problems)
+        if problems:
+            return [], []
+        rows = connection.execute("SELECT seq, kind, body, prev, hash FROM entries").fetchall()
+        return rows, connection.execute("SELECT one, seq, hash FROM head").fetchall()
+    finally:
+        connection.close()
+
+
+def _check_tables(connection: sqlite3.Connection, problems: list[str]) -> None:
+    """Tables of a ledger alone, no views or triggers; the public ones with their columns."""
+    stored = connection.execute("SELECT type, name FROM sqlite_master").fetchall()
+    tables = {name for kind, name in stored if kind == "table"}
+    other = sorted(
+        shown(name)
+        for kind, name in stored
+        if not _expected(kind, name) and not str(name).startswith("sqlite_")
+    )
+    if other:
+        problems.append(f"the file holds what no ledger has: {', '.join(other[:5])}")
+    for table, columns in COLUMNS.items():
+        found = [row[1] for row in connection.execute(f"PRAGMA table_xinfo({table})")]
+        if table not in tables or found != columns:
+            problems.append(f"the file has no table {table!r} with columns {', '.join(columns)}")
+
+
+def _expected(kind: object, name: object) -> bool:
+    return kind == "table" and (name in COLUMNS or name in PRIVATE)
+
+
+def _typed(rows: list[Any], heads: list[Any], problems: list[str]) -> bool:
+    """Whether each value has the type that a ledger writes; sorts the rows if so."""
+    for row in rows:
+        if [type(value) for value in row] != [int, str, str, str, str]:
+            problems.append(f"an entry holds values of other types: {shown(row[:2])}")
+            return False
+    if len(heads) != 1 or [type(value) for value in heads[0]] != [int, int, str]:
+        problems.append(
+            f"the file must record one head, of two numbers and a hash. Found {len(heads)}"
+        )
+        return False
+    rows.sort(key=lambda row: row[0])
+    return True
+
+
+def _chain(rows: list[Any], found: Stored) -> None:
+    """Take the rows in, with the problems of their numbers and hashes."""
+    prev = FIRST_PREV
+    for position, (seq, kind, body, before, digest) in enumerate(rows):
+        text = json.dumps([seq, kind, body, before], separators=(",", ":")).encode()
+        if seq != position:
+            found.problems.append(
+                f"entry {position} is missing or out of order (found sequence number {seq})"
+            )
+        if before != prev or hashlib.sha256(text).hexdigest() != digest:
+            found.problems.append(f"entry {seq} was edited, moved, or follows an entry that was")
+        prev = digest
+        found.entries.append((kind, body))
+        found.hashes.append(digest if DIGEST.holds(digest) else "")

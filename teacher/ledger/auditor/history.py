@@ -1,0 +1,137 @@
+"""The order of a ledger's entries, checked a second time: what is paid, released and refused.
+
+A charge pays for draws, one release records what a charge paid for, no query has two results under
+one name, and a query comes to a mechanism's second release by a 1 from its screening alone. A
+refusal is stored where the cap is reached, and ends a query. It may name one that was answered: by
+another process, after this one had seen that it was due.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from labelwall.teacher.ledger.auditor.mechanisms import BY_QUERY, ONCE, Priced
+from labelwall.teacher.ledger.auditor.values import Problem, canonical, shown
+
+Body = Mapping[str, Any]
+Key = tuple[int, str]  # a slot of the plan and the name of one of its releases
+
+
+class History:
+    """What the entries after the first add up to. ``plan``: as the first entry records it;
+    ``restated``: its slots' releases. ``charged``, ``released``: how many of each."""
+
+    def __init__(self, plan: Body, restated: Sequence[Sequence[Priced]]) -> None:
+        self.charged: Counter[Key] = Counter()
+        self.released: Counter[Key] = Counter()
+        self._caps: dict[Key, int] = {}
+        self._priced: dict[Key, Priced] = {}
+        self._before: dict[Key, str | None] = {}  # the screening that leads to a release
+        self._mechanism = [canonical(slot["mechanism"]) for slot in plan["slots"]]
+        self._open: dict[int, tuple[Key, int]] = {}
+        self._results: dict[str, dict[str, Any]] = {}
+        self._asked: dict[str, str] = {}  # identity -> the mechanism that it was asked of
+        self._refused: set[str] = set()
+        self._extractor = ""
+        self._widths: set[int] = set()
+        self._largest_label = -1
+        for slot, (planned, releases) in enumerate(zip(plan["slots"], restated, strict=True)):
+            previous = None
+            for recorded, release in zip(planned["releases"], releases, strict=True):
+                key = slot, release.name
+                self._caps[key], self._priced[key] = recorded["cap"], release
+                self._before[key], previous = previous, release.name
+
+    def take(self, seq: int, kind: str, body: Body) -> None:
+        """Check the next entry and add it up. Raises Problem."""
+        if kind == "charge":
+            self._charge(seq, body)
+        elif kind == "release":
+            self._release(body)
+        elif kind == "refusal":
+            self._refuse(body)
+        elif kind == "extractor":
+            if body["sha256"] == self._extractor:
+                raise Problem("names the extractor that is in use already")
+            self._extractor = body["sha256"]
+        else:
+            raise Problem(f"of the kind {kind!r} is misplaced: a ledger has one first entry")
+
+    def finish(self) -> None:
+        """Check what only the whole shows. Raises Problem."""
+        if len(self._widths) > 1:
+            raise Problem(f"results show different numbers of classes: {sorted(self._widths)[:5]}")
+        if self._widths and self._largest_label >= min(self._widths):
+            raise Problem(f"a label is {self._largest_label}, of {min(self._widths)} classes")
+
+    def _key(self, body: Body) -> Key:
+        key = body["slot"], body["release"]
+        if key not in self._caps:
+            raise Problem(f"is for something unplanned: {shown(key[1])} in slot {key[0]}")
+        return key
+
+    def _charge(self, seq: int, body: Body) -> None:
+        key, count = self._key(body), body["count"]
+        if not self._extractor:
+            raise Problem("charges before an extractor was named")
+        if self._priced[key].charging != BY_QUERY and count != 1:
+            raise Problem(f"charges {count} where one charge pays for all")
+        self.charged[key] += count
+        self._open[seq] = key, count
+        if self.charged[key] > self._caps[key]:
+            raise Problem(f"charges past the cap of {key[1]!r} in slot {key[0]}")
+
+    def _release(self, body: Body) -> None:
+        if body["charge"] not in self._open:
+            raise Problem("releases without an unused charge before it")
+        key, paid = self._open[body["charge"]]
+        priced, found = self._priced[key], body["results"]
+        if priced.charging != ONCE:
+            del self._open[body["charge"]]
+        self.released[key] += len(found)
+        if priced.charging == BY_QUERY and len(found) != paid:
+            raise Problem(f"releases {len(found)} results, more or fewer than it paid for: {paid}")
+        for identity, value in found.items():
+            self._require_due(identity, key)
+            self._results.setdefault(identity, {})[key[1]] = value
+            self._check(priced, value, len(found))
+
+    def _require_due(self, identity: str, key: Key) -> None:
+        """Raise Problem unless a query may have this release now."""
+        known, screening = self._results.get(identity, {}), self._before[key]
+        if self._asked.setdefault(identity, self._mechanism[key[0]]) != self._mechanism[key[0]]:
+            raise Problem(f"gives query {identity} to another mechanism than before")
+        if key[1] in known:
+            raise Problem(f"releases the same query twice: {identity}")
+        if identity in self._refused:
+            raise Problem(f"releases a query that was refused: {identity}")
+        if screening is not None and known.get(screening) != 1:
+            raise Problem(
+                f"releases {key[1]!r} of a query that did not pass {screening!r}: {identity}"
+            )
+
+    def _check(self, priced: Priced, value: object, beside: int) -> None:
+        results = priced.results
+        if not results.holds(value, beside):
+            raise Problem(
+                f"releases something else than its curve prices: {priced.name!r} must be {results.words}. Found {shown(value)}"
+            )
+        label, width = results.label(value), results.width(value)
+        if label is not None:
+            self._largest_label = max(self._largest_label, label)
+        if width is not None:
+            self._widths.add(width)
+
+    def _refuse(self, body: Body) -> None:
+        key = self._key(body)
+        if self._priced[key].charging == ONCE or self.charged[key] != self._caps[key]:
+            raise Problem("refuses although its cap was not reached")
+        mechanism, screening = self._mechanism[key[0]], self._before[key]
+        for identity in body["identities"]:
+            if self._asked.setdefault(identity, mechanism) != mechanism:
+                raise Problem(f"refuses query {identity} for another mechanism than before")
+            if screening is not None and self._results.get(identity, {}).get(screening) != 1:
+                raise Problem(f"refuses {key[1]!r} to a query that did not pass {screening!r}")
+        self._refused.update(body["identities"])

@@ -1,0 +1,367 @@
+"""What the auditor knows of each mechanism: its fields, and what it releases at which price.
+
+Restated from docs/privacy.md (the section beside each), on purpose without the teacher's own
+mechanisms: a slot of a plan is believed only if the releases that it prices are these. A kind that
+is not in ``KINDS`` is refused, so one more mechanism has one more entry here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from labelwall.teacher.ledger.auditor import results
+from labelwall.teacher.ledger.auditor.results import VOTE, Results
+from labelwall.teacher.ledger.auditor.values import (
+    BOOLEAN,
+    LARGEST_NUMBER,
+    PROBABILITY,
+    Problem,
+    Rule,
+    canonical,
+    integer,
+    nullable,
+    number,
+    number_above,
+    one_of,
+    require,
+    require_object,
+    shown,
+)
+from labelwall.wall.cells import MAX_CELLS
+from labelwall.wall.labels.values import STEPS
+
+Fields = Mapping[str, Any]
+LARGEST_CAP = 10**9
+LARGEST_COUNT = 10**12  # of records: a plausible limit, and no promise
+BY_QUERY, BY_BATCH, ONCE = "by the query", "by the batch", "once and in full"
+
+
+@dataclass(frozen=True)
+class Priced:
+    """One release of a mechanism. ``parameters``: the curve's; ``charging``: what a charge pays."""
+
+    name: str
+    curve: str
+    parameters: dict[str, float | int | bool]
+    results: Results
+    charging: str = BY_QUERY
+
+
+@dataclass(frozen=True)
+class Known:
+    """A mechanism's kind. ``fields``: rules of the publishable fields, ``optional``: those that
+    ledgers of earlier versions lack, none of which enters a price; ``related``: rules between
+    fields, each with its words; ``releases``: in the order in which a query meets them."""
+
+    fields: dict[str, Rule]
+    releases: Callable[[Fields], list[Priced]]
+    optional: frozenset[str] = frozenset()
+    related: dict[str, Callable[[Fields], bool]] = field(default_factory=dict)
+
+
+def priced(mechanism: object) -> list[Priced]:
+    """The releases of a slot's mechanism, an object as the ledger records it. Raises Problem for
+    an unknown kind, and for a field that is missing, unknown, of another type or out of range."""
+    kind = mechanism.get("kind") if type(mechanism) is dict else None
+    if type(kind) is not str or kind not in KINDS:
+        raise Problem(f"the mechanism is of an unknown kind: {shown(kind)}")
+    known = KINDS[kind]
+    fields = require_object(kind, mechanism, {"kind": one_of(kind), **known.fields}, known.optional)
+    for words, holds in known.related.items():
+        if not holds(fields):
+            raise Problem(f"{kind}: {words}")
+    return known.releases(fields)
+
+
+_NUMBER = number(-LARGEST_NUMBER, LARGEST_NUMBER)
+RELEASE = {
+    "name": Rule("a name", lambda v: type(v) is str),
+    "curve": Rule("a name", lambda v: type(v) is str),
+    "parameters": Rule(
+        "an object of finite numbers, true or false",
+        lambda v: type(v) is dict and all(_NUMBER.holds(p) or type(p) is bool for p in v.values()),
+    ),
+    "cap": integer(0, LARGEST_CAP),
+    "prepaid": BOOLEAN,
+    "batch": BOOLEAN,
+}
+
+
+def check_slot(slot: Fields) -> list[Priced]:
+    """The restated releases of a plan's slot {mechanism, releases}. Raises Problem unless those
+    that it records are the same ones, in every name, type and digit."""
+    restated, recorded = priced(slot["mechanism"]), slot["releases"]
+    for release in recorded:
+        require_object("release", release, RELEASE, ("prepaid", "batch"))
+    if len(restated) != len(recorded):
+        names = ", ".join(release.name for release in restated)
+        raise Problem(f"the mechanism releases {names}, the plan prices something else")
+    for known, release in zip(restated, recorded, strict=True):
+        _check_release(known, release)
+    return restated
+
+
+def _check_release(known: Priced, release: Fields) -> None:
+    said = canonical([release["name"], release["curve"], release["parameters"]])
+    true = canonical([known.name, known.curve, known.parameters])
+    if said != true:
+        raise Problem(f"the plan prices {shown(said)}, but its mechanism releases {true}")
+    prepaid, batch = release.get("prepaid", False), release.get("batch", False)
+    if prepaid != (known.charging == ONCE) or batch != (known.charging == BY_BATCH):
+        raise Problem(f"release {known.name!r} should be charged {known.charging}")
+    if prepaid:
+        require(f"the cap of {known.name!r}", release["cap"], integer(1, 1))
+
+
+def _screen(votes: int, threshold: int, sigma: float, gamma: float) -> Priced:
+    """[statistic in 0..votes that moves by at most 1, plus noise > threshold]: section 4."""
+    parameters = {
+        "max_votes": votes,
+        "threshold": threshold,
+        "sigma": sigma,
+        "sampling_probability": gamma,
+    }
+    return Priced("screen", "screening", parameters, results.bit())
+
+
+def _winner(sigma: float, gamma: float) -> Priced:
+    """argmax of votes with Gaussian noise on each: section 5."""
+    parameters = {"sigma": sigma, "sampling_probability": gamma}
+    return Priced("aggregate", "argmax", parameters, results.label())
+
+
+def _private_knn(f: Fields) -> list[Priced]:
+    gamma = f["sampling_probability"]
+    return [
+        _screen(f["k"], f["threshold"], f["sigma_screen"], gamma),
+        _winner(f["sigma_vote"], gamma),
+    ]
+
+
+def _individual(f: Fields) -> list[Priced]:
+    """All answers of a slot together are rho-zCDP: section 12."""
+    noisy = results.count_and_label(f["sigma_count"], LARGEST_COUNT)
+    return [Priced("individual_budgets", "zcdp", {"rho": f["rho"]}, noisy, ONCE)]
+
+
+def _cells(f: Fields) -> list[Priced]:
+    """A record adds 1 to ``neighbours`` entries: L2 sensitivity sqrt(neighbours). Section 13."""
+    sensitivity = math.sqrt(f["neighbours"])
+    parameters = {"sigma": f["sigma"], "sensitivity": sensitivity, "sampling_probability": 1.0}
+    noisy = results.histogram(f["cells"], f["sigma"], LARGEST_COUNT)
+    return [Priced("histogram", "gaussian", parameters, noisy)]
+
+
+def _laplace(f: Fields) -> list[Priced]:
+    """Votes move by 2 in L1: section 14."""
+    parameters = {"scale": f["scale"], "sensitivity": 2.0}
+    return [Priced("aggregate", "laplace", parameters, results.label())]
+
+
+def _unsampled(f: Fields) -> list[Priced]:
+    return [_winner(f["sigma_vote"], 1.0)]
+
+
+def _confident(f: Fields) -> list[Priced]:
+    screen = _screen(f["teachers"], f["threshold"], f["sigma_screen"], 1.0)
+    return [screen, _winner(f["sigma_vote"], 1.0)]
+
+
+def _batch(made: Callable[[Fields], Results]) -> Callable[[Fields], list[Priced]]:
+    """A batch is epsilon-DP as a whole: section 15."""
+    return lambda f: [Priced("batch", "pure", {"epsilon": f["epsilon"]}, made(f), BY_BATCH)]
+
+
+def _balls(f: Fields) -> Results:
+    return results.ball(everyone=f["accounting"] == "queries", radius=f["radius"])
+
+
+def _nearest(f: Fields) -> Results:
+    if f["conversion"] == "none":
+        return results.no_ball()
+    return results.ball(everyone=f["accounting"] == "queries", radius=None)
+
+
+def _shares(f: Fields) -> bool:
+    """Whether a part of epsilon is left for the labels, where radii are paid for."""
+    spent = Fraction(f["conversion_share"])
+    spent += Fraction(0 if f["records"] else f["records_share"])
+    return f["conversion"] == "none" or spent < 1
+
+
+def _attributes(voters: str) -> Callable[[Fields], list[Priced]]:
+    """Votes in units of 1/4096, noise and L2 sensitivity sqrt(2 tau) in the same: section 16."""
+
+    def releases(f: Fields) -> list[Priced]:
+        parameters = {
+            "sigma": f["sigma_vote"] * VOTE,
+            "sensitivity": math.sqrt(2 * f["tau"]) * VOTE,
+            "sampling_probability": f["sampling_probability"] if voters == "k" else 1.0,
+        }
+        noisy = results.attribute_counts(f[voters], parameters["sigma"])
+        return [Priced("counts", "gaussian", parameters, noisy)]
+
+    return releases
+
+
+def _mean(f: Fields) -> list[Priced]:
+    """A sum of values in -STEPS..STEPS, which one record moves by 2 STEPS: section 17."""
+    gamma, scale = f["sampling_probability"], 2 * STEPS
+    noise = f["sigma_mean"] * scale
+    parameters = {"sigma": noise, "sensitivity": float(scale), "sampling_probability": gamma}
+    return [*_spread(f), Priced("mean", "gaussian", parameters, results.noisy_sum(f["k"], noise))]
+
+
+def _median(f: Fields) -> list[Priced]:
+    """Log probabilities move within an interval of length epsilon: section 17."""
+    parameters = {
+        "epsilon": f["epsilon"],
+        "sampling_probability": f["sampling_probability"],
+    }
+    drawn = results.middle_of_a_cell(f["cells"])
+    return [*_spread(f), Priced("median", "bounded_range", parameters, drawn)]
+
+
+def _spread(f: Fields) -> list[Priced]:
+    """The screening of values, where there is one."""
+    if f["threshold"] is None:
+        return []
+    return [_screen(f["k"], f["threshold"], f["sigma_screen"], f["sampling_probability"])]
+
+
+NOISE = number(1e-3, 1e9)  # the curves' range
+SMALLER_NOISE = number(1e-3, 1e5)
+PURE = number(1e-6, 1e3)
+SHARE = number(1e-3, 0.999)
+AT_LEAST_0 = number(0, LARGEST_NUMBER)
+PEOPLE = integer(1, 10_000)  # classifiers, or neighbours that say attributes
+CLASSIFIER = one_of("linear", "cnn")
+LABEL_NOISE = one_of("laplace", "exponential", "exponential_paper")
+ACCOUNTING = one_of("local", "component", "queries")
+_PRIVATE_KNN = {
+    "k": integer(1, 10**6),
+    "threshold": integer(0, 10**6),
+    "sigma_screen": NOISE,
+    "sigma_vote": NOISE,
+    "sampling_probability": PROBABILITY,
+}
+_INDIVIDUAL = {
+    "kernel": one_of("cosine", "rbf"),
+    "threshold": PROBABILITY,
+    "bandwidth": number(1e-3, 1e6),
+    "near": number(0, 1e6),
+    "sigma_label": number(1e-3, 1e6),
+    "sigma_count": number(1e-3, 1e6),
+    "tables": integer(0, 1000),
+    "bits": integer(1, 16),
+    "hash_seed": integer(0, 2**31),
+    "rho": number(1e-9, 1e6),
+    "reuse": BOOLEAN,
+}
+_CELLS = {
+    "cells": integer(1, MAX_CELLS),
+    "neighbours": integer(1, 64),
+    "sigma": NOISE,
+    "margin": AT_LEAST_0,
+    "reach": integer(1, 64),
+}
+_CONFIDENT = {
+    "teachers": PEOPLE,
+    "threshold": integer(0, 10_000),
+    "sigma_screen": NOISE,
+    "sigma_vote": NOISE,
+    "classifier": CLASSIFIER,
+}
+_RADIUS = {
+    "radius": number(0, 100),
+    "epsilon": PURE,
+    "noise": LABEL_NOISE,
+    "accounting": ACCOUNTING,
+}
+_BATCH_KNN = {
+    "k": integer(1, 10**6),
+    "epsilon": PURE,
+    "conversion": one_of("grid", "interactive", "none"),
+    "conversion_share": SHARE,
+    "records": nullable(integer(1, 10**9)),
+    "records_share": SHARE,
+    "candidates": integer(1, 256),
+    "candidate_accounting": ACCOUNTING,
+    "noise": LABEL_NOISE,
+    "accounting": ACCOUNTING,
+}
+_ATTRIBUTES = {
+    "tau": integer(1, 62),
+    "sigma_vote": SMALLER_NOISE,
+    "threshold": number_above(0, 1, below=True),
+    "margin": AT_LEAST_0,
+}
+_VALUES = {
+    "k": integer(1, 100_000),
+    "sampling_probability": PROBABILITY,
+    "cells": integer(2, 1024),
+    "threshold": nullable(integer(0, 100_000)),
+    "window": integer(1, 1023),
+    "sigma_screen": SMALLER_NOISE,
+}
+_SCREENED: dict[str, Callable[[Fields], bool]] = {
+    "threshold must be at most k": lambda f: f["threshold"] is None or f["threshold"] <= f["k"]
+}
+_WINDOWED = {**_SCREENED, "window must be below cells": lambda f: f["window"] < f["cells"]}
+
+KINDS: dict[str, Known] = {
+    "private_knn": Known(_PRIVATE_KNN, _private_knn, related=_SCREENED),
+    "ind_knn": Known(
+        _INDIVIDUAL,
+        _individual,
+        frozenset({"near", "tables", "bits", "hash_seed", "reuse"}),
+        {
+            "a record's budget must pay for one count": lambda f: (
+                2 * Fraction(f["sigma_count"]) ** 2 * Fraction(f["rho"]) >= 1
+            )
+        },
+    ),
+    "reverse_knn": Known(
+        _CELLS,
+        _cells,
+        frozenset({"reach"}),
+        {
+            "neighbours and reach must be at most cells": lambda f: (
+                max(f["neighbours"], f.get("reach", 1)) <= f["cells"]
+            )
+        },
+    ),
+    "naive_knn": Known({"k": integer(1, LARGEST_COUNT), "sigma_vote": NOISE}, _unsampled),
+    "lnmax": Known(
+        {"teachers": PEOPLE, "scale": NOISE, "classifier": CLASSIFIER},
+        _laplace,
+        frozenset({"classifier"}),
+    ),
+    "gnmax": Known(
+        {"teachers": PEOPLE, "sigma_vote": NOISE, "classifier": CLASSIFIER},
+        _unsampled,
+        frozenset({"classifier"}),
+    ),
+    "confident_gnmax": Known(
+        _CONFIDENT,
+        _confident,
+        frozenset({"classifier"}),
+        {"threshold must be at most teachers": lambda f: f["threshold"] <= f["teachers"]},
+    ),
+    "radius": Known(_RADIUS, _batch(_balls)),
+    "batch_knn": Known(
+        _BATCH_KNN,
+        _batch(_nearest),
+        related={"a part of epsilon must be left for the labels": _shares},
+    ),
+    "private_knn_attributes": Known(
+        {**_ATTRIBUTES, "k": PEOPLE, "sampling_probability": PROBABILITY}, _attributes("k")
+    ),
+    "gnmax_attributes": Known({**_ATTRIBUTES, "teachers": PEOPLE}, _attributes("teachers")),
+    "private_knn_mean": Known({**_VALUES, "sigma_mean": SMALLER_NOISE}, _mean, related=_WINDOWED),
+    "private_knn_median": Known({**_VALUES, "epsilon": PURE}, _median, related=_WINDOWED),
+}

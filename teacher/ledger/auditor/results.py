@@ -1,0 +1,146 @@
+"""The sets that released values come from, as far as an auditor can know them.
+
+Exact where a release is a bit, the middle of a cell or a radius that follows from the fields. A
+label is a class, whose number no ledger records: it is at least 0 and below ``LARGEST_LABEL``, and
+below the number of classes where a histogram shows that. A noisy count lies within what votes can
+add up to, and 14 standard deviations of its noise: P(|Z| >= 14 s) <= 2 exp(-98) < 2^-140 for the
+discrete Gaussian (Canonne, Kamath, Steinke 2020, Proposition 16 with Corollary 19), hence below
+2^-100 for a ledger of 2^40 counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from labelwall.teacher.ledger.auditor.values import LARGEST_INTEGER
+from labelwall.wall.labels.attributes import MOST_ATTRIBUTES
+from labelwall.wall.labels.values import STEPS
+
+LARGEST_LABEL = 2**31 - 1
+VOTE = 1 << 12  # units of one attribute's vote
+BOX = 126  # side of the domain of features, in integers
+LARGEST_SQUARE = 1 << 26  # no squared distance of features exceeds it
+LARGEST_BATCH = 2048  # queries
+DEVIATIONS = 14
+
+
+@dataclass(frozen=True)
+class Results:
+    """``words``: what a value must be; ``holds(value, beside)``: whether it is, ``beside`` results
+    in one entry. ``label(value)``: the class in it, None where it has none. ``width(value)``: the
+    number of classes or of attributes that it shows, None where it shows none."""
+
+    words: str
+    holds: Callable[[Any, int], bool]
+    label: Callable[[Any], int | None] = lambda value: None
+    width: Callable[[Any], int | None] = lambda value: None
+
+
+def bit() -> Results:
+    return Results("0 or 1", lambda v, _: _integer(v, 0, 1))
+
+
+def label() -> Results:
+    return Results("a class", lambda v, _: _is_label(v), label=lambda v: v)
+
+
+def noisy_sum(neighbours: int, sigma: float) -> Results:
+    """Values in -STEPS..STEPS of at most so many neighbours, with noise."""
+    most = neighbours * STEPS + _tail(sigma)
+    return Results(f"an integer from -{most} to {most}", lambda v, _: _integer(v, -most, most))
+
+
+def middle_of_a_cell(cells: int) -> Results:
+    """One of so many equal cells of 0..STEPS, said by its middle, rounded down."""
+    middles = frozenset((2 * cell + 1) * (STEPS + 1) // (2 * cells) for cell in range(cells))
+    return Results(
+        f"the middle of one of {cells} cells", lambda v, _: type(v) is int and v in middles
+    )
+
+
+def attribute_counts(voters: int, sigma: float) -> Results:
+    """A noisy count for each attribute, in units of 1/VOTE."""
+    low, high = -_tail(sigma), voters * VOTE + _tail(sigma)
+    return Results(
+        f"1 to {MOST_ATTRIBUTES} integers from {low} to {high}",
+        lambda v, _: _integers(v, low, high) and len(v) <= MOST_ATTRIBUTES,
+        width=lambda v: len(v),
+    )
+
+
+def histogram(cells: int, sigma: float, records: int) -> Results:
+    """A noisy count of at most so many records for each cell and class, cell after cell."""
+    low, high = -_tail(sigma), records + _tail(sigma)
+    return Results(
+        f"integers from {low} to {high}, as many for each of {cells} cells",
+        lambda v, _: _integers(v, low, high) and len(v) % cells == 0,
+        width=lambda v: len(v) // cells,
+    )
+
+
+def count_and_label(sigma: float, records: int) -> Results:
+    """[noisy number of neighbours, class]."""
+    low, high = -_tail(sigma), records + _tail(sigma)
+    return Results(
+        f"[an integer from {low} to {high}, a class]",
+        lambda v, _: (
+            type(v) is list and len(v) == 2 and _integer(v[0], low, high) and _is_label(v[1])
+        ),
+        label=lambda v: v[1],
+    )
+
+
+def ball(*, everyone: bool, radius: float | None) -> Results:
+    """[class, bound, whether it is exact, squared radius] of one query of a batch.
+
+    The bound counts queries of the batch, itself among them; all of them, and exactly, where
+    ``everyone``. ``radius``: that of every ball, in sides of the box; None where it was chosen.
+    """
+    whole = None if radius is None else round((Fraction(radius) * BOX) ** 2)
+    squares = (0, LARGEST_SQUARE) if whole is None else (min(whole, LARGEST_SQUARE),) * 2
+
+    def holds(value: Any, beside: int) -> bool:
+        if not _integers(value, 0, LARGEST_INTEGER) or len(value) != 4:
+            return False
+        found, bound, exact, square = value
+        counted = (bound, exact) == (beside, 1) if everyone else 1 <= bound <= beside and exact <= 1
+        return _is_label(found) and counted and squares[0] <= square <= squares[1]
+
+    words = "[class, bound of a clique among the batch, 0 or 1, squared radius]"
+    return Results(words, _of_a_batch(holds), label=lambda v: v[0])
+
+
+def no_ball() -> Results:
+    """The same where the k nearest vote: every query counts, and there is no radius."""
+
+    def holds(value: Any, beside: int) -> bool:
+        fits = _integers(value, -1, LARGEST_INTEGER) and len(value) == 4
+        return fits and _is_label(value[0]) and value[1:] == [beside, 1, -1]
+
+    words = "[class, number of queries in the batch, 1, -1]"
+    return Results(words, _of_a_batch(holds), label=lambda v: v[0])
+
+
+def _of_a_batch(holds: Callable[[Any, int], bool]) -> Callable[[Any, int], bool]:
+    return lambda value, beside: beside <= LARGEST_BATCH and holds(value, beside)
+
+
+def _tail(sigma: float) -> int:
+    return math.ceil(DEVIATIONS * sigma) + 1
+
+
+def _integer(value: Any, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def _integers(value: Any, low: int, high: int) -> bool:
+    listed = type(value) is list and len(value) > 0
+    return listed and all(_integer(entry, low, high) for entry in value)
+
+
+def _is_label(value: Any) -> bool:
+    return _integer(value, 0, LARGEST_LABEL)

@@ -1,0 +1,199 @@
+"""Exact draws from the discrete Gaussian and Laplace laws. Proof: docs/privacy.md, "The sampler".
+
+A draw is a function of uniform bits, which are read as far as they are needed. Tables hold
+certified bounds of 63 bits. A draw that falls between a lower bound and an upper one reads 64 bits
+more and asks for bounds as fine, until it is decided. Scales below TOP have a table of their own.
+For larger ones the magnitude is 2^k b + r: b from the table of a whole scale of at most TOP, r
+uniform, and a coin of probability exp(-x) makes up for the difference. No float is on the way. How
+long a draw takes depends on what is drawn, as all timing does here: outside the guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import islice
+
+import numpy as np
+
+from labelwall.teacher.noise.exact_bounds import GUARD, Law, cumulative, exp_bounds, weights
+from labelwall.teacher.noise.words import WORD, Words
+
+GAUSSIAN, LAPLACE = 2, 1  # powers of z in the exponent
+TOP = 64  # scales below it have tables of their own
+MOST = 1 << 17  # places of a table that are told apart; less than 2^-2900 lies beyond
+BITS = 63  # of a word that say a number; one is the sign
+# Fixed point: bits after the point of z / 2^k, of its power, of a rate.
+FRACTION, POWER_BITS, RATE_BITS = 16, 20, 34
+CELL = 12  # the coins' table has a place for each 2^-CELL of x below 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """Places of ``law``: a number v < 2^63 has place z for certain if above[z] <= v < lows[z].
+
+    ``lows``: uint64 [n], rising. ``above``: uint64 [n + 1], upper bounds of the place before; the
+    last is 2^63, since nothing is certain in the tail.
+    """
+
+    law: Law
+    lows: np.ndarray
+    above: np.ndarray
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to draw from ``law``: from its own table, or in blocks of 2^shift of ``table``'s places.
+
+    ``rate``: 2^RATE_BITS times the law's rate for z / 2^shift, rounded down. ``table_rate``:
+    2^(POWER_BITS + RATE_BITS) times the table's rate, rounded up.
+    """
+
+    law: Law
+    table: Table
+    shift: int
+    rate: int
+    table_rate: int
+
+
+@lru_cache(maxsize=256)
+def recipe(power: int, scale: float) -> Recipe:
+    """For sigma (GAUSSIAN) or scale (LAPLACE) in (0, MAX_SCALE]. A public function of the two."""
+    mantissa, exponent = math.frexp(scale)
+    shift = exponent - TOP.bit_length() + 1  # scale / 2^shift lies in [TOP / 2, TOP)
+    law = Law(power, _rate(power, Fraction(scale)), two_sided=shift <= 0)
+    if shift <= 0:
+        return Recipe(law, table_of(law), 0, 0, 0)
+    whole = math.ceil(mantissa * TOP)  # exact, since TOP is a power of two
+    proposal = table_of(Law(power, _rate(power, Fraction(whole)), two_sided=False))
+    rate = math.floor(law.rate * 2 ** (power * shift + RATE_BITS))
+    table_rate = math.ceil(proposal.law.rate * 2 ** (POWER_BITS + RATE_BITS))
+    return Recipe(law, proposal, shift, rate, table_rate)
+
+
+def draw(recipe: Recipe, words: Words, count: int) -> np.ndarray:
+    """Independent integers of probability proportional to exp(-rate |z|^power), int64 [count].
+
+    Number i takes its words from lane i.
+    """
+    drawn = np.zeros(count, dtype=np.int64)
+    lanes = np.arange(count)
+    while len(lanes):
+        proposed, kept = _proposals(recipe, words, lanes)
+        drawn[lanes[kept]] = proposed[kept]
+        lanes = lanes[~kept]
+    return drawn
+
+
+def _proposals(recipe: Recipe, words: Words, lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A signed integer for each lane, int64 [m], and whether it counts, bool [m]."""
+    places, negative = _places(recipe.table, words, lanes)
+    if not recipe.shift:
+        return np.where(negative, -places, places), np.ones(len(lanes), dtype=bool)
+    offsets = (words.take(lanes) >> np.uint64(WORD - recipe.shift)).astype(np.int64)
+    magnitudes = (places << recipe.shift) | offsets
+    kept = _coins(recipe, places, magnitudes, words, lanes)
+    kept &= ~(negative & (magnitudes == 0))  # or zero would be drawn twice as often
+    return np.where(negative, -magnitudes, magnitudes), kept
+
+
+def _places(table: Table, words: Words, lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A place of the table for each lane, int64 [m], and a fair bit, bool [m]."""
+    taken = words.take(lanes)
+    values = taken >> np.uint64(1)
+    places = np.searchsorted(table.lows, values, side="right")
+    for i in np.flatnonzero(values < table.above[places]).tolist():
+        places[i] = min(MOST, _refined(table.law, int(values[i]), words, lanes[i : i + 1]))
+    return places, (taken & np.uint64(1)).astype(bool)
+
+
+def _refined(law: Law, value: int, words: Words, lane: np.ndarray) -> int:
+    """The place of the number whose first BITS bits are ``value``; the lane's next words go on."""
+    bits = BITS
+    while True:
+        value, bits = value << WORD | int(words.take(lane)[0]), bits + WORD
+        lows, highs = cumulative(law, bits)
+        place = bisect_right(lows, value)
+        if place < len(lows) and (place == 0 or value >= highs[place - 1]):
+            return place
+
+
+def _coins(
+    recipe: Recipe, places: np.ndarray, magnitudes: np.ndarray, words: Words, lanes: np.ndarray
+) -> np.ndarray:
+    """Coins of probability exp(-x), bool [m].
+
+    x = rate magnitude^power - (table's rate) place^power, at least 0.
+    """
+    lower, upper = coin_table()
+    cells = coin_cells(recipe, places, magnitudes)
+    coins = words.take(lanes) >> np.uint64(1)
+    kept = coins < lower[cells]
+    for i in np.flatnonzero(~kept & (coins < upper[cells])).tolist():
+        place, magnitude, coin = int(places[i]), int(magnitudes[i]), int(coins[i])
+        kept[i] = _exact_coin(recipe, place, magnitude, coin, words, lanes[i : i + 1])
+    return kept
+
+
+def coin_cells(recipe: Recipe, places: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
+    """Where the coins' table bounds exp(-x): int64 [m] in 0, ..., 2^CELL, the last for no bound.
+
+    Before the last, x lies in [cell, cell + 2) 2^-CELL (docs/privacy.md).
+    """
+    power, last = recipe.law.power, 1 << CELL
+    scaled = _shifted(magnitudes, FRACTION - recipe.shift)
+    powers = _shifted(scaled**power, POWER_BITS - power * FRACTION)
+    excess = powers * recipe.rate - places**power * recipe.table_rate
+    cells = np.clip(excess >> (POWER_BITS + RATE_BITS - CELL), 0, last)
+    cells[places >= len(recipe.table.lows)] = last  # beyond the table int64 may not hold the above
+    return cells
+
+
+def _exact_coin(
+    recipe: Recipe, place: int, magnitude: int, value: int, words: Words, lane: np.ndarray
+) -> bool:
+    """Whether the number whose first BITS bits are ``value`` is below exp(-x); the lane goes on."""
+    power, bits = recipe.law.power, BITS
+    x = recipe.law.rate * magnitude**power - recipe.table.law.rate * place**power
+    while True:
+        low, high = exp_bounds(x, bits + GUARD)
+        if (value + 1) << GUARD <= low:
+            return True
+        if value << GUARD >= high:
+            return False
+        value, bits = value << WORD | int(words.take(lane)[0]), bits + WORD
+
+
+def _shifted(values: np.ndarray, places: int) -> np.ndarray:
+    """floor(values 2^places), int64."""
+    return values << places if places >= 0 else values >> -places
+
+
+def _rate(power: int, scale: Fraction) -> Fraction:
+    return 1 / (2 * scale**2) if power == GAUSSIAN else 1 / scale
+
+
+@lru_cache(maxsize=256)
+def table_of(law: Law) -> Table:
+    """Bounds of BITS bits. A public function of the law."""
+    lows, highs = cumulative(law, BITS)
+    return Table(law, _words(lows), _words([0, *highs[:-1], 1 << BITS]))
+
+
+@lru_cache(maxsize=1)
+def coin_table() -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper bounds of 2^BITS exp(-x), uint64 [2^CELL + 1] each, for all x of a cell."""
+    law = Law(LAPLACE, Fraction(1, 1 << CELL), two_sided=False)
+    found = list(islice(weights(law, BITS + GUARD), (1 << CELL) + 2))
+    lower = [low >> GUARD for low, _, _ in found[2:]]
+    upper = [-(-high >> GUARD) for _, high, _ in found[:-2]]
+    return _words([*lower, 0]), _words([*upper, 1 << BITS])
+
+
+def _words(values: list[int]) -> np.ndarray:
+    made = np.array(values, dtype=np.uint64)
+    made.flags.writeable = False
+    return made

@@ -1,0 +1,59 @@
+"""Ledgers for tests of what reads them: identities and an extractor as a teacher records them, and
+files written by whoever knows the format."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.wall.messages import ExtractorSpec
+
+SPEC = ExtractorSpec("raw", (4,), 4)
+Entry = tuple[str, str]  # kind and body, as they are stored
+TABLES = """
+CREATE TABLE entries (seq INTEGER NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
+    prev TEXT NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (seq));
+CREATE TABLE head (one INTEGER NOT NULL, seq INTEGER NOT NULL, hash TEXT NOT NULL,
+    PRIMARY KEY (one));
+"""
+
+
+def identity(name: str) -> str:
+    """The identity of a query that a test calls ``name``."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def identities(*names: str) -> list[str]:
+    return [identity(name) for name in names]
+
+
+def use_extractor(ledger: Ledger) -> None:
+    ledger.use_extractor(SPEC.sha256(), SPEC.public_fields())
+
+
+def entries(path: Path) -> list[Entry]:
+    """Kind and body of a file's entries, in order."""
+    with sqlite3.connect(path) as connection:
+        return connection.execute("SELECT kind, body FROM entries ORDER BY seq").fetchall()
+
+
+def write(path: Path, changed: Sequence[Entry]) -> None:
+    """A fresh file of entries, numbered and hashed by a forger who knows the format."""
+    path.unlink(missing_ok=True)
+    prev, rows = "0" * 64, []
+    for seq, (kind, body) in enumerate(changed):
+        text = json.dumps([seq, kind, body, prev], separators=(",", ":")).encode()
+        rows.append((seq, kind, body, prev, hashlib.sha256(text).hexdigest()))
+        prev = rows[-1][4]
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode=OFF")
+    connection.execute("PRAGMA synchronous=OFF")
+    connection.executescript(TABLES)
+    connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", rows)
+    connection.execute("INSERT INTO head VALUES (1, ?, ?)", (len(rows) - 1, prev))
+    connection.commit()
+    connection.close()

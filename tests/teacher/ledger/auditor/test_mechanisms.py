@@ -1,0 +1,194 @@
+"""The auditor's own list of mechanisms and the registry's say the same, in both directions."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labelwall.teacher.accounting.curves.rdp import check_release
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger.auditor.mechanisms import KINDS, check_slot, priced
+from labelwall.teacher.ledger.auditor.results import STEPS
+from labelwall.teacher.ledger.auditor.values import Problem
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism, from_slot
+from labelwall.wall.errors import LabelwallError
+from tests.teacher.ledger.auditor import audit_fuzz
+
+EXAMPLES = {m.kind: m for m in audit_fuzz.MECHANISMS}
+EDGES = [
+    None, True, False, "", "cnn", "linear", "rbf", "cosine", "queries", "local", "component", "laplace",
+    "exponential", "exponential_paper", "grid", "interactive", "none", -1, 0, 1, 2, 30, 62, 63, 64, 65, 256, 257, 1000,
+    1001, 1023, 1024, 1025, 4096, 4097, 10_000, 10_001, 100_000, 100_001, 10**6, 10**6 + 1, 10**9, 10**9 + 1, 2**31, 2**31 + 1,
+    -1.0, 0.0, 1e-10, 1e-9, 1e-7, 1e-6, 0.0009, 1e-3, 0.5, 0.999, 0.9999, 1.0, 1.0000001, 2.5, 100.0, 100.5, 1000.0,
+    1000.1, 1e5, 1.1e5, 1e6, 1.1e6, 1e9, 1.1e9, 1e300, math.nan, math.inf, -math.inf, [], [1], {},
+]  # fmt: skip
+
+
+def recorded(mechanism: AnyMechanism, asked: int = 5, answered: int = 3) -> dict[str, Any]:
+    """A slot as a ledger's first entry records it."""
+    plan = Plan(1.0, 0.5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
+    return json.loads(json.dumps(plan.to_json()))["slots"][0]
+
+
+def registry_takes(slot: dict[str, Any]) -> bool:
+    """Whether the teacher makes a mechanism of a slot, draws from it and prices it."""
+    try:
+        plan = Plan.from_json({"epsilon": 1.0, "delta": 0.5, "slots": [slot]})
+        from_slot(plan.slots[0])
+        for release in plan.releases():
+            check_release(release)
+    except (LabelwallError, KeyError, TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def auditor_takes(slot: dict[str, Any]) -> bool:
+    try:
+        check_slot(slot)
+    except Problem:
+        return False
+    return True
+
+
+def test_both_lists_hold_the_same_kinds_and_fields() -> None:
+    assert set(KINDS) == set(MECHANISMS) == set(EXAMPLES)
+    for kind, made in MECHANISMS.items():
+        assert {"kind", *KINDS[kind].fields} == set(made().fields())
+        assert KINDS[kind].optional <= set(KINDS[kind].fields)
+
+
+@pytest.mark.parametrize("mechanism", audit_fuzz.MECHANISMS, ids=lambda m: m.kind)
+def test_both_name_the_same_releases(mechanism: AnyMechanism) -> None:
+    slot = recorded(mechanism)
+    assert auditor_takes(slot)
+    assert registry_takes(slot)
+    assert [release.name for release in priced(slot["mechanism"])] == list(mechanism.stages)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.data())
+def test_a_mechanism_of_any_fields_is_taken_by_both_or_by_neither(
+    kind: str, data: st.DataObject
+) -> None:
+    """Its own releases, at fields inside and outside their ranges and types."""
+    fields = EXAMPLES[kind].fields()
+    for name in data.draw(
+        st.lists(st.sampled_from(sorted(fields)), min_size=1, max_size=3, unique=True)
+    ):
+        number = st.one_of(st.integers(-2, 10**7), st.floats(allow_nan=False, width=32))
+        fields[name] = data.draw(st.one_of(st.sampled_from(EDGES), number))
+    try:
+        mechanism = MECHANISMS[kind](**fields)  # type: ignore[arg-type]
+        slot = {
+            "mechanism": fields,
+            "releases": [asdict(release) for release in mechanism.releases(5, 3)],
+        }
+    except (
+        LabelwallError,
+        TypeError,
+        ValueError,
+        OverflowError,
+    ):  # no writer: the auditor refuses the fields
+        slot = {**recorded(EXAMPLES[kind]), "mechanism": fields}
+    if kind == "naive_knn" and type(fields["k"]) is int and fields["k"] > 10**12:
+        return  # more neighbours than the auditor takes for plausible
+    assert auditor_takes(slot) == registry_takes(slot)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.data())
+def test_releases_of_any_price_are_taken_by_both_or_by_neither(
+    kind: str, data: st.DataObject
+) -> None:
+    slot = recorded(EXAMPLES[kind])
+    release = data.draw(st.sampled_from(slot["releases"]))
+    where = data.draw(st.sampled_from([release, release["parameters"]]))
+    name = data.draw(st.sampled_from(sorted(where)))
+    old = where[name]
+    near = [old, *([float(old), old * 2, bool(old), str(old)] if type(old) in (int, float) else [])]
+    where[name] = data.draw(
+        st.sampled_from([*near, *EDGES, "argmax", "pure", "gaussian", "aggregate", {"epsilon": 0}])
+    )
+    assert auditor_takes(slot) == registry_takes(slot)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_slot_of_other_releases_is_taken_by_neither(kind: str) -> None:
+    slot = recorded(EXAMPLES[kind])
+    own, other = slot["releases"], recorded(IndKnn(rho=0.1, sigma_count=9.0))["releases"]
+    for releases in ([], own[::-1], own * 2, own[:-1], other):
+        if releases != own:
+            assert not auditor_takes({**slot, "releases": releases})
+            assert not registry_takes({**slot, "releases": releases})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fields_that_came_later_may_be_missing_and_no_others(kind: str) -> None:
+    """A ledger of an earlier version keeps its meaning: what it lacks enters no price."""
+    slot = recorded(EXAMPLES[kind])
+    for name in slot["mechanism"]:
+        fields = {key: value for key, value in slot["mechanism"].items() if key != name}
+        assert auditor_takes({**slot, "mechanism": fields}) == (name in KINDS[kind].optional)
+    bare = [{k: v for k, v in release.items() if v is not False} for release in slot["releases"]]
+    assert auditor_takes({**slot, "releases": bare})
+
+
+@pytest.mark.parametrize("mechanism", audit_fuzz.MECHANISMS, ids=lambda m: m.kind)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(value=st.one_of(
+    st.sampled_from([True, 1.0, None, "1", [], [True], [[1]], [0, 1, 1, 159], [0, 3, 1, -1]]),
+    st.sampled_from([2**31 - 1, 2**31, 10**30, STEPS, 123456789]),
+    st.integers(-10**7, 10**7),
+    st.lists(st.integers(-10**6, 10**6), max_size=5),
+    st.lists(st.integers(-1, 4), min_size=4, max_size=4),
+))  # fmt: skip
+def test_the_sets_of_results_are_those_of_another_reading(
+    mechanism: AnyMechanism, value: Any
+) -> None:
+    """Against what the fuzz says that a mechanism can draw, for three queries in one entry."""
+    whole = type(value) is int or (
+        type(value) is list and bool(value) and all(type(v) is int for v in value)
+    )
+    for release in priced(mechanism.fields()):
+        expected = whole and _drawable(mechanism, release.name, value)
+        assert release.results.holds(value, 3) == expected, release.results.words
+
+
+def _drawable(mechanism: AnyMechanism, release: str, value: Any) -> bool:
+    if release == "screen" and type(value) is not int:
+        return False
+    return audit_fuzz.drawable(mechanism, release, value, 3)
+
+
+def test_what_is_drawn_lies_in_the_sets() -> None:
+    """The sets' edges, by hand: noise of 14 deviations beyond what votes can add up to."""
+    mean = replace(EXAMPLES["private_knn_mean"], sigma_mean=2.0)  # type: ignore[call-arg]
+    (only,) = priced(mean.fields())
+    edge = 20 * STEPS + 14 * 2 * 2 * STEPS + 1
+    assert [only.results.holds(value, 1) for value in (edge, edge + 1, -edge, -edge - 1)] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    screen, median = priced(EXAMPLES["private_knn_median"].fields())
+    assert [value for value in range(-5, STEPS + 5) if median.results.holds(value, 1)] == [
+        256,
+        768,
+        1280,
+        1792,
+        2304,
+        2816,
+        3328,
+        3840,
+    ]
+    assert [value for value in range(-5, 5) if screen.results.holds(value, 1)] == [0, 1]

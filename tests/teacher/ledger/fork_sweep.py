@@ -1,0 +1,109 @@
+"""Kill a ledger's process with SIGKILL before every statement of a charge and a record under an anchor; then let the ledger and a
+copy of it from before try to go on, in both orders. Prints one JSON line a kill.
+
+Run in a process of its own, so that the forks start from a process without threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.url import LedgerUrl
+from labelwall.wall.errors import LedgerMismatch
+from tests.postgres import DATABASE, OWNER, copied, rows, swept
+from tests.teacher.ledger.test_ledger import plan
+
+WATCHED = ("ledger.py", "anchor.py", "anchored.py", "anchor_store.py", "database.py")
+
+
+def answer(place: Place, anchor: Place, query: str, notes: Path | None = None) -> bool:
+    """Charge, draw, record and send; whether the anchor let it. ``notes``: durable, of what was drawn and sent."""
+
+    def note(what: str) -> None:
+        if notes is not None:
+            with notes.open("a") as file:
+                file.write(what)
+
+    try:
+        ledger = Ledger(place, anchor)
+        charge = ledger.charge(0, "screen", [query])
+        note("drawn ")
+        ledger.record(charge, {query: 1})
+        note("sent ")
+    except LedgerMismatch as error:
+        if "anchor" not in str(error):
+            raise
+        return False
+    return True
+
+
+def doomed(place: Place, anchor: Place, point: int, notes: Path) -> None:
+    """Answer, and die before the ``point``-th statement."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object):  # type: ignore[no-untyped-def]
+        nonlocal count
+        path = Path(frame.f_code.co_filename)
+        if path.name not in WATCHED or path.parent.name != "privacy":
+            return None
+        if event == "line":
+            count += 1
+            if count == point:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    answer(place, anchor, "doomed", notes)
+    sys.settrace(None)
+
+
+def swept_kill(folder: Path, point: int, copy_first: bool, socket: str, anchor_socket: str) -> dict:  # type: ignore[type-arg]
+    """One kill and what it left."""
+    place, notes = swept(folder, socket), folder / "notes"
+    name = f"{folder.parent.name}_{point}"
+    anchor: Place = folder / "anchor.json"
+    if anchor_socket:
+        anchor = LedgerUrl(OWNER, DATABASE, f"anchor_{name}", socket=anchor_socket)
+    Ledger.create(place, dataset="d", plan=plan(asked=20), unsafe=False, anchor=anchor)
+    assert answer(place, anchor, "first")
+    copy = copied(place, f"copy_{name}")
+    child = os.fork()
+    if child == 0:
+        doomed(place, anchor, point, notes)
+        os._exit(0)
+    finished = os.waitpid(child, 0)[1] == 0
+    ahead = len(rows(place, "SELECT * FROM entries")) > len(rows(copy, "SELECT * FROM entries"))
+    first, second = (copy, place) if copy_first else (place, copy)
+    went_on = [
+        answer(here, anchor, query) for here, query in ((first, "a"), (second, "b"), (first, "c"))
+    ]
+    noted = notes.read_text().split() if notes.exists() else []
+    return {
+        "finished": finished,
+        "copy_first": copy_first,
+        "ahead": ahead,
+        "noted": noted,
+        "went_on": went_on,
+    }
+
+
+def main(root: Path, stride: int, socket: str, anchor_socket: str) -> None:
+    kills, finished = 0, False
+    while not finished:
+        point = 1 + kills * stride
+        folder = root / str(point)
+        folder.mkdir()
+        kill = swept_kill(folder, point, kills % 2 == 1, socket, anchor_socket)
+        finished, kills = kill["finished"], kills + 1
+        print(json.dumps({"point": point, **kill}), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])

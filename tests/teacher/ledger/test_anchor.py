@@ -1,0 +1,441 @@
+"""Of all copies of a ledger, its anchor lets one go on: whoever comes first, however the processes are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger import anchor_store
+from labelwall.teacher.ledger.anchor_store import FileStore, Held
+from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger.individual_budgets import Payments
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.url import LedgerUrl
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.wall.errors import LedgerMismatch
+from tests.postgres import address, copied, rows
+from tests.teacher.ledger.test_ledger import plan
+
+CHARGING, ROOT = Path(__file__).with_name("charging.py"), Path(__file__).parents[3]
+URL = "postgresql://owner@/postgres?schema={}&socket={}"
+INDIVIDUAL = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
+
+
+@pytest.fixture(params=["file", "server"])
+def anchor(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A place for an anchor. A test that takes it runs on both kinds."""
+    return (
+        tmp_path / "anchor.json"
+        if request.param == "file"
+        else request.getfixturevalue("postgres").schema()
+    )
+
+
+def create(place: Place, anchor: Place | None = None) -> Ledger:
+    return Ledger.create(place, dataset="d", plan=plan(asked=20), unsafe=False, anchor=anchor)
+
+
+def in_use(place: Place, anchor: Place | None) -> Place:
+    """A ledger with one answer."""
+    ledger = create(place, anchor)
+    ledger.record(ledger.charge(0, "screen", ["q"]), {"q": 1})
+    return place
+
+
+def fork(place: Place) -> Place:
+    return copied(place, f"f{uuid.uuid4().hex}")
+
+
+def stored(place: Place) -> list[tuple]:
+    return rows(place, "SELECT * FROM entries ORDER BY seq")
+
+
+def goes_on(ledger: Ledger, query: str) -> None:
+    """Charge and record. Raises LedgerMismatch for a ledger that may not go on."""
+    ledger.record(ledger.charge(0, "screen", [query]), {query: 1})
+
+
+def is_refused(place: Place, anchor: Place, ledger: Ledger | None = None) -> None:
+    """Opened, or open, it charges nothing and gives nothing out."""
+    before = stored(place)
+    with pytest.raises(LedgerMismatch, match="anchor"):
+        Ledger(place, anchor)
+    for work in (
+        lambda opened: opened.charge(0, "screen", ["x"]),
+        lambda opened: opened.use_extractor("e" * 64, {}),
+        lambda opened: opened.entries_after(0, 9),
+        lambda opened: opened.in_custody(lambda _: None),
+    ):
+        if ledger is not None:
+            with pytest.raises(LedgerMismatch, match="anchor"):
+                work(ledger)
+    assert stored(place) == before
+
+
+@pytest.mark.parametrize("copy_first", [False, True])
+@pytest.mark.parametrize("open_early", [False, True])
+def test_one_of_two_copies_goes_on(
+    place: Place, anchor: Place, copy_first: bool, open_early: bool
+) -> None:
+    """Whichever is the first to charge, and the same query or another: also where both are open before either charges."""
+    both = [in_use(place, anchor), fork(place)]
+    first, second = reversed(both) if copy_first else both
+    early = {here: Ledger(here, anchor) for here in both} if open_early else {}
+    goes_on(early.get(first) or Ledger(first, anchor), "a")
+    is_refused(second, anchor, early.get(second))
+    goes_on(early.get(first) or Ledger(first, anchor), "b")
+    is_refused(second, anchor, early.get(second))
+
+
+@pytest.mark.parametrize("charged", [0, 1, 2])
+def test_a_copy_from_any_time_is_refused_once_the_ledger_has_gone_on(
+    place: Place, anchor: Place, charged: int
+) -> None:
+    ledger = create(place, anchor)
+    for number in range(charged):
+        goes_on(ledger, f"q{number}")
+    early = fork(place)
+    ledger.charge(0, "screen", ["a"])
+    late = fork(place)
+    goes_on(ledger, "b")
+    is_refused(early, anchor)
+    is_refused(late, anchor)
+    goes_on(Ledger(place, anchor), "c")
+
+
+@pytest.mark.parametrize("copy_first", [False, True])
+def test_a_reservation_that_adds_no_entry_moves_the_anchor(
+    place: Place, anchor: Place, copy_first: bool
+) -> None:
+    """Individual budgets draw after a commit of private rows alone, so two copies with the same entries must not both."""
+    slot = Slot(INDIVIDUAL.fields(), INDIVIDUAL.releases(9, 9))
+    ledger = Ledger.create(
+        place, dataset="d", plan=Plan(1e9, 1e-5, (slot,)), unsafe=False, anchor=anchor
+    )
+    serials = ledger.enrol(np.arange(3))
+    payment = Payments(serials, np.ones(3, dtype=np.int64))
+    ledger.record_prepaid(
+        ledger.charge_prepaid(0, "individual_budgets", ["q"], payment), {"q": 1}, payment
+    )
+    both = [place, fork(place)]
+    first, second = (Ledger(here, anchor) for here in (reversed(both) if copy_first else both))
+    charge = first.charge_prepaid(0, "individual_budgets", ["a"], payment)
+    assert stored(both[0]) == stored(both[1])
+    with pytest.raises(LedgerMismatch, match="anchor"):
+        second.charge_prepaid(0, "individual_budgets", ["a"], payment)
+    first.record_prepaid(charge, {"a": 1}, payment)
+
+
+class Killed(BaseException):
+    """Ends a transaction where a SIGKILL would."""
+
+
+def killed(
+    monkeypatch: pytest.MonkeyPatch,
+    store: type,
+    method: str,
+    work: Callable[[], object],
+    *,
+    after: bool = False,
+) -> None:
+    """Do ``work`` up to the call of a method, or up to its return."""
+    real = getattr(store, method)
+
+    def doomed(self: object, *args: object) -> object:
+        if after:
+            real(self, *args)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, method, doomed)
+        with pytest.raises(Killed):
+            work()
+
+
+def slot_of(anchor: Place) -> type:
+    return anchor_store._Row if isinstance(anchor, LedgerUrl) else FileStore
+
+
+@pytest.mark.parametrize("copy_first", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("step", ["charge", "record"])
+def test_killed_between_the_commit_and_the_anchor(
+    place: Place,
+    anchor: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    copy_first: bool,
+    late: bool,
+    step: str,
+) -> None:
+    """Nothing was drawn or sent for what was committed. Whichever copy comes first goes on, the other one never again."""
+    ledger = Ledger(in_use(place, anchor), anchor)
+    copy = fork(place)
+    if step == "record":
+        charge = ledger.charge(0, "screen", ["a"])
+        copy = fork(place)
+        killed(monkeypatch, slot_of(anchor), "write", lambda: ledger.record(charge, {"a": 1}))
+    else:
+        killed(monkeypatch, slot_of(anchor), "write", lambda: ledger.charge(0, "screen", ["a"]))
+    if late:
+        copy = fork(place)  # it has the entry that the anchor has not
+    assert len(stored(place)) == (5 if step == "record" else 4)
+    first, second = (copy, place) if copy_first else (place, copy)
+    goes_on(Ledger(first, anchor), "b")
+    is_refused(second, anchor)
+    goes_on(Ledger(first, anchor), "c")
+
+
+def test_the_same_entry_written_by_two_copies_is_not_the_same_turn(
+    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their hashes are equal, and what they reserved in private may differ."""
+    copy = fork(in_use(place, anchor))
+    for here in (place, copy):
+        ledger = Ledger(here, anchor)
+        killed(monkeypatch, slot_of(anchor), "write", lambda: ledger.charge(0, "screen", ["a"]))  # noqa: B023
+    assert stored(place) == stored(copy)
+    Ledger(place, anchor)
+    is_refused(copy, anchor)
+
+
+def test_what_the_anchor_does_not_hold_yet_is_anchored_before_it_is_read(
+    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else a stored answer could be served, exported or shown, and another copy could still draw it anew."""
+    ledger = Ledger(in_use(place, anchor), anchor)
+    readers: list[Callable[[Ledger], object]] = [
+        lambda opened: opened.entries_after(0, 9),
+        lambda opened: opened.export(tmp_path / "export.sqlite"),
+        lambda opened: opened.use_extractor("e" * 64, {}),
+    ]
+    ledger.use_extractor("e" * 64, {})
+    for number, read in enumerate(readers):
+        other, charge = Ledger(place, anchor), ledger.charge(0, "screen", [f"a{number}"])
+        copy = fork(place)
+        record = partial(ledger.record, charge, {f"a{number}": 1})
+        killed(monkeypatch, slot_of(anchor), "write", record)
+        read(other)
+        is_refused(copy, anchor)
+
+
+@pytest.mark.parametrize("copy_first", [False, True])
+def test_killed_before_the_commit(
+    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch, copy_first: bool
+) -> None:
+    ledger = Ledger(in_use(place, anchor), anchor)
+    copy = fork(place)
+    killed(monkeypatch, Ledger, "_append", lambda: ledger.charge(0, "screen", ["a"]), after=True)
+    assert stored(place) == stored(copy)
+    first, second = (copy, place) if copy_first else (place, copy)
+    goes_on(Ledger(first, anchor), "b")
+    is_refused(second, anchor)
+
+
+def test_an_anchor_that_can_not_be_moved_stops_the_draw_and_nothing_else(
+    place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two failures in a row, also while the first one is made up for."""
+    ledger = Ledger(in_use(place, anchor), anchor)
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            patched.setattr(slot_of(anchor), "write", refuse)
+            with pytest.raises(LedgerMismatch, match="disk is full"):
+                ledger.charge(0, "screen", ["a"])
+    assert ledger.charge(0, "screen", ["a"]).granted == ("a",)
+    assert Ledger(place, anchor).state.spent == {(0, "screen"): 3}
+
+
+def refuse(*_: object) -> None:
+    raise LedgerMismatch("the disk is full")
+
+
+def test_processes_and_threads_may_share_one_ledger(place: Place, anchor: Place) -> None:
+    one, other = create(place, anchor), Ledger(place, anchor)
+    for number, ledger in enumerate([one, other, other, one, other]):
+        goes_on(ledger, f"q{number}")
+    assert len(one.entries_after(-1, 99)) == 11
+    assert Ledger(place, anchor).state.spent == {(0, "screen"): 5}
+
+
+def test_processes_that_share_a_ledger_and_its_anchor_never_pass_its_cap(
+    place: Place, anchor: Place
+) -> None:
+    create(place, anchor)
+    command = [sys.executable, CHARGING, address(place), "12"]
+    both = [
+        subprocess.Popen([*command, name, address(anchor)], cwd=ROOT, stdout=subprocess.PIPE)
+        for name in "ab"
+    ]
+    granted = [json.loads(process.communicate()[0]) for process in both]
+    assert sum(map(len, granted)) == 20
+    assert all(granted)
+    assert len(Ledger(place, anchor).state.results) == 20
+
+
+def test_an_anchor_of_before_keeps_its_meaning_and_moves_on(place: Place, tmp_path: Path) -> None:
+    anchor = tmp_path / "anchor.json"
+    ledger = Ledger(in_use(place, None))
+    copy = fork(place)
+    old = json.dumps({"seq": ledger.state.seq, "hash": ledger.state.head})
+    anchor.write_text(old)
+    Ledger(place, anchor)
+    assert anchor.read_text() == old  # reading writes nothing
+    goes_on(Ledger(place, anchor), "a")
+    is_refused(copy, anchor)
+    found = json.loads(anchor.read_text())
+    assert (found["format"], found["entry"], len(found["turn"])) == (2, 4, 32)
+    anchor.write_text(json.dumps({"seq": 9, "hash": "0" * 64}))
+    is_refused(place, anchor)
+
+
+def test_a_ledger_ahead_of_an_anchor_of_before_goes_on(place: Place, tmp_path: Path) -> None:
+    """As the earlier program left it when it was killed after a commit."""
+    anchor = tmp_path / "anchor.json"
+    first = json.dumps({"seq": 0, "hash": create(place).state.head})
+    anchor.write_text(first)
+    goes_on(Ledger(place), "a")
+    copy = fork(place)
+    goes_on(Ledger(place, anchor), "b")
+    is_refused(copy, anchor)
+
+
+def test_an_anchor_begins_with_a_ledger_or_later_and_is_never_begun_again(
+    place: Place, anchor: Place
+) -> None:
+    ledger = Ledger(in_use(place, None), anchor)
+    assert ledger.anchor_begun == 2
+    goes_on(ledger, "a")
+    assert Ledger(place, anchor).anchor_begun is None
+    elsewhere = (
+        anchor.with_name("typo")
+        if isinstance(anchor, Path)
+        else LedgerUrl.parse(URL.format("typo", anchor.socket))
+    )
+    with pytest.raises(LedgerMismatch, match=r"there is no anchor .*typo.* but the ledger has one"):
+        Ledger(place, elsewhere)
+    assert not (isinstance(elsewhere, Path) and elsewhere.exists())
+    goes_on(Ledger(place, anchor), "b")
+
+
+def test_a_ledger_that_has_an_anchor_is_read_without_it_and_not_written(
+    place: Place, anchor: Place, tmp_path: Path
+) -> None:
+    before = stored(in_use(place, anchor))
+    ledger = Ledger(place)
+    ledger.export(tmp_path / "export.sqlite")
+    for work in (
+        lambda: ledger.charge(0, "screen", ["a"]),
+        lambda: ledger.use_extractor("e" * 64, {}),
+    ):
+        with pytest.raises(LedgerMismatch, match="has an anchor"):
+            work()
+    assert stored(place) == before
+    assert stored(tmp_path / "export.sqlite") == before
+    goes_on(Ledger(place, anchor), "a")
+
+
+def test_a_lost_anchor_is_made_by_hand(place: Place, tmp_path: Path) -> None:
+    """By whoever knows that this is the newest copy: the guide says how."""
+    anchor = tmp_path / "anchor.json"
+    ledger = Ledger(in_use(place, anchor), anchor)
+    anchor.unlink()
+    with pytest.raises(LedgerMismatch, match="there is no anchor"):
+        ledger.charge(0, "screen", ["a"])
+    anchor.write_text(json.dumps({"seq": 2, "hash": stored(place)[-1][4]}))
+    goes_on(ledger, "a")
+
+
+def test_the_files_are_their_owners_alone_and_links_are_refused(tmp_path: Path) -> None:
+    """A rename would part two names of one file, and each would let another copy go on."""
+    anchor, place = tmp_path / "deep" / "anchor.json", tmp_path / "ledger.sqlite"
+    anchor.parent.mkdir()
+    in_use(place, anchor)
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in anchor.parent.iterdir()} == {
+        "anchor.json": 0o600,
+        "anchor.json.lock": 0o600,
+    }
+    (tmp_path / "symbolic").symlink_to(anchor)
+    os.link(anchor, tmp_path / "hard")
+    for name in ("symbolic", "hard", "deep/anchor.json"):
+        is_refused(place, tmp_path / name)
+    (tmp_path / "hard").unlink()
+    goes_on(Ledger(place, anchor), "a")
+    lock = anchor.with_name("anchor.json.lock")
+    lock.unlink()
+    lock.symlink_to(tmp_path / "victim")
+    is_refused(place, anchor)
+    assert not (tmp_path / "victim").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "7",
+        '{"seq": 2}',
+        '{"format": 3, "entry": 2, "hash": "", "turn": ""}',
+        '{"seq": "2", "hash": ""}',
+        "{\xff",
+        '{"seq": 1e3, "hash": ""}',
+        f'{{"seq": {10**30}, "hash": ""}}',
+        '{"seq": true, "hash": ""}',
+    ],
+)
+def test_a_damaged_anchor_is_refused(tmp_path: Path, content: str) -> None:
+    anchor, place = tmp_path / "anchor.json", tmp_path / "ledger.sqlite"
+    in_use(place, anchor)
+    anchor.write_bytes(content.encode("latin-1"))
+    is_refused(place, anchor)
+
+
+def test_a_lock_that_is_held_for_ever_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anchor, place = tmp_path / "anchor.json", tmp_path / "ledger.sqlite"
+    in_use(place, anchor)
+    monkeypatch.setattr(anchor_store, "LOCK_SECONDS", 0.1)
+    with (
+        FileStore(anchor).locked(),
+        pytest.raises(LedgerMismatch, match="another process holds the anchor"),
+    ):
+        Ledger(place, anchor)
+    Ledger(place, anchor)
+
+
+def test_whoever_finds_a_new_anchor_makes_its_name_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that renamed it may have died just then; a power failure would bring back what was there before."""
+    one, other, synchronised = FileStore(tmp_path / "a"), FileStore(tmp_path / "a"), []
+    monkeypatch.setattr(FileStore, "_synchronise", lambda store: synchronised.append(store))
+    one.write(Held(1, "h", "t"))
+    for store in (one, other, other):
+        assert store.read() == Held(1, "h", "t")
+    assert synchronised == [one, other]
+
+
+def test_a_server_whose_commits_may_be_lost_holds_no_anchor(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server = request.getfixturevalue("postgres")
+    place, anchor = tmp_path / "ledger.sqlite", server.schema()
+    in_use(place, anchor)
+    server.administer(
+        "CREATE ROLE lax LOGIN SUPERUSER", "ALTER ROLE lax SET synchronous_commit = off"
+    )
+    with pytest.raises(LedgerMismatch, match="synchronous_commit"):
+        Ledger(place, LedgerUrl("lax", "postgres", anchor.schema, socket=anchor.socket))
+    with pytest.raises(LedgerMismatch, match=r"the anchor .* can not be reached"):
+        Ledger(place, LedgerUrl("owner", "nowhere", anchor.schema, socket=anchor.socket))

@@ -1,0 +1,50 @@
+"""A SIGKILL before a statement under an anchor: the ledger and its copy never both go on, and what was drawn stays paid."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("anchor", ["file", "server"])
+def test_kill_before_statements_under_an_anchor(
+    tmp_path: Path, socket: str, anchor: str, request: pytest.FixtureRequest
+) -> None:
+    """Every fifth statement for files, fewer on a server; the two orders take turns."""
+    anchor_socket = str(request.getfixturevalue("postgres").home) if anchor == "server" else ""
+    stride = 29 if socket or anchor_socket else 5
+    root = tmp_path / f"forks_{bool(socket):d}_{anchor}"
+    root.mkdir()
+    command = [
+        sys.executable,
+        "-m",
+        "tests.teacher.privacy.fork_sweep",
+        root,
+        str(stride),
+        socket,
+        anchor_socket,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    kills = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(kills) > (12 if stride > 5 else 60)
+    for kill in kills:
+        first, second, again = kill["went_on"]
+        assert first != second, (
+            kill
+        )  # one of them, and it is not the one that was killed that decides
+        assert again == first, kill
+        if not kill["copy_first"]:
+            assert first, kill
+        if "drawn" in kill["noted"]:
+            assert second if kill["copy_first"] else first, kill
+    assert kills[-1]["finished"]
+    assert kills[-1]["noted"] == ["drawn", "sent"]
+    if stride == 5:  # the window is met: committed, not yet anchored, and the copy goes on
+        assert any(kill["ahead"] and kill["copy_first"] and kill["went_on"][0] for kill in kills)

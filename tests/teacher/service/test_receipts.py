@@ -1,0 +1,249 @@
+"""What receipts of a service add up to: never more than the ledger charged, and as much where no reply was lost."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.wall.cells import Cells
+from labelwall.wall.client import RemoteTeacher
+from labelwall.wall.errors import Refused, TeacherFailed
+from labelwall.wall.messages import Queries
+from labelwall.wall.wire import SAFETENSORS, encode
+from tests.teacher.service import tiny
+from tests.teacher.service.tiny import DIMENSIONS, SPEC, client, rows, served
+
+CELLS = ReverseKnn(cells=5, neighbours=2, sigma=2.0, margin=3.0)
+MECHANISMS = {
+    "by query": tiny.MECHANISM,
+    "prepaid": IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=0.5),
+    "by batch": RadiusNeighbours(radius=0.3, epsilon=1.0),
+    "cells": CELLS,
+}
+CALLS, CALLERS = 6, 4  # calls of each caller between two starts of a service
+
+
+def asked(mechanism: object, number: int) -> dict[str, np.ndarray]:
+    """The arrays of a request; of neighbouring numbers the queries are in part the same."""
+    if mechanism is CELLS:
+        centers = np.random.default_rng(number).integers(-20, 20, (5, DIMENSIONS))
+        return {"centers": centers.astype(np.int8)}
+    return {"inputs": np.concatenate([rows(12, number), rows(12, number + 1), rows(3, number)])}
+
+
+def plain(
+    http: httpx.Client, token: str, arrays: dict[str, np.ndarray], key: str | None = None
+) -> dict[str, Any]:
+    """The last state of a job that is asked for without a RemoteTeacher, and polled."""
+    headers = {"authorization": f"Bearer {token}", "content-type": SAFETENSORS}
+    named = {} if key is None else {"idempotency-key": key}
+    path, place = (
+        "cells" if "centers" in arrays else "labels",
+        {"extractor": SPEC.sha256(), "wait": 0},
+    )
+    reply = http.post(path, content=encode(arrays), params=place, headers={**headers, **named})
+    while reply.status_code == 202:
+        reply = http.get(f"jobs/{reply.json()['job']}", params={"wait": 5}, headers=headers)
+    return dict(reply.json())
+
+
+@contextmanager
+def plainly(url: str) -> Iterator[httpx.Client]:
+    """Connections to a service, for several threads."""
+    with httpx.Client(base_url=f"{url}/v1/", trust_env=False, timeout=60) as http:
+        yield http
+
+
+def remotely(remote: RemoteTeacher, arrays: dict[str, np.ndarray]) -> dict[str, int]:
+    """What a client's receipt says was charged."""
+    if "centers" in arrays:
+        return remote.count(Cells(arrays["centers"])).receipt.charged
+    return remote.answer(Queries(arrays["inputs"])).receipt.charged
+
+
+class Told:
+    """What callers were told. A plain request's receipt counts once for each `job`, as the guide says."""
+
+    def __init__(self) -> None:
+        self._by_call: dict[str, dict[str, int]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, call: str, charged: dict[str, int]) -> None:
+        with self._lock:
+            self._by_call.setdefault(call, charged)
+
+    def sums(self) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for charged in self._by_call.values():
+            total.update(charged)
+        return total
+
+
+class Breaks(SystemEntropy):
+    """Fails in one draw of five, at random, after the charge."""
+
+    def __init__(self) -> None:
+        self._draws = np.random.default_rng(5)
+
+    def discrete_gaussian(self, *arguments: Any) -> np.ndarray:
+        if self._draws.random() < 0.2:
+            raise ValueError("a draw failed")
+        return super().discrete_gaussian(*arguments)
+
+
+def lossy(remote: RemoteTeacher, draws: np.random.Generator) -> None:
+    """Lose one request of five on its way there, and one reply of five on its way back."""
+    request = remote._http.request
+
+    def unreliable(*arguments: Any, **more: Any) -> httpx.Response:
+        fate = draws.random()
+        if fate < 0.2:
+            raise httpx.ConnectError("lost")
+        reply = request(*arguments, **more)
+        if fate > 0.8:
+            raise httpx.ReadError("lost")
+        return reply
+
+    remote._http.request = unreliable  # type: ignore[method-assign]
+
+
+def converse(
+    url: str, token: str, mechanism: object, told: Told, seed: int, *, losses: bool
+) -> None:
+    """Calls of one caller in random order: by a client and without, new and repeated, twice at once, given up."""
+    draws, keys = np.random.default_rng(seed), [f"{token[-8:]}-{number}" for number in range(3)]
+    with client(url, token) as remote, plainly(url) as http, ThreadPoolExecutor(2) as pool:
+        if losses:
+            lossy(remote, draws)
+        for _ in range(CALLS):
+            arrays, kind = asked(mechanism, int(draws.integers(4))), draws.integers(4)
+            try:
+                if kind == 0:
+                    told.take(secrets.token_hex(8), remotely(remote, arrays))
+                else:
+                    key = keys[draws.integers(3)] if kind == 1 else None
+                    twice = [pool.submit(plain, http, token, arrays, key) for _ in range(2)]
+                    for state in (future.result() for future in twice):
+                        if "result" in state and not (losses and draws.random() < 0.2):
+                            told.take(state["job"], state["result"]["receipt"]["charged"])
+            except (TeacherFailed, Refused):
+                assert losses
+
+
+@pytest.mark.parametrize(
+    "losses", [False, True], ids=["nothing is lost", "replies are lost and draws fail"]
+)
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_receipts_add_up_to_what_the_ledger_charged(
+    tmp_path: Path, name: str, losses: bool
+) -> None:
+    """Callers at once, who repeat requests, over two lives of a service: never more; as much where each got its reply."""
+    mechanism, told = MECHANISMS[name], Told()
+    for life in range(2):
+        entropy = Breaks() if losses else SystemEntropy()
+        made = tiny.make(tmp_path, mechanism=mechanism, asked=100, answered=100, entropy=entropy)
+        whose = [made.tokens["ann"], made.tokens["bob"]]
+        with served(made) as url, ThreadPoolExecutor(CALLERS) as pool:
+            work = [
+                pool.submit(
+                    converse, url, whose[n % 2], mechanism, told, 10 * life + n, losses=losses
+                )
+                for n in range(CALLERS)
+            ]
+            for future in work:
+                future.result()
+    spent = {
+        release: count
+        for (_, release), count in Ledger(tmp_path / "ledger.sqlite").state.spent.items()
+    }
+    assert all(count <= spent.get(release, 0) for release, count in told.sums().items()), (
+        told.sums(),
+        spent,
+    )
+    assert losses or +told.sums() == Counter(spent)
+
+
+def test_a_call_that_is_tried_again_gets_the_receipt_that_was_lost(tmp_path: Path) -> None:
+    """The first receipt that arrives says what the call was charged, however many replies were lost before it."""
+    made = tiny.make(tmp_path)
+    with served(made) as url, client(url, made.tokens["ann"]) as remote:
+        request, lost = remote._http.request, []
+
+        def loses(*arguments: Any, **more: Any) -> httpx.Response:
+            reply = request(*arguments, **more)
+            if len(lost) < 3:
+                lost.append(reply.json()["result"]["receipt"])
+                raise httpx.ReadError("lost")
+            return reply
+
+        remote._http.request = loses  # type: ignore[method-assign]
+        first = remote.answer(Queries(rows(10, 1))).receipt
+        again = remote.answer(Queries(rows(10, 1))).receipt
+    assert [receipt["charged"] for receipt in lost] == [first.charged] * 3
+    assert (first.charged["screen"], first.served) == (10, 0)
+    assert (again.charged, again.served) == ({"screen": 0, "aggregate": 0}, 10)
+    assert (again.left, again.ledger_head) == (first.left, first.ledger_head)
+
+
+def test_plain_requests_are_calls_of_their_own_unless_they_have_the_same_idempotency_key(
+    tmp_path: Path,
+) -> None:
+    made = tiny.make(tmp_path)
+    arrays, other = {"inputs": rows(10, 1)}, {"inputs": rows(10, 2)}
+    ann, bob = made.tokens["ann"], made.tokens["bob"]
+    calls = [(ann, arrays, "a"), (ann, arrays, "a"), (ann, arrays, None), (ann, arrays, "b")]
+    calls += [(ann, other, "a"), (bob, arrays, "a")]  # a key names a call of one caller and content
+    with served(made) as url, client(url, ann), plainly(url) as http:
+        told = [plain(http, *call) for call in calls]
+        bad = plain(http, ann, arrays, "x" * 65)
+    charged = [state["result"]["receipt"]["charged"]["screen"] for state in told]
+    served_free = [state["result"]["receipt"]["served"] for state in told]
+    assert charged == [10, 10, 0, 0, 10, 0]
+    assert served_free == [0, 0, 10, 10, 0, 10]
+    assert len({state["job"] for state in told}) == 5
+    assert told[1] == told[0]
+    assert told[2]["result"]["labels"] == told[0]["result"]["labels"]
+    assert bad["code"] == "invalid_request"
+
+
+def test_a_call_that_repeats_one_at_work_waits_for_it_and_takes_no_place_of_the_plan(
+    tmp_path: Path,
+) -> None:
+    """Nor of the caller's cap, which the first one used up; where the first one fails, both hear of it."""
+    made, working, go_on = tiny.make(tmp_path, quota=10), threading.Event(), threading.Event()
+    together: Callable[..., Any] = made.service.teacher.answer_together
+    made.service.teacher.answer_together = lambda calls: (  # type: ignore[method-assign]
+        working.set(),
+        go_on.wait(60),
+        together(calls),
+    )[2]
+    ann = made.tokens["ann"]
+    with served(made) as url, client(url, ann), plainly(url) as http, ThreadPoolExecutor(3) as pool:
+        first = pool.submit(plain, http, ann, {"inputs": rows(10, 1)})
+        assert working.wait(60)
+        more = [pool.submit(plain, http, ann, {"inputs": rows(10, 1)}) for _ in range(2)]
+        while len(made.service.desk._jobs) < 4:  # one is the extractor
+            assert not any(future.done() for future in more)
+            time.sleep(0.01)
+        assert made.service.desk.waiting == 1
+        go_on.set()
+        receipts = [future.result()["result"]["receipt"] for future in (first, *more)]
+    assert [receipt["charged"]["screen"] for receipt in receipts] == [10, 0, 0]
+    assert [receipt["served"] for receipt in receipts] == [0, 10, 10]
+    assert Ledger(tmp_path / "ledger.sqlite").state.spent[0, "screen"] == 10

@@ -1,0 +1,372 @@
+"""What callers are told of records that change no released value: nothing, by any byte of any reply.
+
+A data set and one with a record more, on one tape, give the same answers here; then the whole transcripts must be the same, where
+the record was there from the beginning and goes, and where it comes in the middle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from labelwall.teacher.features import hog
+from labelwall.teacher.mechanisms import registry
+from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
+from labelwall.teacher.mechanisms.batch.knn import BatchKnn
+from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
+from labelwall.teacher.mechanisms.pate import cnn_ensemble
+from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.registry import AnyMechanism
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.service import queue as desk
+from labelwall.teacher.service import routes
+from labelwall.teacher.service.jobs import Job, Task
+from labelwall.teacher.service.queue import Desk
+from labelwall.teacher.shards import worker
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.messages import ExtractorSpec
+from tests.teacher.service.transcript import (
+    BATCH,
+    WORLDS,
+    Case,
+    Conversation,
+    after_a_restart,
+    conversation,
+    transcript,
+)
+
+CLASSES, DIMENSIONS, RECORDS = 3, 3, 60
+SHAPE = (8, 9, 1)
+RAW = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
+BOX = ExtractorSpec(
+    "box", (DIMENSIONS,), CLASSES, mean=(0.0,) * DIMENSIONS, std=(4.0,) * DIMENSIONS
+)
+HOG = ExtractorSpec("hog", SHAPE, CLASSES)
+MECHANISMS: dict[str, AnyMechanism] = {
+    "private_knn": PrivateKnn(
+        k=3, threshold=1, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5
+    ),
+    "private_knn_attributes": PrivateKnnAttributes(
+        k=3, tau=2, sigma_vote=1.0, sampling_probability=0.5
+    ),
+    "private_knn_mean": PrivateKnnMean(k=3, sigma_mean=0.5, sampling_probability=0.5),
+    "private_knn_median": PrivateKnnMedian(
+        k=3, epsilon=2.0, cells=8, window=1, threshold=1, sampling_probability=0.5
+    ),
+    "naive_knn": NaiveKnn(k=3, sigma_vote=2.0),
+    "ind_knn": IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6, reuse=True),
+    "lnmax": Lnmax(teachers=7, scale=0.5),
+    "gnmax": Gnmax(teachers=7, sigma_vote=1.0),
+    "confident_gnmax": ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
+    "gnmax_attributes": GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
+    "reverse_knn": ReverseKnn(cells=6, neighbours=2, sigma=2.0),
+    "radius": RadiusNeighbours(radius=0.1, epsilon=5.0),
+    "batch_knn": BatchKnn(k=9, epsilon=40.0, records=RECORDS),
+}
+NETWORKS: dict[str, AnyMechanism] = {
+    "lnmax": Lnmax(teachers=5, scale=0.5, classifier="cnn"),
+    "gnmax": Gnmax(teachers=5, sigma_vote=1.0, classifier="cnn"),
+    "confident_gnmax": ConfidentGnmax(
+        teachers=5, threshold=2, sigma_screen=1.0, sigma_vote=1.0, classifier="cnn"
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks so small that a record more shows in every share of the rows, and few jobs that are kept."""
+    monkeypatch.setattr(worker, "BLOCK", BATCH)
+    monkeypatch.setattr(hog, "CHUNK", BATCH)
+    monkeypatch.setattr(cnn_ensemble, "STEPS", 2)
+    monkeypatch.setattr(desk, "KEPT", 9)
+
+
+def vectors(name: str, **options: object) -> Case:
+    """Three clouds of vectors and queries within them; one record more in a place that no query is near.
+
+    Where counts of all records or of all of a shard's are released, it is one that an extractor makes no finite features of.
+    """
+    rng = np.random.default_rng(0)
+    attributes = name in ("private_knn_attributes", "gnmax_attributes")
+    labels = rng.integers(0, 1 << CLASSES if attributes else CLASSES, RECORDS)
+    x = 3 * np.eye(DIMENSIONS)[labels % CLASSES] + rng.normal(size=(RECORDS, DIMENSIONS)) / 2
+    queries = (
+        3 * np.eye(DIMENSIONS)[np.arange(10) % CLASSES] + rng.normal(size=(10, DIMENSIONS)) / 2
+    )
+    held = Records(
+        x.astype(np.float32),
+        labels.astype(np.int64),
+        rng.permutation(7 * RECORDS)[:RECORDS].astype(np.int64),
+    )
+    counted = name in ("reverse_knn", "gnmax_attributes")
+    far = np.full((1, DIMENSIONS), 3e38 if counted else -9.0, dtype=np.float32)
+    extra = Records(far, np.zeros(1, dtype=np.int64), np.array([5000]))
+    spec = network() if counted else BOX if name in ("radius", "batch_knn") else RAW
+    embedder = replace(network(), scale=60.0)
+    return Case(
+        MECHANISMS[name], held, extra, queries.astype(np.float32), embedder, spec, **options
+    )  # type: ignore[arg-type]
+
+
+def images(name: str) -> Case:
+    """Noise with a bright column for each class; one image more, which one classifier is trained with."""
+    rng = np.random.default_rng(1)
+
+    def drawn(labels: np.ndarray) -> np.ndarray:
+        pixels = rng.integers(0, 90, (len(labels), *SHAPE))
+        pixels[np.arange(len(labels)), :, 3 * labels] += 150
+        return pixels.astype(np.uint8)
+
+    labels, one = rng.integers(0, CLASSES, RECORDS), np.zeros(1, dtype=np.int64)
+    held = Records(drawn(labels), labels, rng.permutation(10 * RECORDS)[:RECORDS])
+    queries = drawn(np.arange(10) % CLASSES)
+    return Case(
+        NETWORKS[name],
+        held,
+        Records(drawn(one), one, one + 5000),
+        queries,
+        replace(HOG, scale=2.0),
+        HOG,
+    )
+
+
+def network() -> ExtractorSpec:
+    """Random weights, the same in every run, without a say in what they are good for."""
+    import torch
+
+    from labelwall.wall.networks.architectures import build, to_safetensors
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        made = build("mlp", input_shape=(DIMENSIONS,), num_classes=CLASSES)
+    return ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, to_safetensors(made), scale=50.0)
+
+
+# Every mechanism; over shards; for each analyst; PATE's networks.
+CASES: dict[str, Callable[[], Case]] = {
+    **{name: partial(vectors, name) for name in MECHANISMS},
+    **{f"{name}, shards": partial(vectors, name, shards=2) for name in MECHANISMS},
+    **{f"{name}, each": partial(vectors, name, each=True) for name in ("private_knn", "ind_knn")},
+    **{f"{name}, networks": partial(images, name) for name in NETWORKS},
+}
+# One for each way through the service, so that the rest may be slow.
+FAST = "private_knn", "reverse_knn", "private_knn, shards", "gnmax, networks"
+
+
+def told(
+    folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch, worlds: Sequence[str] = tuple(WORLDS)
+) -> dict[str, Conversation]:
+    return {world: transcript(folder / world, case, world, monkeypatch) for world in worlds}
+
+
+def differences(talks: dict[str, Conversation]) -> list[tuple[str, object, object]]:
+    """(world, what was seen without the record, what was seen there) wherever they part first."""
+    (_, plain), *others = talks.items()
+    found = []
+    for world, talk in others:
+        longest = max(len(plain.seen), len(talk.seen))
+        pairs = zip(
+            *(seen + [("nothing",)] * (longest - len(seen)) for seen in (plain.seen, talk.seen)),
+            strict=True,
+        )
+        found += [(world, *pair) for pair in pairs if pair[0] != pair[1]][:1]
+    return found
+
+
+def test_every_mechanism_is_among_the_cases() -> None:
+    assert set(registry.MECHANISMS) == set(MECHANISMS)
+    assert all(mechanism.kind == name for name, mechanism in {**MECHANISMS, **NETWORKS}.items())
+    assert set(CASES) >= set(MECHANISMS) | {f"{name}, shards" for name in MECHANISMS} | set(FAST)
+    assert {
+        kind for kind, made in registry.MECHANISMS.items() if "classifier" in fields_of(made)
+    } == set(NETWORKS)
+
+
+def fields_of(mechanism: type[AnyMechanism]) -> set[str]:
+    return {field.name for field in fields(mechanism)}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
+def test_callers_are_told_nothing_of_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    talks = told(tmp_path, CASES[name](), monkeypatch)
+    assert differences(talks) == []
+    heard = [[now for now in talk.heard if "queries" not in now[0]] for talk in talks.values()]
+    assert heard[0] != heard[1]  # the teacher does work otherwise, and says so: to the custodian
+    assert heard[0] != heard[2]
+    assert all(talk.shown[-len(talk.heard) :] == talk.heard for talk in talks.values())
+    states = {state for reply in talks["never"].seen for state in _states(reply)}
+    assert {"queued", "running", "done"} <= states
+    assert states <= {"queued", "running", "done"}
+
+
+@pytest.mark.parametrize(
+    "name", ["gnmax, networks", pytest.param("private_knn", marks=pytest.mark.slow)]
+)
+def test_a_record_that_the_source_got_meanwhile_shows_in_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A service that is started again computes what is missing: other networks, or other rows, by number."""
+    talks = restarted(tmp_path, CASES[name](), monkeypatch)
+    assert differences(talks) == []
+    plain, later = (
+        [now for now in talk.heard if "queries" not in now[0]] for talk in talks.values()
+    )
+    assert plain != later
+
+
+def restarted(folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> dict[str, Conversation]:
+    sources = {"never": case.records, "comes": case.records.joined(case.extra)}
+    return {
+        world: after_a_restart(folder / world, case, rows, monkeypatch)
+        for world, rows in sources.items()
+    }
+
+
+def _states(reply: tuple[object, ...]) -> list[str]:
+    """The status of a job that a caller was told of."""
+    if reply[3] not in (200, 202) or not str(reply[2]).startswith(
+        ("jobs/", "extractors/", "labels", "cells")
+    ):
+        return []
+    return [json.loads(reply[5])["status"]]  # type: ignore[arg-type]
+
+
+def tell_percent(monkeypatch: pytest.MonkeyPatch, what: str = "") -> None:
+    """A job has what the teacher says of its progress, as it once had."""
+    do, progress = Desk._do, Desk.progress
+
+    def remember(self: Desk, job: Job) -> None:
+        vars(self)["running"] = job
+        do(self, job)
+
+    def write(self: Desk, said: str, done: int, total: int) -> None:
+        progress(self, said, done, total)
+        job = vars(self).get("running")
+        if job is not None and what in said and not job.future.done():
+            job.done, job.total = done, total
+
+    monkeypatch.setattr(Desk, "_do", remember)
+    monkeypatch.setattr(Desk, "progress", write)
+
+
+def tell_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many of PATE's networks are trained already."""
+    tell_percent(monkeypatch, "training")
+
+
+def share_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that change the records take the room of analysts' requests."""
+    monkeypatch.setattr(
+        routes, "Task", lambda *given, of_custodian=False, **more: Task(*given, **more)
+    )
+
+
+def share_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished changes of the records push out analysts' finished jobs."""
+
+    def forget(self: Desk, of_custodian: bool) -> None:
+        finished = [key for key, job in self._jobs.items() if job.future.done()]
+        for key in finished[: max(0, len(finished) - desk.KEPT + 1)]:
+            del self._jobs[key]
+
+    monkeypatch.setattr(Desk, "_forget", forget)
+
+
+def tell_in_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An extractor's result says how many rows have features."""
+    finish = Desk._finish
+
+    def counted(self: Desk, job: Job, outcome: object) -> None:
+        counts = {"records": len(self._teacher._index)} if job.kind == "extractor" else {}
+        finish(self, job, {**outcome, **counts} if isinstance(outcome, dict) else outcome)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Desk, "_finish", counted)
+
+
+def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tag that changes with the records."""
+    reply = routes.JSONResponse
+
+    class Tagged(reply):  # type: ignore[misc, valid-type]
+        def __init__(self, content: object, status: int = 200) -> None:
+            super().__init__(content, status, headers={"etag": str(vars(desk).get("changes", 0))})
+
+    add = Teacher.add
+
+    def tagged(self: Teacher, records: Records) -> None:
+        vars(desk)["changes"] = vars(desk).get("changes", 0) + 1
+        add(self, records)
+
+    monkeypatch.setattr(desk, "changes", 0, raising=False)
+    monkeypatch.setattr(Teacher, "add", tagged)
+    monkeypatch.setattr(routes, "JSONResponse", Tagged)
+
+
+@pytest.mark.parametrize(
+    ("plant", "name", "world"),
+    [
+        (tell_percent, "private_knn", "leaves"),
+        pytest.param(tell_percent, "private_knn, shards", "comes", marks=pytest.mark.slow),
+        (share_the_queue, "private_knn", "comes"),
+        (share_what_is_kept, "private_knn", "comes"),
+        pytest.param(tell_in_a_result, "private_knn", "leaves", marks=pytest.mark.slow),
+        pytest.param(tell_by_a_header, "private_knn", "comes", marks=pytest.mark.slow),
+    ],
+)
+def test_a_service_that_tells_is_seen(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[pytest.MonkeyPatch], None],
+    name: str,
+    world: str,
+) -> None:
+    plant(monkeypatch)
+    assert differences(told(tmp_path, CASES[name](), monkeypatch, ("never", world))) != []
+
+
+def test_a_service_that_tells_how_many_networks_are_missing_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell_training(monkeypatch)
+    assert differences(restarted(tmp_path, CASES["gnmax, networks"](), monkeypatch)) != []
+
+
+def test_the_custodians_page_has_the_percentage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And an analyst, who asks at the same moment, has not."""
+    case, pages = vectors("private_knn"), list[str]()
+    with conversation(tmp_path, case, case.records, monkeypatch) as talk:
+
+        def page() -> str:
+            return httpx.get(talk.url, auth=("", talk.made.tokens["carol"]), trust_env=False).text
+
+        glance = talk.glance
+        monkeypatch.setattr(talk, "glance", lambda: (pages.append(page()), glance()))
+        talk.put("ann", case.embedder)
+        talk.drain()
+        pages.append(page())
+    what = "embedding private records (percent): "
+    assert [
+        f"{what}{percent} of 100" in text
+        for text, percent in zip(pages, (26, 53, 80), strict=False)
+    ] == [True] * 3
+    assert "<dd>nothing</dd>" in pages[-1]
+    assert ("embedding private records (percent)", 26, 100) in talk.shown
+    assert "percent" not in str(talk.seen)

@@ -1,0 +1,73 @@
+"""Receipts of several processes over one ledger: each says what its own calls were charged, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.cells import Cells
+from labelwall.wall.messages import Queries, Receipt
+from tests.teacher.service import tiny
+from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, rows
+
+CELLS = ReverseKnn(cells=5, neighbours=2, sigma=2.0, margin=3.0)
+MECHANISMS = {
+    "by query": tiny.MECHANISM,
+    "by batch": RadiusNeighbours(radius=0.3, epsilon=1.0),
+    "cells": CELLS,
+}
+
+
+def asks(teacher: Teacher, mechanism: object, number: int) -> Receipt:
+    """The receipt of one call."""
+    if mechanism is CELLS:
+        centers = np.random.default_rng(number).integers(-20, 20, (5, DIMENSIONS))
+        return teacher.count(Cells(centers.astype(np.int8))).receipt
+    return teacher.answer(Queries(rows(10, number))).receipt
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_what_another_process_is_charged_meanwhile_is_on_its_own_receipt(
+    tmp_path: Path, name: str
+) -> None:
+    """The other one's whole call falls between the beginning of ours and its charge."""
+    mechanism = MECHANISMS[name]
+    made = tiny.make(tmp_path, mechanism=mechanism)
+    first, ledger = made.service.teacher, Ledger(tmp_path / "ledger.sqlite")
+    (tmp_path / "other").mkdir()
+    records = first.held()
+    second = Teacher(lambda: records, ledger, tmp_path / "other", CLASSES, SystemEntropy())
+    for teacher in (first, second):
+        teacher.use_extractor(SPEC)
+    others: list[Receipt] = []
+    voters: Callable[..., Any] = first._voters
+
+    def meanwhile(*arguments: Any) -> Any:
+        if not others:
+            others.append(asks(second, mechanism, 1))
+        return voters(*arguments)
+
+    first._voters = meanwhile  # type: ignore[method-assign]
+    receipts = [asks(first, mechanism, 2), *others]
+    receipts += [
+        asks(teacher, mechanism, number) for teacher in (first, second) for number in (1, 2)
+    ]
+    sums = {
+        release: sum(receipt.charged[release] for receipt in receipts)
+        for release in receipts[0].charged
+    }
+    spent = Ledger(tmp_path / "ledger.sqlite").state.spent
+    assert {release: count for release, count in sums.items() if count} == {
+        name: n for (_, name), n in spent.items()
+    }
+    ledger.close()
+    made.custodian.close()
