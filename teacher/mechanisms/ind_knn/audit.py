@@ -4,7 +4,7 @@ The record equals the queries, so that its kernel is 1 and it pays as much as an
 around it, should long be silent. What is run is ``answer_individually`` with the kernel, the noise and the accounts of real
 answers, the accounts in memory. The proof (docs/privacy.md, section 12) bounds a conversation by what the record pays, so that
 noise too small for its price, a missing payment, a payment booked too late and a budget that fills up again all show as a loss
-above rho. Validity and the rest: teacher/mechanisms/vote_audit.py; a trial is a conversation, each with accounts of its own.
+above rho. Validity and the rest: teacher/statistical_audit.py; a trial is a conversation, each with accounts of its own.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import numpy as np
 from scipy.special import rel_entr
 from scipy.stats import norm
 
-from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.curves.lattice import log_pmf
-from labelwall.teacher.accounting.plan import Plan, Release, Slot
+from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.individual import answer_individually
 from labelwall.teacher.ledger.individual_budgets import (
     ENROL,
@@ -33,18 +32,18 @@ from labelwall.teacher.ledger.individual_budgets import (
 )
 from labelwall.teacher.ledger.ledger import Charge
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, FEWEST, IndKnn
-from labelwall.teacher.mechanisms.vote_audit import (
-    EXPLORED,
-    EmpiricalFinding,
-    ReleaseFinding,
-    bound_pair,
-    check_audit,
-    expected_bound,
-)
-from labelwall.teacher.mechanisms.vote_laws import Pair
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.statistical_audit import (
+    EmpiricalFinding,
+    Pair,
+    ReleaseFinding,
+    bound_pair,
+    certified,
+    check_audit,
+    expected_bound,
+)
 from labelwall.wall.messages import Value
 
 COUNT, ANSWERED, ALONE, CROWDED = "count", "answer", "conversation", "conversation in a crowd"
@@ -103,7 +102,7 @@ def audit_individual(
             return codes if label else codes // 2
 
         bound = bound_pair(outcomes, pair, queries=queries, trials=n, delta=delta, error=error)
-        expected = _expected(mechanism, pair, queries, n - n // EXPLORED, delta, error, label)
+        expected = _expected(mechanism, pair, queries, n, delta, error, label)
         found.append(
             ReleaseFinding(
                 part, queries, n, pair, bound, expected, claimed(mechanism, queries, delta, label)
@@ -124,7 +123,7 @@ def claimed(mechanism: IndKnn, queries: int, delta: float, label: bool) -> float
     assert mechanism.rho is not None
     rho = min(mechanism.rho, queries * sum(_prices(mechanism, FEWEST)[: 1 + label]))
     release = Release(ANSWER, "zcdp", {"rho": rho}, 1, prepaid=True)
-    return certified_epsilon(Plan(1.0, delta, (Slot(mechanism.fields(), (release,)),)))
+    return certified(mechanism, (release,), delta)
 
 
 def converse(
@@ -247,7 +246,7 @@ def _expected(
     mechanism: IndKnn,
     pair: Pair,
     queries: int,
-    tested: int,
+    trials: int,
     delta: float,
     error: float,
     label: bool,
@@ -261,7 +260,7 @@ def _expected(
         without, added = (
             norm.pdf(z, loc=mean) / norm.pdf(z).sum() for mean in (0.0, math.sqrt(2 * told * paid))
         )
-    return expected_bound(without, added, tested, delta, error)
+    return expected_bound(without, added, trials, delta, error)
 
 
 def _law(mechanism: IndKnn, pair: Pair, added: bool, label: bool) -> np.ndarray:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.noisy_argmax import NoisyArgmax, argmax_release, noisy_winner
 from labelwall.wall.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from labelwall.teacher.mechanisms.vote_laws import Poll
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
 
@@ -42,6 +44,18 @@ class NaiveKnn(NoisyArgmax):
             raise InvalidInput("mechanism.k", "at least 1", self.k)
         if not (math.isfinite(self.sigma_vote) and self.sigma_vote > 0):
             raise InvalidInput("mechanism.sigma_vote", "positive and finite", self.sigma_vote)
+
+    def poll(self) -> Poll:
+        """See ``NoisyArgmax.poll``."""
+        from labelwall.teacher.mechanisms.naive_knn import audit
+
+        return audit.poll(self)
+
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        from labelwall.teacher.mechanisms.naive_knn import audit
+
+        return ((audit.probe(self), ()),)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` labels are, for the accountant."""
