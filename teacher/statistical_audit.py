@@ -1,5 +1,5 @@
-"""The statistical audit: run a mechanism's own code on neighbouring data sets, and bound its epsilon
-from below.
+"""The statistical audit: run a mechanism's own code on neighbouring data sets, and bound its
+epsilon from below.
 
 A mechanism brings data sets made for it, on which it loses most (``audit`` and ``probes``, in the
 ``audit.py`` beside it). What is run is its ``draw`` with the search, the sampler and the noise that
@@ -149,7 +149,8 @@ class EmpiricalFinding:
 def audit_mechanisms(
     mechanisms: Sequence[Mechanism], *, delta: float, trials: int, confidence: float
 ) -> list[EmpiricalFinding]:
-    """Findings for each mechanism at ``delta``, then for its probes at PROBE_DELTA; equal ones once.
+    """Findings for each mechanism at ``delta``, then for its probes at PROBE_DELTA; equal ones
+    once.
 
     ``trials``: queries drawn for each release on each of two data sets; ``confidence``: of all
     bounds of a finding jointly, in (0, 1). Raises InvalidInput for a value out of range.

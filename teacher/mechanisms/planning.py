@@ -32,8 +32,8 @@ class Goal:
     """What is searched for: most right labels within epsilon at delta.
 
     ``expected_records``: the public guess of their number; ``queries``: public inputs, each asked
-    at most once; ``rounds``: at least as many are asked; ``min_accuracy``: of the labels, in [0, 1);
-    ``mean_accuracy``: share of right neighbours, where a model of them replaces public rows.
+    at most once; ``rounds``: at least as many are asked; ``min_accuracy``: of the labels, in [0,
+    1); ``mean_accuracy``: share of right neighbours, where a model of them replaces public rows.
     """
 
     epsilon: float

@@ -38,7 +38,8 @@ def audit_votes(
     queries: int = 4,
     releases: Sequence[str] = (),
 ) -> EmpiricalFinding:
-    """Audit the screening, the aggregation, and whole queries composed over ``queries`` on one pair.
+    """Audit the screening, the aggregation, and whole queries composed over ``queries`` on one
+    pair.
 
     Some of these where ``releases`` names them; a mechanism without screening has its aggregation
     alone. Each is run on the pair with the largest expected bound, and on an empty data set and its

@@ -38,8 +38,8 @@ class Poll:
     """What a mechanism says of its vote: the k nearest of a Poisson sample, counted with noise.
 
     ``threshold``, ``sigma_screen``: of the noisy plurality; ``sigma_vote``: of the discrete
-    Gaussian noise on each class's count, or the scale of discrete ``laplace`` noise. A scale is None
-    where there is no such release.
+    Gaussian noise on each class's count, or the scale of discrete ``laplace`` noise. A scale is
+    None where there is no such release.
     """
 
     k: int

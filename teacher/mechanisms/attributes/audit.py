@@ -1,10 +1,10 @@
 """The statistical audit of votes on attributes: their draws on two pairs of neighbouring data sets.
 
-"swap": the added record has tau attributes and takes the place of a voter with tau others, the worst
-that clipping allows. "clip": it is alone and has many more than tau attributes. All stand at one
-place, except those that it displaces. What is told apart is the noisy counts along the direction in
-which they move, a sufficient statistic of faithful code; it also shows noise that is too small,
-votes that are not clipped, silence where nobody votes. Validity and the rest:
+"swap": the added record has tau attributes and takes the place of a voter with tau others, the
+worst that clipping allows. "clip": it is alone and has many more than tau attributes. All stand at
+one place, except those that it displaces. What is told apart is the noisy counts along the
+direction in which they move, a sufficient statistic of faithful code; it also shows noise that is
+too small, votes that are not clipped, silence where nobody votes. Validity and the rest:
 teacher/statistical_audit.py.
 """
 

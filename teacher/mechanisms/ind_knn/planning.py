@@ -2,8 +2,8 @@
 
 UAI23, supplement, section 3: first the threshold without noise, then threshold and noise for each
 budget and number of queries. Every candidate is simulated with the same order of queries and the
-same noise; what is chosen is then simulated afresh, so that the forecast does not profit from having
-won.
+same noise; what is chosen is then simulated afresh, so that the forecast does not profit from
+having won.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def best_noise(
     seed: int,
     repeats: int = 1,
 ) -> list[Trial]:
-    """Second round, for ``asked`` queries: the best threshold with the best noise, for each epsilon.
+    """Second round, for ``asked`` queries: the best threshold with the best noise, for each
+    epsilon.
 
     Where budgets are short, noise asks for more neighbours and payments for fewer: levels are tried
     from ``level`` downwards, then upwards, then halfway around the best.

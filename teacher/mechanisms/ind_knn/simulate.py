@@ -86,8 +86,8 @@ class SimulatedRecords:
     ) -> np.ndarray:
         """Share of right answers of each mechanism in conversations of ``asked`` queries.
 
-        float64 [m], with the same noise for all. The mechanisms differ in noise and rho alone. Every
-        row is asked at least ``repeats`` times. Where more are asked than there are rows, a
+        float64 [m], with the same noise for all. The mechanisms differ in noise and rho alone.
+        Every row is asked at least ``repeats`` times. Where more are asked than there are rows, a
         conversation asks every row once and budgets are cut in proportion, which spends them as
         fast.
         """

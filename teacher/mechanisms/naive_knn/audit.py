@@ -1,4 +1,4 @@
-"""Naive kNN before the statistical audit (teacher/mechanisms/vote_audit.py)."""
+"""How the statistical audit sees naive kNN (teacher/mechanisms/vote_audit.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PATE before the statistical audit (teacher/mechanisms/vote_audit.py).
+"""How the statistical audit sees PATE (teacher/mechanisms/vote_audit.py).
 
 Its votes are those of a full sample that is never thinned: k shards, of which each ally's has a
 record of class a, the others are empty and vote for class 0, and the added record lies in one of

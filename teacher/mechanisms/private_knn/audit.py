@@ -1,4 +1,4 @@
-"""Private-kNN before the statistical audit (teacher/mechanisms/vote_audit.py)."""
+"""How the statistical audit sees private-kNN (teacher/mechanisms/vote_audit.py)."""
 
 from __future__ import annotations
 

@@ -111,7 +111,9 @@ def optimise(
 
 @dataclass(frozen=True)
 class Point:
-    """Part of a grid: one electorate, and the thresholds and noises tried with it (float64 arrays, in votes)."""
+    """Part of a grid: one electorate, and the thresholds and noises tried with it (float64 arrays,
+    in votes).
+    """
 
     k: int
     sampling_probability: float
@@ -162,7 +164,9 @@ def search(
 def _best_of(
     point: Point, passed: np.ndarray, right: np.ndarray, epsilon: float, rows: float, goal: Goal
 ) -> Choice[PrivateKnn] | None:
-    """The best of one point's noises and thresholds; ``passed``, ``right``: rates, float64 [t, s, v]."""
+    """The best of one point's noises and thresholds; ``passed``, ``right``: rates, float64 [t, s,
+    v].
+    """
     asked = _affordable(point, passed, epsilon, rows, goal)
     _, answered = answers(asked, passed, rows)
     accuracy = right / np.maximum(passed, 1e-300)
@@ -188,7 +192,8 @@ def _affordable(
 ) -> np.ndarray:
     """Queries that epsilon pays for, float64 [t, s, v], at the best order.
 
-    Each order has its own budget of Renyi divergence: the canonical conversion (teacher/accounting/conversion.py) solved for the divergence: R = epsilon - c(alpha).
+    Each order has its own budget of Renyi divergence: the canonical conversion
+    (teacher/accounting/conversion.py) solved for the divergence: R = epsilon - c(alpha).
     """
     room = epsilon - np.log1p(-1 / ORDERS) + (math.log(goal.delta) + np.log(ORDERS)) / (ORDERS - 1)
     useful = np.flatnonzero(room > 0)
@@ -226,7 +231,8 @@ def bit_rdp(sigma: float, sampling_probability: float) -> np.ndarray:
 def answers(asked: np.ndarray, passed: np.ndarray, rows: float) -> tuple[np.ndarray, np.ndarray]:
     """(cap, expected number of answers), float64 like ``asked``.
 
-    The cap is one deviation above what passes on average. The deviation counts the queries asked and those the rate was estimated from; E min(X, mean + sd) of a normal X.
+    The cap is one deviation above what passes on average. The deviation counts the queries asked
+    and those the rate was estimated from; E min(X, mean + sd) of a normal X.
     """
     spread = np.sqrt(passed * (1 - passed) * (asked + asked**2 / rows))
     cap = np.minimum(asked, np.ceil(passed * asked + spread))
@@ -304,7 +310,9 @@ def fit(choice: Choice[PrivateKnn], simulated: SimulatedQueries, goal: Goal) -> 
 
 
 def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest integer of low..high for which a property that ends once holds; ``low`` where it never does."""
+    """The largest integer of low..high for which a property that ends once holds; ``low`` where it
+    never does.
+    """
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if holds(middle) else (low, middle - 1)

@@ -90,7 +90,8 @@ def margin_model(mean_accuracy: float, num_classes: int) -> SimulatedQueries:
 
     Its mean is ``mean_accuracy``, its deviation 0.2. Half of the wrong neighbours belong to one
     rival class, the others to all the rest alike. Classes are of one size, so that a fraction f of
-    the data set holds at most 1 / (c f) right ones. Raises InvalidInput unless the mean is in (0, 1).
+    the data set holds at most 1 / (c f) right ones. Raises InvalidInput unless the mean is in (0,
+    1).
     """
     if not 0 < mean_accuracy < 1:
         raise InvalidInput("mean_accuracy", "between 0 and 1", mean_accuracy)
@@ -124,9 +125,11 @@ class Votes:
     excess: float
 
     def pass_rates(self, thresholds: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
-        """P(max_j n_j + Z > T) of every query, float64 [t, s, q]; ``thresholds`` [t] and ``sigmas`` [s] in votes.
+        """P(max_j n_j + Z > T) of every query, float64 [t, s, q]; ``thresholds`` [t] and ``sigmas``
+        [s] in votes.
 
-        The plurality of a random electorate: mean and variance of the larger of two correlated normals (Clark 1961).
+        The plurality of a random electorate: mean and variance of the larger of two correlated
+        normals (Clark 1961).
         """
         total = self.mean.sum(axis=1)
         second, first = np.sort(self.mean, axis=1)[:, -2:].T
@@ -171,10 +174,10 @@ def simulate(
     """Votes of the first min(k, |sample|) of a Poisson sample of ``expected_records`` records.
 
     Neighbours are drawn from a population in which a query's nearest ``fraction`` have class shares
-    p: k votes are multinomial, variance k p (over the data set and the sample together; the sampling
-    probability drops out). The simulated shares are such a sample themselves, of r = fraction * rows,
-    whose variance k^2 p / r is in them already: normal noise of variance sigma^2 + k p (1 - k / r)
-    on top makes up the law of the real votes.
+    p: k votes are multinomial, variance k p (over the data set and the sample together; the
+    sampling probability drops out). The simulated shares are such a sample themselves, of r =
+    fraction * rows, whose variance k^2 p / r is in them already: normal noise of variance sigma^2 +
+    k p (1 - k / r) on top makes up the law of the real votes.
     """
     votes = min(float(k), sampling_probability * expected_records)
     fraction = votes / (sampling_probability * expected_records)

@@ -1,8 +1,10 @@
-"""The statistical audit of reverse kNN: its own draws on an empty data set and on one with a single record.
+"""The statistical audit of reverse kNN: its own draws on an empty data set and on one with a single
+record.
 
-Noise is added to every entry alike and a record adds 1 to ``neighbours`` of them whatever the others hold, so no other pair
-of neighbours tells more. The sum over those entries is a sufficient statistic of faithful code; it also shows noise that is
-too small, or missing where nobody votes. Validity and the rest: teacher/statistical_audit.py.
+Noise is added to every entry alike and a record adds 1 to ``neighbours`` of them whatever the
+others hold, so no other pair of neighbours tells more. The sum over those entries is a sufficient
+statistic of faithful code; it also shows noise that is too small, or missing where nobody votes.
+Validity and the rest: teacher/statistical_audit.py.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def audit_cells(
 
 
 def run_cells(mechanism: ReverseKnn, added: bool, n: int, entropy: Entropy) -> np.ndarray:
-    """Codes 0..OUTCOMES of ``n`` independent histograms through the mechanism's own draw: int64 [n]."""
+    """Codes 0..OUTCOMES of ``n`` independent histograms through the mechanism's own draw: int64
+    [n].
+    """
     ids = np.arange(int(added))
     index = ExactIndex(np.zeros((len(ids), 1), dtype=np.int8), ids)
     labels = np.full(len(ids), CLASSES - 1)
