@@ -209,7 +209,7 @@ def _add_optimise_options(parser) -> None:  # type: ignore[no-untyped-def]
 
 
 def _optimise(config, options) -> int:  # type: ignore[no-untyped-def]
-    from labelwall.experiment.plan.show_optimum import (
+    from labelwall.experiment.plan.optimise import (
         Request,
         best_plan,
         describe_optimum,

@@ -4,7 +4,7 @@
     python benchmarks/ind_knn_accuracy.py --cache features/
 
 The train split is private. Of the test split, the first rows are a labelled PUBLIC validation set: its mean centres the features
-and all parameters are chosen on it (experiment/plan/simulated_records.py), for each kernel first the threshold without noise, then threshold
+and all parameters are chosen on it (teacher/mechanisms/ind_knn/simulate.py), for each kernel first the threshold without noise, then threshold
 and noise for each epsilon; then the kernel. The rows after it are the query sets, which nothing was chosen on. Ind-KNN answers
 through a ledger of its own for each set, in batches of 250. Private-kNN's noise is the least whose best certificate fits; its
 screening is left out, and costs it nothing. Linear NoisySGD is trained once on all private rows, its learning rate chosen
@@ -28,18 +28,6 @@ from image_features import Scaling, public_scaling
 from kept import kept
 from linear_sgd import CLASSES, DELTA, RATES, train
 
-from labelwall.experiment.plan.ind_knn import (
-    COUNT_NOISE,
-    LABEL_NOISE,
-    LEVELS,
-    Trial,
-    best_level,
-    rehearse,
-)
-from labelwall.experiment.plan.simulated_records import (
-    StandIns,
-    threshold_at,
-)
 from labelwall.teacher.accounting.accountant import (
     certified_epsilon,
     reading,
@@ -53,7 +41,16 @@ from labelwall.teacher.accounting.plan import (
 from labelwall.teacher.individual import answer_individually
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn.planning import (
+    COUNT_NOISE,
+    LABEL_NOISE,
+    LEVELS,
+    Trial,
+    best_level,
+    best_noise,
+)
 from labelwall.teacher.mechanisms.ind_knn.reused_answers import Released
+from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, threshold_at
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.private_knn.mechanism import (
     AGGREGATE,
@@ -104,11 +101,11 @@ def choose(validation: Split, records: int, length: float, options: argparse.Nam
     trials = choose_ind_knn(
         KERNELS, validation, records, length, options.epsilons, options.queries, **shared
     )
-    stand_ins = StandIns.of(
+    simulated = SimulatedRecords.of(
         validation.features, validation.labels, records, CLASSES, KERNELS[-1], length
     )
     polls = [
-        choose_poll(stand_ins, epsilon, options.queries, options.seed)
+        choose_poll(simulated, epsilon, options.queries, options.seed)
         for epsilon in options.epsilons
     ]
     return Chosen([(trial.mechanism, trial.right) for trial in trials], polls)
@@ -128,13 +125,13 @@ def choose_ind_knn(
     """The best kernel, threshold and noise for each epsilon."""
     trials = []
     for kernel in kernels:
-        stand_ins = StandIns.of(
+        simulated = SimulatedRecords.of(
             validation.features, validation.labels, records, CLASSES, kernel, length
         )
-        level, _ = best_level(stand_ins, kernel)
+        level, _ = best_level(simulated, kernel)
         trials.append(
-            rehearse(
-                stand_ins, kernel, epsilons, DELTA, asked, level=level, seed=seed, repeats=repeats
+            best_noise(
+                simulated, kernel, epsilons, DELTA, asked, level=level, seed=seed, repeats=repeats
             )
         )
     return [
@@ -146,16 +143,20 @@ def choose_own(validation: Split, records: int, length: float) -> tuple[IndKnn, 
     """(the best kernel and threshold without noise and budgets, the share of public rows that it is right about)."""
     own = []
     for kernel in (*KERNELS, *SHARPER):
-        stand_ins = StandIns.of(
+        simulated = SimulatedRecords.of(
             validation.features, validation.labels, records, CLASSES, kernel, length
         )
-        level, share = best_level(stand_ins, kernel)
+        level, share = best_level(simulated, kernel)
         own.append((replace(kernel, threshold=threshold_at(kernel, level)), share))
     return max(own, key=lambda found: found[1])
 
 
 def choose_poll(
-    stand_ins: StandIns, epsilon: float, asked: int, seed: int, sampled: Sequence[float] = SAMPLED
+    simulated: SimulatedRecords,
+    epsilon: float,
+    asked: int,
+    seed: int,
+    sampled: Sequence[float] = SAMPLED,
 ) -> tuple[PrivateKnn, float]:
     """Private-kNN's sampling probability and k at ``epsilon``."""
     found = []
@@ -164,9 +165,24 @@ def choose_poll(
         for k in (round(gamma * reach) for reach in REACH):
             other = PrivateKnn(k=k, threshold=0, sigma_vote=sigma, sampling_probability=gamma)
             found.append(
-                (other, stand_ins.private_knn(other, 2 * asked, np.random.default_rng(seed)))
+                (other, simulate_poll(simulated, other, 2 * asked, np.random.default_rng(seed)))
             )
     return max(found, key=lambda tried: tried[1])
+
+
+def simulate_poll(
+    simulated: SimulatedRecords, mechanism: PrivateKnn, asked: int, rng: np.random.Generator
+) -> float:
+    """Private-kNN's share of right answers to the first ``asked`` rows; every query is answered."""
+    similarity, classes = simulated.similarity[:asked], simulated.num_classes
+    nearest = np.argsort(-similarity, axis=1)[:, :-1]  # the last is the row itself
+    hits = rng.binomial(round(simulated.copies), mechanism.sampling_probability, nearest.shape)
+    votes = np.diff(np.minimum(hits.cumsum(axis=1), mechanism.k), axis=1, prepend=0)
+    place = np.arange(len(nearest))[:, None] * classes + simulated.labels[nearest]
+    sums = np.bincount(place.ravel(), votes.ravel(), len(nearest) * classes)
+    sums = sums.reshape(len(nearest), classes)
+    noisy = sums + rng.normal(scale=mechanism.sigma_vote, size=sums.shape)
+    return float((noisy.argmax(axis=1) == simulated.labels[:asked]).mean())
 
 
 def least_noise(gamma: float, epsilon: float, asked: int) -> float:
@@ -382,10 +398,10 @@ def naive_knn(
 
     def measure(epsilon: float) -> list[float]:
         records = len(exam.voters[0].labels)
-        stand_ins = StandIns.of(
+        simulated = SimulatedRecords.of(
             validation.features, validation.labels, records, CLASSES, KERNELS[-1], length
         )
-        chosen, _ = choose_poll(stand_ins, epsilon, options.queries, options.seed, sampled=(1.0,))
+        chosen, _ = choose_poll(simulated, epsilon, options.queries, options.seed, sampled=(1.0,))
         return exam.right(
             lambda voters: ask_poll(NaiveKnn(k=chosen.k, sigma_vote=chosen.sigma_vote), voters)
         )

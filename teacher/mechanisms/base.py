@@ -15,9 +15,10 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome, Value
 
 if TYPE_CHECKING:  # configuration loads this file; the search behind the voters would load torch
-    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
+    from labelwall.teacher.mechanisms.planning import Planner
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
+    from labelwall.teacher.statistical_audit import EmpiricalFinding
 
 
 class Charging(Enum):
@@ -170,6 +171,10 @@ class Mechanism(ABC):
 
     def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int] | None:
         """Public numbers about a batch for its receipt; None where there are none."""
+        return None
+
+    def planner(self) -> Planner | None:
+        """The search for its parameters on public rows (planning.py); None if there is none."""
         return None
 
     @abstractmethod

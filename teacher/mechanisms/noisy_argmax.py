@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -13,31 +14,32 @@ from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
 if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
+    from labelwall.teacher.mechanisms.vote_laws import Poll
     from labelwall.teacher.noise.entropy import Entropy
+    from labelwall.teacher.statistical_audit import EmpiricalFinding
 
-AGGREGATE = "aggregate"
+SCREEN, AGGREGATE = "screen", "aggregate"
 
 
 @dataclass(frozen=True)
 class NoisyArgmax(Mechanism):
     """A frozen dataclass whose last release is the class with the most noisy votes."""
 
-    stages = (AGGREGATE,)
+    stages: ClassVar[tuple[str, ...]] = (AGGREGATE,)
 
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        from labelwall.teacher.mechanisms import vote_audit
-
-        return ((vote_audit.probe(self), ()),)
+    @abstractmethod
+    def poll(self) -> Poll:
+        """The vote as the statistical audit sees it (audit.py beside the mechanism)."""
 
     def audit(
         self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
     ) -> EmpiricalFinding:
         """See ``Mechanism.audit``."""
-        from labelwall.teacher.mechanisms import vote_audit
+        from labelwall.teacher.mechanisms.vote_audit import audit_votes
 
-        return vote_audit.audit_mechanism(self, delta=delta, trials=trials, confidence=confidence)
+        return audit_votes(
+            self, delta=delta, trials=trials, confidence=confidence, releases=releases
+        )
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query."""

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.experiment.plan.simulated_records import StandIns
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
 from tests.benchmarks import tiny_cache
@@ -34,13 +35,29 @@ def test_a_rehearsal_of_ind_knn_is_right_as_often_as_the_mechanism(
     *_, accuracy = load(*tiny_cache.ACCURACY)
     (x, y), (asked, truth), copies = clusters(400, 1), clusters(400, 2), 5
     mechanism = IndKnn(threshold=0.5, sigma_label=sigma, rho=rho).calibrate(1.0, 1e-5, 400)
-    stand_ins = StandIns.of(quantised(x), y, 400 * copies, 10, mechanism, 64.0)
-    (rehearsed,) = stand_ins.ind_knn([mechanism], 400, 3, np.random.default_rng(0))
+    simulated = SimulatedRecords.of(quantised(x), y, 400 * copies, 10, mechanism, 64.0)
+    (rehearsed,) = simulated.ind_knn([mechanism], 400, 3, np.random.default_rng(0))
     index = ExactIndex(np.repeat(quantised(x), copies, axis=0), np.arange(400 * copies))
     voters = Voters(index, np.repeat(y, copies), 10, quantised(asked), 64.0)
     measured = (accuracy.ask_ind_knn(mechanism, 50.0, voters) == truth).mean()
     assert abs(rehearsed - measured) < 0.12  # five standard deviations of a share of 400 are 0.12
     assert low < rehearsed < high
+
+
+def test_a_simulated_private_knn_counts_the_k_nearest(load) -> None:
+    """All records sampled, hardly any noise: the majority of the k nearest copies, without the row's own."""
+    *_, accuracy = load(*tiny_cache.ACCURACY)
+    x, y = clusters(60, 3)
+    features = quantised(x + 2.0 * np.random.default_rng(3).normal(size=x.shape))
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    near = np.argsort(-(unit @ unit.T - 3 * np.eye(60)), axis=1)[:, :5]
+    expected = [np.bincount(y[row], minlength=10) for row in near]
+    clear = [i for i, votes in enumerate(expected) if np.sort(votes)[-1] > np.sort(votes)[-2]]
+    low = sum(expected[i].argmax() == y[i] for i in clear) / 60
+    mechanism = PrivateKnn(k=15, threshold=0, sigma_vote=1e-3, sampling_probability=1.0)
+    simulated = SimulatedRecords.of(features, y, 180, 10, IndKnn(threshold=0.3), 64.0)
+    share = accuracy.simulate_poll(simulated, mechanism, 60, np.random.default_rng(0))
+    assert low <= share + 1e-9 <= low + (60 - len(clear)) / 60 + 2e-9
 
 
 def test_chunks_hold_what_the_teacher_embeds_and_are_computed_once(

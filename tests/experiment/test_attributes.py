@@ -178,8 +178,7 @@ def test_a_baseline_for_classes_is_refused_before_anything_is_read(
 
 
 def test_planning_for_attributes_is_by_hand(folder: Path) -> None:
-    from labelwall.experiment.plan.private_knn import Goal, optimise
-    from labelwall.experiment.plan.simulated_votes import margin_model
+    from labelwall.experiment.plan.optimise import planner_of
 
-    with pytest.raises(InvalidInput, match="private_knn"):
-        optimise(load_config(folder / "config.yaml"), margin_model(0.8, 3), Goal(1e-5, 100, 24, 2))
+    with pytest.raises(InvalidInput, match="private_knn, ind_knn"):
+        planner_of(load_config(folder / "config.yaml"))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -29,9 +29,9 @@ from labelwall.wall.labels.attributes import MOST_ATTRIBUTES, unpack
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
 if TYPE_CHECKING:  # loading the search would load torch
-    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
+    from labelwall.teacher.statistical_audit import EmpiricalFinding
 
 COUNTS = (
     "counts"  # the one release; a query's value under it is its noisy counts, in 1 / GRID votes
@@ -69,19 +69,20 @@ class MultiLabel(Mechanism):
         if not (math.isfinite(self.margin) and self.margin >= 0):
             raise InvalidInput("mechanism.margin", "at least 0 and finite", self.margin)
 
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        from labelwall.teacher.mechanisms.attributes import audit
-
-        return ((audit.probe_attributes(self), ()),)
+    @property
+    def crowd(self) -> tuple[int, float]:
+        """(records at one place that vote at most, probability that each is sampled)."""
+        raise NotImplementedError
 
     def audit(
         self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
     ) -> EmpiricalFinding:
         """See ``Mechanism.audit``."""
-        from labelwall.teacher.mechanisms.attributes import audit
+        from labelwall.teacher.mechanisms.attributes.audit import audit_attributes
 
-        return audit.audit_attributes(self, delta=delta, trials=trials, confidence=confidence)
+        return audit_attributes(
+            self, delta=delta, trials=trials, confidence=confidence, releases=releases
+        )
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
         """(outcome, labels): for each attribute 1 (present), 0 (absent) or -1 (within the margin), of the noisy counts."""
@@ -154,6 +155,15 @@ class PrivateKnnAttributes(MultiLabel):
     def voters(self) -> int:
         return self.k
 
+    @property
+    def crowd(self) -> tuple[int, float]:
+        """(k, sampling_probability)."""
+        return self.k, self.sampling_probability
+
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        return ((replace(self, tau=1, sigma_vote=1.5, k=1, sampling_probability=0.5), ()),)
+
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` queries are, for the accountant; each of them is answered."""
         return (self._release(self.sampling_probability, asked),)
@@ -193,6 +203,15 @@ class GnmaxAttributes(MultiLabel):
     @property
     def voters(self) -> int:
         return self.teachers
+
+    @property
+    def crowd(self) -> tuple[int, float]:
+        """The one classifier that is trained on a record, always."""
+        return 1, 1.0
+
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        return ((replace(self, tau=1, sigma_vote=1.5, teachers=2), ()),)
 
     @property
     def needs(self) -> tuple[Need, ...]:

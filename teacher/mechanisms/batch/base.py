@@ -18,8 +18,8 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
 if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
     from labelwall.teacher.noise.entropy import Entropy
+    from labelwall.teacher.statistical_audit import EmpiricalFinding
 
 BATCH = "batch"  # the one release; a query's value under it is [label, clique bound, whether that is exact, squared radius]
 LABEL_NOISE = "label"  # what a draw is for
@@ -50,19 +50,22 @@ class BatchMechanism(Mechanism):
             part = math.nextafter(part, 0.0)
         return replace(self, epsilon=part)
 
+    @property
+    def audited_record(self) -> tuple[int, int]:
+        """(how far the audit's record stands from the queries, below which a radius is short)."""
+        return 0, 0
+
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
-        from labelwall.teacher.mechanisms.batch import audit
-
-        return ((audit.probe_batch(self), ()),)
+        return ((replace(self, epsilon=2.0), ()),)
 
     def audit(
         self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
     ) -> EmpiricalFinding:
         """See ``Mechanism.audit``."""
-        from labelwall.teacher.mechanisms.batch import audit
+        from labelwall.teacher.mechanisms.batch.audit import audit_batch
 
-        return audit.audit_batch(self, delta=delta, trials=trials, confidence=confidence)
+        return audit_batch(self, delta=delta, trials=trials, confidence=confidence)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """``asked`` batches, epsilon-DP each. Raises InvalidInput where epsilon is not filled in (``calibrate``)."""

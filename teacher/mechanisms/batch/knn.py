@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from labelwall.teacher.accounting.conversion import float_above
+from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch import radii as balls
 from labelwall.teacher.mechanisms.batch.base import (
     BatchMechanism,
@@ -30,6 +31,8 @@ Conversion = Literal["grid", "interactive", "none"]
 RADIUS_NOISE, COUNT_NOISE = "radius", "count"  # what a draw is for
 MOST_CANDIDATES = 256
 LEAST_SHARE = Fraction(1, 100_000)  # for the labels: the scale of their noise must stay below 2^50
+
+AWAY = 10  # of the audit's record from the queries
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,18 @@ class BatchKnn(BatchMechanism):
         check_noise(self.noise)
         for name in ("candidate_accounting", "accounting"):
             check_accounting(name, getattr(self, name))
+
+    @property
+    def audited_record(self) -> tuple[int, int]:
+        """A little off, in integer units, so that the radii depend on it (audit.py).
+
+        A short radius is below the record, and on a grid below a quarter of the box.
+        """
+        return AWAY, 100 if self.conversion == "grid" else AWAY
+
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        return ((replace(self, epsilon=2.0, k=1, records=12), ()),)
 
     def require(self, queries: int, dimensions: int) -> None:
         """Raise InvalidInput, before anything is charged, for a batch that can not be answered."""

@@ -1,10 +1,13 @@
-"""The statistical audit of individual budgets: whole conversations with a record that every query selects.
+"""The statistical audit of individual budgets: whole conversations with a record that every query
+selects.
 
-The record equals the queries, so that its kernel is 1 and it pays as much as anyone can; queries are asked until it, and all
-around it, should long be silent. What is run is ``answer_individually`` with the kernel, the noise and the accounts of real
-answers, the accounts in memory. The proof (docs/privacy.md, section 12) bounds a conversation by what the record pays, so that
-noise too small for its price, a missing payment, a payment booked too late and a budget that fills up again all show as a loss
-above rho. Validity and the rest: teacher/mechanisms/vote_audit.py; a trial is a conversation, each with accounts of its own.
+The record equals the queries, so that its kernel is 1 and it pays as much as anyone can; queries
+are asked until it, and all around it, should long be silent. What is run is ``answer_individually``
+with the kernel, the noise and the accounts of real answers, the accounts in memory. The proof
+(docs/privacy.md, section 12) bounds a conversation by what the record pays, so that noise too small
+for its price, a missing payment, a payment booked too late and a budget that fills up again all
+show as a loss above rho. Validity and the rest: teacher/statistical_audit.py; a trial is a
+conversation, each with accounts of its own.
 """
 
 from __future__ import annotations
@@ -18,9 +21,8 @@ import numpy as np
 from scipy.special import rel_entr
 from scipy.stats import norm
 
-from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.curves.lattice import log_pmf
-from labelwall.teacher.accounting.plan import Plan, Release, Slot
+from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.individual import answer_individually
 from labelwall.teacher.ledger.individual_budgets import (
     ENROL,
@@ -34,18 +36,18 @@ from labelwall.teacher.ledger.individual_budgets import (
 )
 from labelwall.teacher.ledger.ledger import Most, Reservation
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, FEWEST, IndKnn
-from labelwall.teacher.mechanisms.vote_audit import (
-    EXPLORED,
-    EmpiricalFinding,
-    ReleaseFinding,
-    bound_pair,
-    check_audit,
-    expected_bound,
-)
-from labelwall.teacher.mechanisms.vote_laws import Pair
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.statistical_audit import (
+    EmpiricalFinding,
+    Pair,
+    ReleaseFinding,
+    bound_pair,
+    certified,
+    check_audit,
+    expected_bound,
+)
 from labelwall.wall.messages import Value
 
 COUNT, ANSWERED, ALONE, CROWDED = "count", "answer", "conversation", "conversation in a crowd"
@@ -65,9 +67,11 @@ AHEAD = 256  # draws of one scale asked for at once
 
 
 def probes_individual(mechanism: IndKnn) -> tuple[tuple[IndKnn, tuple[str, ...]], ...]:
-    """The same code with so little noise, and budgets so small, that faults show: (mechanism, what to audit of it).
+    """The same code with so little noise, and budgets so small, that faults show: (mechanism, what
+    to audit of it).
 
-    A record can pay for one query: first for its count, then for its label. In a crowd, which makes labels cheap, for four.
+    A record can pay for one query: first for its count, then for its label. In a crowd, which makes
+    labels cheap, for four.
     """
     few = math.sqrt(FEWEST)
     counts = replace(mechanism, sigma_count=1.25, sigma_label=8 / few, rho=0.35)
@@ -84,11 +88,13 @@ def audit_individual(
     confidence: float = 0.95,
     releases: Sequence[str] = PARTS,
 ) -> EmpiricalFinding:
-    """Audit a count, an answer, and conversations of a record with nobody else and in a divided crowd; or some of these.
+    """Audit a count, an answer, and conversations of a record with nobody else and in a divided
+    crowd; or some of these.
 
-    ``trials``: queries drawn for each of them on each of the two data sets; a conversation takes up to LONGEST of them. At
-    useful settings a record lasts for hundreds of queries, and few conversations show little. About 0.5 ms a query.
-    Raises InvalidInput for fewer than 8 conversations, or delta or confidence outside (0, 1).
+    ``trials``: queries drawn for each of them on each of the two data sets; a conversation takes up
+    to LONGEST of them. At useful settings a record lasts for hundreds of queries, and few
+    conversations show little. About 0.5 ms a query. Raises InvalidInput for fewer than 8
+    conversations, or delta or confidence outside (0, 1).
     """
     asked = {part: (pair_of(part), _length(mechanism, part)) for part in releases}
     for _, queries in asked.values():
@@ -104,7 +110,7 @@ def audit_individual(
             return codes if label else codes // 2
 
         bound = bound_pair(outcomes, pair, queries=queries, trials=n, delta=delta, error=error)
-        expected = _expected(mechanism, pair, queries, n - n // EXPLORED, delta, error, label)
+        expected = _expected(mechanism, pair, queries, n, delta, error, label)
         found.append(
             ReleaseFinding(
                 part, queries, n, pair, bound, expected, claimed(mechanism, queries, delta, label)
@@ -121,20 +127,24 @@ def pair_of(part: str) -> Pair:
 
 
 def claimed(mechanism: IndKnn, queries: int, delta: float, label: bool) -> float:
-    """The certified epsilon of so many answers, or of their counts alone: at most ``rho``, and at most all prices together."""
+    """The certified epsilon of so many answers, or of their counts alone: at most ``rho``, and at
+    most all prices together.
+    """
     assert mechanism.rho is not None
     rho = min(mechanism.rho, queries * sum(_prices(mechanism, FEWEST)[: 1 + label]))
     release = Release(ANSWER, "zcdp", {"rho": rho}, 1, prepaid=True)
-    return certified_epsilon(Plan(1.0, delta, (Slot(mechanism.fields(), (release,)),)))
+    return certified(mechanism, (release,), delta)
 
 
 def converse(
     mechanism: IndKnn, pair: Pair, added: bool, n: int, queries: int, entropy: Entropy
 ) -> np.ndarray:
-    """Codes of ``n`` conversations of so many equal ``queries``, one after the other: int64 [n * queries].
+    """Codes of ``n`` conversations of so many equal ``queries``, one after the other: int64 [n *
+    queries].
 
-    A code is (half of the conversation, rounded distance of the count from the others' number, whether the label is the
-    record's). A conversation is asked in two batches, as a teacher's are, and starts with full accounts.
+    A code is (half of the conversation, rounded distance of the count from the others' number,
+    whether the label is the record's). A conversation is asked in two batches, as a teacher's are,
+    and starts with full accounts.
     """
     labels = pair.labels(added)
     index = ExactIndex(
@@ -208,7 +218,9 @@ class _Books:
 
 
 class _Ahead:
-    """Draws of the same source and law, many in a call: a call costs as much as ten draws. Each is handed out once."""
+    """Draws of the same source and law, many in a call: a call costs as much as ten draws. Each is
+    handed out once.
+    """
 
     def __init__(self, entropy: Entropy) -> None:
         self.unsafe, self.inclusion, self.choose = entropy.unsafe, entropy.inclusion, entropy.choose
@@ -233,7 +245,9 @@ def _prices(mechanism: IndKnn, neighbours: int) -> tuple[float, float]:
 
 
 def _length(mechanism: IndKnn, part: str) -> int:
-    """Queries of a trial. Alone there are far more than a record can pay for: one that should be silent is heard."""
+    """Queries of a trial. Alone there are far more than a record can pay for: one that should be
+    silent is heard.
+    """
     if part in (COUNT, ANSWERED):
         return 1
     return min(
@@ -252,12 +266,14 @@ def _expected(
     mechanism: IndKnn,
     pair: Pair,
     queries: int,
-    tested: int,
+    trials: int,
     delta: float,
     error: float,
     label: bool,
 ) -> float:
-    """About what faithful code reaches: from one query's law, or a normal law with what all that are paid for tell."""
+    """About what faithful code reaches: from one query's law, or a normal law with what all that
+    are paid for tell.
+    """
     without, added = (_law(mechanism, pair, there, label) for there in (False, True))
     if queries > 1:
         told = float(rel_entr(added, without).sum())
@@ -266,11 +282,13 @@ def _expected(
         without, added = (
             norm.pdf(z, loc=mean) / norm.pdf(z).sum() for mean in (0.0, math.sqrt(2 * told * paid))
         )
-    return expected_bound(without, added, tested, delta, error)
+    return expected_bound(without, added, trials, delta, error)
 
 
 def _law(mechanism: IndKnn, pair: Pair, added: bool, label: bool) -> np.ndarray:
-    """Probabilities of one query's codes, the label's noise taken as continuous: float64 [2 REACH + 1, times 2 with labels]."""
+    """Probabilities of one query's codes, the label's noise taken as continuous: float64 [2 REACH +
+    1, times 2 with labels].
+    """
     assert mechanism.sigma_count is not None
     wide = math.ceil((REACH / STEPS + 8) * mechanism.sigma_count)
     drawn = np.arange(-wide, wide + 1)

@@ -19,8 +19,9 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
 if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
+    from labelwall.teacher.mechanisms.ind_knn.planning import IndKnnPlanner
     from labelwall.teacher.noise.entropy import Entropy
+    from labelwall.teacher.statistical_audit import EmpiricalFinding
 
 ANSWER = "individual_budgets"  # the one prepaid release; a query's value under it is [noisy number of neighbours, label]
 COUNT_NOISE, LABEL_NOISE = "count", "label"  # what a draw is for
@@ -145,6 +146,12 @@ class IndKnn(Mechanism):
             confidence=confidence,
             releases=releases or audit.PARTS,
         )
+
+    def planner(self) -> IndKnnPlanner:
+        """See ``Mechanism.planner``."""
+        from labelwall.teacher.mechanisms.ind_knn.planning import IndKnnPlanner
+
+        return IndKnnPlanner(self)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """One prepaid release of rho-zCDP, whatever is asked. Raises InvalidInput where rho is not filled in (``calibrate``)."""

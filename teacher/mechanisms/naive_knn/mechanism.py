@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.noisy_argmax import NoisyArgmax, argmax_release, noisy_winner
 from labelwall.teacher.noise.scales import check_scale
 from labelwall.wall.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from labelwall.teacher.mechanisms.vote_laws import Poll
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
 
@@ -41,6 +43,18 @@ class NaiveKnn(NoisyArgmax):
         if self.k < 1:
             raise InvalidInput("mechanism.k", "at least 1", self.k)
         check_scale("mechanism.sigma_vote", self.sigma_vote)
+
+    def poll(self) -> Poll:
+        """See ``NoisyArgmax.poll``."""
+        from labelwall.teacher.mechanisms.naive_knn import audit
+
+        return audit.poll(self)
+
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        from labelwall.teacher.mechanisms.naive_knn import audit
+
+        return ((audit.probe(self), ()),)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` labels are, for the accountant."""

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import CnnEnsemble, LinearEnsemble, Need
+from labelwall.teacher.mechanisms.base import CnnEnsemble, LinearEnsemble, Mechanism, Need
 from labelwall.teacher.mechanisms.noisy_argmax import (
     AGGREGATE,
+    SCREEN,
     NoisyArgmax,
     argmax_release,
     noisy_winner,
@@ -25,10 +26,10 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Value
 
 if TYPE_CHECKING:
+    from labelwall.teacher.mechanisms.vote_laws import Poll
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
 
-SCREEN = "screen"
 Classifier = Literal["linear", "cnn"]
 MAX_TEACHERS = 10_000
 
@@ -89,6 +90,18 @@ class Lnmax(Pate):
     def __post_init__(self) -> None:
         self._check(scale=self.scale)
 
+    def poll(self) -> Poll:
+        """See ``NoisyArgmax.poll``."""
+        from labelwall.teacher.mechanisms.pate import audit
+
+        return audit.poll_lnmax(self)
+
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        from labelwall.teacher.mechanisms.pate import audit
+
+        return ((audit.probe_lnmax(self), ()),)
+
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``answered`` labels are, for the accountant; every query asked is answered."""
         return (Release(AGGREGATE, "laplace", {"scale": self.scale, "sensitivity": 2.0}, asked),)
@@ -122,6 +135,18 @@ class Gnmax(Pate):
 
     def __post_init__(self) -> None:
         self._check(sigma_vote=self.sigma_vote)
+
+    def poll(self) -> Poll:
+        """See ``NoisyArgmax.poll``."""
+        from labelwall.teacher.mechanisms.pate import audit
+
+        return audit.poll_gnmax(self)
+
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        from labelwall.teacher.mechanisms.pate import audit
+
+        return ((audit.probe_gnmax(self), ()),)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` labels are, for the accountant; every query asked is answered."""
@@ -168,6 +193,18 @@ class ConfidentGnmax(Pate):
         self._check(sigma_screen=self.sigma_screen, sigma_vote=self.sigma_vote)
         if not 0 <= self.threshold <= self.teachers:
             raise InvalidInput("mechanism.threshold", "between 0 and teachers", self.threshold)
+
+    def poll(self) -> Poll:
+        """See ``NoisyArgmax.poll``."""
+        from labelwall.teacher.mechanisms.pate import audit
+
+        return audit.poll_confident_gnmax(self)
+
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        from labelwall.teacher.mechanisms.pate import audit
+
+        return ((audit.probe_confident_gnmax(self), ()),)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` screenings and ``answered`` labels are, for the accountant."""

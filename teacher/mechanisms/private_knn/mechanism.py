@@ -10,20 +10,20 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN, NoisyArgmax
 from labelwall.teacher.noise.scales import check_scale
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ABSTAINED, Outcome, Value
+from labelwall.wall.messages import Value
 
 if TYPE_CHECKING:  # loading the search would load torch
-    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
+    from labelwall.teacher.mechanisms.private_knn.planning import PrivateKnnPlanner
+    from labelwall.teacher.mechanisms.vote_laws import Poll
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
 
-SCREEN, AGGREGATE = "screen", "aggregate"
-
 
 @dataclass(frozen=True)
-class PrivateKnn(Mechanism):
+class PrivateKnn(NoisyArgmax):
     """Votes of the k nearest of a fresh Poisson sample, screened by their plurality.
 
     Guarantee, for one query under add/remove of one record: the screening bit max_j n_j + Z > threshold costs
@@ -67,19 +67,23 @@ class PrivateKnn(Mechanism):
         """(k, sampling_probability)."""
         return self.k, self.sampling_probability
 
+    def poll(self) -> Poll:
+        """See ``NoisyArgmax.poll``."""
+        from labelwall.teacher.mechanisms.private_knn import audit
+
+        return audit.poll(self)
+
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
-        from labelwall.teacher.mechanisms import vote_audit
+        from labelwall.teacher.mechanisms.private_knn import audit
 
-        return ((vote_audit.probe(self), ()),)
+        return ((audit.probe(self), ()),)
 
-    def audit(
-        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
-    ) -> EmpiricalFinding:
-        """See ``Mechanism.audit``."""
-        from labelwall.teacher.mechanisms import vote_audit
+    def planner(self) -> PrivateKnnPlanner:
+        """See ``Mechanism.planner``."""
+        from labelwall.teacher.mechanisms.private_knn.planning import PrivateKnnPlanner
 
-        return vote_audit.audit_mechanism(self, delta=delta, trials=trials, confidence=confidence)
+        return PrivateKnnPlanner()
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` screenings and ``answered`` aggregations are, for the accountant."""
@@ -114,11 +118,3 @@ class PrivateKnn(Mechanism):
         if SCREEN not in results:
             return SCREEN
         return AGGREGATE if results[SCREEN] == 1 and AGGREGATE not in results else None
-
-    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
-        """(outcome, label) of a settled query."""
-        if AGGREGATE in results:
-            label = results[AGGREGATE]
-            assert isinstance(label, int)
-            return Outcome.ANSWERED, label
-        return Outcome.ABSTAINED, ABSTAINED

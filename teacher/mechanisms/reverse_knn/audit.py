@@ -1,36 +1,37 @@
-"""The statistical audit of reverse kNN: its own draws on an empty data set and on one with a single record.
+"""The statistical audit of reverse kNN: its own draws on an empty data set and on one with a single
+record.
 
-Noise is added to every entry alike and a record adds 1 to ``neighbours`` of them whatever the others hold, so no other pair
-of neighbours tells more. The sum over those entries is a sufficient statistic of faithful code; it also shows noise that is
-too small, or missing where nobody votes. Validity and the rest: teacher/mechanisms/vote_audit.py.
+Noise is added to every entry alike and a record adds 1 to ``neighbours`` of them whatever the
+others hold, so no other pair of neighbours tells more. The sum over those entries is a sufficient
+statistic of faithful code; it also shows noise that is too small, or missing where nobody votes.
+Validity and the rest: teacher/statistical_audit.py.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
 from dataclasses import replace
 
 import numpy as np
 
-from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.curves.lattice import log_pmf
-from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import HISTOGRAM, ReverseKnn
-from labelwall.teacher.mechanisms.vote_audit import (
-    EXPLORED,
-    EmpiricalFinding,
-    ReleaseFinding,
-    bound_pair,
-    check_audit,
-    expected_bound,
-)
-from labelwall.teacher.mechanisms.vote_laws import Pair
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.statistical_audit import (
+    OUTCOMES,
+    EmpiricalFinding,
+    Pair,
+    ReleaseFinding,
+    bound_pair,
+    certified,
+    check_audit,
+    expected_bound,
+    fresh_keys,
+    sum_codes,
+)
 
-OUTCOMES = 64  # the sum is told apart up to so many steps between -4 and 4 deviations
 _TOGETHER = 2048
 CLASSES = 2
 
@@ -56,40 +57,28 @@ def audit_cells(
         return run_cells(mechanism, added, n, SystemEntropy())
 
     bound = bound_pair(outcomes, pair, queries=1, trials=trials, delta=delta, error=error)
-    claim = certified_epsilon(
-        Plan(1.0, delta, (Slot(mechanism.fields(), mechanism.releases(1, 1)),))
-    )
-    expected = expected_bound(*_laws(mechanism), trials - trials // EXPLORED, delta, error)
+    claim = certified(mechanism, mechanism.releases(1, 1), delta)
+    expected = expected_bound(*_laws(mechanism), trials, delta, error)
     found = ReleaseFinding(HISTOGRAM, 1, trials, pair, bound, expected, claim)
     return EmpiricalFinding(mechanism.fields(), delta, confidence, (found,))
 
 
 def run_cells(mechanism: ReverseKnn, added: bool, n: int, entropy: Entropy) -> np.ndarray:
-    """Codes 0..OUTCOMES of ``n`` independent histograms through the mechanism's own draw: int64 [n]."""
+    """Codes 0..OUTCOMES of ``n`` independent histograms through the mechanism's own draw: int64
+    [n].
+    """
     ids = np.arange(int(added))
-    index, labels = (
-        ExactIndex(np.zeros((len(ids), 1), dtype=np.int8), ids),
-        np.full(len(ids), CLASSES - 1),
-    )
-    centers = np.minimum(np.arange(mechanism.neighbours + 1), 63).astype(np.int8)[
-        :, None
-    ]  # the record is at 0: the first vote
-    call, codes = secrets.token_hex(8), []
-    for start in range(0, n, _TOGETHER):
-        keys = [f"{call}-{row}" for row in range(start, min(start + _TOGETHER, n))]
-        voters = Voters(
-            index, labels, CLASSES, np.broadcast_to(centers, (len(keys), *centers.shape))
-        )
-        drawn = mechanism.draw(HISTOGRAM, voters, keys, entropy).reshape(
-            len(keys), len(centers), CLASSES
-        )
-        codes.append(code(drawn[:, : mechanism.neighbours, -1].sum(axis=1), _deviation(mechanism)))
+    index = ExactIndex(np.zeros((len(ids), 1), dtype=np.int8), ids)
+    labels = np.full(len(ids), CLASSES - 1)
+    # the record is at 0: the first cells have its votes
+    centers = np.minimum(np.arange(mechanism.neighbours + 1), 63).astype(np.int8)[:, None]
+    codes = []
+    for keys in fresh_keys(n, _TOGETHER):
+        queries = np.broadcast_to(centers, (len(keys), *centers.shape))
+        drawn = mechanism.draw(HISTOGRAM, Voters(index, labels, CLASSES, queries), keys, entropy)
+        votes = drawn.reshape(len(keys), len(centers), CLASSES)[:, : mechanism.neighbours, -1]
+        codes.append(sum_codes(votes.sum(axis=1), _deviation(mechanism)))
     return np.concatenate(codes)
-
-
-def code(sums: np.ndarray, deviation: float) -> np.ndarray:
-    """Integer sums of noise of that standard deviation, int64 [n], as outcomes 0..OUTCOMES."""
-    return np.clip(sums // math.ceil(8 * deviation / OUTCOMES) + OUTCOMES // 2, 0, OUTCOMES)
 
 
 def _deviation(mechanism: ReverseKnn) -> float:
@@ -104,6 +93,6 @@ def _laws(mechanism: ReverseKnn) -> tuple[np.ndarray, np.ndarray]:
     for _ in range(mechanism.neighbours - 1):
         law = np.convolve(law, single)
     sums = np.arange(len(law)) - len(law) // 2
-    moved = [code(sums + shift, _deviation(mechanism)) for shift in (0, mechanism.neighbours)]
+    moved = [sum_codes(sums + shift, _deviation(mechanism)) for shift in (0, mechanism.neighbours)]
     without, added = (np.bincount(codes, law, minlength=OUTCOMES + 1) for codes in moved)
     return without, added

@@ -17,9 +17,9 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
 if TYPE_CHECKING:  # loading the search would load torch
-    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
+    from labelwall.teacher.statistical_audit import EmpiricalFinding
 
 HISTOGRAM = "histogram"
 MOST_NEIGHBOURS = 64

@@ -28,9 +28,10 @@ from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
 if TYPE_CHECKING:  # loading the search would load torch
-    from labelwall.teacher.mechanisms.vote_audit import EmpiricalFinding
+    from labelwall.teacher.mechanisms.values.audit import AuditedValues
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
+    from labelwall.teacher.statistical_audit import EmpiricalFinding
 
 MEAN, MEDIAN = "mean", "median"
 RANGE = 2 * STEPS  # what a neighbour's count may change by; sums are in half steps
@@ -92,17 +93,21 @@ class Regression(Mechanism):
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
-        from labelwall.teacher.mechanisms.values import audit
-
-        return ((audit.probe_values(self), ()),)
+        return ((self.audited().probe(), ()),)
 
     def audit(
         self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
     ) -> EmpiricalFinding:
         """See ``Mechanism.audit``."""
-        from labelwall.teacher.mechanisms.values import audit
+        from labelwall.teacher.mechanisms.values.audit import audit_values
 
-        return audit.audit_values(self, delta=delta, trials=trials, confidence=confidence)
+        return audit_values(
+            self, delta=delta, trials=trials, confidence=confidence, releases=releases
+        )
+
+    def audited(self) -> AuditedValues:
+        """The release of the answer as the statistical audit sees it (audit.py)."""
+        raise NotImplementedError
 
     def _answer(self, cap: int) -> Release:
         raise NotImplementedError
@@ -184,6 +189,12 @@ class PrivateKnnMean(Regression):
         if not 1e-3 <= self.sigma_mean <= 1e5:
             raise InvalidInput("mechanism.sigma_mean", "between 1e-3 and 1e5", self.sigma_mean)
 
+    def audited(self) -> AuditedValues:
+        """See ``Regression.audited``."""
+        from labelwall.teacher.mechanisms.values.audit import AuditedMean
+
+        return AuditedMean(self)
+
     def _answer(self, cap: int) -> Release:
         noisy = {"sigma": self.sigma_mean * RANGE, "sensitivity": float(RANGE)}
         return Release(
@@ -236,6 +247,12 @@ class PrivateKnnMedian(Regression):
         super().__post_init__()
         if not 1e-6 <= self.epsilon <= 1e3:
             raise InvalidInput("mechanism.epsilon", "between 1e-6 and 1000", self.epsilon)
+
+    def audited(self) -> AuditedValues:
+        """See ``Regression.audited``."""
+        from labelwall.teacher.mechanisms.values.audit import AuditedMedian
+
+        return AuditedMedian(self)
 
     def _answer(self, cap: int) -> Release:
         priced = {"epsilon": self.epsilon, "sampling_probability": self.sampling_probability}

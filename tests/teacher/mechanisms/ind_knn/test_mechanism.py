@@ -18,11 +18,11 @@ from labelwall.teacher.accounting.curves.rdp import ORDERS
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
-from labelwall.teacher.mechanisms.vote_audit import lower_bound
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import GRID, STEPS, Similar, cosine, rbf
+from labelwall.teacher.statistical_audit import lower_bound
 from labelwall.wall.errors import InvalidInput
 from tests.teacher.mechanisms.ind_knn import algorithm3
 

@@ -15,20 +15,20 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.mechanisms.private_knn.mechanism import SCREEN
-from labelwall.teacher.mechanisms.values.audit import Values, audit_values, probe_values
+from labelwall.teacher.mechanisms.values.audit import audit_values
 from labelwall.teacher.mechanisms.values.mechanism import (
     MEAN,
     MEDIAN,
     RANGE,
     PrivateKnnMean,
     PrivateKnnMedian,
+    Regression,
 )
-from labelwall.teacher.mechanisms.vote_audit import PROBE_DELTA
 from labelwall.teacher.noise.entropy import Entropy
-from labelwall.teacher.statistical_audit import attack
+from labelwall.teacher.statistical_audit import PROBE_DELTA, audit_mechanisms
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS
-from tests.statistical_audit.faults import HalfScale
+from tests.teacher.faults import HalfScale
 
 SURE = 1 - 2.5e-8
 MECHANISMS = {MEAN: PrivateKnnMean(threshold=50), MEDIAN: PrivateKnnMedian(threshold=50)}
@@ -39,10 +39,11 @@ def test_the_real_mechanism_is_not_refuted_and_the_audit_sees_a_good_part_of_its
     name: str,
 ) -> None:
     """What faithful code would reach is computed from the exact laws: no chance in it."""
-    findings = attack([MECHANISMS[name]], delta=1e-5, trials=800, confidence=SURE)
+    findings = audit_mechanisms([MECHANISMS[name]], delta=1e-5, trials=800, confidence=SURE)
     assert [found.refuted for found in findings] == [False, False]
     assert [release.release for release in findings[1].releases] == [SCREEN, name]
-    seen = audit_values(probe_values(MECHANISMS[name]), delta=PROBE_DELTA, trials=5000)  # type: ignore[arg-type]
+    ((probe, _),) = MECHANISMS[name].probes()
+    seen = probe.audit(delta=PROBE_DELTA, trials=5000, confidence=0.95)
     assert all(found.expected > 0.3 * found.claim for found in seen.releases)
 
 
@@ -108,7 +109,7 @@ class _TwiceTheRate:
         return self._entropy.choose(losses, [2 * rate for rate in rates], keys, release)
 
 
-FAULTS: dict[str, tuple[Values, int]] = {
+FAULTS: dict[str, tuple[Regression, int]] = {
     "half the noise, mean": (HalfMean(sigma_mean=2.0), 40000),
     "half the noise, screening": (HalfScreen(threshold=2, sigma_screen=1.0), 20000),
     "twice the rate": (Hasty(epsilon=1.5), 10000),
@@ -118,7 +119,7 @@ FAULTS: dict[str, tuple[Values, int]] = {
 }
 
 
-def weak(mechanism: Values) -> Values:
+def weak(mechanism: Regression) -> Regression:
     """Few neighbours in few cells, nobody left out: sampling would only dilute a fault."""
     return replace(
         mechanism,

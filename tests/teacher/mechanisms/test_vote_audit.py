@@ -12,23 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelwall.teacher.mechanisms import vote_audit as empirical
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble
+from labelwall.teacher.mechanisms.noisy_argmax import NoisyArgmax
+from labelwall.teacher.mechanisms.pate.audit import ensemble
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.vote_audit import PROBE_DELTA, audit_mechanism, claimed, probe
+from labelwall.teacher.mechanisms.vote_audit import audit_votes, claimed, run
 from labelwall.teacher.mechanisms.vote_laws import (
     AGGREGATE,
-    PARTS,
+    JOINT,
     SCREEN,
-    Pair,
-    Voting,
-    candidates,
     laws,
 )
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.statistical_audit import attack
-from tests.statistical_audit.faults import HalfScale
+from labelwall.teacher.statistical_audit import PROBE_DELTA, Pair, audit_mechanisms
+from tests.teacher.faults import HalfScale
 
 SURE = 1 - 2.5e-8
 KINDS = (NaiveKnn, Lnmax, Gnmax, ConfidentGnmax)
@@ -36,12 +33,18 @@ KINDS = (NaiveKnn, Lnmax, Gnmax, ConfidentGnmax)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_real_mechanism_raises_no_alarm_as_configured_and_with_little_noise(kind: type) -> None:
-    findings = attack([kind()], delta=1e-5, trials=800, confidence=SURE)
+    findings = audit_mechanisms([kind()], delta=1e-5, trials=800, confidence=SURE)
     assert len(findings) == 2
     assert not any(found.refuted for found in findings)
     assert [r.release for r in findings[1].releases] == (
-        list(PARTS) if kind is ConfidentGnmax else [AGGREGATE]
+        [SCREEN, AGGREGATE, JOINT] if kind is ConfidentGnmax else [AGGREGATE]
     )
+
+
+def probe(kind: type) -> NoisyArgmax:
+    """The mechanism with little noise."""
+    ((made, _),) = kind().probes()
+    return made
 
 
 def halved(kind: type) -> Any:
@@ -61,8 +64,8 @@ def halved(kind: type) -> Any:
     [(NaiveKnn, AGGREGATE), (Lnmax, AGGREGATE), (Gnmax, AGGREGATE), (ConfidentGnmax, SCREEN)],
 )
 def test_half_the_noise_is_caught(kind: type, part: str) -> None:
-    found = audit_mechanism(
-        halved(kind)(**probe(kind()).fields()),
+    found = audit_votes(
+        halved(kind)(**probe(kind).fields()),
         delta=PROBE_DELTA,
         trials=30000,
         queries=1,
@@ -77,11 +80,11 @@ def test_no_pair_loses_more_than_the_claim_and_the_worst_loses_a_good_part_of_it
     kind: type,
 ) -> None:
     """The exact hockey-stick divergences of the laws against the certificate of one release."""
-    mechanism: Voting = probe(kind())
-    for part in PARTS[:2] if kind is ConfidentGnmax else (AGGREGATE,):
+    mechanism = probe(kind)
+    for part in (SCREEN, AGGREGATE) if kind is ConfidentGnmax else (AGGREGATE,):
         claim, worst = claimed(mechanism, part, 1, 0.01), 0.0
-        for pair in candidates(mechanism):
-            without, added = laws(mechanism, pair)[part]
+        for pair in mechanism.poll().candidates():
+            without, added = laws(mechanism.poll(), pair)[part]
             for p, q in ((without, added), (added, without)):
                 assert np.maximum(p - np.exp(claim) * q, 0).sum() <= 0.01 + 1e-9
                 worst = max(worst, float(np.maximum(p - np.exp(claim / 2) * q, 0).sum()))
@@ -92,8 +95,7 @@ def test_no_pair_loses_more_than_the_claim_and_the_worst_loses_a_good_part_of_it
 def test_the_shards_hold_what_the_pair_says(pair: Pair) -> None:
     """Votes without noise: the added record moves one shard's vote from class 0 to its own."""
     for added in (False, True):
-        ensemble: Ensemble = empirical._ensemble(3, pair, added)
-        votes = ensemble.votes(np.zeros((1, 1), dtype=np.int8))[0]
+        votes = ensemble(3, pair, added).votes(np.zeros((1, 1), dtype=np.int8))[0]
         assert votes[0] == 3 - pair.allies - added
         assert votes[-1] == pair.allies + added
 
@@ -115,7 +117,7 @@ def test_laws_against_enumerated_noise(mechanism: Lnmax | Gnmax) -> None:
         mine, other = 2 + added, 3 - added
         wins = joint[(mine + z)[:, None] > (other + z)[None, :]].sum()  # ties to class 0
         np.testing.assert_allclose(
-            laws(mechanism, Pair(2, 3, 2))[AGGREGATE][added], [1 - wins, 0, wins], atol=1e-12
+            laws(mechanism.poll(), Pair(2, 3, 2))[AGGREGATE][added], [1 - wins, 0, wins], atol=1e-12
         )
 
 
@@ -123,6 +125,6 @@ def test_what_is_run_is_the_mechanisms_own_draw() -> None:
     """Wins of the audit's runs against the law, within 8 standard deviations: missed less than once in 10^14."""
     mechanism, pair, n = Gnmax(teachers=5, sigma_vote=1.3), Pair(2, 3, 2), 4000
     for added in (False, True):
-        wins = (empirical.run(mechanism, AGGREGATE, pair, added, n, SystemEntropy()) == 1).mean()
-        law = laws(mechanism, pair)[AGGREGATE][added][2]
+        wins = (run(mechanism, AGGREGATE, pair, added, n, SystemEntropy()) == 1).mean()
+        law = laws(mechanism.poll(), pair)[AGGREGATE][added][2]
         assert abs(wins - law) < 8 * np.sqrt(law * (1 - law) / n)

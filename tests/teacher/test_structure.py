@@ -24,10 +24,11 @@ import torch
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, SCREEN, PrivateKnn
 from labelwall.teacher.mechanisms.vote_audit import run
-from labelwall.teacher.mechanisms.vote_laws import JOINT, Pair
+from labelwall.teacher.mechanisms.vote_laws import JOINT
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
+from labelwall.teacher.statistical_audit import Pair
 from labelwall.teacher.teacher import Teacher
-from tests.statistical_audit import custody, faults
+from tests.teacher import custody, faults
 
 MECHANISM = PrivateKnn(k=3, threshold=1, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
 ROWS = np.array([[1.0, 0.1 * i] for i in range(8)] + [[-1.0, 0.0]], dtype=np.float32)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,26 +13,25 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.plan import private_knn as planner
-from labelwall.experiment.plan.private_knn import (
+from labelwall.experiment.plan.optimise import Request, best_plan, planned_config
+from labelwall.teacher.accounting.accountant import certified_epsilon, reading
+from labelwall.teacher.accounting.curves.rdp import ORDERS, argmax_rdp
+from labelwall.teacher.mechanisms.planning import Choice, Goal
+from labelwall.teacher.mechanisms.private_knn import planning as planner
+from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, SCREEN, PrivateKnn
+from labelwall.teacher.mechanisms.private_knn.planning import (
     CONTEST,
-    Goal,
     bit_rdp,
     optimise,
-    planned_config,
     theorem10,
 )
-from labelwall.experiment.plan.show_optimum import Request, best_plan
-from labelwall.experiment.plan.simulated_votes import (
-    Proxy,
+from labelwall.teacher.mechanisms.private_knn.simulate import (
+    SimulatedQueries,
     margin_model,
-    neighbour_proxy,
     rates,
     simulate,
+    votes_among,
 )
-from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.accounting.curves.rdp import ORDERS, argmax_rdp
-from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, SCREEN, PrivateKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
@@ -59,7 +57,7 @@ def test_rates_are_those_of_simulated_multinomial_votes_and_discrete_noise():
     shares = np.random.default_rng(0).dirichlet(np.ones(4), 60)
     labels = shares.argmax(axis=1)
     labels[::5] = 0  # some answers that the votes do not favour
-    proxy = Proxy(labels, lambda fraction: shares, math.inf, "exact shares")
+    proxy = SimulatedQueries(labels, lambda fraction: shares, math.inf, "exact shares")
     mechanism = PrivateKnn(
         k=80, threshold=35, sigma_screen=9.0, sigma_vote=12.0, sampling_probability=0.3
     )
@@ -85,7 +83,7 @@ def test_rates_are_those_of_simulated_multinomial_votes_and_discrete_noise():
 
 def test_shares_are_those_of_the_nearest_part_of_the_other_rows():
     features, labels = embedded(4, 120)
-    proxy = neighbour_proxy(features, labels, CLASSES)
+    proxy = votes_among(features, labels, CLASSES)
     wide = features.astype(np.int64)
     for query in (0, 57, 119):
         others = [i for i in range(120) if i != query]
@@ -114,7 +112,7 @@ def test_shares_are_those_of_the_nearest_part_of_the_other_rows():
     ],
 )
 def test_forecast_is_close_to_the_real_mechanism_on_records_it_never_saw(mechanism):
-    proxy = neighbour_proxy(*embedded(3, 800), CLASSES)
+    proxy = votes_among(*embedded(3, 800), CLASSES)
     passed, both = rates(proxy, mechanism, PRIVATE)
     (records, labels), (queries, truth) = embedded(1, PRIVATE), embedded(2, 1000)
     index = ExactIndex(records, np.arange(PRIVATE), product="float32", threads=1)
@@ -156,10 +154,9 @@ def test_the_fast_price_of_an_argmax_is_within_one_percent():
 def test_the_choice_fits_the_budget_and_no_affordable_neighbour_is_better(
     arrays_config, small_grids
 ):
-    config, proxy = load_config(arrays_config), neighbour_proxy(*embedded(3, TEST), CLASSES)
-    goal = Goal(1e-5, PRIVATE, PUBLIC, 2)
-    found = optimise(config, proxy, goal)
-    plan, best = found.config.plan(), found.chosen.forecast
+    config, proxy = load_config(arrays_config), votes_among(*embedded(3, TEST), CLASSES)
+    found = optimise(proxy, Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2))
+    plan, best = planned_config(config, found.chosen).plan(), found.chosen.forecast
     assert 0.97 * 3 < certified_epsilon(plan) <= 3
     assert found.chosen.epsilon == certified_epsilon(plan)
     assert [release.cap for release in plan.releases()] == [best.asked, best.cap]
@@ -184,13 +181,11 @@ def test_the_choice_fits_the_budget_and_no_affordable_neighbour_is_better(
             planner.forecast(asked, rates(proxy, other, PRIVATE), proxy.rows)
             for asked in range(20, PUBLIC + 1, 20)
         ]
-        plans = [
-            planned_config(config, planner.Choice(3, other, forecast)).plan() for forecast in tried
-        ]
+        plans = [planned_config(config, Choice(3, other, forecast)).plan() for forecast in tried]
         affordable = [
             f.right
             for f, p in zip(tried, plans, strict=True)
-            if planner.reading(p, [r.cap for r in p.releases()]) <= 3
+            if reading(p, [r.cap for r in p.releases()]) <= 3
         ]
         assert max(affordable, default=0) <= 1.02 * best.right, change
 
@@ -201,10 +196,10 @@ def _scaled(mechanism: PrivateKnn, change: dict[str, float]) -> dict[str, float]
     return {name: type(value)(value * factor)}
 
 
-def test_a_floor_of_the_label_accuracy_buys_fewer_and_better_labels(arrays_config, small_grids):
-    config, proxy = load_config(arrays_config), neighbour_proxy(*embedded(3, TEST), CLASSES)
+def test_a_floor_of_the_label_accuracy_buys_fewer_and_better_labels(small_grids):
+    proxy = votes_among(*embedded(3, TEST), CLASSES)
     free, better = (
-        optimise(config, proxy, Goal(1e-5, PRIVATE, PUBLIC, 2, floor)).chosen.forecast
+        optimise(proxy, Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2, floor)).chosen.forecast
         for floor in (0.0, 0.85)
     )
     assert free.accuracy < 0.85 <= better.accuracy + 0.005
@@ -288,7 +283,7 @@ def test_no_private_file_is_opened_or_listed(image_folders, tmp_path, small_grid
         answer = best_plan(load_config(config), Request(expected_records=500), Quiet())
     assert [path for path in paths if path.startswith(image_folders["test"])]
     assert not [path for path in paths if path.startswith(image_folders["private"])]
-    assert answer.votes.startswith("a margin model")  # 12 test images are too few
+    assert answer.optimum.votes.startswith("a margin model")  # 12 test images are too few
     assert answer.goal.queries == 12
 
 
@@ -310,20 +305,25 @@ def test_theorem_10_by_hand():
     )
 
 
-def test_a_budget_that_buys_nothing_is_refused_in_words(arrays_config):
+def test_a_budget_that_buys_nothing_is_refused_in_words():
     with pytest.raises(BudgetRefused, match=r"budget\.epsilon"):
-        optimise(load_config(arrays_config), margin_model(0.5, 10), Goal(1e-5, 30, 30, 30, 0.9))
+        optimise(margin_model(0.5, 10), Goal(3.0, 1e-5, 30, 30, 30, 0.9))
 
 
-def test_a_mechanism_that_the_search_does_not_know_is_refused(arrays_config):
-    @dataclass(frozen=True)
-    class Other:
-        kind: str = "other"
-
-    config = copy(load_config(arrays_config))
-    object.__setattr__(config, "mechanism", Other())
-    with pytest.raises(InvalidInput, match=r"`mechanism\.kind` must be private_knn.*'other'"):
-        optimise(config, margin_model(0.5, 10), Goal(1e-5, 30, 30, 30, 0.9))
+def test_a_mechanism_that_no_planner_knows_is_refused(arrays_config, capsys):
+    command = ["plan", "--config", str(arrays_config), "--optimise"]
+    assert pipeline.main([*command, "--mechanism.kind", "gnmax"]) == 2
+    refused = (
+        "`mechanism.kind` must be one that has a planner: private_knn, ind_knn. Found 'gnmax'."
+    )
+    assert refused in capsys.readouterr().err
+    arrays_config.write_text(
+        arrays_config.read_text().replace(
+            "rounds: [{queries: 9}", "rounds: [{queries: 9, mechanism: {kind: gnmax}}"
+        )
+    )
+    assert pipeline.main(command) == 2
+    assert "private_knn (the search knows no other). Found 'gnmax'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -336,11 +336,11 @@ def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
     from labelwall.wall.datasets.sources import describe, read_public
     from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Queries
 
-    config = load_config(Path(__file__).parents[3] / "configs" / "quickstart_private_knn.yaml")
+    config = load_config(Path(__file__).parents[4] / "configs" / "quickstart_private_knn.yaml")
     started = time.process_time()
     answer = best_plan(config, Request(min_accuracy=0.9), Quiet())
     assert time.process_time() - started < 180  # some 14 on an idle machine
-    planned, expected = answer.optimum.config, answer.optimum.chosen.forecast
+    planned, expected = answer.config, answer.optimum.chosen.forecast
     task, public = describe(planned.data), read_public(planned.data)
     ledger = Ledger.create(
         tmp_path / "ledger.sqlite", dataset="mnist5k", plan=planned.plan(), unsafe=True

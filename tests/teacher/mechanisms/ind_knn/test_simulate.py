@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labelwall.experiment.plan.simulated_records import StandIns, threshold_at
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, threshold_at
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import GRID
 
@@ -32,20 +31,20 @@ def rows(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]
 def test_neighbours_and_weights_are_those_of_the_mechanism(mechanism: IndKnn) -> None:
     """The integer kernels of the teacher, beside which only rows on the edge of a step may differ."""
     x, y = rows(150, 1)
-    stand_ins = StandIns.of(x, y, 450, 10, mechanism, LENGTH)
+    records = SimulatedRecords.of(x, y, 450, 10, mechanism, LENGTH)
     found = ExactIndex(x, np.arange(150), threads=1).similar(x, mechanism.select(LENGTH))
     exact, ours = np.zeros((2, 150, 150))
     for query, similar in enumerate(found):
         exact[query, similar.rows] = similar.weights
-    near = stand_ins.similarity >= mechanism.threshold
-    ours[near] = np.floor(stand_ins.similarity[near] * GRID)
+    near = records.similarity >= mechanism.threshold
+    ours[near] = np.floor(records.similarity[near] * GRID)
     np.fill_diagonal(exact, 0)
     assert 1000 < (exact > 0).sum() < 150 * 149
     assert (exact != ours).mean() < 0.005
     assert np.abs(exact - ours)[exact > 0].max() <= 1
-    assert stand_ins.copies == 3
+    assert records.copies == 3
     typical = np.sqrt(np.mean((exact[exact > 0] / GRID) ** 2))
-    assert stand_ins.typical_weight(mechanism.threshold) == pytest.approx(typical, rel=0.01)
+    assert records.typical_weight(mechanism.threshold) == pytest.approx(typical, rel=0.01)
 
 
 def test_a_level_is_the_threshold_at_that_cosine() -> None:
@@ -59,55 +58,40 @@ def test_a_level_is_the_threshold_at_that_cosine() -> None:
 def test_without_noise_a_row_does_not_vote_for_itself() -> None:
     x = np.clip(np.rint(60 * np.eye(4, 16) + 1), -63, 63).astype(np.int8)
     labels = np.array([1, 2, 3, 4])
-    assert StandIns.of(x, labels, 4, 10, COSINE, 60.0).without_noise(0.9) == 0
-    twice = StandIns.of(np.repeat(x, 2, axis=0), np.repeat(labels, 2), 8, 10, COSINE, 60.0)
+    assert SimulatedRecords.of(x, labels, 4, 10, COSINE, 60.0).without_noise(0.9) == 0
+    twice = SimulatedRecords.of(np.repeat(x, 2, axis=0), np.repeat(labels, 2), 8, 10, COSINE, 60.0)
     assert twice.without_noise(0.9) == 1
 
 
-def test_a_rehearsal_of_private_knn_counts_the_k_nearest() -> None:
-    """All records sampled, hardly any noise: the majority of the k nearest copies, the row's own left out."""
-    features, y = rows(60, 3, noise=2.0)
-    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    near = np.argsort(-(unit @ unit.T - 3 * np.eye(60)), axis=1)[:, :5]
-    expected = [np.bincount(y[row], minlength=10) for row in near]
-    clear = [i for i, votes in enumerate(expected) if np.sort(votes)[-1] > np.sort(votes)[-2]]
-    low = sum(expected[i].argmax() == y[i] for i in clear) / 60
-    mechanism = PrivateKnn(k=15, threshold=0, sigma_vote=1e-3, sampling_probability=1.0)
-    share = StandIns.of(features, y, 180, 10, COSINE, LENGTH).private_knn(
-        mechanism, 60, np.random.default_rng(0)
-    )
-    assert low <= share + 1e-9 <= low + (60 - len(clear)) / 60 + 2e-9
-
-
 def test_candidates_rehearsed_together_are_as_right_as_alone() -> None:
-    stand_ins = StandIns.of(*rows(120, 1), 600, 10, COSINE, LENGTH)
+    records = SimulatedRecords.of(*rows(120, 1), 600, 10, COSINE, LENGTH)
     tried = [
         replace(COSINE, rho=rho, sigma_label=label, sigma_count=9.0)
         for rho in (0.01, 0.5)
         for label in (0.1, 0.6)
     ]
-    together = stand_ins.ind_knn(tried, 50, 2, np.random.default_rng(4))
+    together = records.ind_knn(tried, 50, 2, np.random.default_rng(4))
     alone = [
-        stand_ins.ind_knn([mechanism], 50, 2, np.random.default_rng(4))[0] for mechanism in tried
+        records.ind_knn([mechanism], 50, 2, np.random.default_rng(4))[0] for mechanism in tried
     ]
     assert together.tolist() == alone
     assert len(set(alone)) > 2
     with pytest.raises(ValueError, match="unpack"):
-        stand_ins.ind_knn(
+        records.ind_knn(
             [tried[0], replace(tried[0], threshold=0.5)], 50, 1, np.random.default_rng(4)
         )
 
 
 def test_more_queries_than_rows_spend_budgets_as_fast() -> None:
-    stand_ins = StandIns.of(*rows(120, 1), 600, 10, COSINE, LENGTH)
+    records = SimulatedRecords.of(*rows(120, 1), 600, 10, COSINE, LENGTH)
     full = replace(COSINE, rho=0.08, sigma_label=0.3, sigma_count=20.0)
     half = replace(full, rho=0.04)
-    (twice,) = stand_ins.ind_knn([full], 240, 1, np.random.default_rng(4))
-    (once,) = stand_ins.ind_knn([half], 120, 1, np.random.default_rng(4))
-    (rich,) = stand_ins.ind_knn([full], 120, 1, np.random.default_rng(4))
+    (twice,) = records.ind_knn([full], 240, 1, np.random.default_rng(4))
+    (once,) = records.ind_knn([half], 120, 1, np.random.default_rng(4))
+    (rich,) = records.ind_knn([full], 120, 1, np.random.default_rng(4))
     assert twice == once < rich
 
 
 def test_no_more_rows_stand_in_than_there_are_records() -> None:
-    stand_ins = StandIns.of(*rows(120, 1), 50, 10, COSINE, LENGTH)
-    assert (len(stand_ins.labels), stand_ins.copies) == (50, 1)
+    records = SimulatedRecords.of(*rows(120, 1), 50, 10, COSINE, LENGTH)
+    assert (len(records.labels), records.copies) == (50, 1)

@@ -17,22 +17,24 @@ import pytest
 from labelwall.teacher.mechanisms.batch import audit as empirical_batch
 from labelwall.teacher.mechanisms.batch import knn as batch_knn
 from labelwall.teacher.mechanisms.batch import radius
-from labelwall.teacher.mechanisms.batch.audit import Batch, audit_batch, probe_batch
+from labelwall.teacher.mechanisms.batch.audit import audit_batch
+from labelwall.teacher.mechanisms.batch.base import BatchMechanism
 from labelwall.teacher.mechanisms.batch.knn import BatchKnn
 from labelwall.teacher.mechanisms.batch.overlap import Bounds
 from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.vote_audit import PROBE_DELTA, EmpiricalFinding
-from labelwall.teacher.statistical_audit import attack
+from labelwall.teacher.statistical_audit import PROBE_DELTA, EmpiricalFinding, audit_mechanisms
 from labelwall.wall.errors import InvalidInput
 
 TRIALS = 600
 SURE = 1 - 5e-8
 
 
-def audit(mechanism: Batch, trials: int = TRIALS) -> EmpiricalFinding:
+def audit(mechanism: BatchMechanism, trials: int = TRIALS) -> EmpiricalFinding:
     if isinstance(mechanism, BatchKnn) and mechanism.conversion == "grid":
         trials = 250  # a grid a batch
-    return audit_batch(probe_batch(mechanism), delta=PROBE_DELTA, trials=trials, confidence=SURE)
+    ((probe, _),) = mechanism.probes()
+    assert isinstance(probe, BatchMechanism)
+    return audit_batch(probe, delta=PROBE_DELTA, trials=trials, confidence=SURE)
 
 
 class Halved:
@@ -90,7 +92,7 @@ class SilentWhenEmpty(RadiusNeighbours):
         pytest.param(BatchKnn(conversion="grid"), id="algorithms 5 and 7"),
     ],
 )
-def test_the_real_mechanisms_are_not_refuted(mechanism: Batch) -> None:
+def test_the_real_mechanisms_are_not_refuted(mechanism: BatchMechanism) -> None:
     found = audit(mechanism)
     assert not found.refuted, found.render()
     assert (
@@ -158,8 +160,10 @@ def test_radii_without_noise_are_caught(conversion: Any, monkeypatch: pytest.Mon
 
 
 def test_a_plans_batches_are_attacked_as_configured_and_with_little_noise() -> None:
-    found = attack([RadiusNeighbours(epsilon=0.5)], delta=1e-5, trials=60, confidence=SURE)
+    found = audit_mechanisms(
+        [RadiusNeighbours(epsilon=0.5)], delta=1e-5, trials=60, confidence=SURE
+    )
     assert [(f.mechanism["epsilon"], f.delta) for f in found] == [(0.5, 1e-5), (2.0, PROBE_DELTA)]
     assert [r.release for r in found[0].releases] == ["batch of 1", "batch of 4"]
     with pytest.raises(InvalidInput, match="trials"):
-        attack([RadiusNeighbours(epsilon=0.5)], delta=1e-5, trials=7, confidence=SURE)
+        audit_mechanisms([RadiusNeighbours(epsilon=0.5)], delta=1e-5, trials=7, confidence=SURE)

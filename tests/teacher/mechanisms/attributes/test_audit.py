@@ -17,7 +17,6 @@ from labelwall.teacher.mechanisms.attributes.audit import (
     CLIP,
     SWAP,
     audit_attributes,
-    probe_attributes,
 )
 from labelwall.teacher.mechanisms.attributes.mechanism import (
     COUNTS,
@@ -26,12 +25,11 @@ from labelwall.teacher.mechanisms.attributes.mechanism import (
     MultiLabel,
     PrivateKnnAttributes,
 )
-from labelwall.teacher.mechanisms.vote_audit import PROBE_DELTA
 from labelwall.teacher.noise.entropy import Entropy
-from labelwall.teacher.statistical_audit import attack
+from labelwall.teacher.statistical_audit import PROBE_DELTA, audit_mechanisms
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import unpack
-from tests.statistical_audit.faults import HalfScale
+from tests.teacher.faults import HalfScale
 
 SURE = 1 - 2.5e-8
 KINDS = (PrivateKnnAttributes, GnmaxAttributes)
@@ -41,13 +39,15 @@ KINDS = (PrivateKnnAttributes, GnmaxAttributes)
 def test_the_real_mechanism_is_not_refuted_and_the_audit_sees_a_good_part_of_its_claim(
     kind: type[MultiLabel],
 ) -> None:
-    findings = attack([kind(sigma_vote=50.0)], delta=1e-5, trials=800, confidence=SURE)  # type: ignore[list-item]
+    mechanism = kind(sigma_vote=50.0)
+    findings = audit_mechanisms([mechanism], delta=1e-5, trials=800, confidence=SURE)
     assert [found.refuted for found in findings] == [False, False]
     assert [release.release for release in findings[1].releases] == [
         f"{COUNTS}, swap",
         f"{COUNTS}, clip",
     ]
-    seen = audit_attributes(probe_attributes(kind()), delta=PROBE_DELTA, trials=5000, pairs=[SWAP])  # type: ignore[arg-type]
+    ((probe, _),) = kind().probes()
+    seen = probe.audit(delta=PROBE_DELTA, trials=5000, confidence=0.95, releases=(SWAP,))
     assert seen.releases[0].expected > 0.3 * seen.claim  # of the exact laws: no chance in it
 
 
@@ -118,12 +118,13 @@ FAULTS = [
 )
 def test_a_planted_fault_is_caught(fault: type, pair: str, trials: int) -> None:
     """In repetitions the bounds were 2.3 and more for a claim of 1.55, with a deviation of at most 0.1: eight of them between."""
-    weak = replace(
-        probe_attributes(fault()), sigma_vote=2.0
-    )  # the smaller the claim, the fewer trials refute it by a factor
+    ((probe, _),) = fault().probes()
+    weak = replace(probe, sigma_vote=2.0)  # a smaller claim is refuted by a factor in fewer trials
     if isinstance(weak, PrivateKnnAttributes):
         weak = replace(weak, sampling_probability=1.0)  # sampling would only dilute the fault
-    found = audit_attributes(weak, delta=PROBE_DELTA, trials=trials, confidence=SURE, pairs=[pair])
+    found = audit_attributes(
+        weak, delta=PROBE_DELTA, trials=trials, confidence=SURE, releases=[pair]
+    )
     assert found.refuted, found.render()
 
 

@@ -13,14 +13,14 @@ import pytest
 from labelwall import pipeline
 from labelwall.experiment.config.config import RoundConfig
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.plan import ind_knn as individual_planner
-from labelwall.experiment.plan.ind_knn import best_level, optimise_individual
-from labelwall.experiment.plan.private_knn import Goal
-from labelwall.experiment.plan.show_optimum import Request, best_plan
-from labelwall.experiment.plan.simulated_records import StandIns, threshold_at
+from labelwall.experiment.plan.optimise import Request, best_plan, planned_config, planner_of
 from labelwall.teacher.accounting.accountant import certified_epsilon, largest_rho
 from labelwall.teacher.ledger.individual_budgets import FULL
+from labelwall.teacher.mechanisms.ind_knn import planning as planner
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn.planning import best_level, optimise
+from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, threshold_at
+from labelwall.teacher.mechanisms.planning import Goal
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import STEPS
@@ -37,7 +37,7 @@ from tests.experiment.plan.planning import (
 )
 
 LENGTH = planning.EMBEDDER.length(DIMENSIONS)
-GOAL = Goal(1e-5, PRIVATE, PUBLIC, 2)
+GOAL = Goal(1.0, 1e-5, PRIVATE, PUBLIC, 2)
 
 
 @pytest.fixture
@@ -50,13 +50,13 @@ def config_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def small_grids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds instead of a minute."""
-    monkeypatch.setattr(individual_planner, "LABEL_NOISE", individual_planner.LABEL_NOISE[::2])
-    monkeypatch.setattr(individual_planner, "ASKED", (0.25, 1.0))
-    monkeypatch.setattr(individual_planner, "FRONTIER", (0.25, 1.0))
+    monkeypatch.setattr(planner, "LABEL_NOISE", planner.LABEL_NOISE[::2])
+    monkeypatch.setattr(planner, "ASKED", (0.25, 1.0))
+    monkeypatch.setattr(planner, "FRONTIER", (0.25, 1.0))
 
 
-def stand_ins(kernel: IndKnn) -> StandIns:
-    return StandIns.of(*embedded(3, TEST), PRIVATE, CLASSES, kernel, LENGTH)
+def simulated(kernel: IndKnn) -> SimulatedRecords:
+    return SimulatedRecords.of(*embedded(3, TEST), PRIVATE, CLASSES, kernel, LENGTH)
 
 
 def asked_for_real(mechanism: IndKnn, asked: int) -> float:
@@ -83,13 +83,14 @@ def test_the_forecast_comes_true_and_no_neighbour_is_better(
 ) -> None:
     config = load_config(config_file)
     config = replace(config, mechanism=replace(config.mechanism, **kernel))
-    rehearsed = stand_ins(config.mechanism)
-    found = optimise_individual(config, rehearsed, GOAL)
-    plan, best, mechanism = found.config.plan(), found.chosen.forecast, found.chosen.mechanism
+    records = simulated(config.mechanism)
+    found = optimise(config.mechanism, records, GOAL)
+    planned = planned_config(config, found.chosen)
+    plan, best, mechanism = planned.plan(), found.chosen.forecast, found.chosen.mechanism
     assert 0.99 < found.chosen.epsilon == certified_epsilon(plan) <= 1
     assert mechanism.rho == largest_rho(1.0, 1e-5)
     assert (best.passed, best.answered, best.cap) == (1.0, best.asked, best.asked)
-    assert [r.queries for r in found.config.rounds] == [best.asked // 2, best.asked // 2]
+    assert [r.queries for r in planned.rounds] == [best.asked // 2, best.asked // 2]
     assert best.accuracy == pytest.approx(asked_for_real(mechanism, best.asked), abs=0.08)
     assert len(found.frontier) == 2
     assert found.frontier[0].forecast.right < found.frontier[-1].forecast.right
@@ -101,40 +102,35 @@ def test_the_forecast_comes_true_and_no_neighbour_is_better(
         ("sigma_count", 0.2),
     ):
         other = replace(mechanism, **{name: factor * getattr(mechanism, name)})
-        (right,) = rehearsed.ind_knn([other], best.asked, 9, np.random.default_rng(9))
+        (right,) = records.ind_knn([other], best.asked, 9, np.random.default_rng(9))
         assert right <= best.accuracy + 0.02, name
 
 
 def test_the_first_round_finds_the_best_threshold_without_noise() -> None:
     for kernel in (IndKnn(), IndKnn(kernel="rbf", bandwidth=0.6)):
-        rehearsed = stand_ins(kernel)
-        level, share = best_level(rehearsed, kernel)
+        records = simulated(kernel)
+        level, share = best_level(records, kernel)
         tried = [
-            rehearsed.without_noise(max(1 / STEPS, threshold_at(kernel, step / 20)))
+            records.without_noise(max(1 / STEPS, threshold_at(kernel, step / 20)))
             for step in range(1, 20)
         ]
         assert share == max(tried)
-        assert share == pytest.approx(
-            rehearsed.without_noise(threshold_at(kernel, level)), abs=0.01
-        )
+        assert share == pytest.approx(records.without_noise(threshold_at(kernel, level)), abs=0.01)
         assert share > 1.1 / CLASSES
 
 
 def test_a_floor_of_the_accuracy_buys_fewer_and_better_labels(
-    config_file: Path, small_grids
+    small_grids,
 ) -> None:
-    config = load_config(config_file)
-    config = replace(config, budget=replace(config.budget, epsilon=0.2))
-    rehearsed = stand_ins(config.mechanism)
-    free = optimise_individual(config, rehearsed, GOAL).chosen.forecast
+    kernel, goal = IndKnn(threshold=0.4), replace(GOAL, epsilon=0.2)
+    records = simulated(kernel)
+    free = optimise(kernel, records, goal).chosen.forecast
     floor = free.accuracy + 0.06
-    better = optimise_individual(
-        config, rehearsed, replace(GOAL, min_accuracy=floor)
-    ).chosen.forecast
+    better = optimise(kernel, records, replace(goal, min_accuracy=floor)).chosen.forecast
     assert better.accuracy > free.accuracy + 0.02
     assert better.asked < free.asked
     with pytest.raises(BudgetRefused, match=r"budget\.epsilon"):
-        optimise_individual(config, rehearsed, replace(GOAL, min_accuracy=0.999))
+        optimise(kernel, records, replace(goal, min_accuracy=0.999))
 
 
 def test_the_command_writes_a_configuration_that_loads_and_fits(
@@ -178,7 +174,7 @@ def test_the_command_writes_a_configuration_that_loads_and_fits(
     assert text.count("│") >= 2 * 8
 
 
-def test_what_can_not_be_rehearsed_is_refused(config_file: Path, tmp_path: Path) -> None:
+def test_what_can_not_be_records_is_refused(config_file: Path, tmp_path: Path) -> None:
     config = load_config(config_file)
     with pytest.raises(InvalidInput, match="mean_accuracy"):
         best_plan(config, Request(mean_accuracy=0.8), Quiet())
@@ -188,9 +184,9 @@ def test_what_can_not_be_rehearsed_is_refused(config_file: Path, tmp_path: Path)
         mechanism=replace(config.mechanism, rho=0.001),
     )
     with pytest.raises(InvalidInput, match="for all rounds"):
-        optimise_individual(own, stand_ins(config.mechanism), GOAL)
+        planner_of(own)
     with pytest.raises(InvalidInput, match="expected_records"):
-        optimise_individual(config, stand_ins(config.mechanism), replace(GOAL, expected_records=1))
+        optimise(config.mechanism, simulated(config.mechanism), replace(GOAL, expected_records=1))
     with np.load(tmp_path / "data.npz") as data:
         few = {name: data[name][:99] for name in data.files}
     np.savez(tmp_path / "data.npz", **few)

@@ -37,11 +37,15 @@ from labelwall.teacher.mechanisms.ind_knn.audit import (
     probes_individual,
 )
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, FEWEST, LABEL_NOISE, IndKnn
-from labelwall.teacher.mechanisms.vote_audit import PROBE_DELTA, EmpiricalFinding, bound_pair
-from labelwall.teacher.mechanisms.vote_laws import Pair
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.kernels import Similar
+from labelwall.teacher.statistical_audit import (
+    PROBE_DELTA,
+    EmpiricalFinding,
+    Pair,
+    bound_pair,
+)
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Queries

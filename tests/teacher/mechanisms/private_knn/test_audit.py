@@ -1,4 +1,5 @@
-"""The statistical audit: silent on the real mechanism, which it follows to half of its claim; loud on planted faults.
+"""The statistical audit of private-kNN: silent on the real mechanism, which it follows to half of its
+claim; loud on planted faults.
 
 | planted fault (faults.py)             | caught by                                                                     |
 |---------------------------------------|-------------------------------------------------------------------------------|
@@ -29,36 +30,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import binom
 
 from labelwall import pipeline
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import registry
-from labelwall.teacher.mechanisms import vote_audit as empirical
 from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, SCREEN, PrivateKnn
-from labelwall.teacher.mechanisms.vote_audit import (
-    EmpiricalFinding,
-    audit_mechanism,
-    bound_pair,
-    claimed,
-    lower_bound,
-)
-from labelwall.teacher.mechanisms.vote_laws import (
-    JOINT,
-    PARTS,
-    Pair,
-    candidates,
-    empty,
-    laws,
-    repeated,
-)
-from labelwall.teacher.statistical_audit import attack
+from labelwall.teacher.mechanisms.vote_audit import audit_votes, claimed, sharpest_pairs
+from labelwall.teacher.mechanisms.vote_laws import JOINT, laws, repeated
+from labelwall.teacher.statistical_audit import PROBE_DELTA, EmpiricalFinding, Pair, bound_pair
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
-from tests.statistical_audit import custody, faults
+from tests.teacher import custody, faults
 
 SURE = 1 - 2.5e-8
+PARTS = (SCREEN, AGGREGATE, JOINT)
 Setting = dict[str, Any]
 
 # Parameters (of the mechanism), delta, queries of a trial: where the audit sees much in few trials.
@@ -101,7 +87,7 @@ def better(attempt: Callable[[], EmpiricalFinding]) -> EmpiricalFinding:
 @pytest.mark.parametrize("repetition", range(20))
 def test_the_real_mechanism_raises_no_alarm(repetition: int) -> None:
     setting, delta, queries, trials = SILENT[repetition % len(SILENT)]
-    found = audit_mechanism(
+    found = audit_votes(
         PrivateKnn(**setting), delta=delta, trials=trials, queries=queries, confidence=SURE
     )
     assert not found.refuted, found.render()
@@ -121,7 +107,7 @@ def test_the_real_mechanism_reaches_half_of_its_claim(
     setting: Setting, queries: int, releases: tuple[str, ...]
 ) -> None:
     def attempt() -> EmpiricalFinding:
-        return audit_mechanism(
+        return audit_votes(
             PrivateKnn(**setting), delta=0.01, trials=40000, queries=queries, releases=releases
         )
 
@@ -146,7 +132,7 @@ def test_a_planted_fault_is_caught(
     fault: type[PrivateKnn], setting: Setting, delta: float, trials: int, releases: tuple[str, ...]
 ) -> None:
     def attempt() -> EmpiricalFinding:
-        return audit_mechanism(
+        return audit_votes(
             fault(**setting),
             delta=delta,
             trials=trials,
@@ -177,7 +163,7 @@ def teacher_bound(make: custody.Make, directory: Path, trials: int) -> float:
         return teacher.answer(custody.alike(n)).labels + 1
 
     return bound_pair(
-        outcomes, empty(NOISY, JOINT), queries=1, trials=trials, delta=0.01, error=1 - SURE
+        outcomes, NOISY.poll().empty(JOINT), queries=1, trials=trials, delta=0.01, error=1 - SURE
     )
 
 
@@ -192,52 +178,6 @@ def test_centring_by_the_private_mean_is_caught_through_the_teacher(tmp_path: Pa
 # From here on nothing depends on chance but the command, which is among the 22.
 
 
-def test_a_bound_is_wrong_no_more_often_than_it_says() -> None:
-    """Randomised response with epsilon = 1: the bound's level, by a fixed sequence of pseudo-random trials."""
-    rng, error = np.random.default_rng(0), 0.2
-    wins = 1 / (1 + np.exp(-1.0))
-    bounds = []
-    for _ in range(400):
-        sides = [rng.random(400) < p for p in (1 - wins, wins)]
-        bounds.append(
-            lower_bound(
-                *(np.stack([~s, s], axis=1).astype(np.int64) for s in sides), delta=0.0, error=error
-            )
-        )
-    assert np.mean(np.array(bounds) > 1.0) <= error
-    assert np.median(bounds) > 0.5
-
-
-def test_composition_is_bounded_by_the_exact_epsilon_and_comes_near_it() -> None:
-    """Eight randomised responses: their epsilon at delta from the binomial law, by bisection."""
-    n, delta, wins = 8, 0.05, 1 / (1 + np.exp(-0.5))
-    heads = np.arange(n + 1)
-    p, q = binom.pmf(heads, n, wins), binom.pmf(heads, n, 1 - wins)
-    low, high = 0.0, 4.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if np.maximum(p - np.exp(middle) * q, 0).sum() > delta else (low, middle)
-        )
-    rng = np.random.default_rng(1)
-    drawn = [rng.binomial(n, probability, 200000) for probability in (1 - wins, wins)]
-    bound = lower_bound(
-        *(np.stack([n - heads, heads], axis=1) for heads in drawn), delta=delta, error=0.01
-    )
-    assert 0.85 * low < bound <= low
-
-
-def test_equal_laws_and_rare_differences_give_nothing() -> None:
-    rng = np.random.default_rng(2)
-    alike = [np.eye(3, dtype=np.int64)[rng.integers(0, 3, 4000)] for _ in range(2)]
-    assert lower_bound(*alike, delta=0.01, error=0.05) == 0
-    rare = np.zeros((4000, 2), dtype=np.int64)
-    rare[:, 0] = 1
-    other = rare.copy()
-    other[::400] = [0, 1]  # as often as delta = 1/400 explains
-    assert lower_bound(rare, other, delta=1 / 400, error=0.05) == 0
-
-
 @pytest.mark.parametrize(
     "pair", [Pair(0, 0, 2), Pair(0, 0, 10), Pair(1, 2, 2), Pair(2, 2, 3), Pair(0, 4, 10)]
 )
@@ -249,7 +189,7 @@ def test_laws_against_enumerated_samples_and_noise(pair: Pair) -> None:
         expected = _enumerated(mechanism, pair, added)
         for part in PARTS:
             np.testing.assert_allclose(
-                laws(mechanism, pair)[part][added], expected[part], atol=1e-9
+                laws(mechanism.poll(), pair)[part][added], expected[part], atol=1e-9
             )
 
 
@@ -299,12 +239,12 @@ def test_the_sharpest_pair_is_where_the_screening_curve_has_its_maximum() -> Non
     """With many trials the pair of the screening puts the plurality at the t at which the exact loss is largest."""
     mechanism = PrivateKnn(**CERTAIN)
     losses = {}
-    for pair in candidates(mechanism):
-        without, added = laws(mechanism, pair)[SCREEN]
+    for pair in mechanism.poll().candidates():
+        without, added = laws(mechanism.poll(), pair)[SCREEN]
         losses[pair] = float(np.abs(np.log(added) - np.log(without)).max())
-    pair, expected = empirical.sharpest_pairs(
-        mechanism, delta=1e-9, trials=10**9, error=0.01, queries=1
-    )[SCREEN]
+    pair, expected = sharpest_pairs(mechanism, delta=1e-9, trials=10**9, error=0.01, queries=1)[
+        SCREEN
+    ]
     assert losses[pair] == pytest.approx(max(losses.values()))
     assert 0.99 * losses[pair] < expected <= claimed(mechanism, SCREEN, 1, 1e-9)
 
@@ -320,19 +260,14 @@ def test_bad_arguments_are_refused(bad: dict[str, Any]) -> None:
         **bad,
     }
     with pytest.raises(InvalidInput):
-        audit_mechanism(arguments.pop("mechanism"), **arguments)
-
-
-def test_a_mechanism_without_known_pairs_is_refused_before_anything_is_drawn() -> None:
-    with pytest.raises(InvalidInput, match="worst-case pairs"):
-        attack([PrivateKnn(), "gnmax"], delta=0.02, trials=10**12, confidence=0.95)  # type: ignore[list-item]
+        audit_votes(arguments.pop("mechanism"), **arguments)
 
 
 def test_the_command_audits_the_plan_of_a_ledger(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mechanism = PrivateKnn(**SAMPLED)
-    plan = Plan(100.0, empirical.PROBE_DELTA, (Slot(mechanism.fields(), mechanism.releases(5, 5)),))
+    plan = Plan(100.0, PROBE_DELTA, (Slot(mechanism.fields(), mechanism.releases(5, 5)),))
     Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan, unsafe=False)
     command = [
         "audit",

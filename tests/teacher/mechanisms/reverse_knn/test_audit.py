@@ -15,8 +15,8 @@ import pytest
 
 from labelwall.teacher.mechanisms.reverse_knn.audit import audit_cells, probe_cells
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.vote_audit import PROBE_DELTA
 from labelwall.teacher.noise.entropy import Entropy
+from labelwall.teacher.statistical_audit import PROBE_DELTA
 from labelwall.wall.errors import InvalidInput
 
 TRIALS = 20000

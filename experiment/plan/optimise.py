@@ -1,0 +1,294 @@
+"""`plan --optimise`: from a configuration to the best one for its budget.
+
+Public rows are read here and handed to the mechanism's planner (teacher/mechanisms/planning.py);
+what it chooses is shown as a table, a plot, JSON and a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labelwall.experiment.config.config import CapsConfig, Config, RoundConfig
+from labelwall.experiment.config.settings import to_yaml
+from labelwall.experiment.plan.show_plan import describe_plan
+from labelwall.experiment.report.plots import INK, LABELS, STUDENT, STYLE, WIDTH
+from labelwall.experiment.run.console import Console
+from labelwall.teacher.accounting.accountant import require_affordable
+from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.mechanisms.base import Charging
+from labelwall.teacher.mechanisms.planning import (
+    Choice,
+    Goal,
+    Optimum,
+    Planner,
+    Progress,
+    PublicRows,
+)
+from labelwall.teacher.mechanisms.registry import MECHANISMS
+from labelwall.wall.datasets.sources import PublicData, Task, describe, read_public
+from labelwall.wall.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+TABLE_WIDTH = 112  # columns of characters, also where the output is no terminal
+MAX_ROWS = 1_000  # labelled public rows: every one is a query, and a neighbour of all others
+PUBLISHED_RECORDS = {
+    "mnist5k": 3_600,
+    "mnist": 60_000,
+    "fashion_mnist": 60_000,
+    "svhn": 604_388,
+    "cifar10": 30_000,
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of `plan --optimise`, checked: None or zero where not given."""
+
+    out: Path | None = None
+    plot: Path | None = None
+    expected_records: int | None = None
+    mean_accuracy: float | None = None
+    min_accuracy: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.out is not None and self.out.exists():
+            raise InvalidInput("out", "a file that does not exist yet", str(self.out))
+        if self.expected_records is not None and self.expected_records < 1:
+            raise InvalidInput("expected_records", "at least 1", self.expected_records)
+        if not 0 <= self.min_accuracy < 1:
+            raise InvalidInput("min_accuracy", "in [0, 1)", self.min_accuracy)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found. ``config``: complete, with the chosen mechanism, caps and rounds."""
+
+    config: Config
+    goal: Goal
+    planner: Planner
+    optimum: Optimum[Any]
+
+
+def best_plan(config: Config, request: Request, console: Console) -> Answer:
+    """Search from public rows alone, write ``request.out`` and ``request.plot``.
+
+    Raises InvalidInput, MissingData (public rows), BudgetRefused.
+    """
+    planner = planner_of(config)
+    task = describe(config.data)
+    public = read_public(
+        config.data, lambda done, total: console.progress("reading public rows", done, total)
+    )
+    queries = len(public.inputs)
+    goal = Goal(
+        config.budget.epsilon,
+        config.budget.delta,
+        # the published split's size, else as many as there are public inputs
+        request.expected_records or PUBLISHED_RECORDS.get(config.data.source, queries),
+        queries,
+        len(config.rounds),
+        request.min_accuracy,
+        request.mean_accuracy,
+        config.seed,
+    )
+    rows = public_rows(config, task, public, console.progress)
+    optimum = planner.plan(goal, rows, console.progress)
+    answer = Answer(planned_config(config, optimum.chosen), goal, planner, optimum)
+    require_affordable(answer.config.plan())
+    if request.plot is not None:
+        request.plot.parent.mkdir(parents=True, exist_ok=True)
+        request.plot.write_bytes(frontier_png(optimum.frontier))
+    if request.out is not None:
+        request.out.parent.mkdir(parents=True, exist_ok=True)
+        request.out.write_text(f"{_origin(answer)}{to_yaml(answer.config)}")
+    return answer
+
+
+def planner_of(config: Config) -> Planner:
+    """The planner of the configuration's mechanism.
+
+    Raises InvalidInput where it has none, or for rounds with mechanisms that it can not plan.
+    """
+    planner = config.mechanism.planner()
+    if planner is None:
+        known = [kind for kind, made in MECHANISMS.items() if made().planner() is not None]
+        rule = f"one that has a planner: {', '.join(known)}"
+        raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
+    planner.check_rounds([r.mechanism for r in config.rounds if r.mechanism is not None])
+    return planner
+
+
+def public_rows(config: Config, task: Task, public: PublicData, progress: Progress) -> PublicRows:
+    """The labelled test rows; random ones of them are embedded by the first round's features."""
+
+    def embed() -> tuple[np.ndarray, np.ndarray, float]:
+        from labelwall.experiment.run.whitening import starting_extractor
+        from labelwall.teacher.features.embedder import Embedder
+
+        rows = np.random.default_rng(config.seed).permutation(len(public.test_labels))[:MAX_ROWS]
+        extractor = starting_extractor(config, task, public.inputs)
+        embedder = Embedder(extractor, probe=None, workers=config.workers)
+        features, finite = embedder.embed(
+            public.test_inputs[rows],
+            lambda done, total: progress("features of test rows", done, total),
+        )
+        length = embedder.length(features.shape[1])
+        return features[finite], public.test_labels[rows][finite], length
+
+    return PublicRows(len(public.test_labels), task.num_classes, embed)
+
+
+def planned_config(config: Config, choice: Choice[Any]) -> Config:
+    """``config`` with the choice's mechanism and caps, its queries split evenly over its rounds."""
+    count, asked = len(config.rounds), choice.forecast.asked
+    prepaid = choice.mechanism.charging is Charging.PREPAID  # and answers whatever is asked
+    rounds = [
+        RoundConfig(queries=asked // count + (number < asked % count)) for number in range(count)
+    ]
+    caps = CapsConfig(asked, None if prepaid else choice.forecast.cap)
+    return replace(config, mechanism=choice.mechanism, caps=caps, rounds=rounds)
+
+
+def _origin(answer: Answer) -> str:
+    chosen, goal = answer.optimum.chosen, answer.goal
+    return (
+        f"# Written by `labelwall plan --optimise` for epsilon {goal.epsilon:g}, "
+        f"{goal.expected_records} expected records, from {answer.optimum.votes}.\n"
+        f"# Expected: {_numbers(chosen)}; certified epsilon {round_up(chosen.epsilon)}.\n"
+    )
+
+
+def _numbers(choice: Choice[Any]) -> str:
+    found = choice.forecast
+    return (
+        f"{found.answered:.0f} of {found.asked} answered, "
+        f"{100 * found.accuracy:.1f}% of the labels right"
+    )
+
+
+def describe_optimum(answer: Answer) -> dict[str, object]:
+    """What `plan --optimise --json` prints.
+
+    `plan --json` of the choice; optimised, frontier, proxy; and the planner's facts.
+    """
+    optimum = answer.optimum
+    return {
+        **describe_plan(answer.config),
+        "optimised": _entry(optimum.chosen),
+        "frontier": [_entry(choice) for choice in optimum.frontier],
+        "proxy": {"votes": optimum.votes, "expected_records": answer.goal.expected_records},
+        **optimum.facts,
+    }
+
+
+def _entry(choice: Choice[Any]) -> dict[str, object]:
+    found = choice.forecast
+    expected = {
+        "asked": found.asked,
+        "answered": found.answered,
+        "label_accuracy": found.accuracy,
+        "right": found.right,
+    }
+    return {
+        "epsilon": round_up(choice.epsilon),
+        "mechanism": choice.mechanism.fields(),
+        "cap": found.cap,
+        "expected": expected,
+    }
+
+
+def print_optimum(answer: Answer, out: Path | None) -> None:
+    """The frontier and the choice, on stdout."""
+    from rich.console import Console as RichConsole
+
+    screen = RichConsole(width=TABLE_WIDTH, highlight=False)
+    screen.print(_table(answer))
+    for line in _explanation(answer, out):
+        screen.print(line, markup=False, soft_wrap=True)
+
+
+def _table(answer: Answer) -> Table:
+    from rich.table import Table
+
+    table = Table(title="most expected right labels, by budget")
+    settings = answer.planner.settings(answer.optimum.chosen.mechanism)
+    for name in ("epsilon", "asked", "answered", "right", "accuracy", *settings):
+        table.add_column(name.removesuffix("_probability"), justify="right")
+    for choice in answer.optimum.frontier:
+        found = choice.forecast
+        table.add_row(
+            f"{round_up(choice.epsilon):.3f}",
+            f"{found.asked}",
+            f"{found.answered:.0f}",
+            f"{found.right:.0f}",
+            f"{100 * found.accuracy:.1f}%",
+            *answer.planner.settings(choice.mechanism).values(),
+        )
+    return table
+
+
+def _explanation(answer: Answer, out: Path | None) -> list[str]:
+    goal, optimum = answer.goal, answer.optimum
+    found = optimum.chosen.forecast
+    settings = answer.planner.settings(optimum.chosen.mechanism)
+    return [
+        *optimum.notes,
+        f"From {optimum.votes}; {goal.expected_records} private records expected "
+        "(--expected_records), none of them read. Every round is counted with the first round's "
+        "features; later rounds' are usually better.",
+        "",
+        f"mechanism: {', '.join(f'{name} {value}' for name, value in settings.items())}",
+        f"caps: {found.asked} asked, {found.cap} answered, in {goal.rounds} rounds",
+        f"expected: {_numbers(optimum.chosen)}",
+        f"wrote {out}. Next: labelwall run --config {out} --run_dir DIR"
+        if out
+        else "--out FILE.yaml writes this configuration.",
+    ]
+
+
+def frontier_png(frontier: Sequence[Choice[Any]]) -> bytes:
+    """PNG: expected right labels (left axis) and label accuracy (right axis) against epsilon."""
+    import io
+
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    epsilons = [choice.epsilon for choice in frontier]
+    with matplotlib.rc_context(STYLE | {"axes.spines.right": True}):
+        figure = Figure(figsize=(WIDTH, 3.6), layout="constrained", dpi=150)
+        FigureCanvasAgg(figure)
+        left = figure.subplots()
+        right = left.twinx()
+        left.plot(
+            epsilons,
+            [c.forecast.right for c in frontier],
+            color=STUDENT,
+            marker="o",
+            label="expected right labels",
+        )
+        percent = [100 * c.forecast.accuracy for c in frontier]
+        right.plot(
+            epsilons,
+            percent,
+            color=LABELS,
+            marker="s",
+            linestyle="--",
+            label="labels right, percent",
+        )
+        left.set_ylim(bottom=0)
+        right.set_ylim(0, 102)
+        left.set_xlabel("epsilon")
+        left.set_ylabel("expected right labels", color=STUDENT)
+        right.set_ylabel("labels right, percent", color=LABELS)
+        figure.legend(loc="outside upper center", ncols=2, labelcolor=INK)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()

@@ -1,0 +1,229 @@
+"""The best Ind-KNN configuration for a budget: the most expected right labels (simulate.py).
+
+UAI23, supplement, section 3: first the threshold without noise, then threshold and noise for each
+budget and number of queries. Every candidate is simulated with the same order of queries and the
+same noise; what is chosen is then simulated afresh, so that the forecast does not profit from
+having won.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, threshold_at
+from labelwall.teacher.mechanisms.planning import (
+    FRONTIER,
+    MIN_ROWS,
+    Choice,
+    Forecast,
+    Goal,
+    Optimum,
+    Progress,
+    PublicRows,
+    quiet,
+)
+from labelwall.teacher.search.kernels import STEPS
+from labelwall.wall.errors import InvalidInput
+
+LEVELS = tuple(step / 20 for step in range(1, 20))  # of the cosine, in the first round
+STEP = 0.05  # of the levels
+MISSES = 2  # levels in a row that are better for no budget end a walk of the second round
+# sigma_label, in typical weights: 0.15 to 5.77
+LABEL_NOISE = tuple(round(0.15 * 1.5**step, 3) for step in range(10))
+COUNT_NOISE = (0.5, 1.0, 2.0)  # sigma_count, of the default sqrt(T / (6 rho))
+ASKED = (0.125, 0.25, 0.5, 0.75, 1.0)  # number of queries, of the public inputs
+SIMULATED = 1000  # queries at least for every candidate, so that chance does not choose
+REPEATS = 3  # as many simulations again of what was chosen
+
+
+@dataclass(frozen=True)
+class IndKnnPlanner:
+    """The search for threshold, noise and rho; kernel, bandwidth and hashing stay ``kernel``'s."""
+
+    kernel: IndKnn
+
+    def check_rounds(self, own: Sequence[Mechanism]) -> None:
+        """See ``Planner.check_rounds``: all rounds must share one mechanism."""
+        if own:
+            rule = f"one {IndKnn.kind} for all rounds, to be searched for"
+            raise InvalidInput("mechanism", rule, "other mechanisms")
+
+    def settings(self, mechanism: IndKnn) -> dict[str, str]:
+        """See ``Planner.settings``."""
+        names = ("threshold", "sigma_label", "sigma_count", "rho")
+        return {name: f"{getattr(mechanism, name):.5g}" for name in names}
+
+    def plan(self, goal: Goal, public: PublicRows, progress: Progress = quiet) -> Optimum[IndKnn]:
+        """See ``Planner.plan``. No model can replace public rows."""
+        if goal.mean_accuracy is not None:
+            rule = f"left out with {IndKnn.kind}, whose neighbours no model knows"
+            raise InvalidInput("mean_accuracy", rule, goal.mean_accuracy)
+        if public.available < MIN_ROWS:
+            rule = f"at least {MIN_ROWS} labelled rows, to rehearse {IndKnn.kind} with"
+            raise InvalidInput("data.test", rule, public.available)
+        features, labels, length = public.embed()
+        records = SimulatedRecords.of(
+            features, labels, goal.expected_records, public.num_classes, self.kernel, length
+        )
+        return optimise(self.kernel, records, goal, progress)
+
+
+def optimise(
+    kernel: IndKnn, records: SimulatedRecords, goal: Goal, progress: Progress = quiet
+) -> Optimum[IndKnn]:
+    """See ``Planner.plan``; the records are simulated already."""
+    goal.check()
+    level, _ = best_level(records, kernel)
+    epsilons = [share * goal.epsilon for share in FRONTIER]
+    by_asked = {}
+    wanted = sorted({max(goal.rounds, round(share * goal.queries)) for share in ASKED})
+    for number, asked in enumerate(wanted):
+        progress("rehearsing", number, len(wanted))
+        by_asked[asked] = best_noise(
+            records,
+            kernel,
+            epsilons,
+            goal.delta,
+            asked,
+            level=level,
+            seed=goal.seed,
+            repeats=_repeats(records),
+        )
+    progress("rehearsing", len(wanted), len(wanted))
+    frontier = [
+        _best(records, epsilon, goal, [(n, by_asked[n][i]) for n in wanted])
+        for i, epsilon in enumerate(epsilons)
+    ]
+    best = frontier[-1]
+    if best is None:
+        raise goal.nothing_affordable()
+    plan = best.plan(goal)
+    require_affordable(plan)
+    chosen = replace(best, epsilon=certified_epsilon(plan))
+    return Optimum(
+        chosen,
+        (*(choice for choice in frontier[:-1] if choice is not None), chosen),
+        records.description,
+        (
+            f"The last row is certified: {chosen.within(goal)}, however many queries are asked. "
+            "Kernel and hashing are the configuration's.",
+        ),
+        {},
+    )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A mechanism, complete with rho, and how often it was right when it was chosen, 0..1."""
+
+    mechanism: IndKnn
+    right: float
+
+
+def best_level(records: SimulatedRecords, kernel: IndKnn) -> tuple[float, float]:
+    """First round: (level of the cosine, share right) of the best threshold without noise."""
+    tried = ((level, records.without_noise(_threshold(kernel, level))) for level in LEVELS)
+    return max(tried, key=lambda found: found[1])
+
+
+def _threshold(kernel: IndKnn, level: float) -> float:
+    """On the mechanism's grid, which it is rounded to anyway."""
+    return max(1, round(threshold_at(kernel, level) * STEPS)) / STEPS
+
+
+def best_noise(
+    records: SimulatedRecords,
+    kernel: IndKnn,
+    epsilons: Sequence[float],
+    delta: float,
+    asked: int,
+    *,
+    level: float,
+    seed: int,
+    repeats: int = 1,
+) -> list[Trial]:
+    """Second round, for ``asked`` queries: the best threshold with the best noise, for each
+    epsilon.
+
+    Where budgets are short, noise asks for more neighbours and payments for fewer: levels are tried
+    from ``level`` downwards, then upwards, then halfway around the best.
+    """
+    planned = [
+        replace(kernel, rho=None, sigma_count=None).calibrate(epsilon, delta, asked)
+        for epsilon in epsilons
+    ]
+    best = [Trial(mechanism, -1.0) for mechanism in planned]
+    best_levels = [level] * len(planned)
+
+    def attempt(tried: float) -> bool:
+        """Whether some budget is better off at this level."""
+        threshold, better = _threshold(kernel, tried), False
+        unit = records.typical_weight(threshold)
+        mechanisms = [
+            _noisy(mechanism, threshold, unit, count)
+            for mechanism in planned
+            for count in COUNT_NOISE
+        ]
+        flat = [mechanism for part in mechanisms for mechanism in part]
+        shares = records.ind_knn(flat, asked, repeats, np.random.default_rng(seed)).reshape(
+            len(planned), -1
+        )
+        for place, of_budget in enumerate(shares):
+            winner = int(of_budget.argmax())
+            if of_budget[winner] > best[place].right:
+                best[place] = Trial(flat[place * len(of_budget) + winner], float(of_budget[winner]))
+                best_levels[place], better = tried, True
+        return better
+
+    for way in (
+        [each for each in reversed(LEVELS) if each <= level],
+        [each for each in LEVELS if each > level],
+    ):
+        misses = 0
+        for tried in way:
+            misses = 0 if attempt(tried) else misses + 1
+            if misses == MISSES:
+                break
+    for tried in sorted({found + side for found in best_levels for side in (-STEP / 2, STEP / 2)}):
+        attempt(tried)
+    return best
+
+
+def _noisy(planned: IndKnn, threshold: float, unit: float, count: float) -> list[IndKnn]:
+    """With each noise on labels, and ``count`` of the default noise on the number of neighbours."""
+    assert planned.sigma_count is not None
+    assert planned.rho is not None
+    least = 1 / math.sqrt(2 * planned.rho)  # below this, no record can pay for one count
+    counting = round(max(count * planned.sigma_count, 1.001 * least), 2)
+    labels = [float(f"{max(0.001, noise * unit):.3g}") for noise in LABEL_NOISE]
+    return [
+        replace(planned, threshold=threshold, sigma_label=label, sigma_count=counting)
+        for label in labels
+    ]
+
+
+def _best(
+    records: SimulatedRecords, epsilon: float, goal: Goal, trials: Sequence[tuple[int, Trial]]
+) -> Choice[IndKnn] | None:
+    """The most right labels of one budget's trials, each (queries, trial).
+
+    The forecast has noise of its own.
+    """
+    fitting = [(asked, trial) for asked, trial in trials if trial.right >= goal.min_accuracy]
+    if not fitting:
+        return None
+    asked, trial = max(fitting, key=lambda found: found[0] * found[1].right)
+    again = REPEATS * _repeats(records), np.random.default_rng([asked, REPEATS])
+    (right,) = records.ind_knn([trial.mechanism], asked, *again)
+    return Choice(epsilon, trial.mechanism, Forecast(asked, asked, 1.0, float(asked), float(right)))
+
+
+def _repeats(records: SimulatedRecords) -> int:
+    return math.ceil(SIMULATED / len(records.labels))

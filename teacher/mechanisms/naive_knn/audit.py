@@ -1,0 +1,18 @@
+"""How the statistical audit sees naive kNN (teacher/mechanisms/vote_audit.py)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
+from labelwall.teacher.mechanisms.vote_laws import Poll
+
+
+def poll(mechanism: NaiveKnn) -> Poll:
+    """The k nearest of all records."""
+    return Poll(k=mechanism.k, sigma_vote=mechanism.sigma_vote)
+
+
+def probe(mechanism: NaiveKnn) -> NaiveKnn:
+    """The same code with parameters at which faults show in seconds."""
+    return replace(mechanism, k=2, sigma_vote=2.0)

@@ -1,0 +1,106 @@
+"""How the statistical audit sees PATE (teacher/mechanisms/vote_audit.py).
+
+Its votes are those of a full sample that is never thinned: k shards, of which each ally's has a
+record of class a, the others are empty and vote for class 0, and the added record lies in one of
+these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shards, trained
+from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
+from labelwall.teacher.mechanisms.vote_laws import CLASSES, Poll
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.statistical_audit import Pair
+
+_PLACES = 60  # at which the allies may stand, from 0 to k - 1; the rivals are the others
+
+
+@dataclass(frozen=True)
+class ShardPoll(Poll):
+    """``k`` classifiers on disjoint shards, which all vote."""
+
+    def empty(self, part: str) -> Pair:
+        """Nobody but the added record: all shards vote for class 0."""
+        return replace(super().empty(part), rivals=self.k)
+
+    def candidates(self) -> Iterator[Pair]:
+        """Pairs with so many allies on a grid over 0..k - 1; all other shards are rivals."""
+        allies = sorted({round((self.k - 1) * i / _PLACES) for i in range(_PLACES + 1)})
+        yield from (Pair(n, self.k - n, classes) for classes, n in product(CLASSES, allies))
+
+    def voters(self, pair: Pair, added: bool, queries: int) -> Voters:
+        """Linear classifiers, whatever the mechanism's: audited is what becomes of votes."""
+        voters = super().voters(pair, added, queries)
+        return _LinearVoters(
+            voters.index,
+            voters.labels,
+            voters.num_classes,
+            voters.queries,
+            ensembles={self.k: ensemble(self.k, pair, added)},
+        )
+
+
+@dataclass(frozen=True)
+class _LinearVoters(Voters):
+    def teacher_votes(self, teachers: int, classifier: str) -> np.ndarray:
+        return super().teacher_votes(teachers, "linear")
+
+
+def ensemble(teachers: int, pair: Pair, added: bool) -> Ensemble:
+    """Classifiers on shards of which each ally's has a record of its own, as the added one has.
+
+    The other shards are empty.
+    """
+    key, first = bytes(32), dict[int, int]()  # shard -> an id that falls into it
+    for start in range(0, 1000 * teachers, 1000):
+        ids = np.arange(start, start + 1000)
+        for shard, identity in zip(shards(ids, key, teachers).tolist(), ids.tolist(), strict=True):
+            first.setdefault(shard, identity)
+        if len(first) > pair.allies:
+            break
+    held = np.array(list(first.values())[: pair.allies + added], dtype=np.int64)
+    labels = np.full(len(held), pair.num_classes - 1)
+    rows = np.zeros((len(held), 1), dtype=np.int8)
+    return trained(rows, labels, held, num_classes=pair.num_classes, teachers=teachers, key=key)
+
+
+def poll_lnmax(mechanism: Lnmax) -> Poll:
+    """All shards, with Laplace noise."""
+    return ShardPoll(k=mechanism.teachers, sigma_vote=mechanism.scale, laplace=True)
+
+
+def poll_gnmax(mechanism: Gnmax) -> Poll:
+    """All shards, with Gaussian noise."""
+    return ShardPoll(k=mechanism.teachers, sigma_vote=mechanism.sigma_vote)
+
+
+def poll_confident_gnmax(mechanism: ConfidentGnmax) -> Poll:
+    """All shards, with Gaussian noise, screened."""
+    return ShardPoll(
+        k=mechanism.teachers,
+        sigma_vote=mechanism.sigma_vote,
+        threshold=mechanism.threshold,
+        sigma_screen=mechanism.sigma_screen,
+    )
+
+
+def probe_lnmax(mechanism: Lnmax) -> Lnmax:
+    """The same code with parameters at which faults show in seconds."""
+    return replace(mechanism, teachers=2, scale=2.0)
+
+
+def probe_gnmax(mechanism: Gnmax) -> Gnmax:
+    """The same code with parameters at which faults show in seconds."""
+    return replace(mechanism, teachers=2, sigma_vote=2.0)
+
+
+def probe_confident_gnmax(mechanism: ConfidentGnmax) -> ConfidentGnmax:
+    """The same code with parameters at which faults show in seconds."""
+    return replace(mechanism, teachers=2, threshold=1, sigma_screen=1.0, sigma_vote=2.0)

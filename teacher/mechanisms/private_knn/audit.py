@@ -1,0 +1,30 @@
+"""How the statistical audit sees private-kNN (teacher/mechanisms/vote_audit.py)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.vote_laws import Poll
+
+
+def poll(mechanism: PrivateKnn) -> Poll:
+    """The k nearest of a Poisson sample, screened."""
+    return Poll(
+        k=mechanism.k,
+        sigma_vote=mechanism.sigma_vote,
+        threshold=mechanism.threshold,
+        sigma_screen=mechanism.sigma_screen,
+        sampling_probability=mechanism.sampling_probability,
+    )
+
+
+def probe(mechanism: PrivateKnn) -> PrivateKnn:
+    """The same code with parameters at which faults show in seconds.
+
+    Useful configurations lose so little a query that no affordable number of trials tells them
+    from perfect privacy.
+    """
+    return replace(
+        mechanism, k=3, threshold=2, sigma_screen=1.0, sigma_vote=2.0, sampling_probability=0.5
+    )
