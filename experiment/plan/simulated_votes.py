@@ -19,6 +19,7 @@ from labelwall.experiment.plan.simulated_records import StandIns
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.datasets.registry import data_set
 from labelwall.wall.datasets.sources import PublicData, Task
 from labelwall.wall.errors import InvalidInput
 
@@ -31,13 +32,6 @@ MODEL_SPREAD = (
 DEFAULT_ACCURACY = (
     0.8  # the margin model's mean share of right neighbours, where the user names none
 )
-PUBLISHED_RECORDS = {
-    "mnist5k": 3_600,
-    "mnist": 60_000,
-    "fashion_mnist": 60_000,
-    "svhn": 604_388,
-    "cifar10": 30_000,
-}
 LEAST_VARIANCE = (
     0.1  # share of the drawn noise's variance that is kept when the proxy's own is taken off
 )
@@ -62,7 +56,7 @@ class Proxy:
 
 def default_records(config: Config, public_rows: int) -> int:
     """The guess of n where the user makes none: the published split's size, else as many as there are public inputs."""
-    return PUBLISHED_RECORDS.get(config.data.source, public_rows)
+    return data_set(config.data.source).private_records or public_rows
 
 
 def choose_proxy(
