@@ -1,4 +1,7 @@
-"""Released labels joined to public inputs. A batch is a function of (seed, step), so a resumed training sees the same batches."""
+"""Released labels joined to public inputs.
+
+A batch is a function of (seed, step), so a resumed training sees the same batches.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ STEPS_A_CHAPTER = (
 class Pool:
     """The rows that a student is trained on, labelled or not, and what is known of them.
 
-    ``inputs``: uint8 [n, h, w, c] or float32 [n, d]; ``mean``, ``std``: per-channel statistics of images on the 0..1 scale, empty
-    for vectors. ``labels``: what a row's label can be.
+    ``inputs``: uint8 [n, h, w, c] or float32 [n, d]; ``mean``, ``std``: per-channel statistics of
+    images on the 0..1 scale, empty for vectors. ``labels``: what a row's label can be.
     """
 
     inputs: np.ndarray = field(repr=False)
@@ -44,10 +47,12 @@ class Pool:
 
 
 class Steps(Dataset[Batch]):
-    """Batches of ``count`` steps from ``first``: float32 [b_l, ...], int64 [b_l], float32 [b_u, ...], on the 0..1 scale.
+    """Batches of ``count`` steps from ``first``: float32 [b_l, ...], int64 [b_l], float32 [b_u,
+    ...], on the 0..1 scale.
 
-    ``labels``: int64 [n], or [n, c] for attributes, -1 where nothing was released. The label space's strata have equal shares
-    of a batch: screening passes some classes far less often than others. All rows of ``pool`` serve as unlabelled data.
+    ``labels``: int64 [n], or [n, c] for attributes, -1 where nothing was released. The label
+    space's strata have equal shares of a batch: screening passes some classes far less often than
+    others. All rows of ``pool`` serve as unlabelled data.
     """
 
     def __init__(
@@ -87,9 +92,11 @@ class Steps(Dataset[Batch]):
 
 
 class StudentData(pl.LightningDataModule):
-    """Training batches from the public pool, and the labelled public test split for reported metrics.
+    """Training batches from the public pool, and the labelled public test split for reported
+    metrics.
 
-    Each of the ``ranks`` is given the whole of every batch, and every size-th of the test rows, or all where these are too few.
+    Each of the ``ranks`` is given the whole of every batch, and every size-th of the test rows, or
+    all where these are too few.
     """
 
     def __init__(

@@ -27,7 +27,9 @@ from labelwall.wall.networks.architectures import Backbone, standardise
 
 @contextmanager
 def frozen_statistics(network: nn.Module) -> Iterator[None]:
-    """Batch norm's running statistics stay: perturbed inputs are not the population that the student will see."""
+    """Batch norm's running statistics stay: perturbed inputs are not the population that the
+    student will see.
+    """
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
@@ -43,12 +45,14 @@ SHARE_DECAY = 0.98  # of the running share of each predicted class, per step
 
 
 class Trainee(pl.LightningModule):
-    """What all students share: a backbone, its running average, the schedule, and a draw of its own for every step.
+    """What all students share: a backbone, its running average, the schedule, and a draw of its own
+    for every step.
 
-    ``labels``: what is learned. ``takes_class_prior``: whether a prior over exclusive classes has a meaning for them.
-    ``mean``, ``std``: per-channel statistics of public images (0..1 scale), empty for vectors; ``seed``: of the random
-    distortions and perturbations, drawn anew from (seed, step) at every step. ``ranks``: the processes that share the training;
-    each is given whole batches, draws for all of their rows, and has its own rows go through the network.
+    ``labels``: what is learned. ``takes_class_prior``: whether a prior over exclusive classes has a
+    meaning for them. ``mean``, ``std``: per-channel statistics of public images (0..1 scale), empty
+    for vectors; ``seed``: of the random distortions and perturbations, drawn anew from (seed, step)
+    at every step. ``ranks``: the processes that share the training; each is given whole batches,
+    draws for all of their rows, and has its own rows go through the network.
     """
 
     takes_class_prior: ClassVar[bool] = False
@@ -95,11 +99,16 @@ class Trainee(pl.LightningModule):
     def _objective(
         self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(supervised, semi-supervised) terms of a whole batch, with a gradient for the rows of this rank."""
+        """(supervised, semi-supervised) terms of a whole batch, with a gradient for the rows of
+        this rank.
+        """
         raise NotImplementedError
 
     def _outputs(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
-        """This rank's outputs for its rows of each of the ``inputs``. One forward pass: batch norm sees one population."""
+        """This rank's outputs for its rows of each of the ``inputs``.
+
+        One forward pass: batch norm sees one population.
+        """
         return list(self(torch.cat(inputs)).split([len(x) for x in inputs]))
 
     def _smoothness(
@@ -109,7 +118,8 @@ class Trainee(pl.LightningModule):
         choose: losses.Network,
         divergence: losses.Divergence,
     ) -> torch.Tensor:
-        """How far a small adversarial step takes the outputs of a public batch away (VAT), on the mean of its rows.
+        """How far a small adversarial step takes the outputs of a public batch away (VAT), on the
+        mean of its rows.
 
         ``public``, ``outputs``: this rank's rows; ``choose``: of the network's outputs.
         """
@@ -133,7 +143,9 @@ class Trainee(pl.LightningModule):
 
     @torch.no_grad()
     def on_train_batch_end(self, *_: object) -> None:
-        """Exponential average of weights and batch statistics; the decay grows to its value, to forget the start."""
+        """Exponential average of weights and batch statistics; the decay grows to its value, to
+        forget the start.
+        """
         decay = min(self._config.ema_decay, (1 + self.global_step) / (10 + self.global_step))
         for mean, value in zip(
             self.average.state_dict().values(), self.network.state_dict().values(), strict=True
@@ -216,12 +228,16 @@ class Student(Trainee):
 
     @staticmethod
     def probability(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """What a network gives to each of the ``labels``, int64 [n] or [n, c]: float32 of their shape."""
+        """What a network gives to each of the ``labels``, int64 [n] or [n, c]: float32 of their
+        shape.
+        """
         return logits.softmax(dim=1)[torch.arange(len(labels)), labels]
 
     @torch.no_grad()
     def _aligned(self, clean: torch.Tensor) -> torch.Tensor:
-        """Targets aligned to equally frequent classes, by the running share of each class among the predictions."""
+        """Targets aligned to equally frequent classes, by the running share of each class among the
+        predictions.
+        """
         self.class_share.lerp_(clean.softmax(dim=1).mean(dim=0), 1 - SHARE_DECAY)
         return losses.align(clean, self.class_share)
 
@@ -244,7 +260,9 @@ class Student(Trainee):
         return losses.annealed_mean(each, logits, y, threshold)
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
-        """Reported, never selected by: the last averaged weights are the student, whatever this says."""
+        """Reported, never selected by: the last averaged weights are the student, whatever this
+        says.
+        """
         x, y = batch
         logits = exact(self.average(self._standardised(x)))
         self.accuracy(self._predicted(logits), y)
@@ -256,7 +274,9 @@ class Student(Trainee):
 
 
 class AttributeStudent(Student):
-    """Trains on released attributes, each present or absent: every loss is the mean over them of its binary form."""
+    """Trains on released attributes, each present or absent: every loss is the mean over them of
+    its binary form.
+    """
 
     takes_class_prior = False
 

@@ -1,4 +1,6 @@
-"""Drop released labels that the other released labels speak against, before a training can learn them by heart."""
+"""Drop released labels that the other released labels speak against, before a training can learn
+them by heart.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,14 @@ from labelwall.student.train import outputs, train
 
 
 def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -> np.ndarray:
-    """``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) without the doubtful ones, of the same shape.
+    """``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) without the
+    doubtful ones, of the same shape.
 
-    Cross-validation as in confident learning (Northcutt et al. 2021, section 3.1): short supervised trainings on all folds
-    but one judge the labels of that one; a label to which its judge gives a probability below config.prune_below goes. A
-    class with fewer than two labels a fold keeps all of them: its judges saw too little of it. Values are all kept: noise moves
-    each of them, and none has a probability. Uses released labels alone.
+    Cross-validation as in confident learning (Northcutt et al. 2021, section 3.1): short supervised
+    trainings on all folds but one judge the labels of that one; a label to which its judge gives a
+    probability below config.prune_below goes. A class with fewer than two labels a fold keeps all
+    of them: its judges saw too little of it. Values are all kept: noise moves each of them, and
+    none has a probability. Uses released labels alone.
     """
     folds, kind = config.prune_folds, TRAINEES[pool.labels.loss]
     if folds < 2 or not issubclass(kind, Student):
@@ -51,7 +55,9 @@ def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -
 
 
 def _stratified(strata: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """int64 [n]: the fold of each row, -1 for rows that are not judged; every fold gets its share of every stratum."""
+    """int64 [n]: the fold of each row, -1 for rows that are not judged; every fold gets its share
+    of every stratum.
+    """
     rng, fold = np.random.default_rng([seed, folds]), np.full(len(strata), -1)
     for stratum in np.unique(strata[strata >= 0]):
         rows = rng.permutation(np.flatnonzero(strata == stratum))

@@ -1,4 +1,6 @@
-"""The student of real values: squared error on released ones, consistency of squared differences on all public inputs."""
+"""The student of real values: squared error on released ones, consistency of squared differences on
+all public inputs.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ from labelwall.wall.networks.architectures import Backbone
 
 
 class Regressor(Trainee):
-    """Trains a backbone with one output, which is -1 at a value's lower bound and 1 at the upper one.
+    """Trains a backbone with one output, which is -1 at a value's lower bound and 1 at the upper
+    one.
 
-    Released labels are steps between the bounds, int64 [b]. Everything a class has a probability for (confidence, entropy,
-    generalised cross-entropy, annealing) has no counterpart here.
+    Released labels are steps between the bounds, int64 [b]. Everything a class has a probability
+    for (confidence, entropy, generalised cross-entropy, annealing) has no counterpart here.
     """
 
     def __init__(
@@ -59,7 +62,9 @@ class Regressor(Trainee):
         return F.mse_loss(self._ranks.whole(outputs, len(y)), targets)
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
-        """Reported, never selected by: the last averaged weights are the student, whatever this says."""
+        """Reported, never selected by: the last averaged weights are the student, whatever this
+        says.
+        """
         x, y = batch
         low, high = self._labels.bounds
         found = low + (exact(self.average(self._standardised(x)))[:, 0].clamp(-1, 1) + 1) / 2 * (

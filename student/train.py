@@ -1,4 +1,6 @@
-"""Train a student on released labels; interrupted, it continues from its last checkpoint to the same weights."""
+"""Train a student on released labels; interrupted, it continues from its last checkpoint to the
+same weights.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,14 @@ def train(
     progress: bool = False,
     initial: bytes | None = None,
 ) -> TrainedStudent:
-    """Train on ``labels`` (int64 [n], or [n, c] for attributes, -1 where none was released) and all rows of ``pool``.
+    """Train on ``labels`` (int64 [n], or [n, c] for attributes, -1 where none was released) and all
+    rows of ``pool``.
 
-    ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin
-    with, used when config.warm_start.
-    With several devices (config.apart) it runs in processes of its own, which get these arguments and nothing else; each step
-    has the rows, distortions and losses of the one process, split evenly, so that weights differ by rounding alone.
-    Writes checkpoints and TensorBoard events under ``run_dir``. Raises InvalidInput where this machine can not do it.
+    ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin with, used
+    when config.warm_start. With several devices (config.apart) it runs in processes of its own,
+    which get these arguments and nothing else; each step has the rows, distortions and losses of
+    the one process, split evenly, so that weights differ by rounding alone. Writes checkpoints and
+    TensorBoard events under ``run_dir``. Raises InvalidInput where this machine can not do it.
     """
     require_devices(config)
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
@@ -58,8 +61,8 @@ def check(
     input_shape: tuple[int, ...],
     labels: LabelSpace,
 ) -> None:
-    """Raises InvalidInput where the configured network does not take such inputs, its features are too wide to search, or
-    several processes could not train it as one would.
+    """Raises InvalidInput where the configured network does not take such inputs, its features are
+    too wide to search, or several processes could not train it as one would.
     """
     if config.class_prior != "none" and not TRAINEES[labels.loss].takes_class_prior:
         raise InvalidInput(
@@ -84,7 +87,9 @@ def check(
 
 
 def predict(spec: ExtractorSpec, inputs: np.ndarray, labels: LabelSpace) -> np.ndarray:
-    """What an exported student says of raw inputs (uint8 [n, h, w, c] or float32 [n, d]), in the form of ``labels``' truth."""
+    """What an exported student says of raw inputs (uint8 [n, h, w, c] or float32 [n, d]), in the
+    form of ``labels``' truth.
+    """
     return labels.predict(outputs(spec, inputs))
 
 

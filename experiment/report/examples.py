@@ -1,4 +1,6 @@
-"""Public images of a finished run as the teacher met them: the first it answered, and the first it abstained on."""
+"""Public images of a finished run as the teacher met them: the first it answered, and the first it
+abstained on.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ MOST = 10  # images shown for each round and outcome
 
 @dataclass(frozen=True)
 class Example:
-    """``image``: a PNG file; ``given``: the label released for it, ``true``: its own, as LabelSpace.example says them."""
+    """``image``: a PNG file; ``given``: the label released for it, ``true``: its own, as
+    LabelSpace.example says them.
+    """
 
     image: bytes
     given: str | None
@@ -39,7 +43,8 @@ def examples(
 ) -> list[RoundExamples]:
     """Examples of rounds 1 to ``rounds``.
 
-    Empty where inputs are feature vectors, or where the public rows are gone or fewer than were asked. Nothing is downloaded.
+    Empty where inputs are feature vectors, or where the public rows are gone or fewer than were
+    asked. Nothing is downloaded.
     """
     try:
         public = read_public(replace(data, download=False))
@@ -63,7 +68,9 @@ def _of_round(
     outcomes: np.ndarray,
     space: LabelSpace,
 ) -> RoundExamples:
-    """``rows``, ``labels``: int64 [n] or [n, c]; ``outcomes``: uint8 [n], as the run folder stores them."""
+    """``rows``, ``labels``: int64 [n] or [n, c]; ``outcomes``: uint8 [n], as the run folder stores
+    them.
+    """
 
     def one(row: int, label: np.ndarray) -> Example:
         truth = None if public.labels is None else public.labels[row]

@@ -1,4 +1,6 @@
-"""Arrays of one's own in an npz file: images or feature vectors, with classes, attributes or values."""
+"""Arrays of one's own in an npz file: images or feature vectors, with classes, attributes or
+values.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from labelwall.wall.labels.base import LabelSpace
 
 
 class Arrays(DataSet):
-    """Classes and attributes without declared names are named by numbers, as many as test_y shows."""
+    """Classes and attributes without declared names get numbers, as many as test_y shows."""
 
     name = "arrays"
     kinds: tuple[Labels, ...] = ("class", "attributes", "value")

@@ -1,4 +1,6 @@
-"""What a data set says of itself, and how its rows are read: the interface of every file beside this one."""
+"""What a data set says of itself, and how its rows are read: the interface of every file beside
+this one.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +48,12 @@ class Settings(Protocol):
 
 
 class DataSet(ABC):
-    """One data set. ``name``: its ``data.source``. ``kinds``: the ``data.labels`` that its rows can have.
+    """One data set.
 
-    ``takes_names``: whether ``data.classes`` names its classes or attributes. ``private_records``: size of a published private
-    split, None where the custodian alone knows it.
+    ``name``: its ``data.source``. ``kinds``: the ``data.labels`` that its rows can have.
+
+    ``takes_names``: whether ``data.classes`` names its classes or attributes. ``private_records``:
+    size of a published private split, None where the custodian alone knows it.
     """
 
     name: ClassVar[str]
@@ -63,7 +67,10 @@ class DataSet(ABC):
 
     @abstractmethod
     def input_shape(self, config: Settings) -> tuple[int, ...]:
-        """(height, width, channels) of images, (dimensions,) of vectors. Raises InvalidInput, MissingData."""
+        """(height, width, channels) of images, (dimensions,) of vectors.
+
+        Raises InvalidInput, MissingData.
+        """
 
     @abstractmethod
     def read_public(self, config: Settings, progress: Progress | None) -> PublicRows:
@@ -74,8 +81,9 @@ class DataSet(ABC):
 class Rows:
     """Rows of a published data set.
 
-    ``inputs``: uint8 [n, h, w, c]. ``labels``: int64 [n], codes of the label space. ``ids``: int64 [n], positions in the
-    published files. ``readable``: bool [n], false where an image file could not be decoded (its pixels are zero).
+    ``inputs``: uint8 [n, h, w, c]. ``labels``: int64 [n], codes of the label space. ``ids``: int64
+    [n], positions in the published files. ``readable``: bool [n], false where an image file could
+    not be decoded (its pixels are zero).
     """
 
     inputs: np.ndarray
@@ -106,8 +114,9 @@ class Rows:
 class Published(DataSet):
     """A published benchmark with a fixed split. No split looks at a label.
 
-    Where the splits are separate files, the public side opens no private one. ``names``: of its classes or attributes, by
-    ``data.labels``. ``shape``: of an image. ``licence``: as its authors state it; "see source" where none is recorded here.
+    Where the splits are separate files, the public side opens no private one. ``names``: of its
+    classes or attributes, by ``data.labels``. ``shape``: of an image. ``licence``: as its authors
+    state it; "see source" where none is recorded here.
     """
 
     names: ClassVar[Mapping[Labels, tuple[str, ...]]]
@@ -143,7 +152,8 @@ class Published(DataSet):
     def private_blocks(
         self, config: Settings, block: int, start: int
     ) -> Iterator[tuple[int, int, Rows]]:
-        """The same rows from row ``start`` on, in blocks: (rows given or left out by then, of how many, a block).
+        """The same rows from row ``start`` on, in blocks: (rows given or left out by then, of how
+        many, a block).
 
         torchvision loads the files whole (SVHN: 1.9 GB).
         """
@@ -154,7 +164,9 @@ class Published(DataSet):
 def blocks(
     total: int, block: int, start: int, take: Callable[[slice], Rows]
 ) -> Iterator[tuple[int, int, Rows]]:
-    """Rows from ``start`` to ``total`` in blocks of ``block``, as ``Published.private_blocks`` gives them."""
+    """Rows from ``start`` to ``total`` in blocks of ``block``, as ``Published.private_blocks``
+    gives them.
+    """
     for first in range(start, total, block):
         yield min(first + block, total), total, take(slice(first, first + block))
 

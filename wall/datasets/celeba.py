@@ -1,7 +1,8 @@
-"""CelebA: train (162,770) is private, valid (19,867) public, test (19,962) the test split; 40 attributes a face.
+"""CelebA: train (162,770) is private, valid (19,867) public, test (19,962) the test split; 40
+attributes a face.
 
-Its tables of attributes and splits hold all images, so the public side reads lines about private ones; it opens the images of
-its own splits alone.
+Its tables of attributes and splits hold all images, so the public side reads lines about private
+ones; it opens the images of its own splits alone.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class CelebA(Published):
     def private_blocks(
         self, config: Settings, block: int, start: int
     ) -> Iterator[tuple[int, int, Rows]]:
-        """The PRIVATE rows as ``Published.private_blocks`` gives them; images are read block by block."""
+        """The PRIVATE rows as ``Published.private_blocks`` gives them; images are read block by
+        block.
+        """
         faces = _faces(config, "train")
         yield from blocks(
             len(faces.filename), block, start, lambda part: _rows(config, faces, None, part)

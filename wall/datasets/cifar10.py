@@ -1,7 +1,9 @@
-"""CIFAR-10: three fifths of train (30,000) are private, the rest and test[:9000] public, test[9000:] the test split.
+"""CIFAR-10: three fifths of train (30,000) are private, the rest and test[:9000] public,
+test[9000:] the test split.
 
-CVPR20 does not say which images are where. torchvision's files are cut along their borders (their authors shuffled them): the
-batches 1 to 3 are private. Unpacked as image folders, train is cut along a constant shuffle of the file names.
+CVPR20 does not say which images are where. torchvision's files are cut along their borders (their
+authors shuffled them): the batches 1 to 3 are private. Unpacked as image folders, train is cut
+along a constant shuffle of the file names.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ def _batches(config: Settings, names: Sequence[str]) -> Rows:
 
 
 def _image_folder(root: Path) -> Path | None:
-    """Image folders (train/CLASS/*.jpg, test/CLASS/*.jpg) under ``root``, where torchvision's files are not."""
+    """Image folders (train/CLASS/*.jpg, test/CLASS/*.jpg) under ``root``, where torchvision's files
+    are not.
+    """
     from torchvision import datasets
 
     if (root / datasets.CIFAR10.base_folder).is_dir():
@@ -88,7 +92,7 @@ def _has_classes(place: Path) -> bool:
 
 
 def _images(folder: Path, split: str, part: slice, progress: Progress | None) -> Rows:
-    """A part of the image folders, files in a constant shuffle; only that part's files are opened."""
+    """A part of the image folders, in a constant shuffle; only its files are opened."""
     paths = [path for path in list_files(folder / split) if is_image(path)]
     order = constant_order(f"cifar10 {split}/{path}" for path in paths)[part]
     chosen = [paths[row] for row in order]

@@ -1,4 +1,7 @@
-"""Fashion-MNIST, split like MNIST. A row has its class, or the attributes that the table below gives its class."""
+"""Fashion-MNIST, split like MNIST.
+
+A row has its class, or the attributes that the table below gives its class.
+"""
 
 from __future__ import annotations
 

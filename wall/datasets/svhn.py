@@ -1,4 +1,6 @@
-"""SVHN: train and extra are private; 25,000 rows of test are public, 1,000 more the test split, along a constant shuffle."""
+"""SVHN: train and extra are private; 25,000 rows of test are public, 1,000 more the test split,
+along a constant shuffle.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ EXTRA_ID = 1_000_000  # record ids of the extra file start here, those of train 
 
 
 class Svhn(Published):
-    """Street view house numbers (Netzer et al. 2011). CVPR20 does not say which images are where."""
+    """House numbers (Netzer et al. 2011). CVPR20 does not say which images are where."""
 
     name = "svhn"
     names: ClassVar[Mapping[Labels, tuple[str, ...]]] = {"class": DIGITS}

@@ -1,6 +1,7 @@
 """Several labels a row: each of some named attributes is present (1) or absent (0).
 
-A private row's code has bit j set where attribute j is present. A released label may be ABSTAINED for some attributes alone.
+A private row's code has bit j set where attribute j is present. A released label may be ABSTAINED
+for some attributes alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ MOST_ATTRIBUTES = 62  # bits of a code
 
 
 def pack(bits: np.ndarray) -> np.ndarray:
-    """Codes int64 [n] of int64 [n, c], bit j for column j; -1 for a row with an entry other than 0 and 1."""
+    """Codes int64 [n] of int64 [n, c], bit j for column j; -1 for a row with an entry other than 0
+    and 1.
+    """
     codes = (np.clip(bits, 0, 1) << np.arange(bits.shape[1], dtype=np.int64)).sum(
         axis=1, dtype=np.int64
     )
@@ -33,7 +36,9 @@ def unpack(codes: np.ndarray, attributes: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class AttributeLabels(LabelSpace):
-    """``names``: the attributes, in order. Truth and labels are int64 [n, c], a column for each of them.
+    """``names``: the attributes, in order.
+
+    Truth and labels are int64 [n, c], a column for each of them.
 
     Raises InvalidInput for more than MOST_ATTRIBUTES.
     """

@@ -25,8 +25,9 @@ Score = dict[str, Any]  # "accuracy", a share in 0..1 or None; of values also "e
 class LabelSpace(ABC):
     """The labels that a data set's rows can have. Public; a frozen dataclass.
 
-    ``kind``: its name in ``data.labels``. ``loss``: the name of the student's supervised loss. ``voted_by_name``: neighbours
-    vote on each of ``names``, so that a name without records is never right.
+    ``kind``: its name in ``data.labels``. ``loss``: the name of the student's supervised loss.
+    ``voted_by_name``: neighbours vote on each of ``names``, so that a name without records is never
+    right.
     """
 
     kind: ClassVar[str]
@@ -51,17 +52,21 @@ class LabelSpace(ABC):
 
     @abstractmethod
     def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
-        """Codes int64 [n] of ``truth``; a row whose code ``is_code`` refuses has no label of this space.
+        """Codes int64 [n] of ``truth``; a row whose code ``is_code`` refuses has no label of this
+        space.
 
-        Each code is a function of its own row. Raises InvalidInput for the array ``name`` of another dtype or shape, without
-        the number of rows.
+        Each code is a function of its own row. Raises InvalidInput for the array ``name`` of
+        another dtype or shape, without the number of rows.
         """
 
     @abstractmethod
     def check_public(self, name: str, truth: np.ndarray, rows: int | None) -> np.ndarray:
-        """PUBLIC ``truth`` in its canonical dtype. Raises InvalidInput unless it has a label for each of ``rows`` rows.
+        """PUBLIC ``truth`` in its canonical dtype.
 
-        ``rows``: any positive number where None. A space without names takes any number of classes or attributes.
+        Raises InvalidInput unless it has a label for each of ``rows`` rows.
+
+        ``rows``: any positive number where None. A space without names takes any number of classes
+        or attributes.
         """
 
     def numbered(self, truth: np.ndarray) -> LabelSpace:
@@ -130,5 +135,7 @@ class LabelSpace(ABC):
 
 
 def has_label(labels: np.ndarray) -> np.ndarray:
-    """Which rows have a released label, for some attribute at least: bool [n] of int64 [n] or [n, c]."""
+    """Which rows have a released label, for some attribute at least: bool [n] of int64 [n] or [n,
+    c].
+    """
     return (labels != ABSTAINED).any(axis=tuple(range(1, labels.ndim)))

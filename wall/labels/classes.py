@@ -15,7 +15,10 @@ from labelwall.wall.messages import ABSTAINED
 
 @dataclass(frozen=True)
 class ClassLabels(LabelSpace):
-    """``names``: the classes, in order. Truth, codes and labels are one: int64 [n], indices of the names."""
+    """``names``: the classes, in order.
+
+    Truth, codes and labels are one: int64 [n], indices of the names.
+    """
 
     kind: ClassVar[str] = "class"
     loss: ClassVar[str] = "cross_entropy"

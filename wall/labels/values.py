@@ -1,6 +1,8 @@
-"""A real value a row, within declared bounds: kept, voted on and released on a lattice of STEPS between them.
+"""A real value a row, within declared bounds: kept, voted on and released on a lattice of STEPS
+between them.
 
-A code, and a released label, is how many steps the value is above the lower bound; what lies outside is moved to the bound.
+A code, and a released label, is how many steps the value is above the lower bound; what lies
+outside is moved to the bound.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from labelwall.wall.errors import InvalidInput, shape_text
 from labelwall.wall.labels.base import LabelSpace, Score, has_label
 from labelwall.wall.messages import ABSTAINED
 
-# Between the bounds. Rounding to the nearest step moves a value by at most 1 / 8192 of their distance.
+# Between the bounds. Rounding to the nearest moves a value by at most 1 / 8192 of their distance.
 STEPS = 1 << 12
 CELLS = 32  # parts a side of the picture of predicted against true values
 TENTHS = 10  # parts of the range in which a custodian's rows are counted
@@ -26,9 +28,11 @@ ERRORS = ("rmse", "mae", "r2")
 
 @dataclass(frozen=True)
 class ValueLabels(LabelSpace):
-    """``low``, ``high``: public bounds of the values, in their unit; declared, never taken from private rows.
+    """``low``, ``high``: public bounds of the values, in their unit; declared, never taken from
+    private rows.
 
-    Truth is float64 [n], labels are int64 [n] in 0..STEPS. Raises InvalidInput unless both bounds are finite and low < high.
+    Truth is float64 [n], labels are int64 [n] in 0..STEPS. Raises InvalidInput unless both bounds
+    are finite and low < high.
     """
 
     kind: ClassVar[str] = "value"
@@ -57,7 +61,7 @@ class ValueLabels(LabelSpace):
         return STEPS + 1
 
     def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
-        """The nearest steps, values outside the bounds clipped; -1 for a value that is not finite."""
+        """The nearest steps, outside values clipped; -1 for a value that is not finite."""
         return self.steps(_numbers(name, truth))
 
     def steps(self, values: np.ndarray) -> np.ndarray:
@@ -75,7 +79,9 @@ class ValueLabels(LabelSpace):
         return values
 
     def decode(self, labels: np.ndarray) -> np.ndarray:
-        """Inverse of ``steps`` up to its rounding, also for fractional steps: float64 like ``labels``; NaN for ABSTAINED."""
+        """Inverse of ``steps`` up to its rounding, also for fractional steps: float64 like
+        ``labels``; NaN for ABSTAINED.
+        """
         width = (self.high - self.low) / STEPS
         return np.where(labels == ABSTAINED, np.nan, self.low + labels * width)
 
@@ -96,7 +102,7 @@ class ValueLabels(LabelSpace):
         return np.where(has_label(labels), 0, -1)
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
-        """An output is -1 at the lower bound and 1 at the upper one; what lies outside is clipped."""
+        """An output is -1 at the lower bound, 1 at the upper one; others are clipped."""
         return self.decode((np.clip(outputs[:, 0].astype(np.float64), -1, 1) + 1) / 2 * STEPS)
 
     def score(self, found: np.ndarray, truth: np.ndarray, known: np.ndarray | None = None) -> Score:
@@ -123,9 +129,11 @@ class ValueLabels(LabelSpace):
 
 
 def errors(values: np.ndarray, truth: np.ndarray) -> dict[str, float] | None:
-    """Root mean squared and mean absolute error, in the values' unit, and R2; None for fewer than two rows.
+    """Root mean squared and mean absolute error, in the values' unit, and R2; None for fewer than
+    two rows.
 
-    float64 [n] each. R2 is the share of the variance explained: 1 is perfect, 0 what the mean would do.
+    float64 [n] each. R2 is the share of the variance explained: 1 is perfect, 0 what the mean would
+    do.
     """
     if len(values) < 2:
         return None
