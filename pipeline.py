@@ -93,15 +93,15 @@ def _run(args: Sequence[str]) -> int:
 
 
 def _result(summary: dict, run_dir: Path) -> str:  # type: ignore[type-arg]
-    from labelwall.experiment.run.metrics import spoken
     from labelwall.teacher.accounting.conversion import round_up
+    from labelwall.wall.labels.values import format_errors
 
     share, errors, delta = (
         summary["test_accuracy"],
         summary.get("test_errors"),
         f"delta {summary['delta']:g}",
     )
-    score = f"test {spoken(None, errors)}" if errors else f"test accuracy {100 * share:.2f}%"
+    score = f"test {format_errors(errors)}" if errors else f"test accuracy {100 * share:.2f}%"
     against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"
     return f"{score} at epsilon {round_up(summary['epsilon'])}, {delta}{against}: {run_dir}/report.html"
 
@@ -181,10 +181,10 @@ def _predict(args: Sequence[str]) -> int:
     answers = predict(
         config, Path(rest.queries), out, slot=rest.slot, entropy=SystemEntropy(), console=console
     )
-    from labelwall.wall.labels.attributes import said
+    from labelwall.wall.labels.base import has_label
 
     print(
-        f"{said(answers.labels).sum()} of {len(answers.labels)} answered, {answers.receipt.served} known before: {out}"
+        f"{has_label(answers.labels).sum()} of {len(answers.labels)} answered, {answers.receipt.served} known before: {out}"
     )
     return 0
 

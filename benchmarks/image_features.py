@@ -24,7 +24,9 @@ from labelwall.experiment.run.whitening import principal_axes
 from labelwall.teacher.features.embedder import RAW_UNIT, quantise
 from labelwall.teacher.features.hog import hog_features
 from labelwall.teacher.features.network import FixedShapeNetwork
-from labelwall.wall.datasets import published, readers
+from labelwall.wall.datasets import readers
+from labelwall.wall.datasets.registry import published
+from labelwall.wall.datasets.sources import DataConfig, describe, read_public
 from labelwall.wall.networks.pretrained import efficientnet_lite0
 
 CHUNK = 1000  # images a file
@@ -62,22 +64,27 @@ def in_folders(images: Path) -> Images:
 
 def of_published(source: str, root: Path) -> Images:
     """The private split as train, and the public one followed by the test split as test."""
-    train, tests = (
-        published.private_rows(source, root, download=True),
-        published.public_rows(source, root, download=True),
+    config = DataConfig(source, root=str(root))
+    train, public, task = (
+        published(source).private_rows(config),
+        read_public(config),
+        describe(config),
     )
-    splits = {"train": (train.inputs, train.labels)}
-    splits["test"] = (
-        np.concatenate([t.inputs for t in tests]),
-        np.concatenate([t.labels for t in tests]),
-    )
+    assert public.labels is not None
+    splits = {
+        "train": (train.inputs, train.labels),
+        "test": (
+            np.concatenate([public.inputs, public.test_inputs]),
+            np.concatenate([public.labels, public.test_labels]),
+        ),
+    }
 
     def read(split: str, part: slice) -> tuple[np.ndarray, np.ndarray]:
         inputs, labels = splits[split]
         return inputs[part], labels[part]
 
     rows = {split: len(labels) for split, (_, labels) in splits.items()}
-    return Images(published.SHAPES[source], len(published.CLASSES[source]), rows, read)
+    return Images(task.input_shape, task.num_classes, rows, read)
 
 
 def by_network(images: Images, batch_size: int) -> Callable[[np.ndarray], np.ndarray]:

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.experiment.run.metrics import errors
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan, Slot
@@ -34,12 +33,12 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.datasets.readers import constant_order
 from labelwall.wall.errors import MissingData
-from labelwall.wall.labels.values import Scale
+from labelwall.wall.labels.values import ValueLabels, errors
 from labelwall.wall.messages import Value
 
 PRIVATE, PUBLIC = 40_000, 10_000
 DELTA, QUERIES = 1e-6, 300
-SCALE = Scale(8.0, 15.0)  # $256 to $32,768
+SCALE = ValueLabels(8.0, 15.0)  # $256 to $32,768
 CUTS = ("Fair", "Good", "Very Good", "Premium", "Ideal")
 COLOURS, CLARITIES = (
     "JIHGFED",
@@ -118,7 +117,7 @@ def electorate(repeat: int) -> tuple[Voters, np.ndarray]:
     features, _ = quantise_box(x, (0.0,) * 4, (1.0,) * 4)
     rows = PRIVATE + np.random.default_rng(repeat).permutation(PUBLIC)[:QUERIES]
     index = ExactIndex(features[:PRIVATE], np.arange(PRIVATE))
-    return Voters(index, SCALE.labels(y[:PRIVATE]), 1, features[rows]), y[rows]
+    return Voters(index, SCALE.steps(y[:PRIVATE]), 1, features[rows]), y[rows]
 
 
 def lines(repeats: int) -> Iterator[str]:
@@ -129,14 +128,14 @@ def lines(repeats: int) -> Iterator[str]:
     reference = []
     for voters, truth in scenes:
         near = voters.index.prefix(voters.queries, KNN)
-        reference.append((1.0, errors(SCALE.values(voters.labels[near]).mean(axis=1), truth)))
+        reference.append((1.0, errors(SCALE.decode(voters.labels[near]).mean(axis=1), truth)))
     yield _line(f"mean of the {KNN} nearest, no privacy", "", reference)
     for mechanism in (*MEANS, *MEDIANS, SCREENED):
         found = []
         for voters, truth in scenes:
             labels = answered(mechanism, voters)
             known = labels >= 0
-            found.append((float(known.mean()), errors(SCALE.values(labels[known]), truth[known])))
+            found.append((float(known.mean()), errors(SCALE.decode(labels[known]), truth[known])))
         cost = certified_epsilon(
             Plan(99.0, DELTA, (Slot(mechanism.fields(), mechanism.releases(QUERIES, QUERIES)),))
         )

@@ -32,6 +32,7 @@ from labelwall.teacher.service.server import address, build_app, listen, server
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import Task
+from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries
 
 CLASSES, BATCH = 10, 256
@@ -79,7 +80,7 @@ def serve(setting: Setting, folder: Path, pipe: Connection) -> None:
     import torch
 
     torch.set_num_threads(setting.threads)
-    learned = Task(CLASSES, tuple(map(str, range(CLASSES))), setting.shape)
+    learned = Task(ClassLabels.of(CLASSES), setting.shape)
     custodian, config = opened(folder), ServiceConfig(port=0, requests_per_second=1e6)
     place = {
         "config": config,

@@ -24,6 +24,7 @@ from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
 from labelwall.student.train import train
 from labelwall.teacher.features.hog import hog_features
+from labelwall.wall.labels.classes import ClassLabels
 
 PRIVATE, PUBLIC, ASKED = 3600, 900, 600
 NEIGHBOURS, VOTE_NOISE, SCREEN_NOISE, THRESHOLD = (
@@ -64,7 +65,7 @@ def accuracy(config: StudentConfig, split: Split, seed: int) -> float:
     public_x, labels, _, test_x, test_y = split
     mean, std = (float(public_x.mean() / 255),), (float(public_x.std() / 255),)
     with tempfile.TemporaryDirectory() as folder:
-        pool = Pool(public_x, 10, mean, std)
+        pool = Pool(public_x, ClassLabels.of(10), mean, std)
         trained = train(
             config, pool, labels, run_dir=Path(folder), seed=seed, test_x=test_x, test_y=test_y
         )

@@ -31,8 +31,10 @@ from labelwall.student.fit import TrainedStudent
 from labelwall.student.module import Trainee
 from labelwall.student.ranks import exact
 from labelwall.student.train import predict, train
+from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.networks.architectures import load, standardise
 
+DIGITS = ClassLabels.of(10)
 VARIANTS: dict[str, dict[str, object]] = {
     "float32": {},
     "bf16-mixed": {"precision": "bf16-mixed"},
@@ -71,7 +73,7 @@ def noted(moments: list[float]) -> Iterator[None]:
 
 def pool_of(split: Split) -> Pool:
     images = split[0]
-    return Pool(images, 10, (float(images.mean() / 255),), (float(images.std() / 255),))
+    return Pool(images, DIGITS, (float(images.mean() / 255),), (float(images.std() / 255),))
 
 
 def trained(config: StudentConfig, split: Split, seed: int) -> TrainedStudent:
@@ -88,7 +90,7 @@ def read(config: StudentConfig, split: Split, seed: int, reading: Reading) -> No
     reading.seconds.append(time.perf_counter() - started)
     reading.steps += np.diff(moments)[10:].tolist()
     spec = pool_of(split).spec(config.backbone, student.weights)
-    reading.accuracies.append(float((predict(spec, split[3]) == split[4]).mean()))
+    reading.accuracies.append(float((predict(spec, split[3], DIGITS) == split[4]).mean()))
 
 
 def variants(base: StudentConfig) -> dict[str, StudentConfig]:

@@ -1,4 +1,7 @@
-"""Released labels joined to public inputs. A batch is a function of (seed, step), so a resumed training sees the same batches."""
+"""Released labels joined to public inputs.
+
+A batch is a function of (seed, step), so a resumed training sees the same batches.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,13 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from labelwall.student.config import StudentConfig
 from labelwall.student.ranks import Ranks
-from labelwall.wall.labels.attributes import said
-from labelwall.wall.labels.values import Scale
+from labelwall.wall.labels.base import LabelSpace, has_label
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks.architectures import preprocess
 
 Batch = tuple[
     torch.Tensor, torch.Tensor, torch.Tensor
-]  # labelled x; labels [b], attributes [b, c] or values [b, 1]; public x
+]  # labelled x; labels [b], or [b, c] for attributes; public x
 STEPS_A_CHAPTER = (
     100  # Lightning calls it an epoch: a checkpoint and a reading of the metrics follow each
 )
@@ -28,50 +30,45 @@ STEPS_A_CHAPTER = (
 class Pool:
     """The rows that a student is trained on, labelled or not, and what is known of them.
 
-    ``inputs``: uint8 [n, h, w, c] or float32 [n, d]; ``mean``, ``std``: per-channel statistics of images on the 0..1 scale, empty
-    for vectors. ``attributes``: rows have ``num_classes`` attributes, each present or absent, instead of one class; ``scale``:
-    they have a value within these bounds.
+    ``inputs``: uint8 [n, h, w, c] or float32 [n, d]; ``mean``, ``std``: per-channel statistics of
+    images on the 0..1 scale, empty for vectors. ``labels``: what a row's label can be.
     """
 
     inputs: np.ndarray = field(repr=False)
-    num_classes: int
+    labels: LabelSpace
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    attributes: bool = False
-    scale: Scale | None = None
 
     def spec(self, backbone: str, weights: bytes) -> ExtractorSpec:
         """A trained network for such rows, as it crosses the wall."""
         return ExtractorSpec(
-            backbone, self.inputs.shape[1:], self.num_classes, weights, self.mean, self.std
+            backbone, self.inputs.shape[1:], self.labels.outputs, weights, self.mean, self.std
         )
 
 
 class Steps(Dataset[Batch]):
-    """Batches of ``count`` steps from ``first``: float32 [b_l, ...], int64 [b_l], float32 [b_u, ...], on the 0..1 scale.
+    """Batches of ``count`` steps from ``first``: float32 [b_l, ...], int64 [b_l], float32 [b_u,
+    ...], on the 0..1 scale.
 
-    ``labels``: int64 [n], or attributes int64 [n, c], -1 where nothing was released; of attributes a batch has int64 [b_l, c],
-    with -1 where one was not. Values are a column, int64 [n, 1]. All of ``public_x`` serves as unlabelled data.
+    ``labels``: int64 [n], or [n, c] for attributes, -1 where nothing was released. The label
+    space's strata have equal shares of a batch: screening passes some classes far less often than
+    others. All rows of ``pool`` serve as unlabelled data.
     """
 
     def __init__(
         self,
-        public_x: np.ndarray,
+        pool: Pool,
         labels: np.ndarray,
         config: StudentConfig,
         seed: int,
         first: int,
         count: int,
     ) -> None:
-        self._x, self._labels, self._config = public_x, labels, config
+        self._x, self._labels, self._config = pool.inputs, labels, config
         self._seed, self._first, self._count = seed, first, count
-        self._labelled = np.flatnonzero(said(labels))
-        weight = np.ones(len(self._labelled))
-        if labels.ndim == 1:
-            counts = np.bincount(labels[self._labelled])
-            weight /= counts[
-                labels[self._labelled]
-            ]  # classes take turns: screening passes some of them far less often
+        self._labelled = np.flatnonzero(has_label(labels))
+        strata = pool.labels.strata(labels)[self._labelled]
+        weight = 1 / np.bincount(strata)[strata]
         self._share = weight / weight.sum()
 
     def __len__(self) -> int:
@@ -95,36 +92,32 @@ class Steps(Dataset[Batch]):
 
 
 class StudentData(pl.LightningDataModule):
-    """Training batches from the public pool, and the labelled public test split for reported metrics.
+    """Training batches from the public pool, and the labelled public test split for reported
+    metrics.
 
-    Each of the ``ranks`` is given the whole of every batch, and every size-th of the test rows, or all where these are too few.
+    Each of the ``ranks`` is given the whole of every batch, and every size-th of the test rows, or
+    all where these are too few.
     """
 
     def __init__(
         self,
         config: StudentConfig,
-        public_x: np.ndarray,
+        pool: Pool,
         labels: np.ndarray,
         test: tuple[np.ndarray, np.ndarray] | None,
         seed: int,
         ranks: Ranks,
     ) -> None:
         super().__init__()
-        self._config, self._x, self._labels, self._test, self._seed, self._ranks = (
-            config,
-            public_x,
-            labels,
-            test,
-            seed,
-            ranks,
-        )
+        self._config, self._pool, self._labels = config, pool, labels
+        self._test, self._seed, self._ranks = test, seed, ranks
 
     def train_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
         first = self.trainer.global_step
         count = min(STEPS_A_CHAPTER, self._config.steps - first)
         return DataLoader(
-            Steps(self._x, self._labels, self._config, self._seed, first, count),
+            Steps(self._pool, self._labels, self._config, self._seed, first, count),
             batch_size=None,
             shuffle=False,
         )

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
@@ -19,10 +18,16 @@ from pytorch_lightning.strategies import DDPStrategy
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool, StudentData
 from labelwall.student.job import Job
-from labelwall.student.module import Student, Trainee
+from labelwall.student.module import AttributeStudent, Student, Trainee
 from labelwall.student.ranks import ALONE, Ranks
 from labelwall.student.regression import Regressor
 from labelwall.wall.networks.architectures import Backbone, build, load, to_safetensors
+
+TRAINEES: dict[str, type[Trainee]] = {  # by a label space's loss
+    "cross_entropy": Student,
+    "binary_cross_entropy": AttributeStudent,
+    "squared_error": Regressor,
+}
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,7 @@ def fit(job: Job, run_dir: Path, *, progress: bool = False, ranks: Ranks = ALONE
     student = trainee(job, ranks)
     if config.compile:
         student.network.compile()
-    labels = (
-        job.labels if job.pool.scale is None else job.labels[:, np.newaxis]
-    )  # a column: there are no classes that take turns
-    data = StudentData(config, job.pool.inputs, labels, job.test, job.seed, ranks)
+    data = StudentData(config, job.pool, job.labels, job.test, job.seed, ranks)
     with _quiet():
         trainer = pl.Trainer(
             accelerator=config.accelerator,
@@ -93,11 +95,8 @@ def trainee(job: Job, ranks: Ranks) -> Trainee:
     """The module that the job trains, with its first weights."""
     config, pool = job.config, job.pool
     network = _network(config, pool, job.seed, job.initial if config.warm_start else None)
-    if pool.scale is not None:
-        return Regressor(config, network, pool.scale, pool.mean, pool.std, job.seed, ranks)
-    return Student(
-        config, network, pool.num_classes, pool.mean, pool.std, job.seed, pool.attributes, ranks
-    )
+    kind = TRAINEES[pool.labels.loss]
+    return kind(config, network, pool.labels, pool.mean, pool.std, job.seed, ranks)
 
 
 class History(Callback):
@@ -128,7 +127,7 @@ def _network(config: StudentConfig, pool: Pool, seed: int, initial: bytes | None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(
-            config.backbone, input_shape=pool.inputs.shape[1:], num_classes=pool.num_classes
+            config.backbone, input_shape=pool.inputs.shape[1:], num_classes=pool.labels.outputs
         )
 
 

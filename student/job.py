@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
-from labelwall.wall.labels.values import Scale
+from labelwall.wall.labels.registry import label_space
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,10 @@ def write_job(job: Job) -> bytes:
     fields = {
         "config": asdict(job.config),
         "pool": {
-            "num_classes": pool.num_classes,
             "mean": pool.mean,
             "std": pool.std,
-            "attributes": pool.attributes,
         },
-        "scale": None if pool.scale is None else asdict(pool.scale),
+        "labels": pool.labels.fields(),
         "seed": job.seed,
         "bytes": len(body),
     }
@@ -60,11 +58,10 @@ def read_job(stream: BinaryIO) -> Job:
     """The job that ``write_job`` wrote; leaves the stream open behind it."""
     fields = json.loads(stream.readline())
     arrays = safetensors.numpy.load(stream.read(fields["bytes"]))
-    known = fields["pool"] | {name: tuple(fields["pool"][name]) for name in ("mean", "std")}
-    scale = None if fields["scale"] is None else Scale(**fields["scale"])
+    mean, std = (tuple(fields["pool"][name]) for name in ("mean", "std"))
     return Job(
         StudentConfig(**fields["config"]),
-        Pool(arrays["inputs"], **known, scale=scale),
+        Pool(arrays["inputs"], label_space(**fields["labels"]), mean, std),
         arrays["labels"],
         fields["seed"],
         (arrays["test_x"], arrays["test_y"]) if "test_x" in arrays else None,

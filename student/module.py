@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MultilabelAccuracy
 
 from labelwall.student import losses
@@ -19,12 +21,15 @@ from labelwall.student.config import StudentConfig
 from labelwall.student.data import Batch
 from labelwall.student.norms import share_norms
 from labelwall.student.ranks import ALONE, Ranks, exact
+from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.networks.architectures import Backbone, standardise
 
 
 @contextmanager
 def frozen_statistics(network: nn.Module) -> Iterator[None]:
-    """Batch norm's running statistics stay: perturbed inputs are not the population that the student will see."""
+    """Batch norm's running statistics stay: perturbed inputs are not the population that the
+    student will see.
+    """
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
@@ -40,21 +45,27 @@ SHARE_DECAY = 0.98  # of the running share of each predicted class, per step
 
 
 class Trainee(pl.LightningModule):
-    """What all students share: a backbone, its running average, the schedule, and a draw of its own for every step.
+    """What all students share: a backbone, its running average, the schedule, and a draw of its own
+    for every step.
 
-    ``mean``, ``std``: per-channel statistics of public images (0..1 scale), empty for vectors; ``seed``: of the random
-    distortions and perturbations, drawn anew from (seed, step) at every step. ``ranks``: the processes that share the training;
-    each is given whole batches, draws for all of their rows, and has its own rows go through the network.
+    ``labels``: what is learned. ``takes_class_prior``: whether a prior over exclusive classes has a
+    meaning for them. ``mean``, ``std``: per-channel statistics of public images (0..1 scale), empty
+    for vectors; ``seed``: of the random distortions and perturbations, drawn anew from (seed, step)
+    at every step. ``ranks``: the processes that share the training; each is given whole batches,
+    draws for all of their rows, and has its own rows go through the network.
     """
+
+    takes_class_prior: ClassVar[bool] = False
 
     def __init__(
         self,
         config: StudentConfig,
         network: Backbone,
+        labels: LabelSpace,
         mean: tuple[float, ...],
         std: tuple[float, ...],
         seed: int,
-        ranks: Ranks,
+        ranks: Ranks = ALONE,
     ) -> None:
         super().__init__()
         average = copy.deepcopy(network).requires_grad_(
@@ -62,13 +73,8 @@ class Trainee(pl.LightningModule):
         )  # before the norms are replaced: it is an ordinary network
         self.network = network if ranks.size == 1 else share_norms(network)
         self.average = average  # the student; in the state dict, so it resumes exactly
-        self._config, self._mean, self._std, self._seed, self._ranks = (
-            config,
-            mean,
-            std,
-            seed,
-            ranks,
-        )
+        self._config, self._labels, self._seed, self._ranks = config, labels, seed, ranks
+        self._mean, self._std = mean, std
         self._augment = Augmenter(config.augment)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -93,11 +99,16 @@ class Trainee(pl.LightningModule):
     def _objective(
         self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(supervised, semi-supervised) terms of a whole batch, with a gradient for the rows of this rank."""
+        """(supervised, semi-supervised) terms of a whole batch, with a gradient for the rows of
+        this rank.
+        """
         raise NotImplementedError
 
     def _outputs(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
-        """This rank's outputs for its rows of each of the ``inputs``. One forward pass: batch norm sees one population."""
+        """This rank's outputs for its rows of each of the ``inputs``.
+
+        One forward pass: batch norm sees one population.
+        """
         return list(self(torch.cat(inputs)).split([len(x) for x in inputs]))
 
     def _smoothness(
@@ -107,7 +118,8 @@ class Trainee(pl.LightningModule):
         choose: losses.Network,
         divergence: losses.Divergence,
     ) -> torch.Tensor:
-        """How far a small adversarial step takes the outputs of a public batch away (VAT), on the mean of its rows.
+        """How far a small adversarial step takes the outputs of a public batch away (VAT), on the
+        mean of its rows.
 
         ``public``, ``outputs``: this rank's rows; ``choose``: of the network's outputs.
         """
@@ -131,7 +143,9 @@ class Trainee(pl.LightningModule):
 
     @torch.no_grad()
     def on_train_batch_end(self, *_: object) -> None:
-        """Exponential average of weights and batch statistics; the decay grows to its value, to forget the start."""
+        """Exponential average of weights and batch statistics; the decay grows to its value, to
+        forget the start.
+        """
         decay = min(self._config.ema_decay, (1 + self.global_step) / (10 + self.global_step))
         for mean, value in zip(
             self.average.state_dict().values(), self.network.state_dict().values(), strict=True
@@ -153,35 +167,27 @@ class Trainee(pl.LightningModule):
 
 
 class Student(Trainee):
-    """Trains a backbone on released classes and all public inputs.
+    """Trains a backbone on released classes and all public inputs."""
 
-    ``attributes``: there are ``num_classes`` of them, each present or absent, and every loss is the mean over them of its binary
-    form (losses.pairs).
-    """
-
+    takes_class_prior = True
     class_share: torch.Tensor  # float32 [c], running share of each class among the predictions
 
     def __init__(
         self,
         config: StudentConfig,
         network: Backbone,
-        num_classes: int,
+        labels: LabelSpace,
         mean: tuple[float, ...],
         std: tuple[float, ...],
         seed: int,
-        attributes: bool = False,
         ranks: Ranks = ALONE,
     ) -> None:
-        super().__init__(config, network, mean, std, seed, ranks)
-        self._attributes, self._outcomes = attributes, 2 if attributes else num_classes
-        self.register_buffer(
-            "class_share", torch.full((num_classes,), 1 / num_classes)
-        )  # resumes with the state dict
-        self.accuracy: MulticlassAccuracy | MultilabelAccuracy
-        if attributes:  # the mean over the attributes, as in CVPR20 Table 3
-            self.accuracy = MultilabelAccuracy(num_classes, average="macro")
-        else:
-            self.accuracy = MulticlassAccuracy(num_classes, average="micro")
+        super().__init__(config, network, labels, mean, std, seed, ranks)
+        count = labels.outputs
+        self._outcomes = count  # exclusive ones, of which one is right
+        # A buffer, so that it resumes with the state dict.
+        self.register_buffer("class_share", torch.full((count,), 1 / count))
+        self.accuracy: Metric = MulticlassAccuracy(count, average="micro")
 
     def _objective(
         self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
@@ -217,12 +223,21 @@ class Student(Trainee):
         return self._choices(self._ranks.whole(logits, rows))
 
     def _choices(self, logits: torch.Tensor) -> torch.Tensor:
-        """Logits of exclusive outcomes: of the classes as they are, of each attribute being absent or present."""
-        return losses.pairs(logits) if self._attributes else logits
+        """Logits of exclusive outcomes."""
+        return logits
+
+    @staticmethod
+    def probability(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """What a network gives to each of the ``labels``, int64 [n] or [n, c]: float32 of their
+        shape.
+        """
+        return logits.softmax(dim=1)[torch.arange(len(labels)), labels]
 
     @torch.no_grad()
     def _aligned(self, clean: torch.Tensor) -> torch.Tensor:
-        """Targets aligned to equally frequent classes, by the running share of each class among the predictions."""
+        """Targets aligned to equally frequent classes, by the running share of each class among the
+        predictions.
+        """
         self.class_share.lerp_(clean.softmax(dim=1).mean(dim=0), 1 - SHARE_DECAY)
         return losses.align(clean, self.class_share)
 
@@ -245,8 +260,48 @@ class Student(Trainee):
         return losses.annealed_mean(each, logits, y, threshold)
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
-        """Reported, never selected by: the last averaged weights are the student, whatever this says."""
+        """Reported, never selected by: the last averaged weights are the student, whatever this
+        says.
+        """
         x, y = batch
         logits = exact(self.average(self._standardised(x)))
-        self.accuracy((logits > 0).long() if self._attributes else logits, y)
+        self.accuracy(self._predicted(logits), y)
         self.log("accuracy/test", self.accuracy, on_step=False, on_epoch=True)
+
+    def _predicted(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits as the accuracy takes them."""
+        return logits
+
+
+class AttributeStudent(Student):
+    """Trains on released attributes, each present or absent: every loss is the mean over them of
+    its binary form.
+    """
+
+    takes_class_prior = False
+
+    def __init__(
+        self,
+        config: StudentConfig,
+        network: Backbone,
+        labels: LabelSpace,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        seed: int,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        super().__init__(config, network, labels, mean, std, seed, ranks)
+        self._outcomes = 2
+        # The mean over the attributes, as in CVPR20 Table 3.
+        self.accuracy = MultilabelAccuracy(labels.outputs, average="macro")
+
+    def _choices(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits of each attribute being absent or present."""
+        return losses.pairs(logits)
+
+    @staticmethod
+    def probability(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return torch.where(labels == 1, logits, -logits).sigmoid()
+
+    def _predicted(self, logits: torch.Tensor) -> torch.Tensor:
+        return (logits > 0).long()

@@ -1,4 +1,6 @@
-"""Drop released labels that the other released labels speak against, before a training can learn them by heart."""
+"""Drop released labels that the other released labels speak against, before a training can learn
+them by heart.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +13,25 @@ import torch
 
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
+from labelwall.student.fit import TRAINEES
+from labelwall.student.module import Student
 from labelwall.student.train import outputs, train
-from labelwall.wall.labels.attributes import said
-from labelwall.wall.messages import ExtractorSpec
 
 
 def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -> np.ndarray:
-    """``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) without the doubtful ones, of the same shape.
+    """``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) without the
+    doubtful ones, of the same shape.
 
-    Cross-validation as in confident learning (Northcutt et al. 2021, section 3.1): short supervised trainings on all folds
-    but one judge the labels of that one; a label to which its judge gives a probability below config.prune_below goes. A
-    class with fewer than two labels a fold keeps all of them: its judges saw too little of it. Values are all kept: noise moves
-    each of them, and none has a probability. Uses released labels alone.
+    Cross-validation as in confident learning (Northcutt et al. 2021, section 3.1): short supervised
+    trainings on all folds but one judge the labels of that one; a label to which its judge gives a
+    probability below config.prune_below goes. A class with fewer than two labels a fold keeps all
+    of them: its judges saw too little of it. Values are all kept: noise moves each of them, and
+    none has a probability. Uses released labels alone.
     """
-    folds = config.prune_folds
-    if folds < 2 or pool.scale is not None:
+    folds, kind = config.prune_folds, TRAINEES[pool.labels.loss]
+    if folds < 2 or not issubclass(kind, Student):
         return labels
-    fold = _stratified(labels, folds, seed)
+    fold = _stratified(pool.labels.strata(labels), folds, seed)
     brief = replace(
         config,
         objective="supervised",
@@ -43,29 +47,20 @@ def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -
             judge = train(brief, pool, seen, run_dir=Path(scratch), seed=seed + number)
         spec = pool.spec(config.backbone, judge.weights)
         rows = np.flatnonzero(fold == number)
-        doubtful = _probability(spec, pool.inputs[rows], labels[rows]) < config.prune_below
+        logits = torch.from_numpy(outputs(spec, pool.inputs[rows]))
+        given = kind.probability(logits, torch.from_numpy(labels[rows])).numpy()
+        doubtful = given < config.prune_below
         pruned[rows] = np.where(doubtful, -1, labels[rows])
     return pruned
 
 
-def _stratified(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """int64 [n]: the fold of each label, -1 for rows that are not judged; every fold gets its share of every class.
-
-    Rows with attributes are of one kind: every fold gets its share of them.
+def _stratified(strata: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """int64 [n]: the fold of each row, -1 for rows that are not judged; every fold gets its share
+    of every stratum.
     """
-    rng, fold = np.random.default_rng([seed, folds]), np.full(len(labels), -1)
-    if labels.ndim == 2:
-        labels = np.where(said(labels), 0, -1)
-    for c in np.unique(labels[labels >= 0]):
-        rows = rng.permutation(np.flatnonzero(labels == c))
+    rng, fold = np.random.default_rng([seed, folds]), np.full(len(strata), -1)
+    for stratum in np.unique(strata[strata >= 0]):
+        rows = rng.permutation(np.flatnonzero(strata == stratum))
         if len(rows) >= 2 * folds:
             fold[rows] = np.arange(len(rows)) % folds
     return fold
-
-
-def _probability(spec: ExtractorSpec, inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """What a network gives to each row's label, or to each of its attributes as they are said: float32 [n] or [n, c]."""
-    logits = torch.from_numpy(outputs(spec, inputs))
-    if labels.ndim == 2:
-        return torch.where(torch.from_numpy(labels) == 1, logits, -logits).sigmoid().numpy()
-    return logits.softmax(dim=1).numpy()[np.arange(len(labels)), labels]

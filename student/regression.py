@@ -1,4 +1,6 @@
-"""The student of real values: squared error on released ones, consistency of squared differences on all public inputs."""
+"""The student of real values: squared error on released ones, consistency of squared differences on
+all public inputs.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +12,30 @@ from labelwall.student import losses
 from labelwall.student.config import StudentConfig
 from labelwall.student.module import Trainee
 from labelwall.student.ranks import ALONE, Ranks, exact
-from labelwall.wall.labels.values import STEPS, Scale
+from labelwall.wall.labels.base import LabelSpace
+from labelwall.wall.labels.values import STEPS
 from labelwall.wall.networks.architectures import Backbone
 
 
 class Regressor(Trainee):
-    """Trains a backbone with one output, which is -1 at a value's lower bound and 1 at the upper one.
+    """Trains a backbone with one output, which is -1 at a value's lower bound and 1 at the upper
+    one.
 
-    Released labels are steps between the bounds, int64 [b, 1]. Everything a class has a probability for (confidence, entropy,
-    generalised cross-entropy, annealing) has no counterpart here. ``scale``: the bounds, for reported errors.
+    Released labels are steps between the bounds, int64 [b]. Everything a class has a probability
+    for (confidence, entropy, generalised cross-entropy, annealing) has no counterpart here.
     """
 
     def __init__(
         self,
         config: StudentConfig,
         network: Backbone,
-        scale: Scale,
+        labels: LabelSpace,
         mean: tuple[float, ...],
         std: tuple[float, ...],
         seed: int,
         ranks: Ranks = ALONE,
     ) -> None:
-        super().__init__(config, network, mean, std, seed, ranks)
-        self._scale = scale
+        super().__init__(config, network, labels, mean, std, seed, ranks)
         self.error, self.explained = MeanSquaredError(squared=False), R2Score()
 
     def _objective(
@@ -55,12 +58,15 @@ class Regressor(Trainee):
 
     def _supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """``outputs``: this rank's; ``y``: of all rows."""
-        return F.mse_loss(self._ranks.whole(outputs, len(y)), 2 * y.float() / STEPS - 1)
+        targets = 2 * y.float()[:, None] / STEPS - 1  # [b] -> [b, 1]
+        return F.mse_loss(self._ranks.whole(outputs, len(y)), targets)
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
-        """Reported, never selected by: the last averaged weights are the student, whatever this says."""
+        """Reported, never selected by: the last averaged weights are the student, whatever this
+        says.
+        """
         x, y = batch
-        low, high = self._scale.low, self._scale.high
+        low, high = self._labels.bounds
         found = low + (exact(self.average(self._standardised(x)))[:, 0].clamp(-1, 1) + 1) / 2 * (
             high - low
         )

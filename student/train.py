@@ -1,4 +1,6 @@
-"""Train a student on released labels; interrupted, it continues from its last checkpoint to the same weights."""
+"""Train a student on released labels; interrupted, it continues from its last checkpoint to the
+same weights.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ import torch
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool, unit_scale
 from labelwall.student.devices import require_devices
-from labelwall.student.fit import TrainedStudent, fit
+from labelwall.student.fit import TRAINEES, TrainedStudent, fit
 from labelwall.student.job import Job
 from labelwall.student.launch import train_apart
 from labelwall.student.norms import require_shareable
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.values import STEPS, Scale
+from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks.architectures import build, load, preprocess
 
@@ -35,13 +37,14 @@ def train(
     progress: bool = False,
     initial: bytes | None = None,
 ) -> TrainedStudent:
-    """Train on ``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) and all rows of ``pool``.
+    """Train on ``labels`` (int64 [n], or [n, c] for attributes, -1 where none was released) and all
+    rows of ``pool``.
 
-    Values are labels in steps (wall/labels/values.py). ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin
-    with, used when config.warm_start.
-    With several devices (config.apart) it runs in processes of its own, which get these arguments and nothing else; each step
-    has the rows, distortions and losses of the one process, split evenly, so that weights differ by rounding alone.
-    Writes checkpoints and TensorBoard events under ``run_dir``. Raises InvalidInput where this machine can not do it.
+    ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin with, used
+    when config.warm_start. With several devices (config.apart) it runs in processes of its own,
+    which get these arguments and nothing else; each step has the rows, distortions and losses of
+    the one process, split evenly, so that weights differ by rounding alone. Writes checkpoints and
+    TensorBoard events under ``run_dir``. Raises InvalidInput where this machine can not do it.
     """
     require_devices(config)
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
@@ -56,21 +59,17 @@ def train(
 def check(
     config: StudentConfig,
     input_shape: tuple[int, ...],
-    num_classes: int,
-    attributes: bool = False,
-    values: bool = False,
+    labels: LabelSpace,
 ) -> None:
-    """Raises InvalidInput where the configured network does not take such inputs, its features are too wide to search, or
-    several processes could not train it as one would.
-
-    ``attributes``, ``values``: rows have those instead of a class.
+    """Raises InvalidInput where the configured network does not take such inputs, its features are
+    too wide to search, or several processes could not train it as one would.
     """
-    if (attributes or values) and config.class_prior != "none":
+    if config.class_prior != "none" and not TRAINEES[labels.loss].takes_class_prior:
         raise InvalidInput(
             "student.class_prior", "none where rows have attributes or a value", config.class_prior
         )
     with torch.random.fork_rng(devices=[]):
-        network = build(config.backbone, input_shape=input_shape, num_classes=num_classes).eval()
+        network = build(config.backbone, input_shape=input_shape, num_classes=labels.outputs).eval()
         blank = np.zeros((1, *input_shape), dtype=np.uint8 if len(input_shape) == 3 else np.float32)
         try:
             with torch.inference_mode():
@@ -87,20 +86,11 @@ def check(
         )
 
 
-def predict(spec: ExtractorSpec, inputs: np.ndarray, attributes: bool = False) -> np.ndarray:
-    """Classes that an exported student gives to raw inputs (uint8 [n, h, w, c] or float32 [n, d]): int64 [n].
-
-    Where it was trained on ``attributes``, which of them are present: int64 [n, c] of 0 and 1.
+def predict(spec: ExtractorSpec, inputs: np.ndarray, labels: LabelSpace) -> np.ndarray:
+    """What an exported student says of raw inputs (uint8 [n, h, w, c] or float32 [n, d]), in the
+    form of ``labels``' truth.
     """
-    logits = outputs(spec, inputs)
-    return (logits > 0).astype(np.int64) if attributes else logits.argmax(axis=1)
-
-
-def predict_values(spec: ExtractorSpec, inputs: np.ndarray, scale: Scale) -> np.ndarray:
-    """Values that an exported student of such gives to raw inputs, within the bounds: float64 [n]."""
-    return scale.values(
-        (np.clip(outputs(spec, inputs)[:, 0].astype(np.float64), -1, 1) + 1) / 2 * STEPS
-    )
+    return labels.predict(outputs(spec, inputs))
 
 
 def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 
 class LabelwallError(Exception):
     """Root of every error a user can meet. The command line prints its text on one line and exits with 2."""
@@ -44,3 +46,9 @@ class Refused(LabelwallError):
     def __init__(self, code: str, text: str) -> None:
         self.code = code
         super().__init__(text)
+
+
+def shape_text(rows: np.ndarray) -> str:
+    """Dtype and shape without the number of rows, which is private on one side: "uint8 [n, 28, 28]"."""
+    shape = ", ".join(["n", *map(str, rows.shape[1:])]) if rows.ndim else ""
+    return f"{rows.dtype} [{shape}]"

@@ -13,11 +13,10 @@ from labelwall.experiment.compare.config import CompareConfig
 from labelwall.experiment.compare.rates import TEST_SPLIT, choose_rate
 from labelwall.experiment.config.config import BudgetConfig, Config, RoundConfig
 from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.metrics import errors
 from labelwall.experiment.run.rounds import channel_statistics
 from labelwall.experiment.run.whitening import starting_extractor
 from labelwall.student.data import Pool
-from labelwall.student.train import predict, predict_values, train
+from labelwall.student.train import predict, train
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.baselines.config import (
     AnyBaseline,
@@ -32,7 +31,6 @@ from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.records.sources import open_records
 from labelwall.wall.datasets.sources import PublicData, Task, describe, read_public
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.attributes import unpack
 from labelwall.wall.networks.architectures import preprocess
 
 UNIT = 63.0  # quantised features are integers in -63..63
@@ -176,36 +174,24 @@ def reference_result(
     if private:
         records = open_records(config.data, task)
         inputs = records.inputs
-        labels = unpack(records.labels, task.num_classes) if task.attributes else records.labels
+        codes = records.labels
     elif public.labels is None:
         raise InvalidInput(
             "methods.reference", "non_private where the public rows have no labels", "true_labels"
         )
     else:
-        inputs, labels = public.inputs, public.labels
-    if task.scale is not None and not private:
-        labels = task.scale.labels(labels)
-    pool = Pool(
-        inputs, task.num_classes, *channel_statistics(public.inputs), task.attributes, task.scale
-    )
+        inputs, codes = public.inputs, task.labels.encode("public_y", public.labels)
+    labels = task.labels.expand(codes)
+    pool = Pool(inputs, task.labels, *channel_statistics(public.inputs))
     trained = train(config.student, pool, labels, run_dir=folder, seed=seed)
-    spec, count = (
-        pool.spec(config.student.backbone, trained.weights),
-        None if private else len(labels),
-    )
-    if task.scale is not None:
-        found = errors(predict_values(spec, public.test_inputs, task.scale), public.test_labels)
-        return {
-            "epsilon": None,
-            "labels": count,
-            "label_accuracy": None,
-            "accuracy": None,
-            "errors": found,
-        }
-    accuracy = float(
-        (predict(spec, public.test_inputs, task.attributes) == public.test_labels).mean()
-    )
-    return {"epsilon": None, "labels": count, "label_accuracy": 1.0, "accuracy": accuracy}
+    spec = pool.spec(config.student.backbone, trained.weights)
+    score = task.labels.score(predict(spec, public.test_inputs, task.labels), public.test_labels)
+    return {
+        "epsilon": None,
+        "labels": None if private else len(labels),
+        "label_accuracy": None if score["accuracy"] is None else 1.0,
+        **score,
+    }
 
 
 def _pixels(config: CompareConfig, task: Task, public: PublicData, with_public: bool) -> Rows:

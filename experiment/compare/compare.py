@@ -22,7 +22,6 @@ from labelwall.experiment.compare.config import CompareConfig, MethodConfig, Poi
 from labelwall.experiment.compare.plots import plots, score
 from labelwall.experiment.compare.rates import TEST_SPLIT, described
 from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.metrics import ERRORS
 from labelwall.experiment.run.rounds import run
 from labelwall.experiment.run.whitening import starting_extractor
 from labelwall.student.devices import require_devices
@@ -33,6 +32,7 @@ from labelwall.teacher.features.cache import cache_name
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import LabelwallError
+from labelwall.wall.labels.values import ERRORS
 
 
 @dataclass(frozen=True)

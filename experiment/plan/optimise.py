@@ -30,6 +30,7 @@ from labelwall.teacher.mechanisms.planning import (
     PublicRows,
 )
 from labelwall.teacher.mechanisms.registry import MECHANISMS
+from labelwall.wall.datasets.registry import data_set
 from labelwall.wall.datasets.sources import PublicData, Task, describe, read_public
 from labelwall.wall.errors import InvalidInput
 
@@ -38,13 +39,6 @@ if TYPE_CHECKING:
 
 TABLE_WIDTH = 112  # columns of characters, also where the output is no terminal
 MAX_ROWS = 1_000  # labelled public rows: every one is a query, and a neighbour of all others
-PUBLISHED_RECORDS = {
-    "mnist5k": 3_600,
-    "mnist": 60_000,
-    "fashion_mnist": 60_000,
-    "svhn": 604_388,
-    "cifar10": 30_000,
-}
 
 
 @dataclass(frozen=True)
@@ -91,7 +85,7 @@ def best_plan(config: Config, request: Request, console: Console) -> Answer:
         config.budget.epsilon,
         config.budget.delta,
         # the published split's size, else as many as there are public inputs
-        request.expected_records or PUBLISHED_RECORDS.get(config.data.source, queries),
+        request.expected_records or data_set(config.data.source).private_records or queries,
         queries,
         len(config.rounds),
         request.min_accuracy,

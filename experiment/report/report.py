@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from labelwall.teacher.ledger.auditor.auditor import Finding, audit
 from labelwall.wall.adversary import POOLED
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import LabelwallError, MissingData
+from labelwall.wall.labels.base import LabelSpace
+from labelwall.wall.labels.registry import label_space
 
 EPSILON_DIGITS = 3
 COUNTS, SHARES = (
@@ -46,6 +48,12 @@ ROUND_KEYS = (
 MOST_SPELLED = (
     10.0  # epsilons whose e^epsilon is spelled out; beyond, the number says nothing to a reader
 )
+# By kind of label: the last student's answers on the test split against the truth, from counts of rows.
+PICTURES: dict[str, Callable[[np.ndarray, LabelSpace], bytes]] = {
+    "class": lambda counts, space: plots.confusion_matrix(counts, space.names),
+    "attributes": lambda counts, space: plots.attribute_accuracy(counts, space.names),
+    "value": lambda counts, space: plots.value_scatter(counts, *space.bounds),
+}
 CUSTODIANS = "(the custodian's, not shown)"  # a report travels further than a run folder
 
 
@@ -154,7 +162,7 @@ def _metrics(folder: RunFolder, number: int) -> dict[str, Any]:
 
 def contents(run: FinishedRun) -> dict[str, object]:
     """What the template shows: numbers, names, pictures as bytes."""
-    plan, names, certified = run.config.plan(), _class_names(run), run.certified
+    plan, space, certified = run.config.plan(), _label_space(run), run.certified
     bounds = sorted(certificates(plan).items(), key=lambda item: item[1].epsilon)
     readings = [r["epsilon_reading"] for r in run.rounds]
     return {
@@ -176,32 +184,21 @@ def contents(run: FinishedRun) -> dict[str, object]:
         "charges": _charges(run),
         "accuracy_plot": _scores_plot(run),
         "epsilon_plot": plots.epsilon_by_round(readings, certified, plan.epsilon),
-        "attributes": run.config.data.attributes,
-        "values": run.config.data.scale is not None,
-        "confusion_plot": _confusion_plot(run, names),
+        "labels": space.kind,
+        "confusion_plot": PICTURES[space.kind](np.array(run.rounds[-1]["confusion"]), space),
         "curves": training_curves([r["history"] for r in run.rounds]),
-        "examples": examples(run.config.data, run.folder, len(run.rounds), names),
+        "examples": examples(run.config.data, run.folder, len(run.rounds), space),
         "config": yaml.safe_dump(shown_config(run.config), sort_keys=False, allow_unicode=True),
     }
 
 
 def _scores_plot(run: FinishedRun) -> bytes:
     """How good labels and student were, by round: shares that are right, or root mean squared errors."""
-    if run.config.data.scale is None:
+    if "student_errors" not in run.rounds[-1]:
         labels, students = ([r[share] for r in run.rounds] for share in SHARES)
         return plots.accuracy_by_round(labels, students)
     labels, students = ([r[found] and r[found]["rmse"] for r in run.rounds] for found in ERRORS)
     return plots.errors_by_round(labels, students)
-
-
-def _confusion_plot(run: FinishedRun, names: Sequence[str]) -> bytes:
-    """The last student's answers on the test split against the truth."""
-    counts, scale = np.array(run.rounds[-1]["confusion"]), run.config.data.scale
-    if scale is not None:
-        return plots.value_scatter(counts, scale.low, scale.high)
-    return (plots.attribute_accuracy if run.config.data.attributes else plots.confusion_matrix)(
-        counts, names
-    )
 
 
 def _charges(run: FinishedRun) -> list[dict[str, object]]:
@@ -221,14 +218,15 @@ def _charges(run: FinishedRun) -> list[dict[str, object]]:
     ]
 
 
-def _class_names(run: FinishedRun) -> list[str]:
-    """The task's class names; their numbers where the public data that names them is gone."""
-    classes = len(run.rounds[-1]["confusion"])
+def _label_space(run: FinishedRun) -> LabelSpace:
+    """The task's labels, named by numbers where the public data that names them is gone."""
+    data, count = run.config.data, len(run.rounds[-1]["confusion"])
     try:
-        names = list(describe(run.config.data).class_names)
+        names = describe(data).labels.names
     except LabelwallError:
-        names = run.config.data.classes
-    return names if len(names) == classes else [str(number) for number in range(classes)]
+        names = data.declared_labels.names
+    numbers = [str(number) for number in range(count)]
+    return label_space(data.labels, names if len(names) == count else numbers, data.bounds)
 
 
 def training_curves(histories: Sequence[Sequence[dict[str, float]]]) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.wall.datasets import readers
 from labelwall.wall.datasets.sources import Task, describe, read_public
-from labelwall.wall.errors import InvalidInput, MissingData
+from labelwall.wall.errors import InvalidInput, MissingData, shape_text
 from labelwall.wall.messages import Answers, Queries
 
 
@@ -27,10 +27,8 @@ def predict(
     """Answer the rows of an npz file with the first round's features; known queries are served from the ledger.
 
     ``queries``: an npz file with the array ``x``, rows like the data set's public inputs. Written: ``out``, an npz file with
-    ``labels`` (int64 [n], or attributes [n, c]; -1: none), ``outcomes`` (uint8 [n]) and, where rows have one, ``values`` (float64
-    [n], NaN: none); beside it ``.receipt.json`` (cost, what
-    is left, the ledger's
-    head, certified epsilon and delta) and ``.ledger.sqlite``, an auditor's copy.
+    ``labels`` (int64 [n], or [n, c] for attributes; -1: none), ``outcomes`` (uint8 [n]) and, where rows have one, ``values``
+    (float64 [n], NaN: none); beside it ``.receipt.json`` (cost, what is left, the ledger's head, certified epsilon and delta) and ``.ledger.sqlite``, an auditor's copy.
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData; nothing is read before the plan is affordable.
     """
@@ -49,7 +47,7 @@ def predict(
         answers = teacher.answer(asked)
         teacher.export(out.with_suffix(".ledger.sqlite"))
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
-    values = {} if task.scale is None else {"values": task.scale.values(answers.labels)}
+    values = task.labels.columns(answers.labels)
     _write(out, answers, values, {"epsilon": epsilon, "delta": plan.delta})
     return answers
 
@@ -64,7 +62,7 @@ def _rows(path: Path, task: Task) -> np.ndarray:
     dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
     if rows.shape[1:] != task.input_shape or rows.dtype != dtype:
         rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as the data set's public inputs are"
-        raise InvalidInput("x", rule, readers.shape_text(rows))
+        raise InvalidInput("x", rule, shape_text(rows))
     return rows
 
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from labelwall.experiment.config.config import Config, first_extractor
 from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.metrics import errors, joint_counts, share_right, spoken
 from labelwall.experiment.run.query_selection import choose_queries
 from labelwall.experiment.run.reverse_knn_round import ask_cells
 from labelwall.experiment.run.run_folder import RunFolder
@@ -23,7 +23,7 @@ from labelwall.student.devices import require_devices
 from labelwall.student.export import export
 from labelwall.student.fit import TrainedStudent
 from labelwall.student.prune import prune
-from labelwall.student.train import check, predict, predict_values, train
+from labelwall.student.train import check, predict, train
 from labelwall.teacher.accounting.accountant import (
     certificates,
     certified_epsilon,
@@ -36,7 +36,7 @@ from labelwall.teacher.mechanisms.base import AskCells
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.wall.datasets.sources import PublicData, Task, describe, read_public
 from labelwall.wall.errors import LabelwallError
-from labelwall.wall.labels.attributes import said
+from labelwall.wall.labels.base import LabelSpace, Score, has_label
 from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries
 
 PROBE = 64  # public rows on which a network is tested for independence of its batch
@@ -90,9 +90,7 @@ def run(
         config.data, lambda done, total: console.progress("reading public rows", done, total)
     )
     first_extractor(config, task)  # fails early
-    check(
-        config.student, task.input_shape, task.num_classes, task.attributes, task.scale is not None
-    )
+    check(config.student, task.input_shape, task.labels)
     directory = Path(config.custodian_dir or f"{run_dir}.custodian")
     with teacher_of(
         config, task, directory, entropy, console, known_dataset=known, isolate=isolate
@@ -114,7 +112,7 @@ def _round(experiment: Experiment, number: int) -> dict:
         folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
     folder.drop_checkpoints(number)  # scratch of an interrupted training; what it led to is on disk
     labels, student = (
-        spoken(metrics[f"{name}_accuracy"], metrics.get(f"{name}_errors"))
+        experiment.task.labels.format_score(_score_of(metrics, name))
         for name in ("label", "student")
     )
     console.say(
@@ -138,7 +136,7 @@ def _status(experiment: Experiment, number: int) -> np.ndarray:
     status = np.zeros(len(experiment.public.inputs), dtype=np.uint8)
     for earlier in range(1, number):
         rows, labels, _ = experiment.folder.load_answers(earlier)
-        status[rows] = np.maximum(status[rows], np.where(said(labels), 2, 1))
+        status[rows] = np.maximum(status[rows], np.where(has_label(labels), 2, 1))
     return status
 
 
@@ -197,7 +195,7 @@ def _choose(
 
 
 def released_labels(folder: RunFolder, number: int, size: int) -> np.ndarray:
-    """All labels released up to round ``number``: int64 [size] or, of attributes, [size, c], -1 where there is none.
+    """All labels released up to round ``number``: int64 [size], or [size, c] for attributes, -1 where there is none.
 
     Where a row was asked again the later word counts, an abstention too: better features found it doubtful. A refusal says
     nothing.
@@ -225,18 +223,12 @@ def _train(
         experiment.folder,
     )
     labels = released_labels(folder, number, len(public.inputs))
-    if not said(labels).any():
+    if not has_label(labels).any():
         raise LabelwallError(
             "no query was answered, so there is nothing to train on. Lower the threshold or ask more queries."
         )
     seed = config.seed * 1000 + number
-    pool = Pool(
-        public.inputs,
-        task.num_classes,
-        *channel_statistics(public.inputs),
-        task.attributes,
-        task.scale,
-    )
+    pool = Pool(public.inputs, task.labels, *channel_statistics(public.inputs))
     kept = prune(config.student, pool, labels, seed=seed)
     trained = train(
         config.student,
@@ -269,10 +261,10 @@ def _metrics(
     assert state.plan is not None
     return {
         "asked": len(rows),
-        "answered": int(said(answers.labels).sum()),
+        "answered": int(has_label(answers.labels).sum()),
         "abstained": int((answers.outcomes == Outcome.ABSTAINED).sum()),
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
-        **_scores(task, answers.labels, truth, exported, public),
+        **_scores(task.labels, answers.labels, truth, exported, public),
         # Another certificate than the reading's may be smaller for all that the caps allow, hence for what was bought of it.
         "epsilon_reading": round_up(
             min(reading(state.plan, state.counts()), certified_epsilon(state.plan))
@@ -284,43 +276,34 @@ def _metrics(
 
 
 def _scores(
-    task: Task,
+    space: LabelSpace,
     labels: np.ndarray,
     truth: np.ndarray | None,
     student: ExtractorSpec,
     public: PublicData,
 ) -> dict[str, object]:
     """Released ``labels`` against the public rows' own, where there are any, and the student on the test split."""
-    known = labels != ABSTAINED
-    if task.scale is not None:
-        predicted = predict_values(student, public.test_inputs, task.scale)
-        return {
-            "label_accuracy": None,
-            "student_accuracy": None,
-            "label_errors": None
-            if truth is None
-            else errors(task.scale.values(labels[known]), truth[known]),
-            "student_errors": errors(predicted, public.test_labels),
-            "confusion": joint_counts(public.test_labels, predicted, task.scale).tolist(),
-        }
-    predicted = predict(student, public.test_inputs, task.attributes)
+    predicted = predict(student, public.test_inputs, space)
+    of_student = space.score(predicted, public.test_labels)
+    of_labels = dict.fromkeys(of_student)
+    if truth is not None:
+        of_labels = space.score(space.decode(labels), truth, labels != ABSTAINED)
+    scores = {"label": of_labels, "student": of_student}
     return {
-        "label_accuracy": None if truth is None else share_right(labels, truth, known),
-        "student_accuracy": float((predicted == public.test_labels).mean()),
-        "confusion": _confusion(public.test_labels, predicted, task).tolist(),
+        **{f"{name}_{key}": scores[name][key] for key in of_student for name in scores},
+        "confusion": space.confusion(public.test_labels, predicted).tolist(),
     }
 
 
-def _confusion(truth: np.ndarray, predicted: np.ndarray, task: Task) -> np.ndarray:
-    """Test rows by true and predicted class, int64 [c, c]; of attributes, by attribute, true and predicted: int64 [c, 2, 2]."""
-    if task.attributes:
-        pairs = np.stack(
-            [(truth == i) & (predicted == j) for i, j in np.ndindex(2, 2)], axis=-1
-        )  # [n, c, 4]
-        return pairs.sum(axis=0).reshape(-1, 2, 2)
-    counts = np.zeros((task.num_classes, task.num_classes), dtype=np.int64)
-    np.add.at(counts, (truth, predicted), 1)
-    return counts
+def _score_of(metrics: dict, name: Literal["label", "student"]) -> Score:
+    """One of the scores that ``_scores`` wrote."""
+    keys = ("accuracy", "errors")
+    return {key: metrics[f"{name}_{key}"] for key in keys if f"{name}_{key}" in metrics}
+
+
+def _test_errors(metrics: dict) -> dict[str, object]:
+    """The last student's errors for the summary, where rows have values."""
+    return {"test_errors": metrics["student_errors"]} if "student_errors" in metrics else {}
 
 
 def channel_statistics(inputs: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -350,7 +333,7 @@ def _summarise(experiment: Experiment, rounds: Sequence[dict]) -> dict[str, obje
         "adversary": state.adversary,
         "certificates": {name: round_up(c.epsilon) for name, c in certificates(plan).items()},
         "test_accuracy": rounds[-1]["student_accuracy"],
-        **({} if experiment.task.scale is None else {"test_errors": rounds[-1]["student_errors"]}),
+        **_test_errors(rounds[-1]),
         "rounds": [
             {key: metrics[key] for key in SUMMARY_KEYS if key in metrics} for metrics in rounds
         ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -20,8 +19,6 @@ from labelwall.teacher.records.sources import (
 )
 from labelwall.wall.datasets.readers import Progress
 from labelwall.wall.datasets.sources import DataConfig, Task, describe
-from labelwall.wall.labels.attributes import unpack
-from labelwall.wall.labels.values import STEPS
 
 REASONS = {
     UNREADABLE: "images that can not be decoded",
@@ -29,7 +26,6 @@ REASONS = {
     UNKNOWN_CLASS: "labels outside the public classes, or values that are not finite",
     REPEATED_ID: "ids that came before",
 }
-TENTHS = 10  # parts of a range of values that rows are counted in
 BANNER = (
     "PRIVATE, for the custodian alone: not for release, and not for choosing a run's parameters."
 )
@@ -80,7 +76,7 @@ def preview(
     found = ingest(config, task, progress)
     good = found.verdicts == GOOD
     labels = found.labels[good]
-    names, counts = _by_class(task, labels)
+    names, counts = task.labels.tally(labels)
     repeated, contradicting = _repeats(found.inputs[good], found.labels[good])
     return Preview(
         source=config.source,
@@ -97,17 +93,6 @@ def preview(
         other_files=found.other_files,
         hints=_hints(task, len(labels), counts, k, sampling_probability),
     )
-
-
-def _by_class(task: Task, labels: np.ndarray) -> tuple[Sequence[str], np.ndarray]:
-    """Names of classes, attributes, or tenths of the values' range, and how many rows have each, int64 [n]."""
-    if task.scale is not None:
-        edges = task.scale.values(np.linspace(0, STEPS, TENTHS + 1)).tolist()
-        names = [f"{low:g} to {high:g}" for low, high in pairwise(edges)]
-        return names, np.bincount(labels * TENTHS // (STEPS + 1), minlength=TENTHS)
-    if task.attributes:
-        return task.class_names, unpack(labels, task.num_classes).sum(axis=0)
-    return task.class_names, np.bincount(labels, minlength=task.num_classes)
 
 
 def _repeats(inputs: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
@@ -143,9 +128,9 @@ def _hints(
         hints.append(
             f"a sample holds about {sample:.0f} records, fewer than k = {k}: all of them vote on every query."
         )
-    if task.scale is not None:
+    if not task.labels.voted_by_name:
         return tuple(hints)
-    names = np.array(task.class_names)
+    names = np.array(task.labels.names)
     empty, short = counts == 0, (counts > 0) & (sampling_probability * counts < k)
     if empty.any():
         hints.append(

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.wall.datasets import published, readers
+from labelwall.wall.datasets import readers
+from labelwall.wall.datasets.base import Rows
+from labelwall.wall.datasets.folder import labels_of
 from labelwall.wall.datasets.readers import Progress
+from labelwall.wall.datasets.registry import published
 from labelwall.wall.datasets.sources import DataConfig, Task
-from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.labels.attributes import pack
+from labelwall.wall.errors import InvalidInput, MissingData, shape_text
 
 GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID = range(
     5
@@ -24,8 +26,8 @@ GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID = range(
 class Records:
     """The custodian's rows that count. Nothing of it prints, not even how many there are: that is private too.
 
-    ``inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels``: int64 [n], indices of the task's classes,
-    packed attributes, or steps of a value within its bounds. ``ids``: int64 [n], distinct. n may be 0.
+    ``inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels``: int64 [n], codes of the task's label space.
+    ``ids``: int64 [n], distinct. n may be 0.
 
     An id is an attribute of the row: its position in the published file; private_id of an npz, or its row number there
     when the file was written without (rows are then only ever appended); a hash of an image's relative path.
@@ -93,14 +95,7 @@ def ingest(config: DataConfig, task: Task, progress: Progress | None = None) -> 
             return _ingest_folder(config, task, _percent(progress))
         if config.source == "arrays":
             return _ingest_arrays(config, task)
-        rows = published.private_rows(
-            config.source,
-            Path(config.root),
-            config.download,
-            _percent(progress),
-            attributes=config.attributes,
-            size=config.image_size,
-        )
+        rows = published(config.source).private_rows(config, _percent(progress))
     return _judged(task, rows.inputs, rows.labels, rows.ids, rows.readable)
 
 
@@ -125,10 +120,7 @@ def stream_records(
     elif config.source == "arrays":
         yield from _array_blocks(readers.require_npz(config.path), task, size, start)
     else:
-        place = config.source, Path(config.root), config.download
-        blocks = published.private_blocks(
-            *place, size, start, attributes=config.attributes, size=config.image_size
-        )
+        blocks = published(config.source).private_blocks(config, size, start)
         while (found := _quietly_next(blocks)) is not None:
             done, total, rows = found
             yield (
@@ -139,8 +131,8 @@ def stream_records(
 
 
 def _quietly_next(
-    blocks: Iterator[tuple[int, int, published.Rows]],
-) -> tuple[int, int, published.Rows] | None:
+    blocks: Iterator[tuple[int, int, Rows]],
+) -> tuple[int, int, Rows] | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return next(blocks, None)
@@ -197,20 +189,17 @@ def _folder_rows(
     progress: Progress | None = None,
 ) -> Ingested:
     images = readers.read_images(root, paths, config.image_size, config.channels, progress)
-    if task.attributes:
-        labels = pack(readers.attributes_of("data.private", root, paths, task.class_names))
-    else:
-        labels = np.array(
-            [readers.class_of(path, task.class_names) for path in paths], dtype=np.int64
-        )
+    truth = labels_of(task.labels, "data.private", root, paths)
+    labels = task.labels.encode("data.private", truth)
     ids = np.array([readers.stable_hash(path) for path in paths], dtype=np.int64)
     return _judged(task, images.pixels, labels, ids, images.readable, images.sizes, others)
 
 
 def _ingest_arrays(config: DataConfig, task: Task) -> Ingested:
-    path = readers.require_npz(config.path)
-    x, y = (_required(path, name) for name in ("private_x", "private_y"))
-    return _arrays_rows(task, x, y, readers.read_member(path, "private_id"))
+    x = readers.required_member(config.path, "private_x")
+    y = readers.required_member(config.path, "private_y")
+    ids = readers.read_member(readers.require_npz(config.path), "private_id")
+    return _arrays_rows(task, x, y, ids)
 
 
 def _array_blocks(
@@ -242,43 +231,17 @@ def _arrays_rows(
     dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
     if inputs.shape[1:] != task.input_shape or inputs.dtype != dtype:
         rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as public_x is"
-        raise InvalidInput("private_x", rule, readers.shape_text(inputs))
-    labels = _labels(task, y, len(inputs))
-    ids = (
-        np.arange(first, first + len(inputs))
-        if ids is None
-        else _whole_numbers("private_id", ids, len(inputs))
-    )
+        raise InvalidInput("private_x", rule, shape_text(inputs))
+    labels = _one_a_row("private_y", task.labels.encode("private_y", y), len(inputs))
+    ids = np.arange(first, first + len(inputs)) if ids is None else _ids(ids, len(inputs))
     return _judged(task, inputs, labels, ids, np.ones(len(inputs), dtype=bool))
 
 
-def _required(path: Path, name: str) -> np.ndarray:
-    found = readers.read_member(path, name)
-    if found is None:
-        raise InvalidInput("data.path", f"an npz file with the array {name}", str(path))
-    return found
-
-
-def _labels(task: Task, found: np.ndarray, rows: int) -> np.ndarray:
-    """int64 [n]; values are clipped to their public bounds, each by itself."""
-    if task.scale is None:
-        return _whole_numbers(
-            "private_y", found, rows, task.num_classes if task.attributes else None
-        )
-    labels = task.scale.labels(readers.real_numbers("private_y", found))
-    return _one_a_row("private_y", labels, rows)
-
-
-def _whole_numbers(
-    name: str, values: np.ndarray, rows: int, attributes: int | None = None
-) -> np.ndarray:
-    """int64 [n]; ``attributes``, so many columns, are packed. The error does not say how many rows there are."""
-    wide = () if attributes is None else (attributes,)
-    if values.dtype.kind not in "iu" or values.ndim != 1 + len(wide) or values.shape[1:] != wide:
-        rule = "whole numbers [n]" if attributes is None else f"0 and 1 [n, {attributes}]"
-        raise InvalidInput(name, rule, readers.shape_text(values))
-    whole = _one_a_row(name, values.astype(np.int64), rows)
-    return whole if attributes is None else pack(whole)
+def _ids(values: np.ndarray, rows: int) -> np.ndarray:
+    """int64 [n]. The error does not say how many rows there are."""
+    if values.dtype.kind not in "iu" or values.ndim != 1:
+        raise InvalidInput("private_id", "whole numbers [n]", shape_text(values))
+    return _one_a_row("private_id", values.astype(np.int64), rows)
 
 
 def _one_a_row(name: str, values: np.ndarray, rows: int) -> np.ndarray:
@@ -302,7 +265,7 @@ def _judged(
         if inputs.dtype == np.float32
         else np.ones(len(inputs), dtype=bool)
     )
-    known = (labels >= 0) & (labels < task.num_labels)
+    known = task.labels.is_code(labels)
     verdicts = np.select(
         [~readable, ~finite, ~known], [UNREADABLE, NOT_FINITE, UNKNOWN_CLASS], GOOD
     ).astype(np.uint8)

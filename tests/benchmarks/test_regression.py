@@ -64,7 +64,7 @@ def test_its_export_is_what_its_configuration_reads(module: ModuleType, tmp_path
         ]
     )
     task = describe(config.data)
-    assert (task.input_shape, task.scale) == ((4,), module.SCALE)
+    assert (task.input_shape, task.labels) == ((4,), module.SCALE)
     with np.load(tmp_path / "diamonds.npz") as stored:
         assert [len(stored[f"{name}_y"]) for name in ("private", "public", "test")] == [300, 60, 40]
 

@@ -15,6 +15,7 @@ from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student.train import predict
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.attributes import AttributeLabels
 from tests.experiment import tiny
 from tests.experiment.checks import ask_twice, check_baselines_are_refused, check_one_error
 
@@ -97,7 +98,7 @@ def test_a_run_answers_learns_reports_and_resumes_for_nothing(
     assert write_report(folder / "out").read_text() == page
     spec = RunFolder(folder / "out").load_extractor(2)
     x, y = tiny.rows(30, 3)
-    assert (predict(spec, x, attributes=True) == bits(y)).mean() == pytest.approx(
+    assert (predict(spec, x, AttributeLabels.of(COUNT)) == bits(y)).mean() == pytest.approx(
         summary["test_accuracy"]
     )
     assert pipeline.main(RUN) == 0

@@ -15,6 +15,7 @@ from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.classes import ClassLabels
 from tests.experiment import tiny
 
 CONFIG = """
@@ -141,7 +142,7 @@ def test_a_mistake_is_one_clear_line(
 
 
 def test_each_side_of_the_box_has_its_own_scale() -> None:
-    spec = box_extractor([[0.0, 2.0], [-1.0, 5.0]], Task(2, ("a", "b"), (2,)))
+    spec = box_extractor([[0.0, 2.0], [-1.0, 5.0]], Task(ClassLabels(("a", "b")), (2,)))
     assert (spec.mean, spec.std) == ((1.0, 2.0), (1.0, 3.0))
     with pytest.raises(InvalidInput, match="one side, or 3"):
-        box_extractor([[0.0, 2.0], [-1.0, 5.0]], Task(2, ("a", "b"), (3,)))
+        box_extractor([[0.0, 2.0], [-1.0, 5.0]], Task(ClassLabels(("a", "b")), (3,)))

@@ -11,11 +11,10 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.report.report import write_report
-from labelwall.experiment.run.metrics import CELLS, errors, joint_counts
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.student.train import predict_values
+from labelwall.student.train import predict
 from labelwall.teacher.ledger.auditor.auditor import audit
-from labelwall.wall.labels.values import STEPS, Scale
+from labelwall.wall.labels.values import STEPS, ValueLabels, errors
 from tests.experiment import tiny
 from tests.experiment.checks import ask_twice, check_baselines_are_refused, check_one_error
 
@@ -50,7 +49,7 @@ methods:
   - name: true values
     reference: true_labels
 """
-SCALE = Scale(-10, 30)
+SCALE = ValueLabels(-10, 30)
 RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet"]
 
 
@@ -96,7 +95,7 @@ def test_a_run_answers_learns_reports_and_resumes_for_nothing(
         summary["test_errors"]["rmse"], rel=1e-3
     )
     with np.load(folder / "out/round_1/answers.npz") as stored:
-        released, rows = SCALE.values(stored["labels"]), stored["rows"]
+        released, rows = SCALE.decode(stored["labels"]), stored["rows"]
     off = released - target(tiny.rows(40, 2)[0])[rows]
     assert np.sqrt((off**2).mean()) == pytest.approx(summary["rounds"][0]["label_errors"]["rmse"])
     finding = audit(folder / "out/ledger.sqlite", expect_head=summary["ledger_head"])
@@ -106,7 +105,7 @@ def test_a_run_answers_learns_reports_and_resumes_for_nothing(
     assert "Values of the test split" in page
     assert f"R² = {summary['test_errors']['r2']:.4g}" in page
     assert write_report(folder / "out").read_text() == page
-    found = predict_values(RunFolder(folder / "out").load_extractor(2), tiny.rows(30, 3)[0], SCALE)
+    found = predict(RunFolder(folder / "out").load_extractor(2), tiny.rows(30, 3)[0], SCALE)
     assert errors(found, target(tiny.rows(30, 3)[0])) == pytest.approx(summary["test_errors"])
     assert pipeline.main(RUN) == 0
     assert json.loads((folder / "out/summary.json").read_text()) == summary
@@ -201,16 +200,3 @@ def test_a_baseline_for_classes_is_refused_before_anything_is_read(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check_baselines_are_refused(COMPARISON, capsys)
-
-
-def test_scores_are_their_definitions() -> None:
-    truth, found = np.array([1.0, 2.0, 6.0]), np.array([2.0, 2.0, 4.0])
-    scores = errors(found, truth)
-    assert scores is not None
-    assert scores["rmse"] == pytest.approx((5 / 3) ** 0.5)
-    assert scores["mae"] == pytest.approx(1.0)
-    assert scores["r2"] == pytest.approx(1 - 5 / 14)
-    assert errors(found[:1], truth[:1]) is None
-    counts = joint_counts(np.array([-99.0, 30.0, 10.0]), np.array([-10.0, 99.0, 10.0]), SCALE)
-    assert counts.shape == (CELLS, CELLS)
-    assert counts[0, 0] == counts[-1, -1] == counts[CELLS // 2, CELLS // 2] == 1

@@ -15,6 +15,7 @@ from labelwall.experiment.run.whitening import principal_axes, starting_extracto
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.classes import ClassLabels
 from tests.experiment import tiny
 
 
@@ -28,7 +29,7 @@ def uneven(n: int, seed: int = 0) -> np.ndarray:
 def whitened(rows: np.ndarray, whiten: int) -> np.ndarray:
     """int8 [n, whiten] of the rows that the axes were learned from."""
     config = Config(DataConfig("arrays", path="none"), [RoundConfig(1)], whiten=whiten)
-    spec = starting_extractor(config, Task(3, ("a", "b", "c"), rows.shape[1:]), rows)
+    spec = starting_extractor(config, Task(ClassLabels(("a", "b", "c")), rows.shape[1:]), rows)
     return Embedder(spec, probe=None).embed(rows)[0]
 
 
@@ -49,7 +50,8 @@ def test_embedded_rows_have_no_main_direction() -> None:
     integers = whitened(rows, 5).astype(float)
     assert np.linalg.cond(np.cov(integers, rowvar=False)) < 1.5
     plain = Embedder(
-        starting_extractor(plain_config(), Task(3, ("a", "b", "c"), (6,)), rows), probe=None
+        starting_extractor(plain_config(), Task(ClassLabels(("a", "b", "c")), (6,)), rows),
+        probe=None,
     ).embed(rows)[0]
     assert np.linalg.cond(np.cov(plain[:, :5].astype(float), rowvar=False)) > 10
     assert np.quantile(abs(integers), 0.5) > 10  # of 63: fine enough

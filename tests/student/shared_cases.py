@@ -19,23 +19,29 @@ from labelwall.student.fit import TrainedStudent, fit, trainee
 from labelwall.student.job import Job
 from labelwall.student.module import Trainee
 from labelwall.student.ranks import ALONE, Ranks
-from labelwall.wall.labels.values import Scale
+from labelwall.wall.labels.attributes import AttributeLabels
+from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.labels.values import ValueLabels
 
 CLASSES, STEP = 3, 40
 TRAINED = ("classes uda", "images vat", "attributes supervised", "values uda")
-SCALE = Scale(-6.0, 6.0)
+SCALE = ValueLabels(-6.0, 6.0)
 RNG = np.random.default_rng(0)
 TRUTH = RNG.integers(0, CLASSES, 120)
 VECTORS = (RNG.normal(size=(120, 8)) + 2 * np.eye(CLASSES, 8)[TRUTH]).astype(np.float32)
 IMAGES = RNG.integers(0, 256, (120, 14, 14, 3), dtype=np.uint8)
 LABELS = np.where(np.arange(120) < 60, TRUTH, -1)
 BITS = RNG.integers(-1, 2, (120, 4))
-VALUES = SCALE.labels(VECTORS[:, 0].astype(np.float64))
+VALUES = SCALE.steps(VECTORS[:, 0].astype(np.float64))
 POOLS = {
-    "classes": (Pool(VECTORS, CLASSES), LABELS, (VECTORS, TRUTH)),
-    "images": (Pool(IMAGES, CLASSES, (0.5,) * 3, (0.3,) * 3), LABELS, (IMAGES, TRUTH)),
-    "attributes": (Pool(VECTORS, 4, attributes=True), BITS, (VECTORS, np.abs(BITS))),
-    "values": (Pool(VECTORS, 1, scale=SCALE), VALUES, (VECTORS, SCALE.values(VALUES))),
+    "classes": (Pool(VECTORS, ClassLabels.of(CLASSES)), LABELS, (VECTORS, TRUTH)),
+    "images": (
+        Pool(IMAGES, ClassLabels.of(CLASSES), (0.5,) * 3, (0.3,) * 3),
+        LABELS,
+        (IMAGES, TRUTH),
+    ),
+    "attributes": (Pool(VECTORS, AttributeLabels.of(4)), BITS, (VECTORS, np.abs(BITS))),
+    "values": (Pool(VECTORS, SCALE), VALUES, (VECTORS, SCALE.decode(VALUES))),
 }
 
 
@@ -72,8 +78,7 @@ def jobs(**changed: object) -> dict[str, Job]:
 def step(job: Job, ranks: Ranks = ALONE) -> dict[str, torch.Tensor]:
     """Gradients, averaged over the ranks as data-parallel training does, and buffers after one training step in float64."""
     student = trainee(job, ranks).double().train()
-    labels = job.labels if job.pool.scale is None else job.labels[:, np.newaxis]
-    x, y, public = Steps(job.pool.inputs, labels, job.config, job.seed, STEP, 1)[0]
+    x, y, public = Steps(job.pool, job.labels, job.config, job.seed, STEP, 1)[0]
     with mock.patch.object(Trainee, "global_step", STEP), mock.patch.object(Trainee, "log_dict"):
         student.training_step((x.double(), y, public.double()), 0).backward()
     found = {

@@ -17,6 +17,7 @@ from labelwall.student.export import export
 from labelwall.student.prune import prune
 from labelwall.student.train import check, predict, train
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.attributes import AttributeLabels
 
 ATTRIBUTES = 4
 CONFIG = StudentConfig(
@@ -40,7 +41,8 @@ def _rows(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 PUBLIC_X, PUBLIC_BITS = _rows(0, 240)
 TEST_X, TEST_BITS = _rows(1, 200)
-POOL = Pool(PUBLIC_X, ATTRIBUTES, attributes=True)
+SPACE = AttributeLabels.of(ATTRIBUTES)
+POOL = Pool(PUBLIC_X, SPACE)
 LABELS = np.where(
     (np.arange(240)[:, None] < 80) & (np.random.default_rng(2).random((240, ATTRIBUTES)) < 0.8),
     PUBLIC_BITS,
@@ -83,7 +85,7 @@ def test_every_objective_learns_from_partly_said_labels(
 ) -> None:
     config = replace(CONFIG, objective=objective, loss=loss)  # type: ignore[arg-type]
     trained = train(config, POOL, LABELS, run_dir=tmp_path, seed=4, test_x=TEST_X, test_y=TEST_BITS)
-    found = predict(export(POOL, "mlp", trained.weights), TEST_X, attributes=True)
+    found = predict(export(POOL, "mlp", trained.weights), TEST_X, SPACE)
     assert found.shape == TEST_BITS.shape
     accuracy = float((found == TEST_BITS).mean())
     assert accuracy > 0.8  # 70% are right by saying what is more frequent
@@ -91,7 +93,7 @@ def test_every_objective_learns_from_partly_said_labels(
 
 
 def test_a_batch_holds_rows_with_a_label_for_some_attribute() -> None:
-    for x, y, everyone in Steps(PUBLIC_X, LABELS, CONFIG, seed=0, first=0, count=5):
+    for x, y, everyone in Steps(POOL, LABELS, CONFIG, seed=0, first=0, count=5):
         assert (y.shape, x.shape, everyone.shape) == ((16, ATTRIBUTES), (16, 6), (24, 6))
         assert (y >= 0).any(dim=1).all()
         assert (y == -1).any()
@@ -110,4 +112,4 @@ def test_doubtful_attributes_go_one_by_one() -> None:
 
 def test_a_class_prior_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"student\.class_prior"):
-        check(replace(CONFIG, class_prior="uniform"), (6,), ATTRIBUTES, attributes=True)
+        check(replace(CONFIG, class_prior="uniform"), (6,), SPACE)

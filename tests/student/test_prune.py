@@ -14,6 +14,7 @@ from labelwall.student.data import Pool
 from labelwall.student.fit import fit
 from labelwall.student.job import Job
 from labelwall.student.prune import prune
+from labelwall.wall.labels.classes import ClassLabels
 from tests.experiment import tiny
 
 CONFIG = StudentConfig(
@@ -27,7 +28,7 @@ CONFIG = StudentConfig(
 
 
 def pruned(x: np.ndarray, labels: np.ndarray, config: StudentConfig = CONFIG) -> np.ndarray:
-    return prune(config, Pool(x, tiny.CLASSES), labels, seed=3)
+    return prune(config, Pool(x, ClassLabels.of(tiny.CLASSES)), labels, seed=3)
 
 
 def planted() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -26,6 +26,7 @@ from labelwall.student.norms import SharedNorm, require_shareable, share_norms
 from labelwall.student.ranks import Ranks
 from labelwall.student.train import outputs, train
 from labelwall.wall.errors import InvalidInput, LabelwallError
+from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.networks.architectures import build
 from tests.student import shared_cases as cases
 
@@ -252,7 +253,7 @@ def test_what_draws_or_is_unknown_is_not_shared() -> None:
 def test_a_job_arrives_as_it_was_sent(tmp_path: Path) -> None:
     for job in (
         *cases.jobs().values(),
-        Job(WHOLE, Pool(cases.VECTORS, 3), cases.LABELS, 9, initial=b"weights"),
+        Job(WHOLE, Pool(cases.VECTORS, ClassLabels.of(3)), cases.LABELS, 9, initial=b"weights"),
     ):
         (tmp_path / "job").write_bytes(write_job(job) + b"more")
         with (tmp_path / "job").open("rb") as stream:
@@ -260,8 +261,8 @@ def test_a_job_arrives_as_it_was_sent(tmp_path: Path) -> None:
             assert stream.read() == b"more"
         assert (found.config, found.seed, found.initial) == (job.config, job.seed, job.initial)
         assert write_job(found) == write_job(job)
-        assert (found.pool.scale, found.pool.mean, found.pool.attributes) == (
-            job.pool.scale,
+        assert (found.pool.labels, found.pool.mean, found.pool.std) == (
+            job.pool.labels,
             job.pool.mean,
-            job.pool.attributes,
+            job.pool.std,
         )

@@ -14,11 +14,11 @@ from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool, Steps
 from labelwall.student.export import export
 from labelwall.student.prune import prune
-from labelwall.student.train import check, predict_values, train
+from labelwall.student.train import check, predict, train
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.values import STEPS, Scale
+from labelwall.wall.labels.values import STEPS, ValueLabels
 
-SCALE = Scale(-50.0, 150.0)
+SCALE = ValueLabels(-50.0, 150.0)
 CONFIG = StudentConfig(
     backbone="mlp",
     steps=250,
@@ -37,8 +37,8 @@ def _rows(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 PUBLIC_X, PUBLIC_Y = _rows(0, 240)
 TEST_X, TEST_Y = _rows(1, 200)
-POOL = Pool(PUBLIC_X, 1, scale=SCALE)
-NOISY = SCALE.labels(PUBLIC_Y + np.random.default_rng(2).normal(size=240) * 8)
+POOL = Pool(PUBLIC_X, SCALE)
+NOISY = SCALE.steps(PUBLIC_Y + np.random.default_rng(2).normal(size=240) * 8)
 LABELS = np.where(np.arange(240) < 120, NOISY, -1)
 
 
@@ -46,7 +46,7 @@ LABELS = np.where(np.arange(240) < 120, NOISY, -1)
 def test_every_objective_learns_from_noisy_steps(objective: str, tmp_path: Path) -> None:
     config = replace(CONFIG, objective=objective)  # type: ignore[arg-type]
     trained = train(config, POOL, LABELS, run_dir=tmp_path, seed=4, test_x=TEST_X, test_y=TEST_Y)
-    found = predict_values(export(POOL, "mlp", trained.weights), TEST_X, SCALE)
+    found = predict(export(POOL, "mlp", trained.weights), TEST_X, SCALE)
     rmse = float(np.sqrt(((found - TEST_Y) ** 2).mean()))
     assert found.dtype == np.float64
     assert rmse < 0.5 * TEST_Y.std()
@@ -60,7 +60,7 @@ def test_a_last_batch_of_one_test_row_counts_like_the_others(tmp_path: Path) -> 
     trained = train(
         replace(CONFIG, steps=1), POOL, LABELS, run_dir=tmp_path, seed=4, test_x=x, test_y=y
     )
-    found = predict_values(export(POOL, "mlp", trained.weights), x, SCALE)
+    found = predict(export(POOL, "mlp", trained.weights), x, SCALE)
     assert trained.history[-1]["r2/test"] == pytest.approx(
         1 - ((found - y) ** 2).mean() / y.var(), abs=1e-4
     )
@@ -82,20 +82,18 @@ def test_outputs_outside_the_bounds_are_clipped() -> None:
 
     torch.manual_seed(0)
     weights = to_safetensors(build("mlp", input_shape=(5,), num_classes=1))
-    found = predict_values(POOL.spec("mlp", weights), x, SCALE)
+    found = predict(POOL.spec("mlp", weights), x, SCALE)
     assert found.min() >= SCALE.low
     assert found.max() <= SCALE.high
     assert {SCALE.low, SCALE.high} & set(found.tolist())
 
 
-def test_batches_hold_released_steps_as_a_column_and_rows_do_not_take_turns() -> None:
+def test_batches_hold_released_steps_and_rows_do_not_take_turns() -> None:
     """A rare step is not asked more often than others: of 400 draws from 10 rows a row of its own class would have half."""
     labels = np.full(240, -1)
     labels[:10] = [7, *[STEPS] * 9]
-    drawn = [
-        y for _, y, _ in Steps(PUBLIC_X, labels[:, np.newaxis], CONFIG, seed=0, first=0, count=25)
-    ]
-    assert all(y.shape == (16, 1) for y in drawn)
+    drawn = [y for _, y, _ in Steps(POOL, labels, CONFIG, seed=0, first=0, count=25)]
+    assert all(y.shape == (16,) for y in drawn)
     assert 10 < sum(int((y == 7).sum()) for y in drawn) < 90
 
 
@@ -120,4 +118,4 @@ def test_the_squared_difference_is_what_virtual_adversarial_training_raises() ->
 def test_values_are_not_pruned_and_have_no_class_prior() -> None:
     np.testing.assert_array_equal(prune(CONFIG, POOL, LABELS, seed=3), LABELS)
     with pytest.raises(InvalidInput, match=r"student\.class_prior"):
-        check(replace(CONFIG, class_prior="uniform"), (5,), 1, values=True)
+        check(replace(CONFIG, class_prior="uniform"), (5,), SCALE)

@@ -21,6 +21,7 @@ from labelwall.student.module import Student
 from labelwall.student.regression import Regressor
 from labelwall.student.train import predict, train
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.classes import ClassLabels
 from tests.student import shared_cases as cases
 
 CLASSES = 3
@@ -37,7 +38,8 @@ def _clusters(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 PUBLIC_X, PUBLIC_Y = _clusters(0, 240)
-POOL = Pool(PUBLIC_X, CLASSES)
+SPACE = ClassLabels.of(CLASSES)
+POOL = Pool(PUBLIC_X, SPACE)
 TEST_X, TEST_Y = _clusters(1, 200)
 LABELS = np.where(np.arange(240) < 60, PUBLIC_Y, -1)
 
@@ -50,7 +52,7 @@ def _train(
 
 
 def _predictions(trained: TrainedStudent) -> np.ndarray:
-    return predict(export(POOL, "mlp", trained.weights), TEST_X)
+    return predict(export(POOL, "mlp", trained.weights), TEST_X, SPACE)
 
 
 @pytest.mark.parametrize("prior", ["none", "uniform"])
@@ -122,11 +124,11 @@ def test_warm_start_uses_the_previous_weights_only_when_asked(tmp_path: Path) ->
 def test_images_train_too(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 12, 12, 3), dtype=np.uint8)
     config = replace(CONFIG, backbone="small_cnn", steps=2, augment="natural")
-    pool = Pool(images, CLASSES, (0.5,) * 3, (0.3,) * 3)
+    pool = Pool(images, SPACE, (0.5,) * 3, (0.3,) * 3)
     trained = _train(
         tmp_path, config, pool=pool, labels=np.arange(40) % 3, test_x=None, test_y=None
     )
-    assert predict(export(pool, "small_cnn", trained.weights), images).shape == (40,)
+    assert predict(export(pool, "small_cnn", trained.weights), images, SPACE).shape == (40,)
 
 
 def test_a_compiled_network_is_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.cells import Cells
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
+from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.teacher.shards import tiny
 
@@ -167,7 +168,7 @@ def test_memory_is_that_of_blocks_whatever_the_number_of_rows(
         private_y=np.arange(n) % 2,
     )
     task, config = (
-        Task(2, ("a", "b"), (256,)),
+        Task(ClassLabels(("a", "b")), (256,)),
         DataConfig(source="arrays", path=str(tmp_path / "a.npz")),
     )
     made = Shards(tmp_path, ScaleConfig(shards=2), partial(stream_records, config, task), (256,))

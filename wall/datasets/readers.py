@@ -18,7 +18,7 @@ import numpy as np
 from joblib import Parallel, cpu_count, delayed
 from PIL import Image, ImageOps
 
-from labelwall.wall.errors import InvalidInput, MissingData
+from labelwall.wall.errors import InvalidInput, MissingData, shape_text
 
 Progress = Callable[[int, int], None]  # (done, total)
 
@@ -210,6 +210,15 @@ def read_member(path: Path, name: str) -> np.ndarray | None:
         return members[name] if name in members.files else None
 
 
+def required_member(path: str | Path | None, name: str) -> np.ndarray:
+    """An array of the npz file that ``data.path`` names. Raises as ``require_npz`` and ``read_member``, or where it is not there."""
+    file = require_npz(path)
+    found = read_member(file, name)
+    if found is None:
+        raise InvalidInput("data.path", f"an npz file with the array {name}", str(file))
+    return found
+
+
 def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[np.ndarray]:
     """Rows of an array of an npz file from row ``start`` on, in blocks of ``size``. The file is read once, from its beginning.
 
@@ -290,19 +299,3 @@ def canonical_rows(name: str, rows: np.ndarray) -> np.ndarray:
         raise InvalidInput(name, rule, shape_text(rows))
     with np.errstate(all="ignore"):
         return rows if image else rows.astype(np.float32)
-
-
-def real_numbers(name: str, values: np.ndarray) -> np.ndarray:
-    """Numbers of any width as float64 [n]; what is not finite stays so. Raises InvalidInput as ``canonical_rows`` does."""
-    if values.dtype.kind not in "iuf" or values.ndim != 1:
-        raise InvalidInput(name, "numbers [n]", shape_text(values))
-    return values.astype(np.float64)
-
-
-def shape_text(rows: np.ndarray) -> str:
-    """Dtype and shape without the number of rows, which is private on one side: "uint8 [n, 28, 28]"."""
-    return (
-        f"{rows.dtype} [{', '.join(['n', *map(str, rows.shape[1:])])}]"
-        if rows.ndim
-        else f"{rows.dtype} []"
-    )

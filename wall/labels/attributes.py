@@ -1,43 +1,28 @@
-"""Rows with several labels: each of some named attributes is present or absent.
+"""Several labels a row: each of some named attributes is present (1) or absent (0).
 
-Where a row has one label, it is the index of its class; here it is an integer whose bit j says whether attribute j is present.
-So a private row has one number as its label either way. What is released says more: 1, 0, or -1 for "not said", by attribute.
+A private row's code has bit j set where attribute j is present. A released label may be ABSTAINED
+for some attributes alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 
+from labelwall.wall.errors import InvalidInput, shape_text
+from labelwall.wall.labels.base import LabelSpace, has_label
 from labelwall.wall.messages import ABSTAINED
 
-MOST_ATTRIBUTES = 62  # bits of a label
-
-# Fashion-MNIST's attributes are a function of its classes: this table, and nothing else.
-CLOTHES_ATTRIBUTES = {
-    "upper body": ("T-shirt/top", "Pullover", "Dress", "Coat", "Shirt"),
-    "lower body": ("Trouser", "Dress"),
-    "worn on feet": ("Sandal", "Sneaker", "Ankle boot"),
-    "has sleeves": ("T-shirt/top", "Pullover", "Coat", "Shirt"),
-    "long sleeves": ("Pullover", "Coat"),
-    "opens in front": ("Coat", "Shirt"),
-    "for winter": ("Pullover", "Coat", "Ankle boot"),
-    "for summer": ("T-shirt/top", "Dress", "Sandal"),
-    "closed shoe": ("Sneaker", "Ankle boot"),
-    "carried": ("Bag",),
-}
-
-# CelebA's, in the order of its list_attr_celeba.txt.
-_FACES = (
-    "5_o_Clock_Shadow Arched_Eyebrows Attractive Bags_Under_Eyes Bald Bangs Big_Lips Big_Nose Black_Hair Blond_Hair Blurry "
-    "Brown_Hair Bushy_Eyebrows Chubby Double_Chin Eyeglasses Goatee Gray_Hair Heavy_Makeup High_Cheekbones Male "
-    "Mouth_Slightly_Open Mustache Narrow_Eyes No_Beard Oval_Face Pale_Skin Pointy_Nose Receding_Hairline Rosy_Cheeks Sideburns "
-    "Smiling Straight_Hair Wavy_Hair Wearing_Earrings Wearing_Hat Wearing_Lipstick Wearing_Necklace Wearing_Necktie Young"
-)
-FACES_ATTRIBUTES = tuple(_FACES.split())
+MOST_ATTRIBUTES = 62  # bits of a code
 
 
 def pack(bits: np.ndarray) -> np.ndarray:
-    """One integer a row, bit j for column j: int64 [n] of int64 [n, c]; -1 for a row with an entry other than 0 and 1."""
+    """Codes int64 [n] of int64 [n, c], bit j for column j; -1 for a row with an entry other than 0
+    and 1.
+    """
     codes = (np.clip(bits, 0, 1) << np.arange(bits.shape[1], dtype=np.int64)).sum(
         axis=1, dtype=np.int64
     )
@@ -49,15 +34,77 @@ def unpack(codes: np.ndarray, attributes: int) -> np.ndarray:
     return (codes[:, None] >> np.arange(attributes, dtype=np.int64)) & 1
 
 
-def clothes_codes(labels: np.ndarray, class_names: tuple[str, ...]) -> np.ndarray:
-    """Fashion-MNIST's classes (int64 [n]) as attributes, packed: int64 [n]."""
-    table = [
-        [int(name in having) for having in CLOTHES_ATTRIBUTES.values()] for name in class_names
-    ]
-    return pack(np.array(table, dtype=np.int64))[labels]
+@dataclass(frozen=True)
+class AttributeLabels(LabelSpace):
+    """``names``: the attributes, in order.
 
+    Truth and labels are int64 [n, c], a column for each of them.
 
-def said(labels: np.ndarray) -> np.ndarray:
-    """Which rows have a released label, or one for some attribute: bool [n] of int64 [n] or [n, c]."""
-    known = labels != ABSTAINED
-    return known if labels.ndim == 1 else known.any(axis=1)
+    Raises InvalidInput for more than MOST_ATTRIBUTES.
+    """
+
+    kind: ClassVar[str] = "attributes"
+    loss: ClassVar[str] = "binary_cross_entropy"
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.names) > MOST_ATTRIBUTES:
+            raise InvalidInput(
+                "data.classes", f"at most {MOST_ATTRIBUTES} attributes", len(self.names)
+            )
+
+    @classmethod
+    def of(cls, count: int) -> AttributeLabels:
+        """``count`` attributes named "0", "1" and so on."""
+        return cls(tuple(map(str, range(count))))
+
+    @property
+    def num_labels(self) -> int:
+        return 1 << len(self.names)
+
+    def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
+        if truth.dtype.kind not in "iu" or truth.ndim != 2 or truth.shape[1] != len(self.names):
+            raise InvalidInput(name, f"0 and 1 [n, {len(self.names)}]", shape_text(truth))
+        return pack(truth.astype(np.int64))
+
+    def check_public(self, name: str, truth: np.ndarray, rows: int | None) -> np.ndarray:
+        count = len(self.names) or None
+        fits = truth.dtype.kind in "iu" and truth.ndim == 2 and truth.shape[1] > 1
+        fits = fits and count in (None, truth.shape[1]) and len(truth) > 0
+        if not fits or rows not in (None, len(truth)) or (pack(truth.astype(np.int64)) < 0).any():
+            rule = f"0 and 1 [{rows or 'n'}, {count or 'attributes'}], at least 2 attributes"
+            raise InvalidInput(name, rule, f"{truth.dtype} {list(truth.shape)}")
+        return truth.astype(np.int64)
+
+    def numbered(self, truth: np.ndarray) -> AttributeLabels:
+        return self if self.names else self.of(truth.shape[1])
+
+    def expand(self, codes: np.ndarray) -> np.ndarray:
+        return unpack(codes, len(self.names))
+
+    def no_labels(self, rows: int) -> np.ndarray:
+        return np.full((rows, len(self.names)), ABSTAINED, dtype=np.int64)
+
+    def text(self, label: np.ndarray) -> str | None:
+        """The attributes present, those not released with a question mark."""
+        if (label == ABSTAINED).all():
+            return None
+        marked = zip(self.names, label.tolist(), strict=True)
+        shown = [name + "?" * (bit == ABSTAINED) for name, bit in marked if bit]
+        return ", ".join(shown) or "none of them"
+
+    def strata(self, labels: np.ndarray) -> np.ndarray:
+        return np.where(has_label(labels), 0, -1)
+
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        return (outputs > 0).astype(np.int64)
+
+    def confusion(self, truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """int64 [c, 2, 2], by attribute, true and predicted."""
+        pairs = np.stack(
+            [(truth == i) & (predicted == j) for i, j in np.ndindex(2, 2)], axis=-1
+        )  # [n, c, 4]
+        return pairs.sum(axis=0).reshape(-1, 2, 2)
+
+    def tally(self, codes: np.ndarray) -> tuple[Sequence[str], np.ndarray]:
+        return self.names, self.expand(codes).sum(axis=0)

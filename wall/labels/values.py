@@ -1,34 +1,46 @@
-"""Rows with a real value: declared bounds, and the lattice on which values are kept, voted on and released.
+"""A real value a row, within declared bounds: kept, voted on and released on a lattice of STEPS
+between them.
 
-Where a row has a class, its label is an index; here it is how many steps the value is above the lower bound, 0 to STEPS, with
-what lies outside moved to the bound. So a private row has one integer as its label either way, and a released one is
-low + label * step in the values' own unit.
+A code, and a released label, is how many steps the value is above the lower bound; what lies
+outside is moved to the bound.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 
-from labelwall.wall.errors import InvalidInput
+from labelwall.wall.errors import InvalidInput, shape_text
+from labelwall.wall.labels.base import LabelSpace, Score, has_label
 from labelwall.wall.messages import ABSTAINED
 
-STEPS = (
-    1 << 12
-)  # between the bounds; rounding to the nearest one moves a value by at most 1 / 8192 of their distance
+# Between the bounds. Rounding to the nearest moves a value by at most 1 / 8192 of their distance.
+STEPS = 1 << 12
+CELLS = 32  # parts a side of the picture of predicted against true values
+TENTHS = 10  # parts of the range in which a custodian's rows are counted
+ERRORS = ("rmse", "mae", "r2")
 
 
 @dataclass(frozen=True)
-class Scale:
-    """``low``, ``high``: public bounds of the values, in their unit; declared, never taken from private rows.
+class ValueLabels(LabelSpace):
+    """``low``, ``high``: public bounds of the values, in their unit; declared, never taken from
+    private rows.
 
-    Raises InvalidInput unless both are finite and low < high.
+    Truth is float64 [n], labels are int64 [n] in 0..STEPS. Raises InvalidInput unless both bounds
+    are finite and low < high.
     """
 
+    kind: ClassVar[str] = "value"
+    loss: ClassVar[str] = "squared_error"
+    voted_by_name: ClassVar[bool] = False
     low: float
     high: float
+    names: tuple[str, ...] = field(init=False, repr=False, default=("value",))
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
@@ -40,18 +52,105 @@ class Scale:
                 "data.bounds", "bounds whose difference is a float", [self.low, self.high]
             )
 
-    def labels(self, values: np.ndarray) -> np.ndarray:
-        """The nearest steps, what is outside clipped: int64 [n] of float64 [n]; -1 for a value that is not finite.
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return self.low, self.high
 
-        Each label is a function of its own value and the bounds alone.
-        """
+    @property
+    def num_labels(self) -> int:
+        return STEPS + 1
+
+    def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
+        """The nearest steps, outside values clipped; -1 for a value that is not finite."""
+        return self.steps(_numbers(name, truth))
+
+    def steps(self, values: np.ndarray) -> np.ndarray:
+        """The same for float64 [n]."""
         finite = np.isfinite(values)
         inside = np.clip(np.where(finite, values, self.low), self.low, self.high)
         steps = np.rint((inside - self.low) / (self.high - self.low) * STEPS).astype(np.int64)
         return np.where(finite, steps, ABSTAINED)
 
-    def values(self, labels: np.ndarray) -> np.ndarray:
-        """Inverse of ``labels`` up to its rounding, float64 like ``labels`` (whole or fractional steps); NaN for -1."""
-        return np.where(
-            labels == ABSTAINED, np.nan, self.low + labels * ((self.high - self.low) / STEPS)
-        )
+    def check_public(self, name: str, truth: np.ndarray, rows: int | None) -> np.ndarray:
+        values = _numbers(name, truth)
+        if len(values) == 0 or rows not in (None, len(values)) or not np.isfinite(values).all():
+            rule = f"finite numbers [{rows or 'n'}], one a row"
+            raise InvalidInput(name, rule, f"{truth.dtype} {list(truth.shape)}")
+        return values
+
+    def decode(self, labels: np.ndarray) -> np.ndarray:
+        """Inverse of ``steps`` up to its rounding, also for fractional steps: float64 like
+        ``labels``; NaN for ABSTAINED.
+        """
+        width = (self.high - self.low) / STEPS
+        return np.where(labels == ABSTAINED, np.nan, self.low + labels * width)
+
+    def columns(self, labels: np.ndarray) -> dict[str, np.ndarray]:
+        return {"values": self.decode(labels)}
+
+    def text(self, label: np.ndarray) -> str | None:
+        return None if label == ABSTAINED else f"{self.decode(label):.4g}"
+
+    def example(self, label: np.ndarray, truth: np.ndarray | None) -> tuple[str | None, str | None]:
+        """The true value stands beside the released one: no noisy value is right or wrong."""
+        given, true = self.text(label), None if truth is None else f"{truth:.4g}"
+        if given is None or true is None:
+            return given, true
+        return f"{given} (true {true})", None
+
+    def strata(self, labels: np.ndarray) -> np.ndarray:
+        return np.where(has_label(labels), 0, -1)
+
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        """An output is -1 at the lower bound, 1 at the upper one; others are clipped."""
+        return self.decode((np.clip(outputs[:, 0].astype(np.float64), -1, 1) + 1) / 2 * STEPS)
+
+    def score(self, found: np.ndarray, truth: np.ndarray, known: np.ndarray | None = None) -> Score:
+        """The key "accuracy" is None; "errors" are those of ``errors``."""
+        rows = slice(None) if known is None else known
+        return {"accuracy": None, "errors": errors(found[rows], truth[rows])}
+
+    def format_score(self, score: Score) -> str:
+        return format_errors(score["errors"])
+
+    def confusion(self, truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """int64 [CELLS, CELLS], by equal parts of the bounds; what is outside, at the edge."""
+        counts = np.zeros((CELLS, CELLS), dtype=np.int64)
+        shares = [(values - self.low) / (self.high - self.low) for values in (truth, predicted)]
+        cells = [np.clip(share * CELLS, 0, CELLS - 1).astype(np.int64) for share in shares]
+        np.add.at(counts, tuple(cells), 1)
+        return counts
+
+    def tally(self, codes: np.ndarray) -> tuple[Sequence[str], np.ndarray]:
+        """Tenths of the range."""
+        edges = self.decode(np.linspace(0, STEPS, TENTHS + 1)).tolist()
+        names = [f"{low:g} to {high:g}" for low, high in pairwise(edges)]
+        return names, np.bincount(codes * TENTHS // (STEPS + 1), minlength=TENTHS)
+
+
+def errors(values: np.ndarray, truth: np.ndarray) -> dict[str, float] | None:
+    """Root mean squared and mean absolute error, in the values' unit, and R2; None for fewer than
+    two rows.
+
+    float64 [n] each. R2 is the share of the variance explained: 1 is perfect, 0 what the mean would
+    do.
+    """
+    if len(values) < 2:
+        return None
+    from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error  # slow
+
+    measures = (root_mean_squared_error, mean_absolute_error, r2_score)
+    found = [float(measure(truth, values)) for measure in measures]
+    return dict(zip(ERRORS, found, strict=True))
+
+
+def format_errors(found: dict[str, float] | None) -> str:
+    """Errors for a reader: "RMSE 0.31, R2 0.892"; "unknown" where there are none."""
+    return "unknown" if found is None else f"RMSE {found['rmse']:.4g}, R2 {found['r2']:.3f}"
+
+
+def _numbers(name: str, values: np.ndarray) -> np.ndarray:
+    """Numbers of any width as float64 [n]; what is not finite stays so."""
+    if values.dtype.kind not in "iuf" or values.ndim != 1:
+        raise InvalidInput(name, "numbers [n]", shape_text(values))
+    return values.astype(np.float64)

@@ -15,8 +15,9 @@ from PIL import Image
 from labelwall.teacher.records.sources import Records, ingest, open_records, stream_records
 from labelwall.wall.datasets.sources import DataConfig, Task, describe
 from labelwall.wall.errors import InvalidInput, MissingData
+from labelwall.wall.labels.classes import ClassLabels
 
-VECTORS = Task(3, ("a", "b", "c"), (2,))
+VECTORS = Task(ClassLabels(("a", "b", "c")), (2,))
 
 
 def write_private(
@@ -103,7 +104,7 @@ def test_an_added_row_changes_no_other_row(tmp_path_factory, rows, added, data):
 
 @pytest.mark.parametrize("image", [False, True])
 def test_no_rows_at_all(tmp_path, image):
-    task = Task(2, ("a", "b"), (4, 4, 1)) if image else VECTORS
+    task = Task(ClassLabels(("a", "b")), (4, 4, 1)) if image else VECTORS
     x = np.zeros((0, 4, 4), dtype=np.uint8) if image else np.zeros((0, 2))
     records = open_records(write_private(tmp_path / "a.npz", x, np.zeros(0, dtype=int)), task)
     assert records.inputs.shape == (0, *task.input_shape)
@@ -279,7 +280,7 @@ def test_a_folder_read_in_blocks_is_the_folder(tmp_path):
     (tmp_path / "a" / "bad.png").write_text("no image")
     config, task = (
         DataConfig(source="folder", private=str(tmp_path), image_size=8, channels=1),
-        Task(2, ("a", "b"), (8, 8, 1)),
+        Task(ClassLabels(("a", "b")), (8, 8, 1)),
     )
     assert_same(joined(config, task, 3), open_records(config, task))
 
@@ -308,7 +309,7 @@ def test_an_npz_file_is_read_once_however_many_blocks_there_are(tmp_path, monkey
         return found
 
     monkeypatch.setattr(zipfile.ZipExtFile, "read", counting)
-    assert len(list(stream_records(config, Task(1, ("a",), (8,)), 10))) == 400
+    assert len(list(stream_records(config, Task(ClassLabels(("a",)), (8,)), 10))) == 400
     assert taken[0] < 1.01 * 4000 * 9 * 8
 
 

@@ -28,6 +28,7 @@ from labelwall.teacher.service.state import Service
 from labelwall.wall.adversary import POOLED
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import Task
+from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.messages import ExtractorSpec
 
 DIMENSIONS, CLASSES, RECORDS = 6, 3, 80
@@ -35,7 +36,7 @@ SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
 MECHANISM = PrivateKnn(
     k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15
 )  # audited in no time
-LEARNED = Task(CLASSES, tuple("abc"), (DIMENSIONS,))
+LEARNED = Task(ClassLabels(tuple("abc")), (DIMENSIONS,))
 
 
 def rows(n: int, seed: int) -> np.ndarray:

@@ -1,19 +1,14 @@
-"""Rows with a value: the lattice between declared bounds, arrays on both sides, what is refused and what is dropped."""
+"""Values: the lattice between declared bounds, and errors by their definitions."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labelwall.teacher.records.inspect import preview
-from labelwall.teacher.records.sources import open_records
-from labelwall.wall.datasets.sources import DataConfig, describe, read_public
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.values import STEPS, Scale
+from labelwall.wall.labels.values import CELLS, STEPS, ValueLabels, errors, format_errors
 
 FLOATS = st.floats(-1e6, 1e6)
 
@@ -26,28 +21,28 @@ FLOATS = st.floats(-1e6, 1e6)
 def test_a_label_is_the_nearest_step_of_the_clipped_value(
     low: float, width: float, values: list[float]
 ) -> None:
-    scale = Scale(low, low + width)
-    labels = scale.labels(np.array(values, dtype=np.float64))
-    back = scale.values(labels)
+    space = ValueLabels(low, low + width)
+    labels = space.steps(np.array(values, dtype=np.float64))
+    back = space.decode(labels)
     for value, label, found in zip(values, labels.tolist(), back.tolist(), strict=True):
         if not np.isfinite(value):
             assert label == -1
             assert np.isnan(found)
             continue
         assert 0 <= label <= STEPS
-        clipped = min(max(value, scale.low), scale.high)
-        assert abs(found - clipped) <= (scale.high - scale.low) / STEPS * 0.5 * (
+        clipped = min(max(value, space.low), space.high)
+        assert abs(found - clipped) <= (space.high - space.low) / STEPS * 0.5 * (
             1 + 1e-6
         ) + 1e-9 * (abs(low) + width)
 
 
 def test_a_label_depends_on_its_own_value_alone() -> None:
     values = np.random.default_rng(0).normal(size=50)
-    scale = Scale(-1.0, 2.0)
+    space = ValueLabels(-1.0, 2.0)
     np.testing.assert_array_equal(
-        scale.labels(values), [scale.labels(values[i : i + 1])[0] for i in range(50)]
+        space.steps(values), [space.steps(values[i : i + 1])[0] for i in range(50)]
     )
-    assert scale.labels(np.array([-7.0, -1.0, 0.5, 2.0, 9.0])).tolist() == [
+    assert space.steps(np.array([-7.0, -1.0, 0.5, 2.0, 9.0])).tolist() == [
         0,
         0,
         STEPS // 2,
@@ -61,94 +56,31 @@ def test_a_label_depends_on_its_own_value_alone() -> None:
 )
 def test_bounds_are_finite_and_ascend(bounds: tuple[float, float]) -> None:
     with pytest.raises(InvalidInput, match=r"data\.bounds"):
-        Scale(*bounds)
+        ValueLabels(*bounds)
 
 
-def write(folder: Path, **changed: np.ndarray) -> DataConfig:
-    rng = np.random.default_rng(0)
-    arrays = {
-        f"{name}_x": rng.normal(size=(6, 2)).astype(np.float32)
-        for name in ("private", "public", "test")
-    }
-    arrays |= {
-        f"{name}_y": np.array([-3.0, 0.0, 1.25, 5.0, 10.0, 12.0])
-        for name in ("private", "public", "test")
-    }
-    np.savez(folder / "data.npz", **(arrays | changed))
-    return DataConfig("arrays", labels="value", bounds=[0.0, 10.0], path=str(folder / "data.npz"))
+def test_errors_are_their_definitions() -> None:
+    truth, found = np.array([1.0, 2.0, 6.0]), np.array([2.0, 2.0, 4.0])
+    scores = errors(found, truth)
+    assert scores is not None
+    assert scores["rmse"] == pytest.approx((5 / 3) ** 0.5)
+    assert scores["mae"] == pytest.approx(1.0)
+    assert scores["r2"] == pytest.approx(1 - 5 / 14)
+    assert errors(found[:1], truth[:1]) is None
+    assert format_errors(scores) == "RMSE 1.291, R2 0.643"
+    assert format_errors(None) == "unknown"
 
 
-def test_private_values_are_clipped_and_public_ones_are_as_they_are(tmp_path: Path) -> None:
-    config = write(tmp_path, private_y=np.array([-3.0, 0.0, np.nan, 5.0, np.inf, 12.0]))
-    task, public = describe(config), read_public(config)
-    assert (task.num_classes, task.num_labels, task.class_names, task.scale) == (
-        1,
-        STEPS + 1,
-        ("value",),
-        Scale(0.0, 10.0),
-    )
-    assert public.test_labels.tolist() == [-3.0, 0.0, 1.25, 5.0, 10.0, 12.0]
-    records = open_records(config, task)
-    assert records.labels.tolist() == [0, 0, STEPS // 2, STEPS]
-    assert records.ids.tolist() == [0, 1, 3, 5]
-    shown = preview(config)
-    assert dict(shown.bad)["labels outside the public classes, or values that are not finite"] == 2
-    assert dict(shown.by_class) == {
-        f"{i} to {i + 1}": {0: 2, 4: 1, 5: 0, 9: 1}.get(i, 0) for i in range(10)
-    }
+def test_what_is_outside_the_bounds_is_counted_at_the_edge() -> None:
+    space = ValueLabels(-10, 30)
+    counts = space.confusion(np.array([-99.0, 30.0, 10.0]), np.array([-10.0, 99.0, 10.0]))
+    assert counts.shape == (CELLS, CELLS)
+    assert counts[0, 0] == counts[-1, -1] == counts[CELLS // 2, CELLS // 2] == 1
 
 
-def test_whole_numbers_are_values_too(tmp_path: Path) -> None:
-    config = write(
-        tmp_path,
-        private_y=np.array([0, 5, 10, 2, 3, 4]),
-        test_y=np.array([1, 2, 3, 4, 5, 6], dtype=np.uint8),
-    )
-    assert open_records(config, describe(config)).labels[:3].tolist() == [0, STEPS // 2, STEPS]
-    assert read_public(config).test_labels.dtype == np.float64
-
-
-@pytest.mark.parametrize(
-    "values",
-    [np.zeros((6, 1)), np.zeros(5), np.array(list("abcdef"))],
-    ids=["wide", "short", "text"],
-)
-def test_private_arrays_that_are_no_values_are_refused_without_their_count(
-    tmp_path: Path, values: np.ndarray
-) -> None:
-    config = write(tmp_path, private_y=values)
-    task = describe(config)
-    with pytest.raises(InvalidInput, match="private_y") as refused:
-        open_records(config, task)
-    assert not {"5", "6"} & set(str(refused.value).replace("float64", ""))
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("public_y", np.array([0, 1, np.nan, 3, 4, 5.0])),
-        ("test_y", np.zeros(4)),
-        ("test_y", np.zeros((6, 1))),
-    ],
-)
-def test_public_arrays_that_are_no_values_are_refused(
-    tmp_path: Path, name: str, values: np.ndarray
-) -> None:
-    config = write(tmp_path, **{name: values})
-    with pytest.raises(InvalidInput, match=name):
-        read_public(config)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"labels": "value"},
-        {"labels": "class", "bounds": [0.0, 1.0]},
-        {"labels": "value", "bounds": [0.0]},
-        {"labels": "value", "bounds": [0.0, 1.0], "classes": ["a", "b"]},
-        {"labels": "value", "bounds": [0.0, 1.0], "source": "mnist"},
-    ],
-)
-def test_settings_that_contradict_are_refused(settings: dict) -> None:  # type: ignore[type-arg]
-    with pytest.raises(InvalidInput, match=r"data\.(bounds|labels|classes)"):
-        DataConfig(**{"source": "arrays", "path": "x.npz", **settings})
+def test_a_true_value_stands_beside_the_released_one() -> None:
+    space = ValueLabels(0.0, 4096.0)
+    label = np.array(7)
+    assert space.example(label, np.float64(9.5)) == ("7 (true 9.5)", None)
+    assert space.example(label, None) == ("7", None)
+    assert space.example(np.array(-1), np.float64(9.5)) == (None, "9.5")

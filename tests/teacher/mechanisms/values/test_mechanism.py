@@ -39,7 +39,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
-from labelwall.wall.labels.values import STEPS, Scale
+from labelwall.wall.labels.values import STEPS, ValueLabels
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
 
 N, D = 40, 5
@@ -343,12 +343,12 @@ def test_an_empty_data_set_is_answered_with_noise() -> None:
         assert len(np.unique(mechanism.draw(stage, voters, keys, SystemEntropy()))) > most
 
 
-SCALE = Scale(-4.0, 4.0)
+SCALE = ValueLabels(-4.0, 4.0)
 
 
 def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     x = np.random.default_rng(seed).normal(size=(n, D)).astype(np.float32)
-    return x, SCALE.labels(x[:, 0].astype(np.float64) * 1.5)
+    return x, SCALE.steps(x[:, 0].astype(np.float64) * 1.5)
 
 
 def teacher(folder: Path, mechanism: AnyMechanism, cap: int = 50) -> Teacher:

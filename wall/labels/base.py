@@ -1,0 +1,141 @@
+"""What a row's label can be: one interface that classes, attributes and values implement.
+
+A label takes three forms:
+
+- truth: what a file holds, such as a class's index, 0 and 1 by attribute, or a number;
+- code: the label of a private row, one int64 in 0..num_labels-1, a function of that row alone;
+- label: what is released and trained on, int64 [n] or [n, c], ABSTAINED where nothing was released.
+
+``encode`` makes codes of truth, ``expand`` labels of codes, ``decode`` truth of labels.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from labelwall.wall.messages import ABSTAINED
+
+Score = dict[str, Any]  # "accuracy", a share in 0..1 or None; of values also "errors"
+
+
+class LabelSpace(ABC):
+    """The labels that a data set's rows can have. Public; a frozen dataclass.
+
+    ``kind``: its name in ``data.labels``. ``loss``: the name of the student's supervised loss.
+    ``voted_by_name``: neighbours vote on each of ``names``, so that a name without records is never
+    right.
+    """
+
+    kind: ClassVar[str]
+    loss: ClassVar[str]
+    voted_by_name: ClassVar[bool] = True
+    names: tuple[str, ...]  # of the classes, of the attributes, or of the value
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """(low, high) of values, in their unit; empty for other labels."""
+        return ()
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a network has for these labels."""
+        return len(self.names)
+
+    @property
+    @abstractmethod
+    def num_labels(self) -> int:
+        """A private row's code is an integer from 0 to this number less 1."""
+
+    @abstractmethod
+    def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
+        """Codes int64 [n] of ``truth``; a row whose code ``is_code`` refuses has no label of this
+        space.
+
+        Each code is a function of its own row. Raises InvalidInput for the array ``name`` of
+        another dtype or shape, without the number of rows.
+        """
+
+    @abstractmethod
+    def check_public(self, name: str, truth: np.ndarray, rows: int | None) -> np.ndarray:
+        """PUBLIC ``truth`` in its canonical dtype.
+
+        Raises InvalidInput unless it has a label for each of ``rows`` rows.
+
+        ``rows``: any positive number where None. A space without names takes any number of classes
+        or attributes.
+        """
+
+    def numbered(self, truth: np.ndarray) -> LabelSpace:
+        """This space, named by numbers where it has no names: as many as PUBLIC ``truth`` shows."""
+        return self
+
+    @abstractmethod
+    def text(self, label: np.ndarray) -> str | None:
+        """One label, int64 [] or [c], for a reader; None where nothing was released."""
+
+    @abstractmethod
+    def strata(self, labels: np.ndarray) -> np.ndarray:
+        """Groups of which a training sees equal shares: int64 [n], -1 for rows without a label."""
+
+    @abstractmethod
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        """Truth that a network's ``outputs``, float32 [n, outputs], stand for."""
+
+    @abstractmethod
+    def confusion(self, truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """Counts of rows by true and predicted label, int64."""
+
+    @abstractmethod
+    def tally(self, codes: np.ndarray) -> tuple[Sequence[str], np.ndarray]:
+        """(names, how many of the private rows have each, int64)."""
+
+    def is_code(self, codes: np.ndarray) -> np.ndarray:
+        """Which codes stand for a label of this space: bool [n]."""
+        return (codes >= 0) & (codes < self.num_labels)
+
+    def expand(self, codes: np.ndarray) -> np.ndarray:
+        """Labels of codes: int64 [n], or [n, c] of 0 and 1 for attributes."""
+        return codes
+
+    def decode(self, labels: np.ndarray) -> np.ndarray:
+        """Truth of labels, with ABSTAINED (NaN for values) where there is none."""
+        return labels
+
+    def columns(self, labels: np.ndarray) -> dict[str, np.ndarray]:
+        """What a file of answers holds beside its labels, by name."""
+        return {}
+
+    def no_labels(self, rows: int) -> np.ndarray:
+        """Labels of ``rows`` rows of which none was released: int64 [rows] or [rows, c]."""
+        return np.full(rows, ABSTAINED, dtype=np.int64)
+
+    def score(self, found: np.ndarray, truth: np.ndarray, known: np.ndarray | None = None) -> Score:
+        """How good truth ``found`` is where ``known`` (bool, of its shape; everywhere when None).
+
+        "accuracy" is the share of equal entries, None where nothing is known.
+        """
+        right = (found == truth)[slice(None) if known is None else known]
+        return {"accuracy": float(right.mean()) if right.size else None}
+
+    def format_score(self, score: Score) -> str:
+        """A score for a reader: "95.12% right"; "unknown" where there is none."""
+        return "unknown" if score["accuracy"] is None else f"{100 * score['accuracy']:.2f}% right"
+
+    def example(self, label: np.ndarray, truth: np.ndarray | None) -> tuple[str | None, str | None]:
+        """(a released label, the true one) for a reader, None where there is none."""
+        return self.text(label), None if truth is None else self.text(truth)
+
+    def fields(self) -> dict[str, Any]:
+        """Arguments of ``label_space`` that make this space, as JSON holds them."""
+        return {"kind": self.kind, "names": list(self.names), "bounds": list(self.bounds)}
+
+
+def has_label(labels: np.ndarray) -> np.ndarray:
+    """Which rows have a released label, for some attribute at least: bool [n] of int64 [n] or [n,
+    c].
+    """
+    return (labels != ABSTAINED).any(axis=tuple(range(1, labels.ndim)))

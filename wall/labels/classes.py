@@ -1,0 +1,75 @@
+"""One class a row: the label is the index of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from labelwall.wall.errors import InvalidInput, shape_text
+from labelwall.wall.labels.base import LabelSpace
+from labelwall.wall.messages import ABSTAINED
+
+
+@dataclass(frozen=True)
+class ClassLabels(LabelSpace):
+    """``names``: the classes, in order.
+
+    Truth, codes and labels are one: int64 [n], indices of the names.
+    """
+
+    kind: ClassVar[str] = "class"
+    loss: ClassVar[str] = "cross_entropy"
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, count: int) -> ClassLabels:
+        """``count`` classes named "0", "1" and so on."""
+        return cls(tuple(map(str, range(count))))
+
+    @property
+    def num_labels(self) -> int:
+        return len(self.names)
+
+    def encode(self, name: str, truth: np.ndarray) -> np.ndarray:
+        if truth.dtype.kind not in "iu" or truth.ndim != 1:
+            raise InvalidInput(name, "whole numbers [n]", shape_text(truth))
+        return truth.astype(np.int64)
+
+    def check_public(self, name: str, truth: np.ndarray, rows: int | None) -> np.ndarray:
+        whole = truth.dtype.kind in "iu" and truth.ndim == 1
+        if not whole or len(truth) == 0 or rows not in (None, len(truth)):
+            rule = "whole numbers [n]" if rows is None else f"whole numbers [{rows}], one a row"
+            raise InvalidInput(name, rule, f"{truth.dtype} {list(truth.shape)}")
+        labels = truth.astype(np.int64)
+        if labels.min() < 0 or (self.names and labels.max() >= len(self.names)):
+            raise InvalidInput(
+                name,
+                "from 0 to the number of classes less 1",
+                f"labels from {labels.min()} to {labels.max()}",
+            )
+        return labels
+
+    def numbered(self, truth: np.ndarray) -> ClassLabels:
+        return self if self.names else self.of(max(2, 1 + int(truth.max())))
+
+    def text(self, label: np.ndarray) -> str | None:
+        return None if label == ABSTAINED else self.names[int(label)]
+
+    def strata(self, labels: np.ndarray) -> np.ndarray:
+        """The classes themselves: screening passes some of them far less often than others."""
+        return labels
+
+    def predict(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs.argmax(axis=1)
+
+    def confusion(self, truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """int64 [c, c], true class by row."""
+        counts = np.zeros((len(self.names), len(self.names)), dtype=np.int64)
+        np.add.at(counts, (truth, predicted), 1)
+        return counts
+
+    def tally(self, codes: np.ndarray) -> tuple[Sequence[str], np.ndarray]:
+        return self.names, np.bincount(codes, minlength=len(self.names))

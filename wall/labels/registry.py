@@ -1,0 +1,26 @@
+"""The label spaces by the names that configurations and trainings use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.attributes import AttributeLabels
+from labelwall.wall.labels.base import LabelSpace
+from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.labels.values import ValueLabels
+
+
+def label_space(kind: str, names: Sequence[str] = (), bounds: Sequence[float] = ()) -> LabelSpace:
+    """The space called ``kind``, with the names of classes or attributes, or the bounds of values.
+
+    Raises InvalidInput for an unknown kind, and for names or bounds that break the space's rules.
+    """
+    if kind == ValueLabels.kind:
+        low, high = bounds
+        return ValueLabels(low, high)
+    named = {space.kind: space for space in (ClassLabels, AttributeLabels)}
+    if kind not in named:
+        known = ", ".join([*named, ValueLabels.kind])
+        raise InvalidInput("data.labels", f"one of {known}", kind)
+    return named[kind](tuple(names))
