@@ -25,7 +25,7 @@ from labelwall.teacher.accounting.plan import (
     Plan,
     Slot,
 )
-from labelwall.teacher.individual import answer_individually
+from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.voters import Voters
@@ -70,9 +70,7 @@ class Ours:
     def run(self, queries: np.ndarray, name: str) -> None:
         voters = Voters(self.index, self.labels, CLASSES, queries)
         keys = [f"{name} {i}" for i in range(len(queries))]
-        answer_individually(
-            self.ledger, 0, self.mechanism, voters, self.serials, keys, SystemEntropy()
-        )
+        answer_prepaid(self.ledger, 0, self.mechanism, voters, self.serials, keys, SystemEntropy())
 
 
 class PapersLoop:

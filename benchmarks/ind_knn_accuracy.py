@@ -38,7 +38,7 @@ from labelwall.teacher.accounting.plan import (
     Plan,
     Slot,
 )
-from labelwall.teacher.individual import answer_individually
+from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.ind_knn.planning import (
@@ -231,7 +231,7 @@ def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Voters) -> np.ndarray
                 if mechanism.reuse
                 else None
             )
-            answer_individually(ledger, 0, mechanism, part, serials, keys, SystemEntropy(), reused)
+            answer_prepaid(ledger, 0, mechanism, part, serials, keys, SystemEntropy(), reused)
             released.add(keys, part.queries)
             labels += [mechanism.outcome(ledger.state.results[key])[1] for key in keys]
         ledger.close()

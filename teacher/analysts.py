@@ -104,14 +104,14 @@ def remove_for_all(
     with _unfinished(directory):
         teacher.remove(ids)
         renew()
-        _forget(directory, teacher.held(), in_use)
+        _forget(directory, teacher.records(), in_use)
 
 
 def finish_removing(teacher: Teacher, directory: Path) -> None:
     """At the start: what a removal left undone that was cut short, if one was."""
     if (directory / UNFINISHED).exists():
         with _unfinished(directory):
-            _forget(directory, teacher.held(), ())
+            _forget(directory, teacher.records(), ())
 
 
 @contextmanager

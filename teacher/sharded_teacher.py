@@ -1,33 +1,100 @@
-"""A teacher whose private rows lie in shards. What it charges, draws, records and answers is the Teacher's own."""
+"""A teacher whose private rows lie in shards. Everything but the rows is the Teacher's own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.base import LinearEnsemble
 from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, trained_by_part
 from labelwall.teacher.noise.entropy import Entropy
-from labelwall.teacher.records import record_updates as updates
+from labelwall.teacher.private_rows import Prepared, PrivateRows, Progress
+from labelwall.teacher.records import record_updates
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.index import ShardedIndex
 from labelwall.teacher.shards.shards import Shards, Stream
-from labelwall.teacher.teacher import Progress, Teacher, quiet
-from labelwall.wall.labels.attributes import unpack
+from labelwall.teacher.teacher import Teacher, quiet
 from labelwall.wall.messages import ExtractorSpec
 
 
+class ShardedRows(PrivateRows):
+    """Records in shards on disk; this process holds none of them."""
+
+    def open(self, shards: Shards) -> ShardedRows:
+        """These rows, which lie in ``shards``."""
+        self._shards = shards
+        return self
+
+    def records(self) -> Records:
+        """No records: the shards take them in, once."""
+        if self._records is None:
+            self._shards.open(self._place.progress)
+            self._apply()
+            self._records = self._shards.like
+        return self._records
+
+    def of(self, ids: np.ndarray) -> Records:
+        """The records of ``ids`` (int64 [n]) that there are, from their shards."""
+        self.records()
+        return self._shards.rows_of(ids)
+
+    def with_stored(self, records: Records) -> Records:
+        """No records: the shards take in what was stored."""
+        return self.without(records.ids)
+
+    def without(self, ids: np.ndarray) -> Records:
+        """No records: the shards leave out what was deleted."""
+        self._apply()
+        return self._shards.like
+
+    def prepare(self, spec: ExtractorSpec, embedder: Embedder) -> Prepared:
+        """Embed block by block in the shards; PATE's linear classifiers are trained here."""
+        self.records()
+        place = self._place
+        index = self._shards.index(spec, embedder.probe, place.batch_size, place.embedding)
+        ensembles = {n.teachers: self._trained(index, n) for n in self._linear_needs()}
+        return Prepared(index, index.labels, ensembles, {})
+
+    def _apply(self) -> None:
+        like = self._shards.like
+        form = like.inputs.dtype, like.inputs.shape[1:]
+        self._shards.apply(
+            *self._ledger.in_custody(lambda connection: record_updates.changes(connection, *form))
+        )
+
+    def _trained(self, index: ShardedIndex, need: LinearEnsemble) -> Ensemble:
+        """The records of one classifier at a time come from all shards, and go again."""
+        key = shard_key(self._place.directory)
+
+        def part(number: int) -> tuple[np.ndarray, np.ndarray]:
+            features, labels = index.part(key, need.teachers, number)
+            return features, self._space.expand(labels)
+
+        return trained_by_part(
+            part,
+            dimensions=index.dimensions,
+            num_classes=self._space.outputs,
+            teachers=need.teachers,
+            progress=self._place.training,
+        )
+
+
 class ShardedTeacher(Teacher):
-    """A Teacher with the same guarantee and the same answers; noise, sampling bits and ledger stay in this process.
+    """A Teacher with the same guarantee and the same answers.
+
+    Noise, sampling bits and the ledger stay in this process.
 
     Args:
         stream: the private rows, block by block; read when they are not in shards yet.
         scale: how many shards, and who searches them.
         input_shape: of a raw row, public.
-        ledger, directory, num_classes, entropy, batch_size, workers, device, progress: as the Teacher's.
+        ledger, directory, num_classes, entropy, batch_size, workers, device, progress: as the
+            Teacher's.
 
     Raises InvalidInput where a mechanism of the plan needs all rows in one process.
     """
@@ -48,9 +115,8 @@ class ShardedTeacher(Teacher):
         progress: Progress = quiet,
     ) -> None:
         self._shards = Shards(directory, scale, stream, input_shape, device)
-        nothing = self._shards.like
         super().__init__(
-            lambda: nothing,
+            lambda: self._shards.like,
             ledger,
             directory,
             num_classes,
@@ -63,56 +129,7 @@ class ShardedTeacher(Teacher):
         for mechanism in self._mechanisms:
             mechanism.require_sharded()
 
-    def _opened(self) -> Records:
-        """Take the rows in, once; none of them is held in this process."""
-        if self._records is None:
-            self._shards.open(self._progress)
-            self._apply()
-            self._records = self._shards.like
-        return self._records
-
-    def _among(self, ids: np.ndarray) -> Records:
-        self._opened()
-        return self._shards.rows_of(ids)
-
-    def _take_in(self, records: Records) -> None:
-        spec, self._spec = self._spec, None  # whatever fails below, no record that left votes again
-        self._apply()
-        self._spec = spec
-        self._hold(self._shards.like)
-
-    def _leave_out(self, ids: np.ndarray) -> None:
-        self._take_in(self._shards.like)
-
-    def _apply(self) -> None:
-        like = self._shards.like
-        form = like.inputs.dtype, like.inputs.shape[1:]
-        self._shards.apply(
-            *self._ledger.in_custody(lambda connection: updates.changes(connection, *form))
-        )
-
-    def _embed(self, spec: ExtractorSpec, embedder: Embedder) -> None:
-        self._opened()
-        index = self._shards.index(spec, embedder.probe, self._batch_size, self._embedding)
-        self._index, self._labels = index, index.labels
-        self._ensembles, self._networks = (
-            {size: self._trained(index, size) for size in self._ensemble_sizes("linear")},
-            {},
-        )
-        if self._individual:
-            self._serials = self._ledger.enrol(index.ids)
-
-    def _trained(self, index: ShardedIndex, teachers: int) -> Ensemble:
-        """PATE's classifiers, trained here: of each the records come together from all shards, and go again."""
-        key = shard_key(self._directory)
-
-        def part(number: int) -> tuple[np.ndarray, np.ndarray]:
-            features, labels = index.part(key, teachers, number)
-            return features, unpack(labels, self._num_classes) if self._attributes else labels
-
-        sizes = {
-            "dimensions": index.dimensions,
-            "num_classes": self._num_classes,
-            "teachers": teachers,
-        }
-        return trained_by_part(part, **sizes, progress=self._training)
+    def _private_rows(self, open_records: Callable[[], Records]) -> PrivateRows:
+        needs = [need for mechanism in self._mechanisms for need in mechanism.needs]
+        rows = ShardedRows(open_records, self._ledger, self._place, self._space, needs)
+        return rows.open(self._shards)

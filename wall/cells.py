@@ -57,6 +57,10 @@ class Cells:
             prefix + b"\0" + np.ascontiguousarray(self.centers).tobytes()
         ).hexdigest()
 
+    def identities(self, extractor: str, mechanism: dict[str, object]) -> list[str]:
+        """The one ``identity``, as a call's queries have theirs."""
+        return [self.identity(extractor, mechanism)]
+
 
 @dataclass(frozen=True)
 class CellCounts:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 
@@ -15,9 +15,12 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome, Value
 
 if TYPE_CHECKING:  # configuration loads this file; the search behind the voters would load torch
+    from pathlib import Path
+
     from labelwall.teacher.mechanisms.planning import Planner
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
+    from labelwall.teacher.search.kernels import Select, Similar
     from labelwall.teacher.statistical_audit import EmpiricalFinding
 
 
@@ -62,6 +65,66 @@ class CnnEnsemble:
 
 
 Need = LinearEnsemble | CnnEnsemble  # beside the index over the records, which all have
+
+
+@dataclass(frozen=True, eq=False)
+class Reused:
+    """What earlier answers say on a batch; public.
+
+    ``sums``: int64 [q, n_classes] in units of 1/GRID; ``counts``: int64 [q].
+    """
+
+    sums: np.ndarray
+    counts: np.ndarray
+
+
+class EarlierAnswers(Protocol):
+    """Released answers that vote on later queries under one extractor; all of it is public."""
+
+    def add(self, keys: Sequence[str], features: np.ndarray) -> None:
+        """Answered queries by identity (hex), with int8 [n, d] features."""
+
+    def votes(
+        self,
+        results: Mapping[str, Mapping[str, Value]],
+        select: Select,
+        queries: np.ndarray,
+        num_classes: int,
+    ) -> Reused:
+        """What the answers in ``results`` say on each of ``queries`` (int8 [q, d])."""
+        ...
+
+
+class Prepaid(Protocol):
+    """What a mechanism with a budget for each record does in place of ``draw``."""
+
+    @property
+    def stages(self) -> tuple[str, ...]: ...
+
+    def select(self, length: float) -> Select:
+        """Which records are neighbours, where a unit vector has this public ``length``."""
+        ...
+
+    def hashing(self) -> tuple[int, int, int] | None:
+        """(tables, bits, seed) of the hyperplanes; None where all records are looked at."""
+        ...
+
+    def reserve(self, similar: Sequence[Similar], left: np.ndarray) -> np.ndarray:
+        """The most that a batch may cost each record: int64 [n] units, at most ``left``."""
+        ...
+
+    def answer(
+        self,
+        similar: Sequence[Similar],
+        left: np.ndarray,
+        labels: np.ndarray,
+        num_classes: int,
+        keys: Sequence[str],
+        entropy: Entropy,
+        reused: Reused | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Released values int64 [n_queries, m], and the units each record paid: int64 [n]."""
+        ...
 
 
 ADDED = "added"
@@ -153,6 +216,14 @@ class Mechanism(ABC):
         Raises InvalidInput where a field is missing that ``calibrate`` fills in.
         """
 
+    def prepaid(self) -> Prepaid | None:
+        """What answers in place of ``draw`` where ``charging`` is PREPAID; None elsewhere."""
+        return None
+
+    def memory(self, path: Path, dimensions: int) -> EarlierAnswers | None:
+        """Earlier answers under one extractor, kept at ``path``; None where they do not vote."""
+        return None
+
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """Released values of one stage: int64 [n_queries], or [n_queries, m] for lists.
 
@@ -169,9 +240,9 @@ class Mechanism(ABC):
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
         """(outcome, label) of a settled query; a list where rows have attributes."""
 
-    def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int] | None:
-        """Public numbers about a batch for its receipt; None where there are none."""
-        return None
+    def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int]:
+        """Public numbers about a batch for its receipt."""
+        return {}
 
     def planner(self) -> Planner | None:
         """The search for its parameters on public rows (planning.py); None if there is none."""

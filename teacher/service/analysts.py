@@ -98,10 +98,10 @@ class Analysts:
     def _hold(self) -> None:
         """Raises Refused where a teacher could not take the records in: it answers nothing until it has. The change itself is
         done; the call may be repeated."""
-        held, failures = self.records.held(), 0
+        held, failures = self.records.records(), 0
         for opened in self._opened.values():
             try:
-                opened.service.teacher.hold(held)
+                opened.service.teacher.adopt(held)
             except Exception:
                 self.report()
                 opened.service.desk.start_anew()

@@ -106,7 +106,7 @@ def build_app(
     (teacher := service.teacher).open()
     if state.is_register():
         service.analysts = Analysts(
-            custodian, teacher, lambda opened: service_over(opened, teacher.held), report
+            custodian, teacher, lambda opened: service_over(opened, teacher.records), report
         )
         service.analysts.finish()
     return create_app(service, report, log)

@@ -188,4 +188,4 @@ def test_updates_of_records_can_be_repeated(
         lambda: Records(X[:20], Y[:20], ids[:20]), Ledger(url), tmp_path, 3, SystemEntropy()
     )
     for made in (teacher, again):
-        assert made._opened().ids.tolist() == [*range(10), *range(25, 30)]
+        assert made.records().ids.tolist() == [*range(10), *range(25, 30)]

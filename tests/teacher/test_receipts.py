@@ -44,7 +44,7 @@ def test_what_another_process_is_charged_meanwhile_is_on_its_own_receipt(
     made = tiny.make(tmp_path, mechanism=mechanism)
     first, ledger = made.service.teacher, Ledger(tmp_path / "ledger.sqlite")
     (tmp_path / "other").mkdir()
-    records = first.held()
+    records = first.records()
     second = Teacher(lambda: records, ledger, tmp_path / "other", CLASSES, SystemEntropy())
     for teacher in (first, second):
         teacher.use_extractor(SPEC)

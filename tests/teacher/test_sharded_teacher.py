@@ -203,10 +203,10 @@ def test_pates_teachers_are_trained_without_a_removed_record_and_with_an_added_o
     for count in (0, 3):
         made = tiny.teacher(tmp_path / str(count), "gnmax", held, ScaleConfig(shards=count))
         made.use_extractor(tiny.RAW)
-        before = made._ensembles[7].weights
+        before = made._prepared.ensembles[7].weights
         made.remove(held.ids[4:5])
         made.add(Records(held.inputs[5:6] + 1, held.labels[5:6], np.array([10_000])))
-        weights.append(made._ensembles[7].weights)
+        weights.append(made._prepared.ensembles[7].weights)
         assert 1 <= (before != weights[-1]).any(axis=(1, 2)).sum() <= 2
     np.testing.assert_array_equal(*weights)
 

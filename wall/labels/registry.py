@@ -11,6 +11,14 @@ from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.labels.values import ValueLabels
 
 
+def numbered_space(kind: str, count: int) -> LabelSpace:
+    """A space of ``count`` classes or attributes, or of values, where names do not matter.
+
+    Raises InvalidInput for an unknown kind.
+    """
+    return label_space(kind, list(map(str, range(count))), (0.0, 1.0))
+
+
 def label_space(kind: str, names: Sequence[str] = (), bounds: Sequence[float] = ()) -> LabelSpace:
     """The space called ``kind``, with the names of classes or attributes, or the bounds of values.
 

@@ -2,7 +2,7 @@
 selects.
 
 The record equals the queries, so that its kernel is 1 and it pays as much as anyone can; queries
-are asked until it, and all around it, should long be silent. What is run is ``answer_individually``
+are asked until it, and all around it, should long be silent. What is run is ``answer_prepaid``
 with the kernel, the noise and the accounts of real answers, the accounts in memory. The proof
 (docs/privacy.md, section 12) bounds a conversation by what the record pays, so that noise too small
 for its price, a missing payment, a payment booked too late and a budget that fills up again all
@@ -23,7 +23,7 @@ from scipy.stats import norm
 
 from labelwall.teacher.accounting.curves.lattice import log_pmf
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.individual import answer_individually
+from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.individual_budgets import (
     ENROL,
     Accounts,
@@ -168,7 +168,7 @@ def converse(
         books = _Books(index.ids)
         for half, asked in enumerate(voters):
             keys = [f"{call}-{trial}-{half}-{row}" for row in range(len(asked.queries))]
-            answer_individually(books, 0, mechanism, asked, np.arange(len(labels)), keys, ahead)
+            answer_prepaid(books, 0, mechanism, asked, np.arange(len(labels)), keys, ahead)
         values[trial] = list(books.values.values())
     late = (np.arange(queries) >= queries // 2) * (
         2 * REACH + 1

@@ -13,27 +13,22 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.ledger.individual_budgets import FULL
-from labelwall.teacher.mechanisms.base import Charging, Mechanism
+from labelwall.teacher.mechanisms.base import Charging, Mechanism, Reused
 from labelwall.teacher.search.kernels import GRID, Select, Similar, cosine, rbf
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from labelwall.teacher.mechanisms.ind_knn.planning import IndKnnPlanner
+    from labelwall.teacher.mechanisms.ind_knn.reused_answers import Released
     from labelwall.teacher.noise.entropy import Entropy
     from labelwall.teacher.statistical_audit import EmpiricalFinding
 
 ANSWER = "individual_budgets"  # the one prepaid release; a query's value under it is [noisy number of neighbours, label]
 COUNT_NOISE, LABEL_NOISE = "count", "label"  # what a draw is for
 FEWEST = 30  # the noise of a label is never scaled for fewer neighbours
-
-
-@dataclass(frozen=True, eq=False)
-class Reused:
-    """What earlier answers say on a batch, public: ``sums`` int64 [q, n_classes] in units of 1/GRID, ``counts`` int64 [q]."""
-
-    sums: np.ndarray
-    counts: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -167,6 +162,18 @@ class IndKnn(Mechanism):
             if isinstance(value, list)
             else (Outcome.ABSTAINED, ABSTAINED)
         )
+
+    def prepaid(self) -> IndKnn:
+        """Itself: each record has a budget."""
+        return self
+
+    def memory(self, path: Path, dimensions: int) -> Released | None:
+        """Answered queries under one extractor, where they vote (``reuse``)."""
+        if not self.reuse:
+            return None
+        from labelwall.teacher.mechanisms.ind_knn.reused_answers import Released
+
+        return Released(path, dimensions)
 
     def select(self, length: float) -> Select:
         """The kernel with its threshold, for features that give a unit vector this public ``length``."""

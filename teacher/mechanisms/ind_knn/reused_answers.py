@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, Reused
+from labelwall.teacher.mechanisms.base import Reused
+from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import Select
 from labelwall.wall.messages import Value

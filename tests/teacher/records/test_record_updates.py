@@ -235,7 +235,7 @@ def test_rows_that_do_not_fit_are_refused_whole(tmp_path: Path, name: str) -> No
     made, (misfit, mentioned) = teacher(tmp_path, range(0, 20)), MISFITS[name]
     with pytest.raises(InvalidInput, match=mentioned):
         made.add(misfit)
-    assert len(made._opened().ids) == 20
+    assert len(made.records().ids) == 20
 
 
 def test_on_a_server_the_data_of_a_removed_record_is_in_no_file_of_a_table(

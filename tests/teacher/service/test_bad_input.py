@@ -290,22 +290,22 @@ ADDED: dict[str, dict[str, np.ndarray]] = {
 
 @pytest.mark.parametrize("text", REMOVALS, ids=lambda text: text[:24])
 def test_bad_removals_of_a_custodian(running: Running, text: str) -> None:
-    before = running.head(), running.made.service.teacher._opened().ids.tolist()
+    before = running.head(), running.made.service.teacher.records().ids.tolist()
     reply = running.send(
         "POST", "records/removals?wait=30", text.encode(), "application/json", role="carol"
     )
     assert 400 <= reply.status_code < 500, reply.text
-    assert (running.head(), running.made.service.teacher._opened().ids.tolist()) == before
+    assert (running.head(), running.made.service.teacher.records().ids.tolist()) == before
 
 
 @pytest.mark.parametrize("name", ADDED)
 def test_bad_records_of_a_custodian(running: Running, name: str) -> None:
-    before = running.head(), running.made.service.teacher._opened().ids.tolist()
+    before = running.head(), running.made.service.teacher.records().ids.tolist()
     reply = running.send(
         "POST", "records?wait=30", encode({**LABELLED, **ADDED[name]}), role="carol"
     )
     assert reply.status_code == 422, reply.text
-    assert (running.head(), running.made.service.teacher._opened().ids.tolist()) == before
+    assert (running.head(), running.made.service.teacher.records().ids.tolist()) == before
 
 
 def test_the_table_can_pass(running: Running) -> None:

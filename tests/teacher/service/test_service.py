@@ -183,7 +183,7 @@ def test_records_come_and_go(tmp_path: Path, place: Place) -> None:
     new, labels, ids = rows(4, 50), np.array([0, 1, 2, 0]), np.array([500, 501, 502, -3])
 
     def held() -> list[int]:
-        return made.service.teacher._opened().ids.tolist()
+        return made.service.teacher.records().ids.tolist()
 
     with served(made) as url, client(url, made.tokens["carol"], spec=None) as carol:
         carol.add(new, labels, ids)
@@ -204,7 +204,7 @@ def test_records_come_and_go(tmp_path: Path, place: Place) -> None:
         4,
         2,
     )  # 12345, too, will not be taken from the source
-    assert set(again.service.teacher._opened().ids.tolist()) == ({*range(80), *ids.tolist()} - {3})
+    assert set(again.service.teacher.records().ids.tolist()) == ({*range(80), *ids.tolist()} - {3})
     again.custodian.close()
 
 

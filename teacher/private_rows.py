@@ -1,0 +1,189 @@
+"""The private rows behind a teacher: read once, changed by the custodian, prepared for voting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from labelwall.teacher.features.cache import Embedded, embed_records, forget, forget_shards
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.base import CnnEnsemble, LinearEnsemble, Need
+from labelwall.teacher.mechanisms.pate import cnn_ensemble
+from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, trained
+from labelwall.teacher.records import record_updates
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.search.devices import device_of
+from labelwall.teacher.search.gpu import index_on
+from labelwall.teacher.search.index import Index
+from labelwall.wall.labels.base import LabelSpace
+from labelwall.wall.messages import ExtractorSpec
+
+Progress = Callable[[str, int, int], None]  # (what, done, total); about private rows: private
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where private rows are worked on.
+
+    Args:
+        directory: the custodian's own (mode 0700), for private caches.
+        batch_size: queries answered together, and rows of a network's fixed batch.
+        workers: processes that compute features.
+        device: type of the one that computes networks, products and lists.
+        progress: hears how far the work on private rows is; for the custodian alone.
+    """
+
+    directory: Path
+    batch_size: int
+    workers: int
+    device: str
+    progress: Progress
+
+    def embedding(self, done: int, total: int) -> None:
+        """Progress of an embedding in percent."""
+        percent = 100 * done // total if total else 100
+        self.progress("embedding private records (percent)", percent, 100)
+
+    def training(self, done: int, total: int) -> None:
+        """Progress of an ensemble's training."""
+        self.progress("training the ensemble", done, total)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What votes under one extractor.
+
+    Args:
+        index: search over the records whose features are finite.
+        labels: int64 [n_records], their codes by row of the index.
+        ensembles: linear ones by their number of classifiers.
+        networks: ensembles of networks by their number.
+    """
+
+    index: Index = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    ensembles: dict[int, Ensemble] = field(repr=False)
+    networks: dict[int, cnn_ensemble.CnnEnsemble] = field(repr=False)
+
+
+class PrivateRows:
+    """The records of one process, as they are now. Everything here is private.
+
+    Args:
+        open_records: reads the data source; called once.
+        ledger: keeps what the custodian added and removed.
+        place: where the work is done.
+        space: the labels that rows have.
+        needs: what mechanisms need beside the index.
+    """
+
+    def __init__(
+        self,
+        open_records: Callable[[], Records],
+        ledger: Ledger,
+        place: Workplace,
+        space: LabelSpace,
+        needs: Iterable[Need],
+    ) -> None:
+        self._open_records, self._ledger = open_records, ledger
+        self._place, self._space = place, space
+        self._needs = frozenset(needs)
+        self._records: Records | None = None
+
+    def records(self) -> Records:
+        """The records as they are now; the data source is read once."""
+        if self._records is None:
+            base = self._open_records()
+            forget_shards(self._place.directory)
+            self._records = self._ledger.in_custody(
+                lambda connection: record_updates.present(connection, base)
+            )
+        return self._records
+
+    def of(self, ids: np.ndarray) -> Records:
+        """The records now, at least those of ``ids`` (int64 [n]) that there are."""
+        return self.records()
+
+    def store(self, records: Records) -> Records:
+        """Add records to the ledger's table of updates, durably: those that were not there.
+
+        Raises InvalidInput for rows that do not fit, or an id that is present with other content.
+        """
+        present = self.of(records.ids)
+        fresh = record_updates.without_repeated(records, present)
+        record_updates.check(fresh, present, self._space.num_labels)
+        self._ledger.in_custody(lambda connection: record_updates.add(connection, fresh))
+        return fresh
+
+    def delete(self, ids: np.ndarray) -> None:
+        """Mark records (int64 [n] ids) as removed, durably, and delete rows that were added."""
+        self.of(ids)  # what fails to open fails before anything is written
+        self._ledger.in_custody(
+            lambda connection: record_updates.remove(connection, ids), purged=record_updates.TABLE
+        )
+
+    def with_stored(self, records: Records) -> Records:
+        """The records after ``store`` returned ``records``."""
+        return self.records().joined(records)
+
+    def without(self, ids: np.ndarray) -> Records:
+        """The records after ``delete``."""
+        present = self.records()
+        kept = ~np.isin(present.ids, ids)
+        return Records(present.inputs[kept], present.labels[kept], present.ids[kept])
+
+    def adopt(self, records: Records) -> None:
+        """These are the records from now on."""
+        self._records = records
+
+    def forget_removed(self) -> None:
+        """Delete from caches what belongs to no record."""
+        forget(self.records(), self._place.directory)
+        cnn_ensemble.forget_classifiers(self._place.directory)
+
+    def prepare(self, spec: ExtractorSpec, embedder: Embedder) -> Prepared:
+        """Embed the records and prepare what votes; what removed records left is deleted."""
+        records, place = self.records(), self._place
+        embedded = embed_records(place.directory, records, spec, embedder, place.embedding)
+        return Prepared(
+            index_on(device_of(place.device), embedded.features, embedded.ids),
+            embedded.labels,
+            {n.teachers: self._linear(embedded, n) for n in self._linear_needs()},
+            {
+                n.teachers: self._networks(records, n)
+                for n in self._needs
+                if isinstance(n, CnnEnsemble)
+            },
+        )
+
+    def _linear_needs(self) -> list[LinearEnsemble]:
+        return [need for need in self._needs if isinstance(need, LinearEnsemble)]
+
+    def _linear(self, embedded: Embedded, need: LinearEnsemble) -> Ensemble:
+        """Trained in seconds and kept nowhere: there is nothing to delete later."""
+        return trained(
+            embedded.features,
+            self._space.expand(embedded.labels),
+            embedded.ids,
+            num_classes=self._space.outputs,
+            teachers=need.teachers,
+            key=shard_key(self._place.directory),
+            progress=self._place.training,
+        )
+
+    def _networks(self, records: Records, need: CnnEnsemble) -> cnn_ensemble.CnnEnsemble:
+        """Trained on the images, whatever the extractor; kept in the custodian's directory."""
+        return cnn_ensemble.CnnEnsemble(
+            records,
+            num_classes=self._space.outputs,
+            teachers=need.teachers,
+            key=shard_key(self._place.directory),
+            directory=self._place.directory,
+            workers=self._place.workers,
+            device=self._place.device,
+            progress=self._place.training,
+        )
