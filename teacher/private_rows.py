@@ -11,7 +11,7 @@ import numpy as np
 from labelwall.teacher.features.cache import Embedded, embed_records, forget, forget_shards
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.base import CnnEnsemble, LinearEnsemble, Need
+from labelwall.teacher.mechanisms.base import Classifiers
 from labelwall.teacher.mechanisms.pate import cnn_ensemble
 from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, trained
 from labelwall.teacher.records import record_updates
@@ -87,7 +87,7 @@ class PrivateRows:
         ledger: Ledger,
         place: Workplace,
         space: LabelSpace,
-        needs: Iterable[Need],
+        needs: Iterable[Classifiers],
     ) -> None:
         self._open_records, self._ledger = open_records, ledger
         self._place, self._space = place, space
@@ -152,35 +152,31 @@ class PrivateRows:
         return Prepared(
             index_on(device_of(place.device), embedded.features, embedded.ids),
             embedded.labels,
-            {n.teachers: self._linear(embedded, n) for n in self._linear_needs()},
-            {
-                n.teachers: self._networks(records, n)
-                for n in self._needs
-                if isinstance(n, CnnEnsemble)
-            },
+            {size: self._linear(embedded, size) for size in self._sizes("linear")},
+            {size: self._networks(records, size) for size in self._sizes("cnn")},
         )
 
-    def _linear_needs(self) -> list[LinearEnsemble]:
-        return [need for need in self._needs if isinstance(need, LinearEnsemble)]
+    def _sizes(self, kind: str) -> list[int]:
+        return [need.teachers for need in self._needs if need.kind == kind]
 
-    def _linear(self, embedded: Embedded, need: LinearEnsemble) -> Ensemble:
+    def _linear(self, embedded: Embedded, teachers: int) -> Ensemble:
         """Trained in seconds and kept nowhere: there is nothing to delete later."""
         return trained(
             embedded.features,
             self._space.expand(embedded.labels),
             embedded.ids,
             num_classes=self._space.outputs,
-            teachers=need.teachers,
+            teachers=teachers,
             key=shard_key(self._place.directory),
             progress=self._place.training,
         )
 
-    def _networks(self, records: Records, need: CnnEnsemble) -> cnn_ensemble.CnnEnsemble:
+    def _networks(self, records: Records, teachers: int) -> cnn_ensemble.CnnEnsemble:
         """Trained on the images, whatever the extractor; kept in the custodian's directory."""
         return cnn_ensemble.CnnEnsemble(
             records,
             num_classes=self._space.outputs,
-            teachers=need.teachers,
+            teachers=teachers,
             key=shard_key(self._place.directory),
             directory=self._place.directory,
             workers=self._place.workers,

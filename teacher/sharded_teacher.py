@@ -9,7 +9,6 @@ import numpy as np
 
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.base import LinearEnsemble
 from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, trained_by_part
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.private_rows import Prepared, PrivateRows, Progress
@@ -57,7 +56,7 @@ class ShardedRows(PrivateRows):
         self.records()
         place = self._place
         index = self._shards.index(spec, embedder.probe, place.batch_size, place.embedding)
-        ensembles = {n.teachers: self._trained(index, n) for n in self._linear_needs()}
+        ensembles = {size: self._trained(index, size) for size in self._sizes("linear")}
         return Prepared(index, index.labels, ensembles, {})
 
     def _apply(self) -> None:
@@ -67,19 +66,19 @@ class ShardedRows(PrivateRows):
             *self._ledger.in_custody(lambda connection: record_updates.changes(connection, *form))
         )
 
-    def _trained(self, index: ShardedIndex, need: LinearEnsemble) -> Ensemble:
+    def _trained(self, index: ShardedIndex, teachers: int) -> Ensemble:
         """The records of one classifier at a time come from all shards, and go again."""
         key = shard_key(self._place.directory)
 
         def part(number: int) -> tuple[np.ndarray, np.ndarray]:
-            features, labels = index.part(key, need.teachers, number)
+            features, labels = index.part(key, teachers, number)
             return features, self._space.expand(labels)
 
         return trained_by_part(
             part,
             dimensions=index.dimensions,
             num_classes=self._space.outputs,
-            teachers=need.teachers,
+            teachers=teachers,
             progress=self._place.training,
         )
 

@@ -13,7 +13,7 @@ import numpy as np
 from labelwall.teacher.charging import Batch, Charged, is_settled, receipt, replies, settle
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.base import AskCells, Charging, EarlierAnswers, Mechanism
+from labelwall.teacher.mechanisms.base import Charging, EarlierAnswers, Mechanism
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
@@ -250,7 +250,7 @@ class Teacher:
         """The extractor and the mechanism that answer. Raises InvalidInput where one does not fit."""
         slot = calls[0].slot
         spec, mechanism = self._ready("queries", slot)
-        if isinstance(mechanism.asks, AskCells):
+        if mechanism.asks.cells is not None:
             rule = "of a mechanism that answers queries, not one for cells"
             raise InvalidInput("queries.slot", rule, slot)
         if len(calls) > 1 and self.whole(slot):
@@ -268,10 +268,9 @@ class Teacher:
     def _counting(self, cells: Cells) -> tuple[ExtractorSpec, Mechanism]:
         """The extractor and the mechanism that count. Raises InvalidInput where one does not fit."""
         spec, mechanism = self._ready("cells", cells.slot)
-        asks = mechanism.asks
-        if not isinstance(asks, AskCells):
+        if mechanism.asks.cells is None:
             raise InvalidInput("cells.slot", "of the mechanism reverse_knn", cells.slot)
-        expected = (asks.cells, self._index.dimensions)
+        expected = (mechanism.asks.cells, self._index.dimensions)
         if cells.centers.shape != expected:
             rule = f"int8 {list(expected)}, as mechanism and extractor say"
             raise InvalidInput("cells.centers", rule, cells.centers.shape)

@@ -9,7 +9,7 @@ import numpy as np
 
 from labelwall.experiment.run.clusters import k_means
 from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.mechanisms.base import AskCells
+from labelwall.teacher.mechanisms.base import Asks
 from labelwall.wall.cells import CellCounts, Cells, inherit, nearest_cells
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Answers, ExtractorSpec
@@ -21,7 +21,7 @@ def ask_cells(
     count: Callable[[Cells], CellCounts],
     inputs: np.ndarray,
     extractor: ExtractorSpec,
-    asked: AskCells,
+    asked: Asks,
     *,
     slot: int,
     seed: int,
@@ -35,6 +35,7 @@ def ask_cells(
     ``count``: the teacher's. ``kept``: npz file for the clusters, written before the question: a resumed round must send the
     same ones, since others would be charged again. Raises InvalidInput where there are fewer inputs than cells.
     """
+    assert asked.cells is not None
     embedder = Embedder(
         extractor, probe=inputs[:64], batch_size=batch_size, workers=workers, device=device
     )

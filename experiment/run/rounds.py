@@ -32,7 +32,6 @@ from labelwall.teacher.accounting.accountant import (
 )
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.mechanisms.base import AskCells
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.wall.datasets.sources import PublicData, Task, describe, read_public
 from labelwall.wall.errors import LabelwallError
@@ -156,7 +155,7 @@ def _ask(
     experiment.teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
     slot = config.slots()[number - 1]
     asks = config.mechanism_of(number).asks
-    if isinstance(asks, AskCells):
+    if asks.cells is not None:
         answers = ask_cells(
             experiment.teacher.count,
             public.inputs[rows],

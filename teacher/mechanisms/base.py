@@ -33,38 +33,27 @@ class Charging(Enum):
 
 
 @dataclass(frozen=True)
-class AskRows:
-    """A query is a public row."""
+class Asks:
+    """What a query is: a public row, or a set of so many public ``cells`` (wall/cells.py).
 
-
-@dataclass(frozen=True)
-class AskCells:
-    """A query is a set of so many public ``cells`` (wall/cells.py), and serves all rows in them.
-
-    A row adds the noisy counts of its ``reach`` nearest cells, and is labelled where the best
-    class leads the next by more than ``margin`` noisy votes.
+    Cells serve all rows in them: a row adds the noisy counts of its ``reach`` nearest cells, and is
+    labelled where the best class leads the next by more than ``margin`` noisy votes.
     """
 
-    cells: int
+    cells: int | None = None
     reach: int = 1
     margin: float = 0.0
 
 
 @dataclass(frozen=True)
-class LinearEnsemble:
-    """A need: so many linear classifiers, each trained on a shard of its own of the records."""
+class Classifiers:
+    """A need beside the index: ``teachers`` classifiers, each on a shard of its own of the records.
 
+    ``kind``: linear on the round's features, or a small network (cnn) on the images.
+    """
+
+    kind: Literal["linear", "cnn"]
     teachers: int
-
-
-@dataclass(frozen=True)
-class CnnEnsemble:
-    """A need: so many small networks, each trained on a shard of its own of the images."""
-
-    teachers: int
-
-
-Need = LinearEnsemble | CnnEnsemble  # beside the index over the records, which all have
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,17 +154,17 @@ class Mechanism(ABC):
         """Names of its releases for one query, in order; each is charged before it is drawn."""
 
     @property
-    def asks(self) -> AskRows | AskCells:
+    def asks(self) -> Asks:
         """What a query is."""
-        return AskRows()
+        return Asks()
 
     @property
     def once_a_round(self) -> bool:
         """Whether a round costs one charge, however many rows it asks."""
-        return isinstance(self.asks, AskCells) or self.charging is Charging.PER_BATCH
+        return self.asks.cells is not None or self.charging is Charging.PER_BATCH
 
     @property
-    def needs(self) -> tuple[Need, ...]:
+    def needs(self) -> tuple[Classifiers, ...]:
         """What must be prepared from the records beside the index."""
         return ()
 

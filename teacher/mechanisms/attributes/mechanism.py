@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import LinearEnsemble, Mechanism, Need
+from labelwall.teacher.mechanisms.base import Classifiers, Mechanism
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import MOST_ATTRIBUTES, unpack
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
@@ -214,9 +214,9 @@ class GnmaxAttributes(MultiLabel):
         return ((replace(self, tau=1, sigma_vote=1.5, teachers=2), ()),)
 
     @property
-    def needs(self) -> tuple[Need, ...]:
+    def needs(self) -> tuple[Classifiers, ...]:
         """The classifiers that vote."""
-        return (LinearEnsemble(self.teachers),)
+        return (Classifiers("linear", self.teachers),)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """What ``asked`` queries are, for the accountant; each of them is answered."""

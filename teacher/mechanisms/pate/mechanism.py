@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import CnnEnsemble, LinearEnsemble, Mechanism, Need
+from labelwall.teacher.mechanisms.base import Classifiers, Mechanism
 from labelwall.teacher.mechanisms.noisy_argmax import (
     AGGREGATE,
     SCREEN,
@@ -45,10 +45,9 @@ class Pate(NoisyArgmax):
     sharded = True  # a linear classifier's records come together from all shards
 
     @property
-    def needs(self) -> tuple[Need, ...]:
+    def needs(self) -> tuple[Classifiers, ...]:
         """The classifiers that vote."""
-        need = LinearEnsemble if self.classifier == "linear" else CnnEnsemble
-        return (need(self.teachers),)
+        return (Classifiers(self.classifier, self.teachers),)
 
     def require_sharded(self) -> None:
         """Raise InvalidInput for networks: no process has the images of all shards."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import AskCells, Mechanism
+from labelwall.teacher.mechanisms.base import Asks, Mechanism
 from labelwall.teacher.noise.scales import check_scale
 from labelwall.wall.cells import MAX_CELLS
 from labelwall.wall.errors import InvalidInput
@@ -74,9 +74,9 @@ class ReverseKnn(Mechanism):
             )
 
     @property
-    def asks(self) -> AskCells:
+    def asks(self) -> Asks:
         """The cells of a round."""
-        return AskCells(self.cells, self.reach, self.margin)
+        return Asks(self.cells, self.reach, self.margin)
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
