@@ -201,7 +201,7 @@ def _noisy(planned: IndKnn, threshold: float, unit: float, count: float) -> list
     assert planned.sigma_count is not None
     assert planned.rho is not None
     least = 1 / math.sqrt(2 * planned.rho)  # below this, no record can pay for one count
-    counting = round(max(count * planned.sigma_count, 1.001 * least), 2)
+    counting = math.ceil(100 * max(count * planned.sigma_count, 1.001 * least)) / 100
     labels = [float(f"{max(0.001, noise * unit):.3g}") for noise in LABEL_NOISE]
     return [
         replace(planned, threshold=threshold, sigma_label=label, sigma_count=counting)

@@ -1,0 +1,81 @@
+"""Randomised response on the nearest record's label: an example of one more mechanism."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import Outcome, Value
+
+if TYPE_CHECKING:
+    from labelwall.teacher.mechanisms.planning import Planner
+    from labelwall.teacher.mechanisms.voters import Voters
+    from labelwall.teacher.noise.entropy import Entropy
+    from labelwall.teacher.statistical_audit import EmpiricalFinding
+
+RESPONSE = "response"
+
+
+@dataclass(frozen=True)
+class NearestRecord(Mechanism):
+    """The label of the nearest record, kept with probability e^epsilon / (e^epsilon + c - 1).
+
+    Guarantee, for one query under add/remove of one record: epsilon-DP. A record changes which
+    label is nearest, and each answer's probability by a factor of at most e^epsilon.
+
+    Args:
+        kind: the mechanism's name.
+        epsilon: of one answer, pure DP (dimensionless).
+    """
+
+    kind: Literal["nearest_record"] = "nearest_record"
+    epsilon: float = 1.0
+
+    stages = (RESPONSE,)
+    sharded = True
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and 1e-6 <= self.epsilon <= 1e3):
+            raise InvalidInput("mechanism.epsilon", "between 1e-6 and 1000", self.epsilon)
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """Each query asked is answered."""
+        return (Release(RESPONSE, "pure", {"epsilon": self.epsilon}, asked),)
+
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Noisy labels, int64 [n_queries]; label 0 stands for an empty data set."""
+        nearest = voters.index.prefix(voters.queries, 1)  # int64 [n_queries, 0 or 1]
+        empty = np.zeros(len(keys), dtype=np.int64)
+        labels = voters.labels[nearest[:, 0]] if nearest.shape[1] else empty
+        losses = (np.arange(voters.num_classes) != labels[:, None]).astype(np.int64)
+        return entropy.choose(losses, [Fraction(self.epsilon)] * len(keys), keys, stage)
+
+    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
+        """(outcome, label) of a settled query."""
+        return Outcome.ANSWERED, results[RESPONSE]
+
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        return ((NearestRecord(epsilon=2.0), ()),)
+
+    def audit(
+        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
+    ) -> EmpiricalFinding:
+        """See ``Mechanism.audit``."""
+        from labelwall.teacher.mechanisms.nearest_record.audit import audit
+
+        return audit(self, delta=delta, trials=trials, confidence=confidence)
+
+    def planner(self) -> Planner:
+        """See ``Mechanism.planner``."""
+        from labelwall.teacher.mechanisms.nearest_record.planning import NearestRecordPlanner
+
+        return NearestRecordPlanner()

@@ -1,0 +1,275 @@
+"""What every registered mechanism must do; one that is added is tested by its registration alone.
+
+The cases are those of tests/teacher/shards/tiny.py, and a mechanism's defaults where it has none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labelwall.teacher.accounting.accountant import require_affordable
+from labelwall.teacher.custodian import open_custodian
+from labelwall.teacher.ledger.auditor.mechanisms import KINDS
+from labelwall.teacher.ledger.auditor.mechanisms import priced as audited_price
+from labelwall.teacher.mechanisms.base import Charging, Mechanism
+from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, KEY_BYTES
+from labelwall.teacher.mechanisms.planning import Goal, PublicRows
+from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
+from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.keys import Keys
+from labelwall.teacher.service.server import build_app
+from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.teacher.statistical_audit import PROBE_DELTA
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.cells import Cells
+from labelwall.wall.client import RemoteTeacher
+from labelwall.wall.datasets.sources import Task
+from labelwall.wall.errors import TeacherFailed
+from labelwall.wall.labels.registry import numbered_space
+from labelwall.wall.messages import Queries
+from tests.teacher.service.tiny import Made, served
+from tests.teacher.shards import tiny
+
+CASES: dict[str, Mechanism] = dict(tiny.MECHANISMS)
+for kind, made in MECHANISMS.items():
+    if kind not in {str(case.kind) for case in CASES.values()}:
+        CASES[kind] = made()
+ASKED = 1000
+BUDGET = 1e9, 1e-5  # for plans whose price does not matter here
+
+pytestmark = pytest.mark.parametrize("name", CASES)
+
+
+@pytest.fixture(autouse=True)
+def cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, mechanism in CASES.items():
+        monkeypatch.setitem(tiny.MECHANISMS, name, mechanism)
+
+
+def held(name: str) -> Records:
+    return tiny.records(attributes=CASES[name].label_space == "attributes")
+
+
+def teacher(folder: Path, name: str, entropy: Entropy | None = None, shards: int = 0) -> Teacher:
+    made = tiny.teacher(folder, name, held(name), ScaleConfig(shards=shards), ASKED)
+    made._entropy = entropy or made._entropy
+    made.use_extractor(tiny.spec_of(name))
+    return made
+
+
+def ask(made: Any, name: str, rows: np.ndarray) -> tuple[Any, Any]:
+    """(what was released, the receipt)."""
+    asks = CASES[name].asks
+    if asks.cells is None:
+        answers = made.answer(Queries(rows))
+        return (answers.labels.tolist(), answers.outcomes.tolist()), answers.receipt
+    centers = np.random.default_rng(2).integers(-63, 64, (asks.cells, tiny.DIMENSIONS))
+    counted = made.count(Cells(centers.astype(np.int8)))
+    assert counted.counts is not None
+    return counted.counts.tolist(), counted.receipt
+
+
+class Witness:
+    """The system's entropy, which notes the scale of each draw by release."""
+
+    unsafe = True  # so that the tests' ledgers take it
+
+    def __init__(self) -> None:
+        self._system, self.drawn = SystemEntropy(), set[tuple[str, str, float]]()
+
+    def inclusion(
+        self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
+    ) -> np.ndarray:
+        self.drawn.add((release, "sampling_probability", probability))
+        return self._system.inclusion(probability, keys, release, ids)
+
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
+        self.drawn.add((release, "sigma", sigma))
+        return self._system.discrete_gaussian(sigma, keys, release, width)
+
+    def discrete_laplace(
+        self, scale: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
+        self.drawn.add((release, "scale", scale))
+        return self._system.discrete_laplace(scale, keys, release, width)
+
+    def choose(
+        self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
+    ) -> np.ndarray:
+        self.drawn.add((release, "choice", math.nan))
+        return self._system.choose(losses, rates, keys, release)
+
+
+def test_what_is_priced_is_what_is_drawn(tmp_path: Path, name: str) -> None:
+    """Scales and sampling probabilities are those of the curves' parameters, and no others."""
+    witness, mechanism = Witness(), CASES[name]
+    ask(teacher(tmp_path, name, witness), name, tiny.queries())
+    assert witness.drawn
+    for release in mechanism.releases(ASKED, ASKED):
+        drawn = {entry[1:] for entry in witness.drawn if entry[0] == release.name}
+        for parameter, value in release.parameters.items():
+            if parameter in ("sigma", "scale") or (
+                parameter == "sampling_probability" and value < 1
+            ):
+                assert (parameter, value) in drawn
+        scales = {value for kind, value in drawn if kind in ("sigma", "scale")}
+        assert scales <= set(release.parameters.values())
+
+
+class FailsAt:
+    """The tape, which fails at its n-th draw."""
+
+    unsafe = True
+
+    def __init__(self, n: int) -> None:
+        self._tape, self._remaining = UnsafeTape(5), n
+
+    def __getattr__(self, name: str) -> Any:
+        draw = getattr(self._tape, name)
+
+        def fail_or_draw(*arguments: Any) -> np.ndarray:
+            self._remaining -= 1
+            if self._remaining == 0:
+                raise OSError("no more")
+            return draw(*arguments)
+
+        return fail_or_draw
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_an_interrupted_call_resumes(tmp_path: Path, name: str, step: int) -> None:
+    """The same answers as without the interruption, and never a smaller charge.
+
+    What a prepaid batch had reserved stays paid, so that later answers are others.
+    """
+    rows = tiny.queries(20)
+    expected, plain = ask(teacher(tmp_path / "plain", name), name, rows)
+    broken = teacher(tmp_path / "broken", name, FailsAt(step))  # type: ignore[arg-type]
+    with contextlib.suppress(TeacherFailed):
+        ask(broken, name, rows)
+    broken._ledger.close()
+    resumed = teacher(tmp_path / "broken", name)
+    found, receipt = ask(resumed, name, rows)
+    assert found == expected or CASES[name].charging is Charging.PREPAID
+    assert all(receipt.left[stage] <= plain.left[stage] for stage in plain.left)
+    again, free = ask(resumed, name, rows)
+    assert again == found
+    assert not any(free.charged.values())
+
+
+def test_duplicates_are_free(tmp_path: Path, name: str) -> None:
+    made = teacher(tmp_path, name)
+    rows = np.concatenate([tiny.queries(5), tiny.queries(5)])
+    first, paid = ask(made, name, rows)
+    again, free = ask(made, name, rows)
+    assert again == first
+    assert not any(free.charged.values())
+    assert free.ledger_head == paid.ledger_head
+    if CASES[name].charging is Charging.PER_QUERY:
+        assert max(paid.charged.values()) <= 5
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_shards_give_the_same_ledger(tmp_path: Path, name: str, shards: int) -> None:
+    if not CASES[name].sharded:
+        pytest.skip("needs all rows in one process")
+    heads = [
+        ask(teacher(tmp_path / str(n), name, shards=n), name, tiny.queries())[1].ledger_head
+        for n in (0, shards)
+    ]
+    assert heads[0] == heads[1]
+
+
+def test_a_service_answers_as_the_process_does(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mechanism, plan = CASES[name], tiny.ledger_in(tmp_path / "plan", CASES[name], ASKED).state.plan
+    assert plan is not None
+    expected, _ = ask(teacher(tmp_path / "process", name), name, tiny.queries())
+    folder = tmp_path / "service"
+    custodian = open_custodian(folder, data={}, plan=plan, unsafe=True)
+    (folder / KEY).write_bytes(bytes(range(KEY_BYTES)))
+    keys = Keys(folder)
+    token = keys.add("ann", "analyst")
+    config = ServiceConfig(port=0, requests_per_second=1e6)
+    app = build_app(
+        custodian,
+        lambda: held(name),
+        Task(numbered_space(mechanism.label_space, tiny.CLASSES), (tiny.DIMENSIONS,)),
+        config=config,
+        keys=keys,
+        certified=None,
+        entropy=UnsafeTape(5),
+        probe=None,
+        batch_size=16,
+        log=lambda *_, **__: None,
+    )
+    with served(Made(app, custodian, {}), config) as url:
+        remote = RemoteTeacher(url, token, patience=60.0)
+        remote.use_extractor(tiny.spec_of(name))
+        found, _ = ask(remote, name, tiny.queries())
+        remote.close()
+    assert found == expected
+
+
+def test_a_planner_finds_what_is_affordable(name: str) -> None:
+    planner = CASES[name].planner()
+    if planner is None:
+        pytest.skip("has no planner")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 150)
+    features = (40 * np.eye(3)[labels] + rng.normal(scale=8, size=(150, 3))).astype(np.int8)
+    public = PublicRows(150, 3, lambda: (features, labels, 63.0))
+    goal = Goal(2.0, 1e-5, 5000, 60, 1)
+    optimum = planner.plan(goal, public)
+    require_affordable(optimum.chosen.plan(goal))
+    assert optimum.chosen.epsilon <= goal.epsilon
+    assert 0 < optimum.chosen.forecast.accuracy <= 1
+    assert planner.settings(optimum.chosen.mechanism)
+
+
+def test_the_ledgers_fields_make_it_again_and_the_auditor_agrees(tmp_path: Path, name: str) -> None:
+    ledger = tiny.ledger_in(tmp_path, CASES[name], ASKED)
+    assert ledger.state.plan is not None
+    (slot,) = ledger.state.plan.slots
+    assert from_slot(slot) == CASES[name]
+    assert CASES[name].kind in KINDS
+    assert [found.name for found in audited_price(slot.mechanism)] == list(CASES[name].stages)
+
+
+@pytest.mark.slow
+def test_the_statistical_audit_finds_a_planted_fault(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise of an eighth of the scale, and choices eight times as sharp."""
+    for draw in ("discrete_gaussian", "discrete_laplace"):
+        inner = getattr(SystemEntropy, draw)
+
+        def less(self: Any, scale: float, *rest: Any, inner: Any = inner) -> np.ndarray:
+            return inner(self, scale / 8, *rest)
+
+        monkeypatch.setattr(SystemEntropy, draw, less)
+    choose = SystemEntropy.choose
+
+    def sharper(self: Any, losses: np.ndarray, rates: Sequence[Fraction], *rest: Any) -> np.ndarray:
+        return choose(self, losses, [8 * rate for rate in rates], *rest)
+
+    monkeypatch.setattr(SystemEntropy, "choose", sharper)
+    findings = [
+        probe.audit(delta=PROBE_DELTA, trials=4000, confidence=0.95, releases=parts)
+        for probe, parts in CASES[name].probes()
+    ]
+    assert any(finding.refuted for finding in findings)

@@ -1,0 +1,106 @@
+"""One more mechanism is a folder, its line in the registry, and its entry in the auditor's own list.
+
+A copy of the repository gets tests/nearest_record; then every command and the contract's tests run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.experiment import tiny
+from tests.programs import REPOSITORY
+
+LEFT_OUT = shutil.ignore_patterns(".*", "build", "runs", "__pycache__", "*.egg-info", "figures")
+IMPORT = "from labelwall.teacher.mechanisms.nearest_record.mechanism import NearestRecord\n"
+ENTRY = """
+KINDS["nearest_record"] = Known(
+    {"epsilon": PURE},
+    lambda f: [Priced("response", "pure", {"epsilon": f["epsilon"]}, results.label())],
+)
+"""
+MECHANISM = "mechanism: {kind: nearest_record, epsilon: 4.0}\n"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository with one more mechanism, and the tiny experiment's data in ``work``."""
+    root = tmp_path_factory.mktemp("copy") / "labelwall"
+    shutil.copytree(REPOSITORY, root, ignore=LEFT_OUT)
+    shutil.copytree(
+        REPOSITORY / "tests" / "nearest_record", root / "teacher/mechanisms/nearest_record"
+    )
+    registry = root / "teacher" / "mechanisms" / "registry.py"
+    text = registry.read_text()
+    place = "from labelwall.teacher.mechanisms.pate"
+    text = text.replace(place, IMPORT + place, 1).replace(
+        "    IndKnn,\n", "    IndKnn,\n    NearestRecord,\n", 1
+    )
+    registry.write_text(text)
+    with (root / "teacher" / "ledger" / "auditor" / "mechanisms.py").open("a") as audited:
+        audited.write(ENTRY)
+    work = root.parent / "work"
+    tiny.write(work)
+    lines = [
+        line for line in tiny.CONFIG.splitlines() if not line.startswith(("mechanism", "caps"))
+    ]
+    (work / "config.yaml").write_text("\n".join(lines) + "\n" + MECHANISM)
+    return root
+
+
+def run(copy: Path, *arguments: str, code: int = 0) -> str:
+    command = [sys.executable, str(copy / "pipeline.py"), *arguments]
+    work, environment = copy.parent / "work", {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def test_every_command_knows_it(copy: Path) -> None:
+    config = ("--config", "config.yaml")
+    assert json.loads(run(copy, "plan", *config, "--json"))["epsilon"] <= 96.0
+    run(copy, "plan", *config, "--optimise", "--budget.epsilon", "8", "--out", "best.yaml")
+    assert "nearest_record" in (copy.parent / "work" / "best.yaml").read_text()
+    run(copy, "run", *config, "--run_dir", "out", "--quiet")
+    run(copy, "run", *config, "--run_dir", "sharded", "--quiet", "--scale.shards", "3")
+    run(copy, "run", *config, "--run_dir", "served", "--quiet", "--isolate")
+    for folder in ("out", "sharded", "served"):
+        finding = json.loads(run(copy, "audit", f"{folder}/ledger.sqlite", "--json"))
+        assert finding["consistent"]
+        assert finding["charged"] == {"0/response": 24}
+    found = run(copy, "audit", "out/ledger.sqlite", "--empirical", "--trials", "2000", "--json")
+    assert not any(finding["refuted"] for finding in json.loads(found))
+
+
+def test_it_labels_rows_without_a_student_and_is_compared(copy: Path) -> None:
+    work = copy.parent / "work"
+    save = "import numpy as np; np.savez('q.npz', x=np.load('data.npz')['test_x'][:5])"
+    subprocess.run([sys.executable, "-c", save], cwd=work, check=True)
+    predict = ("predict", "--config", "config.yaml", "--custodian_dir", "other", "--quiet")
+    assert run(copy, *predict, "--queries", "q.npz", "--out", "a.npz").startswith("5 of 5 answered")
+    student = next(line for line in (work / "config.yaml").read_text().split("\n") if "mlp" in line)
+    (work / "compare.yaml").write_text(
+        "data: {source: arrays, path: data.npz}\nseeds: [0]\nthreads: 1\nworkers: 1\nstudent:\n"
+        f"{student}\nmethods:\n- name: nearest\n  points:\n  - epsilon: 100.0\n"
+        "    mechanism: {kind: nearest_record, epsilon: 4.0}\n    rounds: [{queries: 12}]\n"
+    )
+    assert "nearest" in run(copy, "compare", "--config", "compare.yaml", "--out", "compared")
+
+
+def test_the_contract_holds(copy: Path) -> None:
+    """In the copy, where its registration alone makes it a case."""
+    tests = ["tests/test_mechanism_contract.py", "-k", "nearest_record", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(copy.parent), "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTEST_CURRENT_TEST", None)
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert " passed" in done.stdout or "[100%]" in done.stdout
