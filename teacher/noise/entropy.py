@@ -21,7 +21,8 @@ BITS = 32  # a record's inclusion compares this many random bits with floor(gamm
 class Entropy(Protocol):
     """Where randomness comes from. ``keys`` (query identities) and ``release`` name what is drawn; the system ignores them.
 
-    ``unsafe``: True for a test tape, whose draws can be repeated; a ledger that meets one certifies epsilon = infinity.
+    ``unsafe``: True for a test tape, whose draws can be repeated; a ledger that meets one certifies
+    epsilon = infinity.
     """
 
     @property
@@ -30,7 +31,10 @@ class Entropy(Protocol):
     def inclusion(
         self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
     ) -> np.ndarray:
-        """Fresh independent bits, bool [q, m]: does record ``ids[i, j]`` (int64 [q, m]) take part in query i's sample."""
+        """Fresh independent bits, bool [q, m].
+
+        Does record ``ids[i, j]`` (int64 [q, m]) take part in query i's sample.
+        """
         ...
 
     def discrete_gaussian(
@@ -104,7 +108,8 @@ class SystemEntropy:
     ) -> np.ndarray:
         """The exponential mechanism, exactly (exponential_mechanism.py), one stream. int64 [q].
 
-        Raises InvalidInput for no columns, a rate that is not positive, or other than one key and one rate a row.
+        Raises InvalidInput for no columns, a rate that is not positive, or other than one key and
+        one rate a row.
         """
         check_choice(losses, rates, keys)
         return choices(losses, rates, Stream())

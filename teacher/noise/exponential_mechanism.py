@@ -1,9 +1,10 @@
 """The exponential mechanism without a float: exact draws of probability proportional to exp(-rate * loss), loss an integer.
 
-Rejection: take a column uniformly, keep it with probability exp(-rate * (loss - smallest loss)), else begin again. What is kept
-has exactly the law wanted, and the best column is always kept, so m columns take m rounds on average at most. The coin is
-that of Canonne, Kamath, Steinke 2020, Algorithm 1, on fractions. How long a draw takes depends on the losses, as all timing
-does here: outside the guarantee.
+Rejection: take a column uniformly, keep it with probability exp(-rate * (loss - smallest loss)),
+else begin again. What is kept has exactly the law wanted, and the best column is always kept, so m
+columns take m rounds on average at most. The coin is that of Canonne, Kamath, Steinke 2020,
+Algorithm 1, on fractions. How long a draw takes depends on the losses, as all timing does here:
+outside the guarantee.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def bernoulli_exp(x: Fraction, below: Uniform) -> bool:
 
 
 def _bernoulli_exp_unit(x: Fraction, below: Uniform) -> bool:
-    """True with probability exp(-x) for 0 <= x <= 1: the first k with a failure of Bernoulli(x / k) is odd."""
+    """True with probability exp(-x) for 0 <= x <= 1.
+
+    The first k with a failure of Bernoulli(x / k) is odd.
+    """
     k = 1
     while below(x.denominator * k) < x.numerator:
         k += 1

@@ -1,4 +1,7 @@
-"""UNSAFE, for tests only: entropy that repeats itself, so that two runs can be compared byte by byte."""
+"""UNSAFE, for tests only.
+
+Entropy that repeats itself, so that two runs can be compared byte by byte.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ STEP = np.uint64(0x9E3779B97F4A7C15)
 class UnsafeTape:
     """Every draw is a function of (seed, query key, release) and of the record's id or the class, and of nothing else.
 
-    So an added record that is not sampled shifts no other draw. Whoever knows the seed can undo the noise: a ledger that
-    meets this tape certifies epsilon = infinity.
+    So an added record that is not sampled shifts no other draw. Whoever knows the seed can undo the
+    noise: a ledger that meets this tape certifies epsilon = infinity.
     """
 
     unsafe = True
@@ -33,7 +36,10 @@ class UnsafeTape:
     def inclusion(
         self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
     ) -> np.ndarray:
-        """bool [q, m]: a hash of (seed, key, release, id) against the bound that the system's bits use."""
+        """bool [q, m].
+
+        A hash of (seed, key, release, id) against the bound that the system's bits use.
+        """
         bound = inclusion_bound(probability)
         check_keys(keys, len(ids))
         starts = np.array([self._start(key, release, "bits") for key in keys], dtype=np.uint64)[

@@ -1,10 +1,11 @@
 """For the custodian alone: what screening happened to cost at the votes that were cast. NOT RELEASABLE.
 
-Data-dependent RDP (CVPR20 section 4.3 and appendix F; Papernot et al. 2018) puts the plurality that a query really had where
-a certificate takes the worst one. The number is a function of the private rows: released, or used to decide whether to
-answer, it voids the guarantee. It is a statement about one data set, no differential privacy, and it does not combine with
-subsampling: amplification rests on a bound that holds for every sample, so there is no sampling probability here.
-Nothing on the path of an answer imports this file.
+Data-dependent RDP (CVPR20 section 4.3 and appendix F; Papernot et al. 2018) puts the plurality that
+a query really had where a certificate takes the worst one. The number is a function of the private
+rows: released, or used to decide whether to answer, it voids the guarantee. It is a statement about
+one data set, no differential privacy, and it does not combine with subsampling: amplification rests
+on a bound that holds for every sample, so there is no sampling probability here. Nothing on the
+path of an answer imports this file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labelwall.teacher.accounting.conversion import Conversion, epsilon_from_rdp
-from labelwall.teacher.accounting.curves.rdp import ORDERS, screening_rdp
+from labelwall.teacher.accounting.curves import ORDERS, screening_rdp
 from labelwall.wall.errors import InvalidInput
 
 BANNER = (
@@ -24,7 +25,10 @@ BANNER = (
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """``epsilon``, at ``order``: of ``releases``, were their votes public. It does not print but with its banner."""
+    """``epsilon``, at ``order``: of ``releases``, were their votes public.
+
+    It does not print but with its banner.
+    """
 
     epsilon: float
     order: float
@@ -47,9 +51,9 @@ def diagnose_screening(
 ) -> Diagnosis:
     """Data-dependent epsilon of one unsampled screening for each of ``plurality``: int64 [n_queries], votes in 0..max_votes.
 
-    A query with t votes costs its row of ``screening_terms``, the divergence between its own bit and that of every
-    neighbouring data set, in both directions (CVPR20 Definition 6); queries add up.
-    Raises InvalidInput for votes outside 0..max_votes, and as ``screening_rdp`` does.
+    A query with t votes costs its row of ``screening_terms``, the divergence between its own bit
+    and that of every neighbouring data set, in both directions (CVPR20 Definition 6); queries add
+    up. Raises InvalidInput for votes outside 0..max_votes, and as ``screening_rdp`` does.
     """
     votes, counts = np.unique(plurality, return_counts=True)
     terms = screening_terms(ORDERS, votes, max_votes=max_votes, threshold=threshold, sigma=sigma)
@@ -68,10 +72,11 @@ def screening_terms(
 ) -> np.ndarray:
     """What stands under the maximum of the screening curve: float64 [n, n_orders] for ``plurality`` int64 [n].
 
-    A row takes the neighbours t - 1 and t + 1 that lie in 0..max_votes, both directions; the maximum over all t is
-    ``screening_rdp``. With ``sampling_probability`` below 1 the plurality is that of the OTHER sampled records: such a row
-    says where the worst case sits and is nobody's data-dependent loss.
-    Raises InvalidInput for votes outside 0..max_votes, and as ``screening_rdp`` does.
+    A row takes the neighbours t - 1 and t + 1 that lie in 0..max_votes, both directions; the
+    maximum over all t is ``screening_rdp``. With ``sampling_probability`` below 1 the plurality is
+    that of the OTHER sampled records: such a row says where the worst case sits and is nobody's
+    data-dependent loss. Raises InvalidInput for votes outside 0..max_votes, and as
+    ``screening_rdp`` does.
     """
     if (
         plurality.dtype != np.int64

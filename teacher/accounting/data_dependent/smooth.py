@@ -1,9 +1,11 @@
 """What noise would make GNMAX's data-dependent cost public: smooth sensitivity, Papernot et al. 2018, appendix B.
 
-For the custodian alone, as the number itself: NOT RELEASABLE. The paper adds Gaussian noise of deviation S sigma_ss to the
-total RDP at one order, S the beta-smooth sensitivity of that total. Nothing is drawn here: there is no exact sampler for noise
-of a private scale, and about half of the draws would lie below the true cost, where the sum is no bound. What is computed is
-what the paper's tables print, the expected epsilon; order, beta and sigma_ss must be fixed without looking at the votes.
+For the custodian alone, as the number itself: NOT RELEASABLE. The paper adds Gaussian noise of
+deviation S sigma_ss to the total RDP at one order, S the beta-smooth sensitivity of that total.
+Nothing is drawn here: there is no exact sampler for noise of a private scale, and about half of the
+draws would lie below the true cost, where the sum is no bound. What is computed is what the paper's
+tables print, the expected epsilon; order, beta and sigma_ss must be fixed without looking at the
+votes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ GRID = 2000  # values of q at which monotonicity is tried
 
 @dataclass(frozen=True, repr=False)
 class Sanitised:
-    """``epsilon``: expected, with the noise's own cost; ``deviation``: of the noise, same unit. Prints with its banner alone."""
+    """``epsilon``: expected, with the noise's own cost; ``deviation``: of the noise, same unit.
+
+    Prints with its banner alone.
+    """
 
     epsilon: float
     deviation: float
@@ -41,8 +46,9 @@ class Sanitised:
 class Measured:
     """The cost of one GNMAX label for each of some votes at one ``order``, and how far it can move. Private, all of it.
 
-    ``rdp``: of all labels. ``sensitivity``: float64 [teachers], the most that one more changed classifier can move it, after
-    0, 1, .. have changed: ``local_sensitivity``, summed over the labels.
+    ``rdp``: of all labels. ``sensitivity``: float64 [teachers], the most that one more changed
+    classifier can move it, after 0, 1, .. have changed: ``local_sensitivity``, summed over the
+    labels.
     """
 
     rdp: float
@@ -51,7 +57,10 @@ class Measured:
     labels: int
 
     def sanitised(self, *, delta: float, beta: float, sigma_ss: float) -> Sanitised:
-        """Classic conversion, as the paper. Raises InvalidInput where the order is too large for ``beta``."""
+        """Classic conversion, as the paper.
+
+        Raises InvalidInput where the order is too large for ``beta``.
+        """
         largest = -1 / math.expm1(-2 * beta)
         if self.order >= largest:
             raise InvalidInput("order", f"below 1 / (1 - exp(-2 beta)) = {largest:g}", self.order)
@@ -64,8 +73,8 @@ class Measured:
 def measure(votes: np.ndarray, *, teachers: int, sigma: float, order: float) -> Measured:
     """``Measured`` of ``votes`` (int64 [n_queries, n_classes]).
 
-    Raises InvalidInput where the paper's conditions C5, C6 (appendix B.4.2) fail for this sigma, order and number of classes:
-    its bounds then say nothing.
+    Raises InvalidInput where the paper's conditions C5, C6 (appendix B.4.2) fail for this sigma,
+    order and number of classes: its bounds then say nothing.
     """
     if not all(conditions(sigma, votes.shape[1], order)):
         raise InvalidInput(
@@ -87,11 +96,13 @@ def measure(votes: np.ndarray, *, teachers: int, sigma: float, order: float) -> 
 def gaussian_smooth_rdp(order: float, beta: float, sigma_ss: float) -> float:
     """RDP of a value plus S N(0, sigma_ss^2), S its beta-smooth sensitivity, for order (1 - e^(-2 beta)) < 1.
 
-    Neighbours' values differ by at most the smaller of their S, and S by a factor r in e^-beta .. e^beta. With
-    v(r) = order r^2 + 1 - order, the divergence of two Gaussians of deviations 1 and r (Gil, Alajaji and Linder 2013, Table 2)
-    is order min(1, r)^2 / (2 sigma_ss^2 v(r)) + (order log r - log(v(r)) / 2) / (order - 1). The first term falls with r; the
-    second falls until r = 1 and grows from there. Theorem 23, as the published code has it, has a smaller first term,
-    order e^(2 beta) / sigma_ss^2, which these two Gaussians exceed where order beta is large (docs/privacy.md, section 10).
+    Neighbours' values differ by at most the smaller of their S, and S by a factor r in e^-beta ..
+    e^beta. With v(r) = order r^2 + 1 - order, the divergence of two Gaussians of deviations 1 and r
+    (Gil, Alajaji and Linder 2013, Table 2) is order min(1, r)^2 / (2 sigma_ss^2 v(r)) + (order log
+    r - log(v(r)) / 2) / (order - 1). The first term falls with r; the second falls until r = 1 and
+    grows from there. Theorem 23, as the published code has it, has a smaller first term, order e^(2
+    beta) / sigma_ss^2, which these two Gaussians exceed where order beta is large (docs/privacy.md,
+    section 10).
     """
 
     def spread(r: float) -> float:
@@ -105,8 +116,9 @@ def gaussian_smooth_rdp(order: float, beta: float, sigma_ss: float) -> float:
 def local_sensitivity(votes: np.ndarray, teachers: int, sigma: float, order: float) -> np.ndarray:
     """The most that one classifier's change can move a label's RDP, after 0, 1, .. others have changed: float64 [teachers].
 
-    ``votes``: int64 [n_classes]. Algorithms 3 to 5: q moves fastest when votes move between the two leading classes; from
-    the interval between B_L(q0) and q0 on, where the bound is steepest, the sensitivity is constant.
+    ``votes``: int64 [n_classes]. Algorithms 3 to 5: q moves fastest when votes move between the two
+    leading classes; from the interval between B_L(q0) and q0 on, where the bound is steepest, the
+    sensitivity is constant.
     """
     top, bottom = (
         crossover(sigma, order),
@@ -172,7 +184,10 @@ def crossover(sigma: float, order: float) -> float:
 
 
 def log_upper(log_q: np.ndarray, sigma: float, classes: int) -> np.ndarray:
-    """log of B_U: the largest q after one classifier's change, which moves each gap by at most 2: float64 [n]."""
+    """log of B_U: the largest q after one classifier's change, which moves each gap by at most 2.
+
+    Float64 [n].
+    """
     return np.minimum(_moved(log_q, math.sqrt(2) / sigma, classes), 0.0)
 
 
@@ -188,7 +203,8 @@ def _moved(log_q: np.ndarray, shift: float, classes: int) -> np.ndarray:
 @cache
 def conditions(sigma: float, classes: int, order: float) -> tuple[bool, bool]:
     """C5, C6: below q0 the bound grows with q; below B_L(q0) so does its growth under B_U. Tried on a grid of q, linear and
-    logarithmic, which is as good as the paper's own numeric minimisation and no proof."""
+    logarithmic, which is as good as the paper's own numeric minimisation and no proof.
+    """
     top = crossover(sigma, order)
     below = log_lower(np.array([top]), sigma, classes)[0]
     if not math.isfinite(below):

@@ -1,4 +1,7 @@
-"""Certificates of plans: the papers' parameters, soundness of the discrete PLD by enumeration, refusals."""
+"""Certificates of plans.
+
+The papers' parameters, soundness of the discrete PLD by enumeration, refusals.
+"""
 
 import itertools
 import math
@@ -12,11 +15,11 @@ import pytest
 from labelwall.teacher.accounting.accountant import (
     certificates,
     certified_epsilon,
-    reading,
+    odometer,
     require_affordable,
 )
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
-from labelwall.teacher.accounting.curves.rdp import ORDERS, gaussian_rdp, screening_rdp
+from labelwall.teacher.accounting.curves import ORDERS, gaussian_rdp, screening_rdp
 from labelwall.teacher.accounting.discrete_pld import discrete_pld_epsilon
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.wall.errors import BudgetRefused, InvalidInput
@@ -68,7 +71,8 @@ def test_figure_5_of_private_knn(gamma, gaussian, screening):
         assert order in ORDERS
 
 
-# Parameters of CVPR20 Table 1, and what privacy.md prints for them: tight, exact screening with Gaussian argmax, PLD.
+# Parameters of CVPR20 Table 1, and what privacy.md prints for them: tight, exact screening with
+# Gaussian argmax, PLD.
 TABLE_1 = [
     pytest.param(MNIST, 0.758, 0.954, 0.884, id="mnist"),
     pytest.param(
@@ -251,12 +255,12 @@ def test_an_unaffordable_plan_is_refused_in_one_line():
 
 def test_the_reading_reaches_the_certificate_at_the_caps_and_starts_at_zero():
     caps = [release.cap for release in SMALL.releases()]
-    assert reading(SMALL, [0, 0]) == 0.0
-    assert 0 < reading(SMALL, [1, 0]) < reading(SMALL, caps)
-    assert reading(SMALL, caps) == certificates(SMALL)["tight"].epsilon
+    assert odometer(SMALL, [0, 0]) == 0.0
+    assert 0 < odometer(SMALL, [1, 0]) < odometer(SMALL, caps)
+    assert odometer(SMALL, caps) == certificates(SMALL)["tight"].epsilon
     for counts in ([1], [1, -1]):
         with pytest.raises(InvalidInput, match="counts"):
-            reading(SMALL, counts)
+            odometer(SMALL, counts)
 
 
 def test_caps_of_zero_cost_nothing_and_are_still_checked():
@@ -269,7 +273,10 @@ def test_caps_of_zero_cost_nothing_and_are_still_checked():
 
 @pytest.mark.parametrize(("rho", "delta"), [(0.0305, 1e-5), (0.5, 1e-6)])
 def test_conversion_against_the_exact_delta_of_a_gaussian(rho, delta):
-    """Mechanism with RDP alpha rho: Gaussian of sigma = 1 / sqrt(2 rho), whose exact delta (Balle-Wang 2018) is smaller."""
+    """Mechanism with RDP alpha rho.
+
+    Gaussian of sigma = 1 / sqrt(2 rho), whose exact delta (Balle-Wang 2018) is smaller.
+    """
     canonne, _ = epsilon_from_rdp(ORDERS, ORDERS * rho, delta)
     classic, _ = epsilon_from_rdp(ORDERS, ORDERS * rho, delta, "classic")
     mu = math.sqrt(2 * rho)
@@ -298,7 +305,10 @@ def test_printed_epsilons_are_never_below(value):
 
 
 def test_the_accountant_loads_nothing_else_of_the_teacher():
-    """An external auditor runs these modules alone: no mechanism, no ledger, no sampler, no torch."""
+    """An external auditor runs these modules alone.
+
+    No mechanism, no ledger, no sampler, no torch.
+    """
     program = "import sys, labelwall.teacher.accounting.accountant; print(*sys.modules)"
     loaded = set(
         subprocess.run(

@@ -1,7 +1,7 @@
 """Entropy: the laws that are drawn, that nothing repeats on the release path, and that the test tape repeats everything.
 
-The system's draws are chance. A run of this file fails faithful draws with probability below 1e-7: the tests of laws say what
-each of them adds.
+The system's draws are chance. A run of this file fails faithful draws with probability below 1e-7:
+the tests of laws say what each of them adds.
 """
 
 from __future__ import annotations
