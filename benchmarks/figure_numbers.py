@@ -1,7 +1,8 @@
 """The numbers behind docs/figures: CVPR20 Figures 5 to 8, Theorem 10, and Noisy Screening against the Sparse Vector Technique.
 
-Everything is computed from the product's curves; no number is copied from the paper but PRINTED, to be compared with.
-CVPR20's own figures use the classic conversion, so Figures 5 and 8 do; the others use the product's.
+Everything is computed from the product's curves; no number is copied from the paper but PRINTED, to
+be compared with. CVPR20's own figures use the classic conversion, so Figures 5 and 8 do; the others
+use the product's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from labelwall.teacher.accounting.conversion import Conversion, epsilon_from_rdp
-from labelwall.teacher.accounting.curves.rdp import (
+from labelwall.teacher.accounting.curves import (
     ORDERS,
     argmax_rdp,
     gaussian_rdp,
@@ -41,7 +42,10 @@ PRINTED = {
 def epsilons(
     rdp: np.ndarray, counts: np.ndarray, delta: float = DELTA, conversion: Conversion = "classic"
 ) -> np.ndarray:
-    """Epsilon of so many releases of one curve: float64 [n] from ``rdp`` float64 [n_orders] and ``counts`` int64 [n]."""
+    """Epsilon of so many releases of one curve.
+
+    Float64 [n] from ``rdp`` float64 [n_orders] and ``counts`` int64 [n].
+    """
     return np.array(
         [epsilon_from_rdp(ORDERS, count * rdp, delta, conversion)[0] for count in counts]
     )
@@ -63,7 +67,8 @@ def terms_at(orders: np.ndarray, gamma: float) -> np.ndarray:
 def figure_5(counts: np.ndarray, plurality: np.ndarray) -> dict[str, np.ndarray]:
     """Epsilon after ``counts`` queries (int64 [n]) by PRINTED's five analyses, float64 [n] each.
 
-    ``plurality``: int64 [at least max(counts)], votes cast on each query, for the data-dependent curve alone.
+    ``plurality``: int64 [at least max(counts)], votes cast on each query, for the data-dependent
+    curve alone.
     """
     curves = {
         f"{name}, {sampling}": curve(gamma)
@@ -94,7 +99,8 @@ def _screening(gamma: float) -> np.ndarray:
 def simulated_plurality(queries: int = QUERIES, concentration: float = 0.3) -> np.ndarray:
     """Votes without data: int64 [queries], the largest of k = 300 votes over ten classes.
 
-    Each query's class shares are Dirichlet(concentration, ..., concentration), its votes multinomial; a fixed generator.
+    Each query's class shares are Dirichlet(concentration, ..., concentration), its votes
+    multinomial; a fixed generator.
     """
     generator = np.random.default_rng(2020)
     shares = generator.dirichlet(np.full(CLASSES, concentration), queries)
@@ -103,7 +109,10 @@ def simulated_plurality(queries: int = QUERIES, concentration: float = 0.3) -> n
 
 @dataclass(frozen=True)
 class Bound10:
-    """CVPR20 Theorem 10 at one setting: ``epsilon`` as printed, and whether its conditions on m and m_select hold."""
+    """CVPR20 Theorem 10 at one setting.
+
+    ``epsilon`` as printed, and whether its conditions on m and m_select hold.
+    """
 
     epsilon: float
     applies: bool
@@ -111,7 +120,10 @@ class Bound10:
 
 @dataclass(frozen=True)
 class Setting:
-    """``gamma``, noise scales in votes, ``delta``, and the screening's k and T. Defaults: SVHN in CVPR20 section 4.1."""
+    """``gamma``, noise scales in votes, ``delta``, and the screening's k and T. Defaults.
+
+    SVHN in CVPR20 section 4.1.
+    """
 
     gamma: float = 0.03
     sigma_1: float = 200.0
@@ -181,10 +193,11 @@ def screening_by_distance(distances: np.ndarray, queries: int = QUERIES) -> dict
 def sparse_vector(distances: np.ndarray, queries: int = QUERIES, gamma: float = 1.0) -> np.ndarray:
     """Epsilon of the Sparse Vector Technique on the same queries with the same noise, float64 [n].
 
-    A run compares plurality + Laplace(b2) with T + Laplace(b1) until the first "above" and is (1/b1 + 2/b2)-DP for queries
-    of sensitivity 1 that move either way (Dwork-Roth 2014, Theorem 3.23; Lyu-Su-Li 2017, Theorem 4); the threshold's noise
-    is then drawn anew. b2 = 2^(1/3) b1 is the cheapest split at a total variance of SIGMA^2. Runs are capped at the expected
-    number of "above", rounded up, plus the last one, and composed by the smaller of RDP and adding up.
+    A run compares plurality + Laplace(b2) with T + Laplace(b1) until the first "above" and is (1/b1
+    + 2/b2)-DP for queries of sensitivity 1 that move either way (Dwork-Roth 2014, Theorem 3.23;
+    Lyu-Su-Li 2017, Theorem 4); the threshold's noise is then drawn anew. b2 = 2^(1/3) b1 is the
+    cheapest split at a total variance of SIGMA^2. Runs are capped at the expected number of
+    "above", rounded up, plus the last one, and composed by the smaller of RDP and adding up.
     ``gamma``: each run on one fresh Poisson sample, log(1 + gamma (e^epsilon - 1)).
     """
     b1, b2 = _laplace_scales()
@@ -209,7 +222,8 @@ def _laplace_scales() -> tuple[float, float]:
 def expected_above(distance: float, queries: int, points: int = 400) -> float:
     """Expected number of "above" among ``queries`` whose plurality is T - distance: a renewal process.
 
-    Given the threshold's noise a run's length is geometric; ``points`` quantiles of the noise stand for its law.
+    Given the threshold's noise a run's length is geometric; ``points`` quantiles of the noise stand
+    for its law.
     """
     b1, b2 = _laplace_scales()
     above = _laplace_tail((distance + _laplace_quantiles(points) * b1) / b2)  # [points]

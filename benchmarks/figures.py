@@ -3,9 +3,10 @@
     python benchmarks/figures.py                             # half a minute; writes docs/figures
     python benchmarks/figures.py --cifar10 data --download   # Figure 5 with real votes, 2 minutes more
 
-The data-dependent curve of Figure 5 is a DIAGNOSIS, NOT RELEASABLE for private rows (teacher/accounting/data_dependent/screening.py). Here its
-votes are simulated (figure_numbers.simulated_plurality), or those of CIFAR-10, which is public: 30,000 images as the private
-rows, HOG, the 300 nearest of all (no sampling), on the first 8,192 public images.
+The data-dependent curve of Figure 5 is a DIAGNOSIS, NOT RELEASABLE for private rows
+(teacher/accounting/data_dependent/screening.py). Here its votes are simulated
+(figure_numbers.simulated_plurality), or those of CIFAR-10, which is public: 30,000 images as the
+private rows, HOG, the 300 nearest of all (no sampling), on the first 8,192 public images.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class Grid:
 
 @contextmanager
 def picture(path: Path, *, panels: int = 1, legend_columns: int = 2) -> Iterator[list[Axes]]:
-    """Axes, saved to ``path`` when the block ends: the same bytes for the same numbers. Their legend stands above them."""
+    """Axes, saved to ``path`` when the block ends: the same bytes for the same numbers.
+
+    Their legend stands above them.
+    """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         axes = list(np.atleast_1d(figure.subplots(1, panels)))
@@ -154,7 +158,10 @@ def draw_figure_7(folder: Path, grid: Grid) -> None:
 
 
 def draw_figure_8(folder: Path, grid: Grid) -> None:
-    """Epsilon of up to 8192 sampled screenings at five pluralities and at the maximum; right: as a share of the maximum's."""
+    """Epsilon of up to 8192 sampled screenings at five pluralities and at the maximum; right.
+
+    As a share of the maximum's.
+    """
     counts = np.unique(np.geomspace(1, QUERIES, grid.points).astype(np.int64))
     rows = numbers.terms(GAMMA)
     named = {f"plurality {votes}": rows[votes] for votes in PLURALITIES} | {
@@ -223,7 +230,10 @@ def draw_theorem_10(folder: Path, grid: Grid) -> None:
 
 
 def draw_sparse_vector(folder: Path, grid: Grid) -> None:
-    """8192 queries at one distance from the threshold: Noisy Screening by three analyses, and SVT with the same noise."""
+    """8192 queries at one distance from the threshold.
+
+    Noisy Screening by three analyses, and SVT with the same noise.
+    """
     distances = np.unique(np.linspace(0, 8 * SIGMA, grid.distances).astype(np.int64))
     found = numbers.screening_by_distance(distances)
     found["SVT"] = numbers.sparse_vector(distances)

@@ -15,10 +15,7 @@ import argparse
 import json
 from pathlib import Path
 
-from labelwall.experiment.compare.compare import (
-    render,
-    summarise,
-)
+from labelwall.experiment.compare.compare import render, summarise
 from labelwall.experiment.compare.plots import plots
 
 

@@ -4,10 +4,11 @@
     python benchmarks/image_features.py --images CIFAR10 --cache features/ --arrays cifar10_features.npz
     python benchmarks/image_features.py --published fashion_mnist --root DATA --features hog --cache features/
 
-Writes ``{split}_{number}.npz`` with ``features`` float [n, d] before quantisation and ``labels`` int64 [n]; rows of folders are
-in the constant order of their names, those of a published data set in their own. ``read`` quantises them as the teacher does.
-`efficientnet_lite0` has ImageNet's public weights. ``--arrays`` writes the rows as the npz file of the data source `arrays`:
-train rows private, the first half of the test rows public, the rest the test split.
+Writes ``{split}_{number}.npz`` with ``features`` float [n, d] before quantisation and ``labels``
+int64 [n]; rows of folders are in the constant order of their names, those of a published data set
+in their own. ``read`` quantises them as the teacher does. `efficientnet_lite0` has ImageNet's
+public weights. ``--arrays`` writes the rows as the npz file of the data source `arrays`: train rows
+private, the first half of the test rows public, the rest the test split.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ SPLITS = ("test", "train")
 
 @dataclass(frozen=True)
 class Images:
-    """A labelled data set: ``rows`` of each split, and ``read(split, part)`` -> (uint8 [n, h, w, c], labels int64 [n])."""
+    """A labelled data set.
+
+    ``rows`` of each split, and ``read(split, part)`` -> (uint8 [n, h, w, c], labels int64 [n]).
+    """
 
     shape: tuple[int, ...]
     num_classes: int
@@ -116,7 +120,10 @@ def chunk_path(cache: Path, split: str, start: int) -> Path:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How features become integers: less ``center`` float [d], along ``axes`` [d, k] if any, each row of length ``scale``."""
+    """How features become integers.
+
+    Less ``center`` float [d], along ``axes`` [d, k] if any, each row of length ``scale``.
+    """
 
     center: np.ndarray = field(repr=False)
     scale: float
@@ -128,7 +135,10 @@ class Scaling:
 
 
 def public_scaling(cache: Path, rows: int, whiten: int = 0) -> Scaling:
-    """From the first ``rows`` PUBLIC test rows: their mean, and ``whiten`` of their principal axes, or none for 0."""
+    """From the first ``rows`` PUBLIC test rows.
+
+    Their mean, and ``whiten`` of their principal axes, or none for 0.
+    """
     parts = []
     for start in range(0, rows, CHUNK):
         with np.load(chunk_path(cache, "test", start)) as chunk:
@@ -162,7 +172,10 @@ def read(
 
 
 def to_arrays(cache: Path, target: Path) -> None:
-    """All rows for the source `arrays`: less the mean of the PUBLIC rows, each of length sqrt(d), float32."""
+    """All rows for the source `arrays`.
+
+    Less the mean of the PUBLIC rows, each of length sqrt(d), float32.
+    """
     chunks = {
         split: [np.load(path) for path in sorted(cache.glob(f"{split}_*.npz"))] for split in SPLITS
     }

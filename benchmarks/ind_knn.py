@@ -3,10 +3,11 @@
     python benchmarks/ind_knn.py                                              # 50,000 x 1,280, batch 256, cosine
     python benchmarks/ind_knn.py --cache FEATURES --hashes 30x8 30x12 30x14   # of benchmarks/image_features.py
 
-Without a cache rows are synthetic: unit vectors around class centres, so that about a hundredth of the records are neighbours
-of a query. With one, the records are the train split, and the queries are test rows after the first 5,000, whose mean centres
-all. The methods take turns in one process; a line is the median over rounds. Every round asks other queries. The ledger is on
-disk, with full durability; "ledger" is the share of the exact path that reserving, paying and recording take.
+Without a cache rows are synthetic: unit vectors around class centres, so that about a hundredth of
+the records are neighbours of a query. With one, the records are the train split, and the queries
+are test rows after the first 5,000, whose mean centres all. The methods take turns in one process;
+a line is the median over rounds. Every round asks other queries. The ledger is on disk, with full
+durability; "ledger" is the share of the exact path that reserving, paying and recording take.
 """
 
 from __future__ import annotations
@@ -21,10 +22,7 @@ from pathlib import Path
 import image_features
 import numpy as np
 
-from labelwall.teacher.accounting.plan import (
-    Plan,
-    Slot,
-)
+from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.individual import answer_individually
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
@@ -39,7 +37,10 @@ PAPER = "the paper's loop in numpy, no ledger"
 
 @dataclass
 class Ours:
-    """One mechanism with a ledger of its own; ``ledger_seconds`` adds up what its transactions take."""
+    """One mechanism with a ledger of its own.
+
+    ``ledger_seconds`` adds up what its transactions take.
+    """
 
     mechanism: IndKnn
     index: ExactIndex
@@ -76,7 +77,10 @@ class Ours:
 
 
 class PapersLoop:
-    """UAI23 Algorithm 3 as printed, a query at a time on float32 rows; noise from numpy. No privacy comes of it."""
+    """UAI23 Algorithm 3 as printed, a query at a time on float32 rows; noise from numpy.
+
+    No privacy comes of it.
+    """
 
     def __init__(self, rows: np.ndarray, labels: np.ndarray, mechanism: IndKnn) -> None:
         self.x = rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -135,7 +139,10 @@ def looked_at(index: ExactIndex, mechanism: IndKnn, queries: np.ndarray) -> tupl
 
 
 def clocks() -> np.ndarray:
-    """Seconds of the wall clock and of all threads' CPU time, float64 [2]: the second does not see who else is at work."""
+    """Seconds of the wall clock and of all threads' CPU time, float64 [2].
+
+    The second does not see who else is at work.
+    """
     return np.array([time.perf_counter(), time.process_time()])
 
 

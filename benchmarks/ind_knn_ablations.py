@@ -2,9 +2,10 @@
 
     python benchmarks/ind_knn_ablations.py --cache features/ --results kept/ --only queries
 
-UAI23's Figures 1b and 4 and the supplement's Figure 1. Threshold and noise are chosen as in ind_knn_accuracy.py, on labelled
-public rows; each point is the median over query sets drawn from the public rows that nothing was chosen on. `records` replicates
-the private ones (delta stays 1e-5, where the paper has 1 / records). Writes docs/figures/ind_knn_PART.svg.
+UAI23's Figures 1b and 4 and the supplement's Figure 1. Threshold and noise are chosen as in
+ind_knn_accuracy.py, on labelled public rows; each point is the median over query sets drawn from
+the public rows that nothing was chosen on. `records` replicates the private ones (delta stays 1e-5,
+where the paper has 1 / records). Writes docs/figures/ind_knn_PART.svg.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ class Setting:
     def right(
         self, name: str, mechanism: IndKnn, asked: int, epsilon: float, copies: int = 1
     ) -> list[float]:
-        """Share right in each query set; the sets are drawn by a public seed, without repetition inside a set."""
+        """Share right in each query set.
+
+        The sets are drawn by a public seed, without repetition inside a set.
+        """
 
         def measure() -> list[float]:
             rng = np.random.default_rng(self.options.seed)

@@ -3,12 +3,14 @@
     python benchmarks/image_features.py --images CIFAR10 --cache features/       # once: 20 minutes of one core for 60,000 images
     python benchmarks/ind_knn_accuracy.py --cache features/
 
-The train split is private. Of the test split, the first rows are a labelled PUBLIC validation set: its mean centres the features
-and all parameters are chosen on it (teacher/mechanisms/ind_knn/simulate.py), for each kernel first the threshold without noise, then threshold
-and noise for each epsilon; then the kernel. The rows after it are the query sets, which nothing was chosen on. Ind-KNN answers
-through a ledger of its own for each set, in batches of 250. Private-kNN's noise is the least whose best certificate fits; its
-screening is left out, and costs it nothing. Linear NoisySGD is trained once on all private rows, its learning rate chosen
-likewise. `--results FOLDER` keeps what was measured, and an interrupted run goes on there.
+The train split is private. Of the test split, the first rows are a labelled PUBLIC validation set:
+its mean centres the features and all parameters are chosen on it
+(teacher/mechanisms/ind_knn/simulate.py), for each kernel first the threshold without noise, then
+threshold and noise for each epsilon; then the kernel. The rows after it are the query sets, which
+nothing was chosen on. Ind-KNN answers through a ledger of its own for each set, in batches of 250.
+Private-kNN's noise is the least whose best certificate fits; its screening is left out, and costs
+it nothing. Linear NoisySGD is trained once on all private rows, its learning rate chosen likewise.
+`--results FOLDER` keeps what was measured, and an interrupted run goes on there.
 """
 
 from __future__ import annotations
@@ -28,16 +30,9 @@ from image_features import Scaling, public_scaling
 from kept import kept
 from linear_sgd import CLASSES, DELTA, RATES, train
 
-from labelwall.teacher.accounting.accountant import (
-    certified_epsilon,
-    reading,
-    require_affordable,
-)
+from labelwall.teacher.accounting.accountant import certified_epsilon, odometer, require_affordable
 from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.plan import (
-    Plan,
-    Slot,
-)
+from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.individual import answer_individually
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
@@ -52,10 +47,7 @@ from labelwall.teacher.mechanisms.ind_knn.planning import (
 from labelwall.teacher.mechanisms.ind_knn.reused_answers import Released
 from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, threshold_at
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.private_knn.mechanism import (
-    AGGREGATE,
-    PrivateKnn,
-)
+from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, PrivateKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
@@ -189,7 +181,7 @@ def least_noise(gamma: float, epsilon: float, asked: int) -> float:
     """A sigma_vote, in halves of a vote, for which ``asked`` noisy winners are certified, approached from below."""
     sigma = max(0.5, round(278 * gamma / epsilon * math.sqrt(asked / 1000)) / 2)
     while (
-        cost := reading(poll_plan(gamma, sigma, epsilon, asked), [asked])
+        cost := odometer(poll_plan(gamma, sigma, epsilon, asked), [asked])
     ) > epsilon:  # with all caps: a certificate
         sigma = max(sigma + 0.5, math.ceil(2 * sigma * (cost / epsilon) ** 0.9) / 2)
     return sigma
@@ -210,7 +202,10 @@ def ind_plan(mechanism: IndKnn, epsilon: float) -> Plan:
 
 
 def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Voters) -> np.ndarray:
-    """Labels int64 [n] from the real mechanism, paid for on a ledger of its own. Raises BudgetRefused above ``epsilon``."""
+    """Labels int64 [n] from the real mechanism, paid for on a ledger of its own.
+
+    Raises BudgetRefused above ``epsilon``.
+    """
     plan = ind_plan(mechanism, epsilon)
     require_affordable(plan)
     labels = []
@@ -306,8 +301,7 @@ class Exam:
     def of(cls, private: Split, sets: list[Split], length: float) -> Exam:
         index = ExactIndex(private.features, np.arange(len(private.features)))
         return cls(
-            sets,
-            [Voters(index, private.labels, CLASSES, part.features, length) for part in sets],
+            sets, [Voters(index, private.labels, CLASSES, part.features, length) for part in sets]
         )
 
     def right(self, ask: Callable[[Voters], np.ndarray]) -> list[float]:
@@ -456,7 +450,10 @@ def described(m: IndKnn) -> str:
 
 
 def plain_table(exam: Exam, options: argparse.Namespace) -> float:
-    """Plain kNN; the best k is chosen by the query sets themselves, in its favour. Its median, 0..1."""
+    """Plain kNN; the best k is chosen by the query sets themselves, in its favour.
+
+    Its median, 0..1.
+    """
 
     def measure() -> list[list[float]]:
         found = [plain_knn(voters) for voters in exam.voters]
@@ -484,7 +481,10 @@ def private_table(
     own: list[float],
     others: dict[str, list[list[float]]],
 ) -> dict[str, list[list[float]]]:
-    """All methods at each epsilon, and then what public rows chose; returns their shares right in each set, by method."""
+    """All methods at each epsilon, and then what public rows chose.
+
+    Returns their shares right in each set, by method.
+    """
     measured: dict[str, list[list[float]]] = {"Ind-KNN": [], "Private-kNN": []} | others
     own_columns = ["Ind-KNN", "less than without noise", "same, no noise, no budgets", "certified"]
     names = ["epsilon", *own_columns, "Private-kNN", "certified", *others]

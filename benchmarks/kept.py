@@ -11,7 +11,8 @@ from typing import Any
 def kept(folder: Path | None, name: str, measure: Callable[[], Any]) -> Any:
     """``measure()``, once for each ``name`` in ``folder``; every time where that is None. The value passes through JSON.
 
-    What the name does not say, the folder's owner keeps the same: another setting needs another folder.
+    What the name does not say, the folder's owner keeps the same: another setting needs another
+    folder.
     """
     if folder is None:
         return json.loads(json.dumps(measure()))

@@ -1,4 +1,7 @@
-"""What a device can do at most, measured on the spot: the fastest product of large resident matrices, the fastest copy."""
+"""What a device can do at most, measured on the spot.
+
+The fastest product of large resident matrices, the fastest copy.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,19 @@ COPIED_BYTES, TRIALS = 256 << 20, 15
 
 @dataclass(frozen=True)
 class Limits:
-    """``operations``: multiplications and additions of int8 products a second; ``bytes``: read and written by a copy a second."""
+    """``operations``: multiplications and additions of int8 products a second; ``bytes``.
+
+    Read and written by a copy a second.
+    """
 
     operations: float
     bytes: float
 
     def least(self, queries: int, records: int, dimensions: int) -> tuple[float, str]:
-        """Seconds that a batch takes at least, and what takes them: all products once, or the records' features read once."""
+        """Seconds that a batch takes at least, and what takes them.
+
+        All products once, or the records' features read once.
+        """
         multiplying = 2 * queries * records * dimensions / self.operations
         reading = records * dimensions / self.bytes
         return max((multiplying, "products"), (reading, "memory"))

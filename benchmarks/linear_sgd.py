@@ -30,7 +30,10 @@ class Rows(Protocol):
 def train(
     private: Rows, tests: Sequence[Rows], epsilon: float, rate: float, epochs: int, seed: int
 ) -> dict[str, Any]:
-    """One training on unit vectors: the share that it is right about of each test, its noise and its CPU seconds."""
+    """One training on unit vectors.
+
+    The share that it is right about of each test, its noise and its CPU seconds.
+    """
     import torch
 
     from labelwall.teacher.baselines.noisy_sgd import train_privately

@@ -3,8 +3,9 @@
     python benchmarks/noise.py
 
 Both draw the same law in batches of the same size, by turns in one process, so that a busy machine
-slows both: the ratio is the median over the rounds. A call of ours includes its key and stream. What
-is set up once for a scale (a table here, a measurement there) is set up before, and timed apart.
+slows both: the ratio is the median over the rounds. A call of ours includes its key and stream.
+What is set up once for a scale (a table here, a measurement there) is set up before, and timed
+apart.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
     python benchmarks/pate_numbers.py                                  # formulas alone
     python benchmarks/pate_numbers.py --data ROOT --cache DIR          # and 250 classifiers' votes on MNIST
 
-Data-dependent epsilons are DIAGNOSES, NOT RELEASABLE (teacher/accounting/data_dependent/pate.py). The papers' votes are not at hand;
-MNIST is public, and its training images stand in for private ones here. ``--cache`` keeps their features between calls.
+Data-dependent epsilons are DIAGNOSES, NOT RELEASABLE (teacher/accounting/data_dependent/pate.py).
+The papers' votes are not at hand; MNIST is public, and its training images stand in for private
+ones here. ``--cache`` keeps their features between calls.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from labelwall.experiment.plan import published_epsilons as printed
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
-from labelwall.teacher.accounting.curves.rdp import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
+from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
 from labelwall.teacher.accounting.data_dependent.pate import (
     diagnose_confident_gnmax,
     diagnose_gnmax,
@@ -66,7 +67,10 @@ def classic(rho: float, delta: float) -> float:
 
 
 def implied(row: MultiLabel) -> float:
-    """x for which RDP order x / sigma^2 a query gives the printed epsilon: ``classic`` solved for it."""
+    """x for which RDP order x / sigma^2 a query gives the printed epsilon.
+
+    ``classic`` solved for it.
+    """
     log = math.log(1 / row.delta)
     return (math.sqrt(log + row.printed) - math.sqrt(log)) ** 2 * row.sigma**2 / row.queries
 
@@ -109,7 +113,10 @@ def independent() -> dict[str, float]:
 
 
 def dependent(votes: np.ndarray) -> list[str]:
-    """Diagnoses of Table 1's rows at ``votes`` (int64 [n_queries, n_classes]); queries are asked in order."""
+    """Diagnoses of Table 1's rows at ``votes`` (int64 [n_queries, n_classes]).
+
+    Queries are asked in order.
+    """
     noise = np.random.default_rng(
         0
     )  # which queries happen to pass the screening in this one public rehearsal
@@ -138,7 +145,10 @@ def dependent(votes: np.ndarray) -> list[str]:
 
 
 def sanitised(votes: np.ndarray) -> Sanitised:
-    """The smallest expected epsilon plus deviation over a grid. Chosen by the votes, which a release may not do."""
+    """The smallest expected epsilon plus deviation over a grid.
+
+    Chosen by the votes, which a release may not do.
+    """
     found = []
     for order in SMOOTH_ORDERS:
         measured = measure(votes, teachers=TEACHERS, sigma=VOTE, order=order)

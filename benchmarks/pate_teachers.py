@@ -2,8 +2,9 @@
 
     python benchmarks/pate_teachers.py --data ROOT --workers 2
 
-Networks (teacher/mechanisms/pate/cnn_ensemble.py): 250 shards of about 240 images, trained anew in a temporary folder. With --device cuda they
-are trained in batches, and a few one by one beside them for comparison.
+Networks (teacher/mechanisms/pate/cnn_ensemble.py): 250 shards of about 240 images, trained anew in
+a temporary folder. With --device cuda they are trained in batches, and a few one by one beside them
+for comparison.
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ def main() -> None:
 
 
 def report(ensemble: CnnEnsemble, images: np.ndarray, labels: np.ndarray, teachers: int) -> None:
-    """How often the plurality, and a single network on average, is right; how large the plurality is."""
+    """How often the plurality, and a single network on average, is right.
+
+    How large the plurality is.
+    """
     votes = ensemble.votes(images)
     plurality, single = (
         (votes.argmax(axis=1) == labels).mean(),

@@ -5,9 +5,10 @@
     python benchmarks/radius.py --table phoneme   # another of the paper's tables (benchmarks/tables.py)
     python benchmarks/radius.py --export banana.npz     # the same rows for `labelwall run` with the source `arrays`
 
-Five folds, four batches of test rows from each: 20 repeats, means with 95% intervals. Draws are the mechanisms' own. Nothing
-is chosen by accuracy: the radius is the least multiple of 0.005 sides that holds 12.5 records on average, amid the paper's range
-of 5 to 20; k, w and the number of candidates are the paper's.
+Five folds, four batches of test rows from each: 20 repeats, means with 95% intervals. Draws are the
+mechanisms' own. Nothing is chosen by accuracy: the radius is the least multiple of 0.005 sides that
+holds 12.5 records on average, amid the paper's range of 5 to 20; k, w and the number of candidates
+are the paper's.
 """
 
 from __future__ import annotations
@@ -23,16 +24,10 @@ import numpy as np
 from figures import picture
 from tables import TABLES, Table
 
-from labelwall.teacher.accounting.plan import (
-    Plan,
-    Slot,
-)
+from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.features.embedder import quantise_box
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.batch.base import (
-    BATCH,
-    BatchMechanism,
-)
+from labelwall.teacher.mechanisms.batch.base import BATCH, BatchMechanism
 from labelwall.teacher.mechanisms.batch.knn import BatchKnn
 from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.voters import Voters
@@ -41,10 +36,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import MissingData
-from labelwall.wall.messages import (
-    ExtractorSpec,
-    Queries,
-)
+from labelwall.wall.messages import ExtractorSpec, Queries
 
 FIGURES = ("radius", "conversion", "knn")  # 7 to 9, 10 and 11, 12 to 14
 FOLDS, BATCHES = 5, 4
@@ -74,7 +66,10 @@ CONVERSIONS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Fold:
-    """``voters``: the 80% that are private, before all test rows as queries; ``truth``: the test rows' labels, int64 [n]."""
+    """``voters``: the 80% that are private, before all test rows as queries; ``truth``.
+
+    The test rows' labels, int64 [n].
+    """
 
     voters: Voters
     truth: np.ndarray = field(repr=False)
@@ -101,7 +96,10 @@ def folds(table: Table, rng: np.random.Generator) -> list[Fold]:
 
 
 def typical_radius(made: list[Fold]) -> float:
-    """In sides of the box: the least multiple of RADIUS_STEP within which test rows have WITHIN records on average."""
+    """In sides of the box.
+
+    The least multiple of RADIUS_STEP within which test rows have WITHIN records on average.
+    """
     voters, steps = made[0].voters, np.arange(1, 201)
     held = voters.ball_counts(squared(RADIUS_STEP * steps)).mean(axis=0)
     return float(round(RADIUS_STEP * steps[(held >= WITHIN).argmax()], 3))
@@ -122,7 +120,10 @@ def draw(mechanism: BatchMechanism, voters: Voters) -> np.ndarray:
 def accuracies(
     made: list[Fold], count: int, answer: Callable[[Voters], np.ndarray], seed: int
 ) -> tuple[float, float]:
-    """(mean, half of the 95% interval) of the share of right answers over folds and batches; the same batches for a seed."""
+    """(mean, half of the 95% interval) of the share of right answers over folds and batches.
+
+    The same batches for a seed.
+    """
     rng = np.random.default_rng(seed)
     shares = [
         float((answer(voters) == truth).mean())
@@ -174,7 +175,10 @@ def plain(voters: Voters, k: int) -> np.ndarray:
 def conversion_errors(
     made: list[Fold], fields: dict[str, str], epsilon: float, records: int
 ) -> tuple[float, float]:
-    """Figures 10 and 11, 100 queries, k = 30: (AvRE of the radius in percent, RMSE of the number of neighbours)."""
+    """Figures 10 and 11, 100 queries, k = 30.
+
+    (AvRE of the radius in percent, RMSE of the number of neighbours).
+    """
     mechanism, relative, missed = (
         BatchKnn(k=K, epsilon=2 * epsilon, records=records, **fields),
         [],
@@ -227,7 +231,10 @@ def plot(
 
 
 def measure(source: Table, parts: list[str], out: Path) -> None:
-    """Tables, and plots into ``out``, of some figures: radius (7 to 9), conversion (10, 11), knn (12 to 14)."""
+    """Tables, and plots into ``out``, of some figures.
+
+    Radius (7 to 9), conversion (10, 11), knn (12 to 14).
+    """
     made = folds(source, np.random.default_rng(0))
     records = len(made[0].voters.labels)
     out.mkdir(parents=True, exist_ok=True)
@@ -277,7 +284,10 @@ def show_conversions(name: str, made: list[Fold], records: int) -> None:
 
 
 def speed(queries: int = 1000, records: int = 5000) -> None:
-    """Seconds from queries to committed answers, overlap graph, cliques and ledger included; synthetic rows in a plane."""
+    """Seconds from queries to committed answers, overlap graph, cliques and ledger included.
+
+    Synthetic rows in a plane.
+    """
     rng = np.random.default_rng(0)
     x, y = rng.random((records, 2)).astype(np.float32), rng.integers(0, 2, records)
     spec = ExtractorSpec("box", (2,), 2, mean=(0.5, 0.5), std=(0.5, 0.5))
@@ -304,7 +314,10 @@ def speed(queries: int = 1000, records: int = 5000) -> None:
 
 
 def export(source: Table, path: Path, fold: int) -> None:
-    """A fold as an npz file for the source `arrays`: 80% private; the other rows, public and test by halves."""
+    """A fold as an npz file for the source `arrays`: 80% private.
+
+    The other rows, public and test by halves.
+    """
     rows, labels = source.read()
     parts = np.array_split(np.random.default_rng(0).permutation(len(rows)), FOLDS)
     public, test = np.array_split(parts.pop(fold), 2)

@@ -4,9 +4,10 @@
     python benchmarks/regression.py --export diamonds.npz     # for `labelwall compare --config configs/compare_diamonds.yaml`
     python benchmarks/regression.py                     # a table on stdout: errors of answers, without any student
 
-53,940 diamonds (ggplot2's table): a row is weight, colour, clarity and cut, its value the logarithm of the price to base 2, so
-that an error of 1 is a factor of 2. 40,000 rows are private, 10,000 public, the rest for tests, along a constant shuffle. The
-features' weights and the bounds are declared by hand. Mechanisms are asked as a teacher asks them, with fresh samples and noise.
+53,940 diamonds (ggplot2's table): a row is weight, colour, clarity and cut, its value the logarithm
+of the price to base 2, so that an error of 1 is a factor of 2. 40,000 rows are private, 10,000
+public, the rest for tests, along a constant shuffle. The features' weights and the bounds are
+declared by hand. Mechanisms are asked as a teacher asks them, with fresh samples and noise.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ SCREENED = PrivateKnnMedian(
 
 
 def diamonds() -> tuple[np.ndarray, np.ndarray]:
-    """(float32 [n, 4] in -1..1, float64 [n]) in the constant order. Raises MissingData without the package."""
+    """(float32 [n, 4] in -1..1, float64 [n]) in the constant order.
+
+    Raises MissingData without the package.
+    """
     found = importlib.util.find_spec("plotnine")
     if found is None or found.origin is None:
         raise MissingData("plotnine is not installed: pip install --no-deps plotnine==0.15.9")
@@ -101,7 +105,10 @@ def export(path: Path) -> None:
 
 
 def answered(mechanism: Regression, voters: Voters) -> np.ndarray:
-    """Released labels of all queries of ``voters``, int64 [q], -1 where none was; as a teacher takes them through the stages."""
+    """Released labels of all queries of ``voters``, int64 [q], -1 where none was.
+
+    As a teacher takes them through the stages.
+    """
     entropy, keys = SystemEntropy(), [str(i) for i in range(len(voters.queries))]
     results: list[dict[str, Value]] = [{} for _ in keys]
     for stage in mechanism.stages:

@@ -2,10 +2,12 @@
 
     python benchmarks/retraining.py --cache features/ --results kept/      # features: benchmarks/image_features.py
 
-UAI23, Table 1 and Figure 3. Ind-KNN is a Teacher with its ledger: after every 200 queries some records leave and as many others
-join; its epsilon is fixed before the first query. NoisySGD (10 epochs, batch 256, clip 0.1) is trained once for each of several
-epsilons, each training on the same data set; what so many trainings cost together is PRV composition of their steps. Its learning
-rate is the best for the query set itself, in its favour. Seconds are CPU time. Writes docs/figures/retraining_*.svg.
+UAI23, Table 1 and Figure 3. Ind-KNN is a Teacher with its ledger: after every 200 queries some
+records leave and as many others join; its epsilon is fixed before the first query. NoisySGD (10
+epochs, batch 256, clip 0.1) is trained once for each of several epsilons, each training on the same
+data set; what so many trainings cost together is PRV composition of their steps. Its learning rate
+is the best for the query set itself, in its favour. Seconds are CPU time. Writes
+docs/figures/retraining_*.svg.
 """
 
 from __future__ import annotations
@@ -34,10 +36,7 @@ from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.messages import (
-    ExtractorSpec,
-    Queries,
-)
+from labelwall.wall.messages import ExtractorSpec, Queries
 
 LONG_STREAM = 100_000  # queries of Figure 3a
 INTERVALS = (10, 30, 100, 300, 1000, 3000, 10_000)  # queries between updates, Figure 3a
@@ -49,7 +48,8 @@ def stream(
 ) -> dict[str, Any]:
     """Ask ``queries`` of a teacher whose records change after ``every`` of them; CPU seconds, and what it was right about.
 
-    ``spent``: median share of a record's budget, after each part. For the custodian alone: it is a function of private rows.
+    ``spent``: median share of a record's budget, after each part. For the custodian alone: it is a
+    function of private rows.
     """
     rows, dimensions = private.features.shape
     updates = -(-len(queries.labels) // every) - 1

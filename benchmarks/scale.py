@@ -3,11 +3,12 @@
     python benchmarks/scale.py --results kept/ --out docs/figures       # 10^4 to 10^7 rows x 256: 5 minutes on two quiet cores
     python benchmarks/scale.py --rows 10000 100000 --ray_rows 100000    # minutes, and no word about large data sets
 
-Rows are unit vectors of random directions as the extractor "raw" quantises them, made block by block into a file that is mapped
-into memory. Each size runs in a process of its own, whose peak memory is the system's figure (mapped pages included). Every time
-is a median of interleaved rounds, in wall clock: other work on the machine shows. Lists are compared with those of all distances
-in int64 for some queries. The model (benchmarks/scale_model.py) has its constants from these times alone, and says what it makes
-of runs that it was not fitted to.
+Rows are unit vectors of random directions as the extractor "raw" quantises them, made block by
+block into a file that is mapped into memory. Each size runs in a process of its own, whose peak
+memory is the system's figure (mapped pages included). Every time is a median of interleaved rounds,
+in wall clock: other work on the machine shows. Lists are compared with those of all distances in
+int64 for some queries. The model (benchmarks/scale_model.py) has its constants from these times
+alone, and says what it makes of runs that it was not fitted to.
 """
 
 from __future__ import annotations
@@ -82,7 +83,10 @@ def slope(times: Times) -> str:
 def draw(
     folder: Path, sizes: dict[int, dict[str, float]], others: dict[str, dict[str, Times]]
 ) -> None:
-    """``scale_rows.svg``: search and product by records; ``scale_parts.svg``: a panel for each of ``others``."""
+    """``scale_rows.svg``: search and product by records; ``scale_parts.svg``.
+
+    A panel for each of ``others``.
+    """
     from figures import PALETTE, picture
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -273,7 +277,10 @@ def show_shards(title: str, measured: dict[int, dict[str, float]]) -> None:
 
 
 def show_linear(times: Times) -> None:
-    """How far from linear: a power of the records, a record's share, and a line with a list's own part."""
+    """How far from linear.
+
+    A power of the records, a record's share, and a line with a list's own part.
+    """
     if len(times) < 2:
         return
     each = [took / rows for rows, took in times.items()]

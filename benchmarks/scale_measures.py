@@ -1,4 +1,7 @@
-"""One measurement of benchmarks/scale.py in a process of its own: a search beside the bare product, shards, merging, Ray."""
+"""One measurement of benchmarks/scale.py in a process of its own.
+
+A search beside the bare product, shards, merging, Ray.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +104,10 @@ def brute_force(features: np.ndarray, query: np.ndarray, m: int) -> np.ndarray:
 def one_size(
     folder: Path, rows: int, dimensions: int, batch: int, rounds: int, threads: int
 ) -> dict[str, float]:
-    """Search beside bare product; peak memory beyond the features, bytes; whether lists are right."""
+    """Search beside bare product; peak memory beyond the features, bytes.
+
+    Whether lists are right.
+    """
     import torch
 
     torch.set_num_threads(threads)
@@ -164,7 +170,10 @@ def sharded(
 
 
 class FixedPool:
-    """Shards whose lists are always the same: what is left is the work of the process that answers."""
+    """Shards whose lists are always the same.
+
+    What is left is the work of the process that answers.
+    """
 
     def __init__(self, shards: int, rows: int) -> None:
         self._ids = np.array_split(np.random.default_rng(9).permutation(rows), shards)
@@ -189,7 +198,10 @@ class FixedPool:
 
 
 def merging(folder: Path, shards: int, rounds: int, threads: int) -> dict[str, float]:
-    """Milliseconds for an entry that the process that answers merges: a sharded index's time less that of making its lists."""
+    """Milliseconds for an entry that the process that answers merges.
+
+    A sharded index's time less that of making its lists.
+    """
     from labelwall.teacher.shards.index import ShardedIndex
     from labelwall.teacher.shards.requests import NearestOf
 

@@ -2,12 +2,13 @@
 
     python benchmarks/search.py --data ../shared/data      # real MNIST HOG (torchvision's layout); without --data: synthetic
 
-All methods see the same features and run interleaved in one process, so that a busy machine slows all of them: ratios are
-medians over rounds of a method's time against FAISS IndexFlatL2 in the same round. Every round asks other queries.
+All methods see the same features and run interleaved in one process, so that a busy machine slows
+all of them: ratios are medians over rounds of a method's time against FAISS IndexFlatL2 in the same
+round. Every round asks other queries.
 
-With --device cuda our own methods search on the GPU, the others where they did. How much of the device's limit the search
-reaches is printed for each batch size: the limit is the fastest int8 product of large matrices and the fastest copy, measured
-there and then.
+With --device cuda our own methods search on the GPU, the others where they did. How much of the
+device's limit the search reaches is printed for each batch size: the limit is the fastest int8
+product of large matrices and the fastest copy, measured there and then.
 """
 
 from __future__ import annotations
@@ -127,7 +128,10 @@ def methods(
 
 
 def published_loop(records: np.ndarray, queries: np.ndarray) -> int:
-    """The published Private-kNN code's work for one release: a sample, all differences, a full sort, for each query."""
+    """The published Private-kNN code's work for one release.
+
+    A sample, all differences, a full sort, for each query.
+    """
     rng = np.random.default_rng(0)
     for query in queries:
         sample = rng.choice(len(records), int(GAMMA * len(records)))
@@ -136,7 +140,10 @@ def published_loop(records: np.ndarray, queries: np.ndarray) -> int:
 
 
 def path(task: Task, device: torch.device, workplace: Path) -> Callable[[np.ndarray], int]:
-    """Charge, sample and screen, record; charge, sample and vote, record. Every query takes both stages, the dearest case."""
+    """Charge, sample and screen, record; charge, sample and vote, record.
+
+    Every query takes both stages, the dearest case.
+    """
     from labelwall.teacher.accounting.plan import Plan, Slot
     from labelwall.teacher.ledger.ledger import Ledger
     from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
@@ -186,7 +193,10 @@ def seconds(work: Callable[[np.ndarray], int], batch: np.ndarray) -> float:
 def compare(
     task: Task, runners: dict[str, Callable[[np.ndarray], int]], size: int, rounds: int
 ) -> dict[str, tuple[float, float]]:
-    """Method -> (median queries/s, median ratio to FAISS) at one batch size. The first round warms up and is not counted."""
+    """Method -> (median queries/s, median ratio to FAISS) at one batch size.
+
+    The first round warms up and is not counted.
+    """
     source = batches(task.queries, size)
     times: dict[str, list[float]] = {name: [] for name in runners}
     for number in range(rounds + 1):

@@ -3,8 +3,9 @@
     python benchmarks/service.py                  # 60,000 records of 1,296 features, 8 analysts, 10,000 queries at batch 256
     python benchmarks/service.py --records 5000 --queries 1000      # quick
 
-The service is a process of its own on this machine. Throughput is measured in rounds, in process and over HTTP by turns: a
-busy machine slows both; the ratio is the median over the rounds. Every query is new, none is served from the ledger.
+The service is a process of its own on this machine. Throughput is measured in rounds, in process
+and over HTTP by turns: a busy machine slows both; the ratio is the median over the rounds. Every
+query is new, none is served from the ledger.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ REQUESTS = {1: 64, 16: 16, 256: 8}  # of each analyst, by batch: for p50 and p99
 
 @dataclass(frozen=True)
 class Setting:
-    """``shape``: of a row; images are uint8 [28, 28, 1] under HOG, vectors float32 [d] as they are."""
+    """``shape``: of a row.
+
+    Images are uint8 [28, 28, 1] under HOG, vectors float32 [d] as they are.
+    """
 
     records: int
     shape: tuple[int, ...]
@@ -103,7 +107,10 @@ def serve(setting: Setting, folder: Path, pipe: Connection) -> None:
 
 
 class Load:
-    """Analysts of one service, each with a connection of its own. No two calls ask the same rows."""
+    """Analysts of one service, each with a connection of its own.
+
+    No two calls ask the same rows.
+    """
 
     def __init__(self, setting: Setting, url: str, token: str) -> None:
         self._setting, self._seed, self.asked = setting, 10, 0
@@ -112,7 +119,10 @@ class Load:
             client.use_extractor(setting.spec)
 
     def ask(self, queries: int, batch: int) -> tuple[float, np.ndarray]:
-        """(queries per second, seconds of each request): ``queries`` in all, shared among the analysts."""
+        """(queries per second, seconds of each request).
+
+        ``queries`` in all, shared among the analysts.
+        """
         each = max(1, queries // (batch * len(self._clients)))
         self._seed += 1
         self.asked += each * batch * len(self._clients)

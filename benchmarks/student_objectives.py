@@ -1,7 +1,8 @@
 """Supervised, VAT and UDA students on the same released labels: five seeds, mnist5k, test accuracy.
 
-The labels are simulated: votes of the 300 nearest of 3,600 images in HOG features plus Gaussian noise, screened, so that the
-wrong ones are those that a private teacher gets wrong. Nothing here is private: the votes are not accounted for.
+The labels are simulated: votes of the 300 nearest of 3,600 images in HOG features plus Gaussian
+noise, screened, so that the wrong ones are those that a private teacher gets wrong. Nothing here is
+private: the votes are not accounted for.
 
     python benchmarks/student_objectives.py [--steps 300] [--out docs/_student_table.md]
 """

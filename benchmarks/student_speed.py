@@ -1,8 +1,9 @@
 """What half precision, torch.compile and a second process save of a student's training, and what they cost in accuracy.
 
-A few hundred labels of mnist5k as in student_objectives.py. Variants take turns, so that a busy machine slows all of them alike:
-look at the ratios. A step's time is the median over all repetitions; starting, and translating the network, is in the seconds
-of the whole. Each repetition has a seed of its own: one seed's accuracy changes by points with the order of sums. VAT runs in
+A few hundred labels of mnist5k as in student_objectives.py. Variants take turns, so that a busy
+machine slows all of them alike: look at the ratios. A step's time is the median over all
+repetitions; starting, and translating the network, is in the seconds of the whole. Each repetition
+has a seed of its own: one seed's accuracy changes by points with the order of sums. VAT runs in
 float32 alone, and the last line says why: the direction that bfloat16 finds, against float32's.
 
     python benchmarks/student_speed.py [--steps 100] [--repetitions 3] [--threads 1] [--objectives supervised uda vat]
@@ -44,7 +45,10 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 @dataclass
 class Reading:
-    """One variant: seconds of each whole training and of all steps but its first ten, and the accuracies."""
+    """One variant.
+
+    Seconds of each whole training and of all steps but its first ten, and the accuracies.
+    """
 
     seconds: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
@@ -102,7 +106,10 @@ def variants(base: StudentConfig) -> dict[str, StudentConfig]:
 
 
 def table(base: StudentConfig, split: Split, repetitions: int) -> str:
-    """Markdown: a row a variant. Ratios are to float32; two processes are timed by whole trainings alone."""
+    """Markdown: a row a variant. Ratios are to float32.
+
+    Two processes are timed by whole trainings alone.
+    """
     configs = variants(base)
     readings = {name: Reading() for name in configs}
     for seed in range(FIRST_SEED, FIRST_SEED + repetitions):
@@ -126,7 +133,10 @@ def table(base: StudentConfig, split: Split, repetitions: int) -> str:
 
 
 def cosines(base: StudentConfig, split: Split) -> np.ndarray:
-    """Between VAT's directions in float32 and under bf16 products, of a trained student's batch: float32 [n]."""
+    """Between VAT's directions in float32 and under bf16 products, of a trained student's batch.
+
+    Float32 [n].
+    """
     pool = pool_of(split)
     network = load(
         pool.spec(base.backbone, trained(replace(base, objective="vat"), split, FIRST_SEED).weights)

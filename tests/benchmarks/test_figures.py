@@ -1,4 +1,7 @@
-"""The figures' numbers: against what CVPR20 prints, closed forms, simulation; and the command itself on a tiny grid."""
+"""The figures' numbers: against what CVPR20 prints, closed forms, simulation.
+
+And the command itself on a tiny grid.
+"""
 
 import math
 import subprocess
@@ -11,7 +14,7 @@ import pytest
 
 from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.curves.rdp import screening_rdp
+from labelwall.teacher.accounting.curves import screening_rdp
 from labelwall.teacher.accounting.data_dependent.screening import (
     BANNER,
     diagnose_screening,
@@ -30,7 +33,10 @@ def numbers(load):
 
 
 def test_figure_5_is_within_one_percent_of_what_is_printed(numbers):
-    """All but the data-dependent curve, whose votes were never published; with every plurality at T it is the worst case."""
+    """All but the data-dependent curve, whose votes were never published.
+
+    With every plurality at T it is the worst case.
+    """
     at_threshold = np.full(8192, 210)
     found = {
         name: float(values[-1])
