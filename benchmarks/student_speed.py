@@ -135,7 +135,7 @@ def table(base: StudentConfig, split: Split, repetitions: int) -> str:
 def cosines(base: StudentConfig, split: Split) -> np.ndarray:
     """Between VAT's directions in float32 and under bf16 products, of a trained student's batch.
 
-    Float32 [n].
+    float32 [n].
     """
     pool = pool_of(split)
     network = load(

@@ -1,4 +1,4 @@
-"""Privacy loss distributions of the discrete laws: a certificate for a list of releases fixed in advance.
+"""Privacy loss distributions of the discrete laws: a certificate for a fixed list of releases.
 
 **Dominating pairs.** A noisy count or argmax, with the sample of the other records fixed, is a
 post-processing of N_Z(0, sigma^2)^m against N_Z(D, sigma^2)^m for an integer shift D with

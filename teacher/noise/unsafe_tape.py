@@ -15,11 +15,11 @@ from labelwall.teacher.noise.entropy import BITS, check_choice, check_keys, choi
 from labelwall.teacher.noise.sampler import GAUSSIAN, LAPLACE, draw, recipe
 from labelwall.teacher.noise.scales import check_scale
 
-STEP = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 class UnsafeTape:
-    """Every draw is a function of (seed, query key, release) and of the record's id or the class, and of nothing else.
+    """A draw depends only on (seed, query key, release) and on the record's id or the class.
 
     So an added record that is not sampled shifts no other draw. Whoever knows the seed can undo the
     noise: a ledger that meets this tape certifies epsilon = infinity.
@@ -99,13 +99,13 @@ class _Lanes:
     def take(self, lanes: np.ndarray) -> np.ndarray:
         """uint64 [m] for int64 [m]."""
         words = _mix(self._at[lanes])
-        self._at[lanes] += STEP
+        self._at[lanes] += GOLDEN_GAMMA
         return words
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
     """The finaliser of splitmix64 (Steele, Lea, Flood 2014), a bijection of uint64."""
-    x = x + STEP
+    x = x + GOLDEN_GAMMA
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -1,15 +1,16 @@
-"""The certificate of a noisy argmax: a supremum over contests with three outcomes, by enumeration of all integers.
+"""The certificate of a noisy argmax: a supremum over all contests with three outcomes.
 
 The mechanism releases argmax_j (n_j + Z_j), Z_j independent N_Z(0, sigma^2), ties to the lowest
 class, from a Poisson sample of rate gamma. One record that joins the sample moves n by 0, e_a or
 e_a - e_b.
 
 **Reduction.** Fix the sample of the other records and the noise of every class but a and b; m is
-the best of those. What is left is a contest between a, b and "other" in x = n_a - m and y = n_b -
-m, with law P_{x,y} without the record, and M = (1 - gamma) P_{x,y} + gamma P_{x+1,y-1} with it. The
-Renyi divergence is jointly quasi-convex, so D_alpha of the release, in both directions, is at most
-the supremum over contests. (Sampling at less than gamma costs less: both divergences are convex in
-gamma and zero at gamma = 0.) The shift (1, 0) is the limit y -> -infinity of (1, -1).
+the best of those. What is left is a contest between a, b and "other" in x = n_a - m and
+y = n_b - m, with law P_{x,y} without the record, and M = (1 - gamma) P_{x,y} + gamma P_{x+1,y-1}
+with it. The Renyi divergence is jointly quasi-convex, so D_alpha of the release, in both
+directions, is at most the supremum over contests. (Sampling at less than gamma costs less: both
+divergences are convex in gamma and zero at gamma = 0.) The shift (1, 0) is the limit y -> -infinity
+of (1, -1).
 
 **Tie orders.** a>b>m and b>a>m suffice: m>a>b at (x, y) is a>b>m at (x - 1, y - 1), a>m>b at (x, y)
 is b>a>m at (x, y - 1), and b>m>a, m>b>a likewise, with both laws of a pair translated alike. They
@@ -22,20 +23,23 @@ counts, which y = -L - 1 .. L then covers; the same for y. Hence every contest a
 of -L - 1 <= x, y <= L. With h(A) = M(A)^t P(A)^(1-t), t in {alpha, 1 - alpha}, convex and
 homogeneous and therefore subadditive, every contest's moment is at most
 
-    sum over outcomes of h(outcome and G)  +  tau,       tau >= sum over points outside G of M^t P^(1-t).
+    sum over outcomes of h(outcome and G)  +  tau,
+
+where tau >= sum over points outside G of M^t P^(1-t).
 
 The sums are restricted to G, not renormalised. Written as sum P (r^t - 1 - t (r - 1)), r = M / P,
-they leave out (t - 1) P(not G) - t M(not G): at most (alpha - 1) P(not G) for t = alpha, (alpha -
-1) M(not G) for t = 1 - alpha, and both masses are below tau of t = alpha. The excess returned adds
-(1 + alpha) times the larger tau of the two directions.
+they leave out (t - 1) P(not G) - t M(not G): at most (alpha - 1) P(not G) for t = alpha,
+(alpha - 1) M(not G) for t = 1 - alpha, and both masses are below tau of t = alpha. The excess
+returned adds (1 + alpha) times the larger tau of the two directions.
 
 **tau.** With l = exp((u - v - 1) / sigma^2) = P'/P, P l^s is exp(s (s - 1) / sigma^2) times a
 lattice Gaussian centred at (s, -s). For |s| <= L, (u - s)^2 >= (L - s)^2 + (u - L)^2 past L, so
-each of its four tails is at most half of exp(-(L - |s|)^2 / (2 sigma^2)); call T(s) = 2 exp(s (s -
-1) / sigma^2 - (L - |s|)^2 / (2 sigma^2)) >= sum outside G of P l^s.
+each of its four tails is at most half of exp(-(L - |s|)^2 / (2 sigma^2)); call
 
-- t = alpha, n = ceil(alpha): r^t <= 1 + r^n, and r^n is binomial in l: tau = T(0) + sum_j
-  Binomial(j; n, gamma) T(j).
+    T(s) = 2 exp(s (s - 1) / sigma^2 - (L - |s|)^2 / (2 sigma^2)) >= sum outside G of P l^s.
+
+- t = alpha, n = ceil(alpha): r^t <= 1 + r^n, and r^n is binomial in l:
+  tau = T(0) + sum_j Binomial(j; n, gamma) T(j).
 - t = 1 - alpha: r >= 1 - gamma, and r^t <= (1 - gamma) + gamma l^t by convexity:
   tau = min((1 - gamma)^t T(0), T(0) + gamma T(t)).
 
@@ -61,14 +65,15 @@ from labelwall.teacher.accounting.curves.lattice import (
 )
 
 _LOG_TAIL = -60.0  # log of (1 + alpha) tau: 1e-26, against excesses of 1e-12 and more
-_BLOCK = 1 << 16  # contests looked at together
+_BLOCK = 1 << 16  # contests in a block
 _BINS = 2048  # of log r, for the bounds that skip contests
-_LARGEST_SIGMA = 400.0
-_LONGEST = 5000  # L beyond which nothing is enumerated, 100 million contests
-_SHORT, _STRETCH = 150, 2.5  # enumerated: L up to 150, or up to 2.5 times the shortest L
-_MARGIN = (
-    1e-6  # by which a bound must fall short to skip a contest; covers rounding in the bound itself
-)
+_MAX_SIGMA = 400.0
+_MAX_LENGTH = 5000  # L beyond which nothing is enumerated, 100 million contests
+# Enumerated: L up to _SHORT, or up to _STRETCH times the shortest L.
+_SHORT = 150
+_STRETCH = 2.5
+# By which a bound must fall short to skip a contest; covers rounding in the bound itself.
+_MARGIN = 1e-6
 
 
 def argmax_log_excess(orders: np.ndarray, *, sigma: float, gamma: float) -> np.ndarray:
@@ -81,9 +86,9 @@ def argmax_log_excess(orders: np.ndarray, *, sigma: float, gamma: float) -> np.n
     anyway.
     """
     reaches = np.array(
-        [reach(order, sigma, gamma) if sigma <= _LARGEST_SIGMA else _LONGEST for order in orders]
+        [reach(order, sigma, gamma) if sigma <= _MAX_SIGMA else _MAX_LENGTH for order in orders]
     )
-    affordable = (reaches < _LONGEST) & (reaches <= max(_SHORT, _STRETCH * reaches.min()))
+    affordable = (reaches < _MAX_LENGTH) & (reaches <= max(_SHORT, _STRETCH * reaches.min()))
     excess = np.full(len(orders), np.inf)
     for chosen in _groups(np.where(affordable, reaches, -1)):
         length = int(reaches[chosen].max())
@@ -108,9 +113,11 @@ def _log_tail(order: float, sigma: float, gamma: float, length: int) -> float:
 
     n = math.ceil(order)
     j = np.arange(n + 1, dtype=np.float64)
-    none, log_gamma = float(tail(np.zeros(1))[0]), math.log(gamma)
+    none = float(tail(np.zeros(1))[0])
+    log_gamma = math.log(gamma)
     if gamma == 1.0:
-        added, removed = float(tail(j)[-1]), math.inf
+        added = float(tail(j)[-1])
+        removed = math.inf
     else:
         chances = (
             gammaln(n + 1)
@@ -119,25 +126,23 @@ def _log_tail(order: float, sigma: float, gamma: float, length: int) -> float:
             + j * log_gamma
             + (n - j) * math.log1p(-gamma)
         )
-        added, removed = (
-            float(np.logaddexp.reduce(chances + tail(j))),
-            (1 - order) * math.log1p(-gamma) + none,
-        )
+        added = float(np.logaddexp.reduce(chances + tail(j)))
+        removed = (1 - order) * math.log1p(-gamma) + none
     convex = np.logaddexp(none, log_gamma + float(tail(np.array([1 - order]))[0]))
     return math.log1p(order) + max(float(np.logaddexp(none, added)), min(removed, float(convex)))
 
 
 def _groups(reaches: np.ndarray) -> Iterator[np.ndarray]:
-    """Indices of orders that share one enumeration: a longer reach is valid too, so those within 30% go together.
+    """Indices of orders that share one enumeration; orders of negative reach are skipped.
 
-    Orders of negative reach are left out.
+    A longer reach is valid too, so orders with reaches within 30% form a group.
     """
-    left = np.flatnonzero(reaches > 0)
-    left = left[np.argsort(-reaches[left])]
-    while len(left):
-        together = reaches[left] >= 0.7 * reaches[left[0]]
-        yield left[together]
-        left = left[~together]
+    remaining = np.flatnonzero(reaches > 0)
+    remaining = remaining[np.argsort(-reaches[remaining])]
+    while len(remaining):
+        group = reaches[remaining] >= 0.7 * reaches[remaining[0]]
+        yield remaining[group]
+        remaining = remaining[~group]
 
 
 def _worst_contest(orders: np.ndarray, sigma: float, gamma: float, length: int) -> np.ndarray:
@@ -155,11 +160,12 @@ def _worst_contest(orders: np.ndarray, sigma: float, gamma: float, length: int) 
 
 @dataclass(frozen=True)
 class _Block:
-    """Some contests: ``log_p``, ``log_r`` float64 [3, n]; bins of the smallest and largest log r, int64 [n]; edges.
+    """n contests: ``log_p``, ``log_r`` float64 [3, n]; ``low``, ``high``: int64 [n].
 
-    ``log_chi``: log of sum p (r - 1)^2. phi_t(u) / u^2 = t (t - 1) int_0^1 (1 - s) (1 + s u)^(t -
-    2) ds grows with u for t > 2 and falls for t < 2, so its value at the largest (smallest) u of a
-    contest times chi bounds the contest's excess.
+    ``low`` and ``high`` are the bins of a contest's smallest and largest log r. ``log_chi``: log of
+    sum p (r - 1)^2. phi_t(u) / u^2 = t (t - 1) int_0^1 (1 - s) (1 + s u)^(t - 2) ds grows with u
+    for t > 2 and falls for t < 2, so its value at the largest (smallest) u of a contest times chi
+    bounds the contest's excess.
     """
 
     log_p: np.ndarray
@@ -206,9 +212,10 @@ class _Block:
 
 
 def _contests(sigma: float, length: int, tie: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Blocks of (log P, log P'/P), float64 [3, n]: outcomes a, b, other of every contest -L - 1 <= x, y <= L, on G.
+    """Blocks of (log P, log P'/P), float64 [3, n], of every contest -L - 1 <= x, y <= L on G.
 
-    Along a diagonal (x - y constant) the region where a wins grows by one line, u = -x with v <= -y
+    The three outcomes are a, b, other. Along a diagonal (x - y constant) the region where a wins
+    grows by one line, u = -x with v <= -y
     - tie, and the one where b wins by v = -y with u <= -x - 1 + tie: a row of the table is the row
     before, moved by one, plus a product.
     """
@@ -249,9 +256,9 @@ def _moved(rows: np.ndarray, first: float | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Table:
-    """Log pmf and cumulative sums of one law of (u, v) on G, at the arguments the recursion needs, float64 [2L + 2].
+    """Log pmf and cumulative sums of one law of (u, v) on G, float64 [2L + 2] each.
 
-    Entry i of an array belongs to x (or y) = i - L - 1.
+    At the arguments that the recursion needs: entry i of an array belongs to x (or y) = i - L - 1.
     """
 
     u_at: np.ndarray  # u = -x
@@ -272,9 +279,8 @@ class _Table:
         below_u, below_v = (np.logaddexp.accumulate(law) for law in (log_u, log_v))
         at_u, at_v = (np.concatenate([nothing, law, nothing]) for law in (log_u, log_v))
         below_u, below_v = (np.concatenate([nothing, c, c[-1:]]) for c in (below_u, below_v))
-        above_v = np.concatenate(
-            [np.logaddexp.accumulate(log_v[::-1])[::-1], nothing]
-        )  # v >= -L .. L + 1
+        # v >= -L .. L + 1
+        above_v = np.concatenate([np.logaddexp.accumulate(log_v[::-1])[::-1], nothing])
         return cls(
             u_at=descending(at_u, 0),
             v_at=descending(at_v, 0),

@@ -199,7 +199,7 @@ NEEDS_X86 = pytest.mark.skipif(
 
 
 def _copies(name):
-    command = [sys.executable, "-m", "tests.teacher.privacy.snapshot", name]
+    command = [sys.executable, "-m", "tests.teacher.noise.snapshot", name]
     done = subprocess.run(
         command, cwd=SNAPSHOT.parents[3], capture_output=True, text=True, timeout=100
     )
