@@ -96,13 +96,14 @@ def test_a_diagnosis_says_that_it_is_private_and_has_no_sampling():
 
 
 def test_nothing_on_the_path_of_an_answer_imports_the_diagnosis():
-    found = [
-        path for path in (ROOT / "teacher").rglob("*.py") if "privacy.diagnosis" in path.read_text()
+    room = ROOT / "teacher" / "accounting" / "data_dependent"
+    importing = [
+        path
+        for path in (ROOT / "teacher").rglob("*.py")
+        if "accounting.data_dependent" in path.read_text()
     ]
-    assert {path.name for path in found} == {
-        "diagnosis_pate.py",
-        "diagnosis_smooth.py",
-    }  # of its own kind
+    assert importing
+    assert {path.parent for path in importing} == {room}
 
 
 def test_theorem_10_is_its_formula_and_its_conditions(numbers):
