@@ -75,8 +75,9 @@ def _number(low: float, high: float) -> Callable[[object], bool]:
     """A test for finite numbers in low..high, booleans excluded."""
 
     def holds(value: object) -> bool:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and math.isfinite(value) and low <= value <= high
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return False
+        return math.isfinite(value) and low <= value <= high
 
     return holds
 

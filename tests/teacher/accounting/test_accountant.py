@@ -59,7 +59,7 @@ SMALL = private_knn(3, 2, 4.0, 3.0, 0.3, 20, 5)
     ("gamma", "gaussian", "screening"), [(1.0, 5.676, 4.438), (0.25, 1.313, 1.042)]
 )
 def test_figure_5_of_private_knn(gamma, gaussian, screening):
-    """8192 screenings, k = 300, T = 210, sigma1 = 85, delta = 1e-5, classic conversion, within 1%."""
+    """8192 screenings, k = 300, T = 210, sigma1 = 85, delta = 1e-5, classic conversion, to 1%."""
     noise = {"sigma": 85.0, "sampling_probability": gamma}
     curves = (
         gaussian_rdp(ORDERS, sensitivity=1.0, **noise),
@@ -115,7 +115,7 @@ def test_certificates_are_ordered_as_their_proofs_are():
 
 
 def enumerated_epsilon(delta, sigma, m, gamma, times):
-    """Smallest epsilon with both hockey-stick divergences at most delta, all outcomes of the composition enumerated."""
+    """Smallest epsilon with both hockey-stick divergences at most delta, by enumeration."""
     z = np.arange(-9, 10)
     mass = np.exp(-(z**2) / (2 * sigma**2))
     single = [(total, weight) for total, weight in zip(z, mass / mass.sum(), strict=True)]
@@ -177,13 +177,15 @@ def test_discrete_pld_of_pure_releases_composes_them():
 @pytest.mark.parametrize(
     ("release", "delta"),
     [
-        (Release("r", "zcdp", {"rho": 0.1}, 1), 1e-5),  # no dominating pair is known
+        # no dominating pair is known
+        (Release("r", "zcdp", {"rho": 0.1}, 1), 1e-5),
+        # two shapes
         (
             Release(
                 "r", "gaussian", {"sigma": 5.0, "sensitivity": 2.0, "sampling_probability": 1.0}, 1
             ),
             1e-5,
-        ),  # two shapes
+        ),
         (Release("r", "pure", {"epsilon": 0.1}, 1), 1e-9),  # rounding would not be small
     ],
 )
@@ -204,7 +206,10 @@ def test_interleaved_kinds_cost_more_than_either_and_less_than_their_sum():
 
 
 def exact_delta_of_a_mixture(epsilon, pure, copies, sigma):
-    """Hockey-stick divergence of `copies` randomised responses and one N_Z(0, sigma^2) against its shift by 1, both ways."""
+    """Hockey-stick divergence of ``copies`` randomised responses and one N_Z(0, sigma^2).
+
+    Against its shift by 1, the larger of both directions.
+    """
     z = np.arange(-60, 61)
     mass = np.exp(-(z**2) / (2 * sigma**2))
     atoms = [(np.exp(-((z - 1) ** 2) / (2 * sigma**2)) / mass.sum(), mass / mass.sum())]
@@ -289,9 +294,8 @@ def test_conversion_against_the_exact_delta_of_a_gaussian(rho, delta):
         canonne < classic == pytest.approx(rho + 2 * math.sqrt(rho * math.log(1 / delta)), rel=0.01)
     )
     if rho == 0.0305:
-        assert canonne == pytest.approx(
-            1.0, rel=0.005
-        )  # the budget that privacy.md names for (1, 1e-5)
+        # The budget that privacy.md names for (1, 1e-5).
+        assert canonne == pytest.approx(1.0, rel=0.005)
 
 
 @pytest.mark.parametrize("value", [0.7575576, 0.758, 1e-9, 3.4066276, 12.0])

@@ -1,4 +1,4 @@
-"""Every neighbouring pair of tiny data sets, its exact output laws, and the Renyi divergence between them.
+"""Exact output laws of every neighbouring pair of tiny data sets, and their Renyi divergence.
 
 Nothing here comes from the curves but the claims under test. The mechanism is written from its
 definition: each record enters a Poisson sample, the first min(k, sample) by (distance, id) vote,
@@ -17,7 +17,7 @@ from labelwall.teacher.accounting.curves import argmax_rdp, gaussian_rdp, screen
 
 ORDERS = np.array([1.05, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0, 100.0])
 CLASSES = 3
-MOST_OTHERS = 4  # with the record that comes or goes: five
+MAX_OTHERS = 4  # with the record that comes or goes: five
 NOISE = 40  # |Z| <= 40 is enumerated; at sigma <= 2 the rest weighs less than 1e-80
 
 
@@ -31,14 +31,12 @@ def neighbours():
 
     Records are (distance, id, label), distances 0 and 1 shared by some, any label and place.
     """
-    for n in range(MOST_OTHERS + 1):
+    for n in range(MAX_OTHERS + 1):
         for labels in itertools.product(range(CLASSES), repeat=n):
             others = [(place // 2, 2 * place + 1, label) for place, label in enumerate(labels)]
             for place, label in itertools.product(range(n + 1), range(CLASSES)):
-                yield (
-                    others,
-                    (place // 2, 2 * place, label),
-                )  # its id puts it before the other of equal distance
+                # Its id puts it before the other of equal distance.
+                yield others, (place // 2, 2 * place, label)
 
 
 def vote_laws(others, record, k, gamma):

@@ -44,7 +44,7 @@ def test_the_law_of_many_draws(losses: list[int], rate: Fraction) -> None:
 
 
 def tree(x: Fraction, depth: int) -> tuple[Fraction, Fraction]:
-    """(probability of True, probability undecided) over all outcomes of the first ``depth`` coins, exact."""
+    """(P(True), P(undecided)) over all outcomes of the first ``depth`` coins, exact."""
     total = {True: Fraction(0), None: Fraction(0)}
 
     class Undecided(Exception):

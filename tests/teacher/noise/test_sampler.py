@@ -183,11 +183,9 @@ def test_the_coins_table_is_exp() -> None:
     lower, upper = coin_table()
     with mpmath.workprec(300):
         for cell in range(1 << CELL_BITS):
-            most, least = (
-                mpmath.exp(-mpmath.mpf(cell + i) / 2**CELL_BITS) * 2**BITS for i in (0, 2)
-            )
-            assert int(lower[cell]) <= least < int(lower[cell]) + 2
-            assert int(upper[cell]) - 2 < most <= int(upper[cell])
+            high, low = (mpmath.exp(-mpmath.mpf(cell + i) / 2**CELL_BITS) * 2**BITS for i in (0, 2))
+            assert int(lower[cell]) <= low < int(lower[cell]) + 2
+            assert int(upper[cell]) - 2 < high <= int(upper[cell])
 
 
 @settings(max_examples=100, deadline=None)

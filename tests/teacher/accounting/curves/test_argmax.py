@@ -32,9 +32,8 @@ def test_argmax_reproduces_the_reference_values():
 def test_the_whole_grid_takes_seconds_and_gains_a_third():
     start = time.process_time()
     curve = argmax_rdp(ORDERS, **ARGMAX)
-    assert (
-        time.process_time() - start < 60
-    )  # some 9 on one core, the first time; the rest is for slow and busy machines
+    # About 9 on one core, the first time; the rest is for slow and busy machines.
+    assert time.process_time() - start < 60
     gaussian = gaussian_rdp(ORDERS, sensitivity=math.sqrt(2), **ARGMAX)
     assert (curve <= gaussian).all()
     assert (
@@ -44,18 +43,17 @@ def test_the_whole_grid_takes_seconds_and_gains_a_third():
 
 
 def outcome_laws(sigma, shift, reach_of_noise, differences):
-    """P(a wins), P(b wins), P(other wins) for all contests and the six tie orders, by counting points of a box.
+    """P(a wins), P(b wins), P(other wins) by counting points of a box.
 
-    Returns float64 [6, n, n, 3]; contests (x, y) from ``differences`` squared. Noise is enumerated,
+    For all contests and the six tie orders: returns float64 [6, n, n, 3]; contests (x, y) from ``differences`` squared. Noise is enumerated,
     not summed cleverly.
     """
     z = np.arange(-reach_of_noise, reach_of_noise + 1)
     mass = np.exp(-(z**2) / (2.0 * sigma**2))
     joint = np.outer(mass, mass) / mass.sum() ** 2
     laws = []
-    for ranks in itertools.permutations(
-        (0, 1, 2)
-    ):  # rank of a, b, other among equals: the lowest wins
+    # Rank of a, b, other among equals: the lowest wins.
+    for ranks in itertools.permutations((0, 1, 2)):
         table = np.empty((len(differences), len(differences), 3))
         for (i, x), (j, y) in itertools.product(enumerate(differences), repeat=2):
             scores = np.stack(

@@ -105,18 +105,10 @@ def test_screening_is_the_definition_and_never_below_it(max_votes, threshold, si
     [
         {"max_votes": 800, "threshold": 480, "sigma": 200.0, "sampling_probability": 0.03},
         {"max_votes": 800, "threshold": 480, "sigma": 0.5, "sampling_probability": 1.0},
-        {
-            "max_votes": 10,
-            "threshold": 100_000,
-            "sigma": 0.5,
-            "sampling_probability": 0.5,
-        },  # p_t far below float64
-        {
-            "max_votes": 10,
-            "threshold": 5,
-            "sigma": 1e5,
-            "sampling_probability": 0.5,
-        },  # past exact sums
+        # p_t far below float64
+        {"max_votes": 10, "threshold": 100_000, "sigma": 0.5, "sampling_probability": 0.5},
+        # past exact sums
+        {"max_votes": 10, "threshold": 5, "sigma": 1e5, "sampling_probability": 0.5},
     ],
 )
 def test_screening_lies_between_zero_and_the_gaussian_bound(fields):
@@ -167,14 +159,13 @@ def test_gaussian_covers_the_discrete_law_between_integers(sigma, gamma):
             np.logaddexp.reduce(log_law + t * log_ratio) / (order - 1) for t in (order, 1 - order)
         ]
         assert max(exact) <= value * (1 + 1e-9)
-        if (
-            order >= 2
-        ):  # below 2 the interpolation starts from D_1 = 0 and is loose where noise is small
+        # Below 2 the interpolation starts from D_1 = 0 and is loose where noise is small.
+        if order >= 2:
             assert value <= 1.5 * exact[0]
 
 
 def test_a_multiplier_given_as_an_integer_reaches_dp_accounting_as_a_float():
-    """Inside PoissonSampled(Composed) the library drops all but one event when the multiplier is an int."""
+    """Inside PoissonSampled(Composed) the library drops all but one event for an int multiplier."""
 
     def twice(multiplier):
         accountant = RdpAccountant(orders=[2, 8])

@@ -1,4 +1,4 @@
-"""PATE's data-dependent costs against the exact divergences of neighbouring votes, and the published code's numbers."""
+"""PATE's data-dependent costs against exact divergences and the published code's numbers."""
 
 import itertools
 import math
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[4]
 
 
 def winner(votes, noise):
-    """P(each class wins) with independent ``noise`` of a continuous law on each count, by quadrature."""
+    """P(each class wins) with continuous independent ``noise`` on each count, by quadrature."""
     votes = np.asarray(votes, dtype=float)
 
     def density(z, c):
