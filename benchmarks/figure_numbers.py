@@ -1,7 +1,8 @@
-"""The numbers behind docs/figures: CVPR20 Figures 5 to 8, Theorem 10, and Noisy Screening against the Sparse Vector Technique.
+"""The numbers behind docs/figures: CVPR20 Figures 5 to 8, Theorem 10, and screening against SVT.
 
-Everything is computed from the product's curves; no number is copied from the paper but PRINTED, to be compared with.
-CVPR20's own figures use the classic conversion, so Figures 5 and 8 do; the others use the product's.
+SVT is the Sparse Vector Technique. Everything is computed from labelwall's curves; only PRINTED is
+copied from the paper, for comparison. CVPR20's own figures use the classic conversion, so Figures 5
+and 8 do; the others use labelwall's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from labelwall.teacher.accounting.conversion import Conversion, epsilon_from_rdp
-from labelwall.teacher.accounting.curves.rdp import (
+from labelwall.teacher.accounting.curves import (
     ORDERS,
     argmax_rdp,
     gaussian_rdp,
@@ -22,11 +23,13 @@ from labelwall.teacher.accounting.curves.rdp import (
 )
 from labelwall.teacher.accounting.data_dependent.screening import screening_terms
 
-QUERIES, DELTA, GAMMA = 8192, 1e-5, 0.25
+QUERIES = 8192
+DELTA = 1e-5
+GAMMA = 0.25
 MAX_VOTES, THRESHOLD, SIGMA = 300, 210, 85.0  # k, T, sigma_1 of CVPR20 Figures 5 to 8
 SCREENING = {"max_votes": MAX_VOTES, "threshold": THRESHOLD, "sigma": SIGMA}
 CLASSES = 10
-PLURALITIES = (30, 100, 210, 250, 300)  # ceil(k/c), T and k, as the paper picks, and two between
+PLURALITIES = (30, 100, 210, 250, 300)  # ceil(k/c), T and k, as in the paper, and two between
 DATA_DEPENDENT = "screening, data-dependent"
 DATA_DEPENDENT_NOTE = "NOT RELEASABLE where the votes come from private rows."
 PRINTED = {
@@ -41,7 +44,10 @@ PRINTED = {
 def epsilons(
     rdp: np.ndarray, counts: np.ndarray, delta: float = DELTA, conversion: Conversion = "classic"
 ) -> np.ndarray:
-    """Epsilon of so many releases of one curve: float64 [n] from ``rdp`` float64 [n_orders] and ``counts`` int64 [n]."""
+    """Epsilon of ``counts`` (int64 [n]) releases of one curve, ``rdp`` float64 [n_orders].
+
+    float64 [n].
+    """
     return np.array(
         [epsilon_from_rdp(ORDERS, count * rdp, delta, conversion)[0] for count in counts]
     )
@@ -49,7 +55,7 @@ def epsilons(
 
 @cache
 def terms(gamma: float) -> np.ndarray:
-    """``terms_at`` the product's orders."""
+    """``terms_at`` labelwall's orders."""
     return terms_at(ORDERS, gamma)
 
 
@@ -63,7 +69,8 @@ def terms_at(orders: np.ndarray, gamma: float) -> np.ndarray:
 def figure_5(counts: np.ndarray, plurality: np.ndarray) -> dict[str, np.ndarray]:
     """Epsilon after ``counts`` queries (int64 [n]) by PRINTED's five analyses, float64 [n] each.
 
-    ``plurality``: int64 [at least max(counts)], votes cast on each query, for the data-dependent curve alone.
+    ``plurality``: int64 [at least max(counts)], votes cast on each query, for the data-dependent
+    curve alone.
     """
     curves = {
         f"{name}, {sampling}": curve(gamma)
@@ -71,9 +78,8 @@ def figure_5(counts: np.ndarray, plurality: np.ndarray) -> dict[str, np.ndarray]
         for name, curve in (("Gaussian", _gaussian), ("screening", _screening))
     }
     votes, which = np.unique(plurality, return_inverse=True)
-    spent = np.cumsum(
-        screening_terms(ORDERS, votes, **SCREENING)[which], axis=0
-    )  # [n_queries, n_orders]
+    # [n_queries, n_orders]
+    spent = np.cumsum(screening_terms(ORDERS, votes, **SCREENING)[which], axis=0)
     dependent = [
         epsilon_from_rdp(ORDERS, spent[count - 1], DELTA, "classic")[0] for count in counts
     ]
@@ -94,7 +100,8 @@ def _screening(gamma: float) -> np.ndarray:
 def simulated_plurality(queries: int = QUERIES, concentration: float = 0.3) -> np.ndarray:
     """Votes without data: int64 [queries], the largest of k = 300 votes over ten classes.
 
-    Each query's class shares are Dirichlet(concentration, ..., concentration), its votes multinomial; a fixed generator.
+    Each query's class shares are Dirichlet(concentration, ..., concentration), its votes
+    multinomial; a fixed generator.
     """
     generator = np.random.default_rng(2020)
     shares = generator.dirichlet(np.full(CLASSES, concentration), queries)
@@ -103,7 +110,10 @@ def simulated_plurality(queries: int = QUERIES, concentration: float = 0.3) -> n
 
 @dataclass(frozen=True)
 class Bound10:
-    """CVPR20 Theorem 10 at one setting: ``epsilon`` as printed, and whether its conditions on m and m_select hold."""
+    """CVPR20 Theorem 10 at one setting.
+
+    ``epsilon`` as printed, and whether its conditions on m and m_select hold.
+    """
 
     epsilon: float
     applies: bool
@@ -111,7 +121,7 @@ class Bound10:
 
 @dataclass(frozen=True)
 class Setting:
-    """``gamma``, noise scales in votes, ``delta``, and the screening's k and T. Defaults: SVHN in CVPR20 section 4.1."""
+    """A setting of Theorem 10, with noise scales in votes. Defaults: SVHN in CVPR20 section 4.1."""
 
     gamma: float = 0.03
     sigma_1: float = 200.0
@@ -122,25 +132,24 @@ class Setting:
 
 
 def theorem_10(s: Setting, asked: int, answered: int) -> Bound10:
-    """20 gamma sqrt(log(1/delta)) (sqrt(m) / sigma_1 + sqrt(m_selected) / sigma_2), and the conditions the theorem states."""
+    """20 gamma sqrt(log(1/delta)) (sqrt(m) / sigma_1 + sqrt(m_selected) / sigma_2).
+
+    And whether the theorem's conditions hold.
+    """
     log_delta = math.log(1 / s.delta)
-    epsilon = (
-        20
-        * s.gamma
-        * math.sqrt(log_delta)
-        * (math.sqrt(asked) / s.sigma_1 + math.sqrt(answered) / s.sigma_2)
-    )
+    noisy_counts = math.sqrt(asked) / s.sigma_1 + math.sqrt(answered) / s.sigma_2
+    epsilon = 20 * s.gamma * math.sqrt(log_delta) * noisy_counts
     room = min(s.sigma_1, s.sigma_2) ** 2 * math.log(1 / s.gamma) ** 2 - 2
-    least = 4 * log_delta * s.sigma_1**2 / (s.gamma**2 * room) if room > 0 else math.inf
-    most, most_answered = (
+    min_asked = 4 * log_delta * s.sigma_1**2 / (s.gamma**2 * room) if room > 0 else math.inf
+    max_asked, max_answered = (
         log_delta * sigma**2 / (n * s.gamma**2) for sigma, n in ((s.sigma_1, 3), (s.sigma_2, 6))
     )
     noisy = s.gamma < 0.1 and s.sigma_1 >= math.sqrt(5) and s.sigma_2 >= 2 * math.sqrt(5)
-    return Bound10(epsilon, noisy and least <= asked <= most and answered <= most_answered)
+    return Bound10(epsilon, noisy and min_asked <= asked <= max_asked and answered <= max_answered)
 
 
 def exact_cost(s: Setting, asked: int, answered: int) -> float:
-    """The product's ``tight`` certificate for the same caps."""
+    """labelwall's ``tight`` certificate for the same caps."""
     noise = {"sampling_probability": s.gamma}
     screening = screening_rdp(
         ORDERS, max_votes=s.max_votes, threshold=s.threshold, sigma=s.sigma_1, **noise
@@ -150,16 +159,13 @@ def exact_cost(s: Setting, asked: int, answered: int) -> float:
 
 
 def screening_by_distance(distances: np.ndarray, queries: int = QUERIES) -> dict[str, np.ndarray]:
-    """Epsilon of ``queries`` screenings whose plurality is T - distance each time, float64 [n] by analysis.
+    """Epsilon of ``queries`` screenings of plurality T - distance, float64 [n] by analysis.
 
-    The first two are releasable and do not look at the distance; the third is data-dependent.
+    The first two are releasable and do not depend on the distance; the third is data-dependent.
     """
     furthest = int(distances.max()) + 1
-    noise = {
-        "max_votes": 2 * furthest,
-        "threshold": furthest,
-        "sigma": SIGMA,
-    }  # pluralities on both sides of the threshold
+    # Pluralities on both sides of the threshold.
+    noise = {"max_votes": 2 * furthest, "threshold": furthest, "sigma": SIGMA}
     found = {}
     for name, gamma in (("screening", 1.0), (f"screening, gamma={GAMMA}", GAMMA)):
         curve = screening_rdp(ORDERS, **noise, sampling_probability=gamma)
@@ -181,22 +187,20 @@ def screening_by_distance(distances: np.ndarray, queries: int = QUERIES) -> dict
 def sparse_vector(distances: np.ndarray, queries: int = QUERIES, gamma: float = 1.0) -> np.ndarray:
     """Epsilon of the Sparse Vector Technique on the same queries with the same noise, float64 [n].
 
-    A run compares plurality + Laplace(b2) with T + Laplace(b1) until the first "above" and is (1/b1 + 2/b2)-DP for queries
-    of sensitivity 1 that move either way (Dwork-Roth 2014, Theorem 3.23; Lyu-Su-Li 2017, Theorem 4); the threshold's noise
-    is then drawn anew. b2 = 2^(1/3) b1 is the cheapest split at a total variance of SIGMA^2. Runs are capped at the expected
-    number of "above", rounded up, plus the last one, and composed by the smaller of RDP and adding up.
-    ``gamma``: each run on one fresh Poisson sample, log(1 + gamma (e^epsilon - 1)).
+    A run compares plurality + Laplace(b2) with T + Laplace(b1) until the first "above" and is
+    (1/b1 + 2/b2)-DP for queries of sensitivity 1 that move either way (Dwork-Roth 2014, Theorem
+    3.23; Lyu-Su-Li 2017, Theorem 4); the threshold's noise is then drawn anew. b2 = 2^(1/3) b1 is
+    the cheapest split at a total variance of SIGMA^2. Runs are capped at the expected number of
+    "above", rounded up, plus the last one, and composed by RDP or by adding up, whichever is
+    smaller. ``gamma``: each run on one fresh Poisson sample, log(1 + gamma (e^epsilon - 1)).
     """
     b1, b2 = _laplace_scales()
     run = math.log1p(gamma * math.expm1(1 / b1 + 2 / b2))
     costs = []
     for distance in distances:
         runs = math.ceil(expected_above(float(distance), queries)) + 1
-        costs.append(
-            min(
-                runs * run, epsilon_from_rdp(ORDERS, runs * pure_rdp(ORDERS, epsilon=run), DELTA)[0]
-            )
-        )
+        rdp = runs * pure_rdp(ORDERS, epsilon=run)
+        costs.append(min(runs * run, epsilon_from_rdp(ORDERS, rdp, DELTA)[0]))
     return np.array(costs)
 
 
@@ -207,16 +211,16 @@ def _laplace_scales() -> tuple[float, float]:
 
 
 def expected_above(distance: float, queries: int, points: int = 400) -> float:
-    """Expected number of "above" among ``queries`` whose plurality is T - distance: a renewal process.
+    """Expected number of "above" among ``queries`` of plurality T - distance, a renewal process.
 
-    Given the threshold's noise a run's length is geometric; ``points`` quantiles of the noise stand for its law.
+    Given the threshold's noise a run's length is geometric; ``points`` quantiles of the noise
+    represent its law.
     """
     b1, b2 = _laplace_scales()
     above = _laplace_tail((distance + _laplace_quantiles(points) * b1) / b2)  # [points]
     steps = np.arange(queries)
-    ends = np.array(
-        [np.mean(above * np.exp(step * np.log1p(-above))) for step in steps]
-    )  # a run ends at its step-th query
+    # Probability that a run ends at its step-th query.
+    ends = np.array([np.mean(above * np.exp(step * np.log1p(-above))) for step in steps])
     renewals = np.zeros(queries)
     for step in steps:
         renewals[step] = ends[step] + ends[:step] @ renewals[:step][::-1]

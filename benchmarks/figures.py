@@ -1,11 +1,12 @@
-"""CVPR20's Figures 5 to 8, Theorem 10 and the Sparse Vector Technique, computed anew: pictures, and the numbers in text.
+"""CVPR20's Figures 5 to 8, Theorem 10 and the Sparse Vector Technique: pictures and numbers.
 
-    python benchmarks/figures.py                             # half a minute; writes docs/figures
-    python benchmarks/figures.py --cifar10 data --download   # Figure 5 with real votes, 2 minutes more
+    python benchmarks/figures.py                            # half a minute; writes docs/figures
+    python benchmarks/figures.py --cifar10 data --download  # Figure 5, real votes, 2 minutes more
 
-The data-dependent curve of Figure 5 is a DIAGNOSIS, NOT RELEASABLE for private rows (teacher/accounting/data_dependent/screening.py). Here its
-votes are simulated (figure_numbers.simulated_plurality), or those of CIFAR-10, which is public: 30,000 images as the private
-rows, HOG, the 300 nearest of all (no sampling), on the first 8,192 public images.
+The data-dependent curve of Figure 5 is a DIAGNOSIS, NOT RELEASABLE for private rows
+(teacher/accounting/data_dependent/screening.py). Here its votes are simulated
+(figure_numbers.simulated_plurality), or those of CIFAR-10, which is public: 30,000 images as the
+private rows, HOG, the 300 nearest of all (no sampling), on the first 8,192 public images.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class Grid:
 
 @contextmanager
 def picture(path: Path, *, panels: int = 1, legend_columns: int = 2) -> Iterator[list[Axes]]:
-    """Axes, saved to ``path`` when the block ends: the same bytes for the same numbers. Their legend stands above them."""
+    """Axes with a legend above them, saved to ``path`` when the block ends.
+
+    The same numbers give the same bytes.
+    """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         axes = list(np.atleast_1d(figure.subplots(1, panels)))
@@ -72,23 +76,18 @@ def draw_figure_5(folder: Path, grid: Grid, plurality: np.ndarray, votes_from: s
         (SOLID, SOLID, DASHED, DASHED, SOLID),
         strict=True,
     )
-    print(
-        f"\nFigure 5: {QUERIES} screenings, k={MAX_VOTES} T={THRESHOLD} sigma1={SIGMA:g}, delta={DELTA:g}, classic conversion"
-    )
+    setting = f"k={MAX_VOTES} T={THRESHOLD} sigma1={SIGMA:g}, delta={DELTA:g}"
+    print(f"\nFigure 5: {QUERIES} screenings, {setting}, classic conversion")
     with picture(folder / "cvpr20_figure_5.svg") as (axes,):
         for (name, values), color, dash in styles:
             note = ", NOT RELEASABLE" if name == numbers.DATA_DEPENDENT else ""
-            axes.plot(
-                counts,
-                values,
-                color=color,
-                linestyle=dash,
-                label=f"{name}{note}: {round_up(values[-1])}",
-            )
+            label = f"{name}{note}: {round_up(values[-1])}"
+            axes.plot(counts, values, color=color, linestyle=dash, label=label)
             axes.plot(QUERIES, numbers.PRINTED[name], "x", color=color, markersize=7, clip_on=False)
             print(f"  {values[-1]:.4f}   printed {numbers.PRINTED[name]:5}   {name}{note}")
         print(
-            f"  Data-dependent: {votes_from}, plurality {plurality.mean():.1f} on average. {numbers.DATA_DEPENDENT_NOTE}"
+            f"  Data-dependent: {votes_from}, plurality {plurality.mean():.1f} on average. "
+            f"{numbers.DATA_DEPENDENT_NOTE}"
         )
         axes.set_xlabel(f"screened queries (x: as printed in CVPR20; data-dependent: {votes_from})")
         axes.set(ylabel=f"epsilon at delta = {DELTA:g}")
@@ -98,9 +97,8 @@ def draw_figure_5(folder: Path, grid: Grid, plurality: np.ndarray, votes_from: s
 def draw_figure_6(folder: Path, grid: Grid) -> None:
     """Epsilon(alpha) by order and plurality as a share of the worst one's, and where that sits."""
     orders = np.unique(np.linspace(2, 200, grid.points).round())
-    tables = {
-        gamma: numbers.terms_at(orders, gamma) for gamma in (1.0, GAMMA)
-    }  # [MAX_VOTES + 1, n_orders]
+    # [MAX_VOTES + 1, n_orders]
+    tables = {gamma: numbers.terms_at(orders, gamma) for gamma in (1.0, GAMMA)}
     share = tables[1.0] / tables[1.0].max(axis=0)
     with picture(folder / "cvpr20_figure_6.png", legend_columns=3) as (axes,):
         mesh = axes.pcolormesh(
@@ -147,14 +145,18 @@ def draw_figure_7(folder: Path, grid: Grid) -> None:
     short = table.max(axis=0) / np.maximum(table[THRESHOLD], table[MAX_VOTES])
     first = orders[np.argmax(table[MAX_VOTES] > table[THRESHOLD])]
     print(f"\nFigure 7: k overtakes T at alpha = {first:g} (the paper: 80)")
-    most, order = 100 * (short.max() - 1), orders[short.argmax()]
+    excess, order = 100 * (short.max() - 1), orders[short.argmax()]
     print(
-        f"  the maximum over 0..k exceeds that of T and k by up to {most:.1f}%, at alpha {order:g}"
+        f"  the maximum over 0..k exceeds that of T and k by up to {excess:.1f}%, "
+        f"at alpha {order:g}"
     )
 
 
 def draw_figure_8(folder: Path, grid: Grid) -> None:
-    """Epsilon of up to 8192 sampled screenings at five pluralities and at the maximum; right: as a share of the maximum's."""
+    """Epsilon of up to 8192 sampled screenings at five pluralities and at the maximum.
+
+    The right panel shows shares of the maximum's epsilon.
+    """
     counts = np.unique(np.geomspace(1, QUERIES, grid.points).astype(np.int64))
     rows = numbers.terms(GAMMA)
     named = {f"plurality {votes}": rows[votes] for votes in PLURALITIES} | {
@@ -179,7 +181,8 @@ def draw_figure_8(folder: Path, grid: Grid) -> None:
             ylim=(0, 1.05),
         )
     print(
-        f"\nFigure 8: epsilon of 1, 10, 100, 1000 and {QUERIES} screenings at gamma={GAMMA}, delta={DELTA:g}, classic conversion"
+        f"\nFigure 8: epsilon of 1, 10, 100, 1000 and {QUERIES} screenings at gamma={GAMMA}, "
+        f"delta={DELTA:g}, classic conversion"
     )
     for name, row in named.items():
         shown = numbers.epsilons(row, np.array([1, 10, 100, 1000, QUERIES]))
@@ -212,18 +215,20 @@ def draw_theorem_10(folder: Path, grid: Grid) -> None:
         )
     print("\nTheorem 10 beside the exact cost, SVHN (gamma .03, sigma1 200, sigma2 60, delta 1e-6)")
     for asked, answered in ((6000, 2939), (100_000, 50_000), (1_000_000, 500_000)):
-        bound, cost = (
-            numbers.theorem_10(setting, asked, answered),
-            numbers.exact_cost(setting, asked, answered),
-        )
+        bound = numbers.theorem_10(setting, asked, answered)
+        cost = numbers.exact_cost(setting, asked, answered)
         met = "met" if bound.applies else "not met"
         print(
-            f"  {asked:>8} asked, {answered:>7} answered: {bound.epsilon:8.3f} (conditions {met}), exact {round_up(cost)}"
+            f"  {asked:>8} asked, {answered:>7} answered: {bound.epsilon:8.3f} (conditions {met}), "
+            f"exact {round_up(cost)}"
         )
 
 
 def draw_sparse_vector(folder: Path, grid: Grid) -> None:
-    """8192 queries at one distance from the threshold: Noisy Screening by three analyses, and SVT with the same noise."""
+    """Epsilon of 8192 queries by their distance from the threshold.
+
+    Noisy Screening by three analyses, and SVT with the same noise.
+    """
     distances = np.unique(np.linspace(0, 8 * SIGMA, grid.distances).astype(np.int64))
     found = numbers.screening_by_distance(distances)
     found["SVT"] = numbers.sparse_vector(distances)
@@ -235,7 +240,8 @@ def draw_sparse_vector(folder: Path, grid: Grid) -> None:
         f"SVT, gamma={GAMMA}": ("#c2570c", DASHED),
     }
     print(
-        f"\nNoisy Screening against SVT: {QUERIES} queries, noise of deviation {SIGMA:g} in every comparison, delta={DELTA:g}"
+        f"\nNoisy Screening against SVT: {QUERIES} queries, noise of deviation {SIGMA:g} in every "
+        f"comparison, delta={DELTA:g}"
     )
     with picture(folder / "sparse_vector.svg") as (axes,):
         for name, values in found.items():
@@ -264,7 +270,10 @@ def draw_sparse_vector(folder: Path, grid: Grid) -> None:
 
 
 def cifar10_plurality(root: str, download: bool) -> np.ndarray:
-    """Largest vote count among the 300 nearest of CIFAR-10's 30,000 private images, HOG, for 8192 public ones: int64 [8192]."""
+    """Plurality of the 300 nearest private images for 8192 public ones, CIFAR-10 by HOG.
+
+    int64 [8192], from 30,000 private images.
+    """
     from labelwall.teacher.features.embedder import Embedder
     from labelwall.teacher.records.sources import open_records
     from labelwall.teacher.search.cpu import ExactIndex
@@ -282,11 +291,8 @@ def cifar10_plurality(root: str, download: bool) -> np.ndarray:
         [index.prefix(queries[start : start + 256], MAX_VOTES) for start in range(0, QUERIES, 256)]
     )
     votes = records.labels[near]  # [8192, 300]
-    return (
-        np.stack([(votes == label).sum(axis=1) for label in range(task.num_classes)])
-        .max(axis=0)
-        .astype(np.int64)
-    )
+    counts = np.stack([(votes == label).sum(axis=1) for label in range(task.num_classes)])
+    return counts.max(axis=0).astype(np.int64)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -317,10 +323,8 @@ def main(arguments: list[str] | None = None) -> None:
     grid = Grid(options.points, options.distances)
     if options.only in (None, "5"):
         if options.cifar10:
-            plurality, votes_from = (
-                cifar10_plurality(options.cifar10, options.download),
-                "votes of CIFAR-10 by HOG",
-            )
+            plurality = cifar10_plurality(options.cifar10, options.download)
+            votes_from = "votes of CIFAR-10 by HOG"
         else:
             plurality, votes_from = numbers.simulated_plurality(), "simulated votes"
         draw_figure_5(options.out, grid, plurality, votes_from)

@@ -1,8 +1,9 @@
-"""One table and its plots from several comparisons of the same methods, such as the folds of one data set.
+r"""One table and its plots from several comparisons of the same methods, e.g. folds of a data set.
 
     for fold in 0 1 2 3 4; do
         python benchmarks/radius.py --export banana_$fold.npz --fold $fold
-        labelwall compare --config configs/compare_banana.yaml --data.path banana_$fold.npz --out FOLDER/$fold
+        labelwall compare --config configs/compare_banana.yaml --data.path banana_$fold.npz \
+            --out FOLDER/$fold
     done
     python benchmarks/folds.py FOLDER/? --out FOLDER
 
@@ -15,10 +16,7 @@ import argparse
 import json
 from pathlib import Path
 
-from labelwall.experiment.compare.compare import (
-    render,
-    summarise,
-)
+from labelwall.experiment.compare.compare import render, summarise
 from labelwall.experiment.compare.plots import plots
 
 

@@ -1,13 +1,15 @@
-"""Features of labelled images, kept in chunks so that an interrupted run goes on where it stopped.
+r"""Features of labelled images, cached in chunks so that an interrupted run resumes.
 
-    python benchmarks/image_features.py --images CIFAR10 --cache features/       # CIFAR10/{test,train}/CLASS/*.jpg
-    python benchmarks/image_features.py --images CIFAR10 --cache features/ --arrays cifar10_features.npz
-    python benchmarks/image_features.py --published fashion_mnist --root DATA --features hog --cache features/
+    python benchmarks/image_features.py --cache features/ --images CIFAR10 --arrays cifar10.npz
+    python benchmarks/image_features.py --cache features/ --published fashion_mnist --root DATA \
+        --features hog
 
-Writes ``{split}_{number}.npz`` with ``features`` float [n, d] before quantisation and ``labels`` int64 [n]; rows of folders are
-in the constant order of their names, those of a published data set in their own. ``read`` quantises them as the teacher does.
-`efficientnet_lite0` has ImageNet's public weights. ``--arrays`` writes the rows as the npz file of the data source `arrays`:
-train rows private, the first half of the test rows public, the rest the test split.
+``--images`` is a folder {test,train}/CLASS/*.jpg. Writes ``{split}_{number}.npz`` with ``features``
+float [n, d] before quantisation and ``labels`` int64 [n]; rows of folders are in the constant order
+of their names, those of a published data set in their own order. ``read`` quantises them as the
+teacher does. `efficientnet_lite0` has ImageNet's public weights. ``--arrays`` writes the rows as
+the npz file of the data source `arrays`: train rows private, the first half of the test rows
+public, the rest the test split.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ SPLITS = ("test", "train")
 
 @dataclass(frozen=True)
 class Images:
-    """A labelled data set: ``rows`` of each split, and ``read(split, part)`` -> (uint8 [n, h, w, c], labels int64 [n])."""
+    """A labelled data set.
+
+    ``rows``: of each split. ``read(split, part)``: (uint8 [n, h, w, c], labels int64 [n]).
+    """
 
     shape: tuple[int, ...]
     num_classes: int
@@ -53,13 +58,11 @@ def in_folders(images: Path) -> Images:
 
     def read(split: str, part: slice) -> tuple[np.ndarray, np.ndarray]:
         labels = [readers.class_of(path, names) for path in paths[split][part]]
-        return readers.read_images(images / split, paths[split][part], 32, 3).pixels, np.array(
-            labels, dtype=np.int64
-        )
+        pixels = readers.read_images(images / split, paths[split][part], 32, 3).pixels
+        return pixels, np.array(labels, dtype=np.int64)
 
-    return Images(
-        (32, 32, 3), len(names), {split: len(found) for split, found in paths.items()}, read
-    )
+    rows = {split: len(found) for split, found in paths.items()}
+    return Images((32, 32, 3), len(names), rows, read)
 
 
 def of_published(source: str, root: Path) -> Images:
@@ -123,7 +126,11 @@ def chunk_path(cache: Path, split: str, start: int) -> Path:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How features become integers: less ``center`` float [d], along ``axes`` [d, k] if any, each row of length ``scale``."""
+    """How features become integers.
+
+    ``center``, float [d], is subtracted; rows are projected on ``axes`` [d, k], if any, and scaled
+    to length ``scale``.
+    """
 
     center: np.ndarray = field(repr=False)
     scale: float
@@ -135,7 +142,10 @@ class Scaling:
 
 
 def public_scaling(cache: Path, rows: int, whiten: int = 0) -> Scaling:
-    """From the first ``rows`` PUBLIC test rows: their mean, and ``whiten`` of their principal axes, or none for 0."""
+    """The mean of the first ``rows`` PUBLIC test rows and ``whiten`` of their principal axes.
+
+    No axes for 0.
+    """
     parts = []
     for start in range(0, rows, CHUNK):
         with np.load(chunk_path(cache, "test", start)) as chunk:
@@ -169,7 +179,7 @@ def read(
 
 
 def to_arrays(cache: Path, target: Path) -> None:
-    """All rows for the source `arrays`: less the mean of the PUBLIC rows, each of length sqrt(d), float32."""
+    """All rows for the source `arrays`: float32, of length sqrt(d) around the PUBLIC rows' mean."""
     chunks = {
         split: [np.load(path) for path in sorted(cache.glob(f"{split}_*.npz"))] for split in SPLITS
     }
@@ -186,9 +196,8 @@ def to_arrays(cache: Path, target: Path) -> None:
 
     def scaled(x: np.ndarray) -> np.ndarray:
         moved = x - center
-        return (moved / np.linalg.norm(moved, axis=1, keepdims=True) * np.sqrt(x.shape[1])).astype(
-            np.float32
-        )
+        unit = moved / np.linalg.norm(moved, axis=1, keepdims=True)
+        return (unit * np.sqrt(x.shape[1])).astype(np.float32)
 
     public, test = scaled(rows["test"][:half]), scaled(rows["test"][half:])
     parts = {"private_x": scaled(rows["train"]), "private_y": labels["train"], "public_x": public}

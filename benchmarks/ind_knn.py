@@ -1,12 +1,15 @@
-"""Time of an Ind-KNN query from embedded batch to committed answer: exact, hashed, and the paper's loop in numpy beside them.
+"""Time of an Ind-KNN query from embedded batch to committed answer.
 
-    python benchmarks/ind_knn.py                                              # 50,000 x 1,280, batch 256, cosine
-    python benchmarks/ind_knn.py --cache FEATURES --hashes 30x8 30x12 30x14   # of benchmarks/image_features.py
+    python benchmarks/ind_knn.py     # 50,000 x 1,280, batch 256, cosine
+    python benchmarks/ind_knn.py --cache FEATURES --hashes 30x8 30x12 30x14
 
-Without a cache rows are synthetic: unit vectors around class centres, so that about a hundredth of the records are neighbours
-of a query. With one, the records are the train split, and the queries are test rows after the first 5,000, whose mean centres
-all. The methods take turns in one process; a line is the median over rounds. Every round asks other queries. The ledger is on
-disk, with full durability; "ledger" is the share of the exact path that reserving, paying and recording take.
+Exact, hashed, and the paper's loop in numpy. FEATURES: the cache of benchmarks/image_features.py.
+
+Without a cache rows are synthetic: unit vectors around class centres, so that about a hundredth of
+the records are neighbours of a query. With one, the records are the train split, and the queries
+are test rows after the first 5,000, whose mean centres all. The methods take turns in one process;
+a line is the median over rounds. Every round asks other queries. The ledger is on disk, with full
+durability; "ledger" is the share of the exact path that reserving, paying and recording take.
 """
 
 from __future__ import annotations
@@ -21,10 +24,7 @@ from pathlib import Path
 import image_features
 import numpy as np
 
-from labelwall.teacher.accounting.plan import (
-    Plan,
-    Slot,
-)
+from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
@@ -33,13 +33,15 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import Similar
 
-CLASSES, LOOP_QUERIES, PUBLIC = 10, 8, 5000
+CLASSES = 10
+LOOP_QUERIES = 8
+PUBLIC = 5000
 PAPER = "the paper's loop in numpy, no ledger"
 
 
 @dataclass
 class Ours:
-    """One mechanism with a ledger of its own; ``ledger_seconds`` adds up what its transactions take."""
+    """One mechanism with its ledger; ``ledger_seconds`` is the time of its transactions."""
 
     mechanism: IndKnn
     index: ExactIndex
@@ -74,7 +76,10 @@ class Ours:
 
 
 class PapersLoop:
-    """UAI23 Algorithm 3 as printed, a query at a time on float32 rows; noise from numpy. No privacy comes of it."""
+    """UAI23 Algorithm 3 as printed, a query at a time on float32 rows.
+
+    Not private: its noise comes from numpy.
+    """
 
     def __init__(self, rows: np.ndarray, labels: np.ndarray, mechanism: IndKnn) -> None:
         self.x = rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -111,14 +116,17 @@ def rows(n: int, dimensions: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def split(cache: Path, records: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(int8 [records, d], labels int64 [records], queries int8 [m, d]) of an image data set's public-weight features."""
+    """An image data set's public-weight features.
+
+    (int8 [records, d], labels int64 [records], queries int8 [m, d]).
+    """
     scaling = image_features.public_scaling(cache, PUBLIC)
     x, labels = image_features.read(cache, "train", scaling, records)
     return x, labels, image_features.read(cache, "test", scaling)[0][PUBLIC:]
 
 
 def looked_at(index: ExactIndex, mechanism: IndKnn, queries: np.ndarray) -> tuple[float, float]:
-    """(share of the records that hashing looks at, share of the neighbours above the threshold that it finds)."""
+    """(share of the records that hashing looks at, its recall of neighbours at the threshold)."""
     hashing = mechanism.hashing()
     candidates = index.similar(
         queries, lambda cross, _, __: Similar(np.arange(len(cross)), np.ones(len(cross))), hashing
@@ -126,14 +134,17 @@ def looked_at(index: ExactIndex, mechanism: IndKnn, queries: np.ndarray) -> tupl
     exact, hashed = (
         index.similar(queries, mechanism.select(1.0), among) for among in (None, hashing)
     )
-    share = sum(len(found.rows) for found in candidates) / (len(queries) * len(index))
-    return share, sum(len(found.rows) for found in hashed) / max(
-        1, sum(len(found.rows) for found in exact)
+    seen, found, relevant = (
+        sum(len(similar.rows) for similar in lists) for lists in (candidates, hashed, exact)
     )
+    return seen / (len(queries) * len(index)), found / max(1, relevant)
 
 
 def clocks() -> np.ndarray:
-    """Seconds of the wall clock and of all threads' CPU time, float64 [2]: the second does not see who else is at work."""
+    """Seconds of the wall clock and of all threads' CPU time, float64 [2].
+
+    Other processes do not affect the second.
+    """
     return np.array([time.perf_counter(), time.process_time()])
 
 
@@ -184,20 +195,17 @@ def measure(
     options: argparse.Namespace,
 ) -> None:
     """Take turns, then print the table."""
-    index, loop = (
-        ExactIndex(x, np.arange(len(x))),
-        PapersLoop(x.astype(np.float32), labels, mechanisms["exact"]),
-    )
+    index = ExactIndex(x, np.arange(len(x)))
+    loop = PapersLoop(x.astype(np.float32), labels, mechanisms["exact"])
     seconds: dict[str, list[np.ndarray]] = {name: [] for name in (*mechanisms, PAPER)}
     with tempfile.TemporaryDirectory() as folder:
-        # an index each: it keeps the hash tables of one setting
+        # An index for each: it keeps the hash tables of one setting.
         ours = {
             name: Ours(m, ExactIndex(x, index.ids), labels, Path(folder) / name.replace(" ", ""))
             for name, m in mechanisms.items()
         }
-        for number in range(
-            -1, options.rounds
-        ):  # the first round builds tables and probes products
+        # The first round builds tables and probes products; it is not timed.
+        for number in range(-1, options.rounds):
             queries = ask(number)
             for name, path in ours.items():
                 before = clocks()
@@ -209,17 +217,15 @@ def measure(
             if number < 0:
                 seconds = {name: [] for name in seconds}
                 ours["exact"].ledger_seconds = 0.0
-        share = ours["exact"].ledger_seconds / (
-            sum(wall for wall, _ in seconds["exact"]) * options.batch
-        )
+        total = sum(wall for wall, _ in seconds["exact"]) * options.batch
+        share = ours["exact"].ledger_seconds / total
     neighbours = np.mean(
         [len(found.rows) for found in index.similar(queries, mechanisms["exact"].select(1.0))]
     )
     setting = f"{len(x):,} x {x.shape[1]:,}, batch {options.batch}, {options.threads} threads"
     print(f"{setting}, {neighbours:.0f} neighbours a query")
-    print(
-        "| method | ms a query | CPU ms a query | records looked at | neighbours found |\n|---|---|---|---|---|"
-    )
+    print("| method | ms a query | CPU ms a query | records looked at | neighbours found |")
+    print("|---|---|---|---|---|")
     for name, taken in seconds.items():
         wall, cpu = 1000 * np.median(taken, axis=0)
         seen, found = (

@@ -1,10 +1,11 @@
-"""What Ind-KNN's accuracy depends on: number of queries, reuse of predictions, threshold, number of records, hash tables.
+"""Ind-KNN's accuracy by number of queries, reused answers, threshold, records, hash tables.
 
     python benchmarks/ind_knn_ablations.py --cache features/ --results kept/ --only queries
 
-UAI23's Figures 1b and 4 and the supplement's Figure 1. Threshold and noise are chosen as in ind_knn_accuracy.py, on labelled
-public rows; each point is the median over query sets drawn from the public rows that nothing was chosen on. `records` replicates
-the private ones (delta stays 1e-5, where the paper has 1 / records). Writes docs/figures/ind_knn_PART.svg.
+UAI23's Figures 1b and 4 and the supplement's Figure 1. Threshold and noise are chosen as in
+ind_knn_accuracy.py, on labelled public rows; each point is the median over query sets drawn from
+the public rows that nothing was chosen on. `records` replicates the private ones (delta stays 1e-5,
+where the paper has 1 / records). Writes docs/figures/ind_knn_PART.svg.
 """
 
 from __future__ import annotations
@@ -48,12 +49,13 @@ class Setting:
     options: argparse.Namespace
 
     def chosen(self, asked: int, epsilon: float, copies: int = 1) -> IndKnn:
-        """By rehearsal on public rows that stand in for so many copies of the private ones."""
-        options, rows = self.options, copies * len(self.private.labels)
+        """By simulation on public rows that represent ``copies`` copies of the private ones."""
+        options = self.options
+        rows = copies * len(self.private.labels)
 
         def choose() -> dict[str, object]:
-            rehearsed = self.validation, rows, self.length, [epsilon], asked
-            trials = choose_ind_knn(KERNELS, *rehearsed, seed=options.seed)
+            simulated = self.validation, rows, self.length, [epsilon], asked
+            trials = choose_ind_knn(KERNELS, *simulated, seed=options.seed)
             return trials[0].mechanism.fields()
 
         return IndKnn(**kept(options.results, f"choice {asked} {epsilon:g} {rows}", choose))
@@ -61,7 +63,7 @@ class Setting:
     def right(
         self, name: str, mechanism: IndKnn, asked: int, epsilon: float, copies: int = 1
     ) -> list[float]:
-        """Share right in each query set; the sets are drawn by a public seed, without repetition inside a set."""
+        """Accuracy on each query set, drawn with a public seed and without repetition in a set."""
 
         def measure() -> list[float]:
             rng = np.random.default_rng(self.options.seed)
@@ -77,10 +79,8 @@ class Setting:
             )
 
         found: list[float] = kept(self.options.results, name, measure)
-        print(
-            f"| {name} | {described(mechanism)}, {mechanism.sigma_label}, {mechanism.sigma_count} | {spread(found)} |",
-            flush=True,
-        )
+        fields = f"{described(mechanism)}, {mechanism.sigma_label}, {mechanism.sigma_count}"
+        print(f"| {name} | {fields} | {spread(found)} |", flush=True)
         return found
 
 
@@ -95,7 +95,7 @@ def queries(setting: Setting) -> None:
 
 
 def outlasted(setting: Setting) -> None:
-    """More queries than budgets were planned for, with answers that vote on later queries and without, at epsilon 1."""
+    """More queries than planned for at epsilon 1, with and without reused answers."""
     planned, *longer = setting.options.asked[1:]
     mechanism, series = setting.chosen(planned, 1.0), {}
     for name, reuse in (("", False), (", reused", True)):
@@ -129,12 +129,8 @@ def records(setting: Setting) -> None:
         setting.right(f"records {n * rows}", setting.chosen(asked, 1.0, n), asked, 1.0, n)
         for n in COPIES
     ]
-    draw(
-        setting,
-        "records",
-        {"Ind-KNN, epsilon 1": ([copies * rows for copies in COPIES], shares)},
-        "private records",
-    )
+    series = {"Ind-KNN, epsilon 1": ([copies * rows for copies in COPIES], shares)}
+    draw(setting, "records", series, "private records")
 
 
 def tables(setting: Setting) -> None:
@@ -199,7 +195,7 @@ def main() -> None:
     )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the rehearsals and of the query sets"
+        "--seed", type=int, default=0, help="of the simulations and of the query sets"
     )
     options = parser.parse_args()
     import torch
@@ -210,13 +206,10 @@ def main() -> None:
     public = Split(
         *image_features.read(options.cache, "test", scaling, options.validation + options.pool)
     )
-    validation, pool = (
-        public.part(0, options.validation),
-        public.part(options.validation, options.pool),
-    )
-    print(
-        "| what | kernel, threshold, sigma_label, sigma_count | % right, median (range) |\n|---|---|---|"
-    )
+    validation = public.part(0, options.validation)
+    pool = public.part(options.validation, options.pool)
+    print("| what | kernel, threshold, sigma_label, sigma_count | % right, median (range) |")
+    print("|---|---|---|")
     for name in options.only:
         PARTS[name](Setting(private, validation, pool, scaling.scale, options))
 

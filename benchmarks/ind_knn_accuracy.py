@@ -1,14 +1,17 @@
-"""Accuracy of Ind-KNN as a teacher that is only asked, beside itself without noise, plain kNN and Private-kNN.
+"""Accuracy of Ind-KNN's answers beside Ind-KNN without noise, plain kNN and Private-kNN.
 
-    python benchmarks/image_features.py --images CIFAR10 --cache features/       # once: 20 minutes of one core for 60,000 images
+    python benchmarks/image_features.py --images CIFAR10 --cache features/  # once, 20 minutes
     python benchmarks/ind_knn_accuracy.py --cache features/
 
-The train split is private. Of the test split, the first rows are a labelled PUBLIC validation set: its mean centres the features
-and all parameters are chosen on it (teacher/mechanisms/ind_knn/simulate.py), for each kernel first the threshold without noise, then threshold
-and noise for each epsilon; then the kernel. The rows after it are the query sets, which nothing was chosen on. Ind-KNN answers
-through a ledger of its own for each set, in batches of 250. Private-kNN's noise is the least whose best certificate fits; its
-screening is left out, and costs it nothing. Linear NoisySGD is trained once on all private rows, its learning rate chosen
-likewise. `--results FOLDER` keeps what was measured, and an interrupted run goes on there.
+The train split is private. Of the test split, the first rows are a labelled PUBLIC validation set:
+its mean centres the features and all parameters are chosen on it
+(teacher/mechanisms/ind_knn/simulate.py), for each kernel first the threshold without noise, then
+threshold and noise for each epsilon; then the kernel. The rows after it are the query sets, which
+nothing was chosen on. Ind-KNN answers through a new ledger for each set, in batches of 250.
+Private-kNN's noise is the smallest whose best certificate fits; its screening is omitted at no
+cost. Linear NoisySGD is trained once on all private rows, its learning rate chosen likewise.
+`--results FOLDER` saves the measurements; an interrupted run resumes from them. Features take 20
+minutes of one core for 60,000 images.
 """
 
 from __future__ import annotations
@@ -28,16 +31,9 @@ from image_features import Scaling, public_scaling
 from kept import kept
 from linear_sgd import CLASSES, DELTA, RATES, train
 
-from labelwall.teacher.accounting.accountant import (
-    certified_epsilon,
-    reading,
-    require_affordable,
-)
+from labelwall.teacher.accounting.accountant import certified_epsilon, odometer, require_affordable
 from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.plan import (
-    Plan,
-    Slot,
-)
+from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
@@ -52,28 +48,22 @@ from labelwall.teacher.mechanisms.ind_knn.planning import (
 from labelwall.teacher.mechanisms.ind_knn.reused_answers import Released
 from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, threshold_at
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.private_knn.mechanism import (
-    AGGREGATE,
-    PrivateKnn,
-)
+from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, PrivateKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 
 BATCH = 250
-NARROW = IndKnn(
-    kernel="rbf", bandwidth=0.5, near=1.0
-)  # a record at cosine 0.5 counts in full, at 0.3 a fifth of that
+# A record at cosine 0.5 counts in full, at 0.3 a fifth of that.
+NARROW = IndKnn(kernel="rbf", bandwidth=0.5, near=1.0)
 CLOSE = replace(NARROW, bandwidth=0.35, near=0.7)
-KERNELS = (IndKnn(), NARROW, CLOSE, replace(NARROW, bandwidth=0.4))  # rehearsed with noise
-SHARPER = tuple(
-    replace(NARROW, bandwidth=width, near=0.9) for width in (0.3, 0.35, 0.4)
-)  # tried without noise as well
+KERNELS = (IndKnn(), NARROW, CLOSE, replace(NARROW, bandwidth=0.4))  # simulated with noise
+# Tried without noise as well.
+SHARPER = tuple(replace(NARROW, bandwidth=width, near=0.9) for width in (0.3, 0.35, 0.4))
 NEIGHBOURS = (5, 10, 20, 30, 50, 100, 200)  # plain kNN
-SAMPLED, REACH = (
-    (0.05, 0.1, 0.2),
-    (500, 1000, 2000, 3000, 4500, 6000),
-)  # Private-kNN: gamma, and k / gamma
+# Private-kNN: gamma, and k / gamma.
+SAMPLED = (0.05, 0.1, 0.2)
+REACH = (500, 1000, 2000, 3000, 4500, 6000)
 
 
 @dataclass(frozen=True)
@@ -89,14 +79,14 @@ class Split:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What public rows chose for each epsilon, and how often they were right with it, 0..1."""
+    """Mechanisms chosen on public rows for each epsilon, and their accuracy there, 0..1."""
 
     ind_knn: list[tuple[IndKnn, float]]
     private_knn: list[tuple[PrivateKnn, float]]
 
 
 def choose(validation: Split, records: int, length: float, options: argparse.Namespace) -> Chosen:
-    """Everything that is chosen; every candidate with the same noise."""
+    """Choose all mechanisms on public rows; every candidate gets the same noise."""
     shared = {"seed": options.seed, "repeats": options.repeats}
     trials = choose_ind_knn(
         KERNELS, validation, records, length, options.epsilons, options.queries, **shared
@@ -140,7 +130,7 @@ def choose_ind_knn(
 
 
 def choose_own(validation: Split, records: int, length: float) -> tuple[IndKnn, float]:
-    """(the best kernel and threshold without noise and budgets, the share of public rows that it is right about)."""
+    """(the best kernel and threshold without noise and budgets, its accuracy on public rows)."""
     own = []
     for kernel in (*KERNELS, *SHARPER):
         simulated = SimulatedRecords.of(
@@ -164,9 +154,8 @@ def choose_poll(
         sigma = least_noise(gamma, epsilon, asked)
         for k in (round(gamma * reach) for reach in REACH):
             other = PrivateKnn(k=k, threshold=0, sigma_vote=sigma, sampling_probability=gamma)
-            found.append(
-                (other, simulate_poll(simulated, other, 2 * asked, np.random.default_rng(seed)))
-            )
+            rng = np.random.default_rng(seed)
+            found.append((other, simulate_poll(simulated, other, 2 * asked, rng)))
     return max(found, key=lambda tried: tried[1])
 
 
@@ -186,11 +175,10 @@ def simulate_poll(
 
 
 def least_noise(gamma: float, epsilon: float, asked: int) -> float:
-    """A sigma_vote, in halves of a vote, for which ``asked`` noisy winners are certified, approached from below."""
+    """A sigma_vote that certifies ``asked`` noisy winners: a multiple of 0.5, found from below."""
     sigma = max(0.5, round(278 * gamma / epsilon * math.sqrt(asked / 1000)) / 2)
-    while (
-        cost := reading(poll_plan(gamma, sigma, epsilon, asked), [asked])
-    ) > epsilon:  # with all caps: a certificate
+    # With all caps used, the odometer is a certificate.
+    while (cost := odometer(poll_plan(gamma, sigma, epsilon, asked), [asked])) > epsilon:
         sigma = max(sigma + 0.5, math.ceil(2 * sigma * (cost / epsilon) ** 0.9) / 2)
     return sigma
 
@@ -205,12 +193,15 @@ def poll_plan(gamma: float, sigma: float, epsilon: float, asked: int) -> Plan:
 
 
 def ind_plan(mechanism: IndKnn, epsilon: float) -> Plan:
-    """The one prepaid release, whatever is asked."""
+    """The one prepaid release, for any number of queries."""
     return Plan(epsilon, DELTA, (Slot(mechanism.fields(), mechanism.releases(1, 1)),))
 
 
 def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Voters) -> np.ndarray:
-    """Labels int64 [n] from the real mechanism, paid for on a ledger of its own. Raises BudgetRefused above ``epsilon``."""
+    """Labels int64 [n] from the real mechanism, charged to a new ledger.
+
+    Raises BudgetRefused above ``epsilon``.
+    """
     plan = ind_plan(mechanism, epsilon)
     require_affordable(plan)
     labels = []
@@ -219,10 +210,8 @@ def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Voters) -> np.ndarray
             Path(folder) / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False
         )
         serials = ledger.enrol(voters.index.ids)
-        released, select = (
-            Released(Path(folder) / "answered.bin", voters.queries.shape[1]),
-            mechanism.select(voters.length),
-        )
+        released = Released(Path(folder) / "answered.bin", voters.queries.shape[1])
+        select = mechanism.select(voters.length)
         for start in range(0, len(voters.queries), BATCH):
             part = voters.select(range(start, min(start + BATCH, len(voters.queries))))
             keys = [f"{start + i:064x}" for i in range(len(part.queries))]
@@ -240,9 +229,8 @@ def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Voters) -> np.ndarray
 
 def ask_poll(mechanism: PrivateKnn | NaiveKnn, voters: Voters) -> np.ndarray:
     """Labels int64 [n]: one noisy winner a query."""
-    return mechanism.draw(
-        AGGREGATE, voters, [f"query {i}" for i in range(len(voters.queries))], SystemEntropy()
-    )
+    keys = [f"query {i}" for i in range(len(voters.queries))]
+    return mechanism.draw(AGGREGATE, voters, keys, SystemEntropy())
 
 
 def without_noise(mechanism: IndKnn, voters: Voters) -> np.ndarray:
@@ -262,7 +250,7 @@ def plain_knn(voters: Voters) -> dict[int, np.ndarray]:
 
 
 def spread(shares: Sequence[float]) -> str:
-    """Median (least..most), in percent."""
+    """Median (min..max), in percent."""
     return f"{100 * np.median(shares):.1f} ({100 * min(shares):.1f}..{100 * max(shares):.1f})"
 
 
@@ -282,12 +270,12 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=5)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0])
     parser.add_argument("--epochs", type=int, default=10, help="of Linear NoisySGD")
-    parser.add_argument("--repeats", type=int, default=1, help="rehearsals of each candidate")
+    parser.add_argument("--repeats", type=int, default=1, help="simulations of each candidate")
     parser.add_argument(
         "--whiten", type=int, default=0, help="principal axes of the public rows, a count; 0: none"
     )
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0, help="of the rehearsals on public rows")
+    parser.add_argument("--seed", type=int, default=0, help="of the simulations on public rows")
     options = parser.parse_args()
     import torch
 
@@ -297,7 +285,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Exam:
-    """The query sets before the private records: ``sets`` and ``voters``, one each."""
+    """The query sets, and for each of them the private records as its voters."""
 
     sets: list[Split]
     voters: list[Voters]
@@ -305,10 +293,8 @@ class Exam:
     @classmethod
     def of(cls, private: Split, sets: list[Split], length: float) -> Exam:
         index = ExactIndex(private.features, np.arange(len(private.features)))
-        return cls(
-            sets,
-            [Voters(index, private.labels, CLASSES, part.features, length) for part in sets],
-        )
+        voters = [Voters(index, private.labels, CLASSES, s.features, length) for s in sets]
+        return cls(sets, voters)
 
     def right(self, ask: Callable[[Voters], np.ndarray]) -> list[float]:
         """Share of right answers in each set."""
@@ -321,11 +307,8 @@ class Exam:
 def report(options: argparse.Namespace, scaling: Scaling) -> None:
     """Choose on public rows, ask, print."""
     private = Split(*image_features.read(options.cache, "train", scaling, options.private))
-    public = Split(
-        *image_features.read(
-            options.cache, "test", scaling, options.validation + options.sets * options.queries
-        )
-    )
+    rows = options.validation + options.sets * options.queries
+    public = Split(*image_features.read(options.cache, "test", scaling, rows))
     validation = public.part(0, options.validation)
     sets = [
         public.part(options.validation + i * options.queries, options.queries)
@@ -333,15 +316,16 @@ def report(options: argparse.Namespace, scaling: Scaling) -> None:
     ]
     exam = Exam.of(private, sets, scaling.scale)
     print(
-        f"{len(private.labels):,} private, {len(sets)} x {options.queries:,} queries, delta {DELTA}; % right, median (range)"
+        f"{len(private.labels):,} private, {len(sets)} x {options.queries:,} queries, "
+        f"delta {DELTA}; % right, median (range)"
     )
     best = plain_table(exam, options)
     chosen = kept_choice(options, validation, len(private.labels), scaling.scale)
+    copies = len(private.labels) / len(validation.labels)
+    print(f"public: {len(validation.labels):,} rows x {copies:g} copies, seed {options.seed}")
     print(
-        f"public: {len(validation.labels):,} rows x {len(private.labels) / len(validation.labels):g} copies, seed {options.seed}"
-    )
-    print(
-        f"cosine levels {LEVELS} without noise; then around the best, label noise {LABEL_NOISE} typical weights,"
+        f"cosine levels {LEVELS} without noise; then around the best, "
+        f"label noise {LABEL_NOISE} typical weights,"
     )
     print(
         f"count noise {COUNT_NOISE} of the default; Private-kNN: gamma {SAMPLED}, k / gamma {REACH}"
@@ -357,7 +341,8 @@ def report(options: argparse.Namespace, scaling: Scaling) -> None:
         lambda: exam.right(lambda voters: without_noise(IndKnn(**fields), voters)),
     )
     print(
-        f"Ind-KNN without noise and budgets, {described(IndKnn(**fields))}, public {100 * share:.1f}: {spread(own)}, ",
+        f"Ind-KNN without noise and budgets, {described(IndKnn(**fields))}, "
+        f"public {100 * share:.1f}: {spread(own)}, ",
         end="",
     )
     print(f"{100 * (best - np.median(own)):.1f} less than kNN", flush=True)
@@ -374,7 +359,10 @@ def report(options: argparse.Namespace, scaling: Scaling) -> None:
 def linear_sgd(
     private: Split, validation: Split, sets: list[Split], options: argparse.Namespace
 ) -> list[list[float]]:
-    """Linear NoisySGD's share of right answers in each set, for each epsilon, at the learning rate that public rows choose."""
+    """Linear NoisySGD's accuracy on each set, for each epsilon.
+
+    Public rows choose its learning rate.
+    """
     found = []
     for epsilon in options.epsilons:
 
@@ -385,16 +373,18 @@ def linear_sgd(
             kept(options.results, f"sgd {epsilon:g} {rate:g}", lambda rate=rate: trained(rate))
             for rate in RATES
         ]
-        found.append(
-            max((training["right"] for training in trainings), key=lambda right: right[0])[1:]
-        )
+        best = max((training["right"] for training in trainings), key=lambda right: right[0])
+        found.append(best[1:])
     return found
 
 
 def naive_knn(
     exam: Exam, validation: Split, length: float, options: argparse.Namespace
 ) -> list[list[float]]:
-    """Naive kNN's (UAI23 Algorithm 2) share of right answers in each set, for each epsilon, at the k that public rows choose."""
+    """Naive kNN's (UAI23 Algorithm 2) accuracy on each set, for each epsilon.
+
+    Public rows choose its k.
+    """
 
     def measure(epsilon: float) -> list[float]:
         records = len(exam.voters[0].labels)
@@ -402,9 +392,8 @@ def naive_knn(
             validation.features, validation.labels, records, CLASSES, KERNELS[-1], length
         )
         chosen, _ = choose_poll(simulated, epsilon, options.queries, options.seed, sampled=(1.0,))
-        return exam.right(
-            lambda voters: ask_poll(NaiveKnn(k=chosen.k, sigma_vote=chosen.sigma_vote), voters)
-        )
+        mechanism = NaiveKnn(k=chosen.k, sigma_vote=chosen.sigma_vote)
+        return exam.right(lambda voters: ask_poll(mechanism, voters))
 
     return [
         kept(options.results, f"naive {epsilon:g}", lambda epsilon=epsilon: measure(epsilon))
@@ -412,13 +401,12 @@ def naive_knn(
     ]
 
 
-Series = dict[
-    str, tuple[Sequence[float], list[list[float]]]
-]  # by name: where on the x axis, and there the share right in each set
+# By name: places on the x axis, and the accuracy on each set at each of them.
+Series = dict[str, tuple[Sequence[float], list[list[float]]]]
 
 
 def draw_medians(path: Path, series: Series, x: str, flat: dict[str, float] | None = None) -> None:
-    """Medians with their ranges, and a line for each share of ``flat``."""
+    """Medians with their ranges, and a horizontal line for each share of ``flat``."""
     with picture(path) as (axes,):
         for (name, (at, shares)), color in zip(series.items(), PALETTE, strict=False):
             percent = 100 * np.array(shares)
@@ -433,18 +421,17 @@ def draw_medians(path: Path, series: Series, x: str, flat: dict[str, float] | No
 def kept_choice(
     options: argparse.Namespace, validation: Split, records: int, length: float
 ) -> Chosen:
-    """``choose``, or what it chose before."""
+    """``choose``, or its cached result."""
     found = kept(
         options.results, "choice", lambda: asdict(choose(validation, records, length, options))
     )
     ind_knn = [(IndKnn(**fields), right) for fields, right in found["ind_knn"]]
-    return Chosen(
-        ind_knn, [(PrivateKnn(**fields), right) for fields, right in found["private_knn"]]
-    )
+    private_knn = [(PrivateKnn(**fields), right) for fields, right in found["private_knn"]]
+    return Chosen(ind_knn, private_knn)
 
 
 def chosen_own(validation: Split, records: int, length: float) -> tuple[dict[str, object], float]:
-    """``choose_own`` as JSON holds it."""
+    """``choose_own`` in a form that JSON can represent."""
     mechanism, share = choose_own(validation, records, length)
     return mechanism.fields(), share
 
@@ -456,7 +443,7 @@ def described(m: IndKnn) -> str:
 
 
 def plain_table(exam: Exam, options: argparse.Namespace) -> float:
-    """Plain kNN; the best k is chosen by the query sets themselves, in its favour. Its median, 0..1."""
+    """Median accuracy of plain kNN, 0..1, at the k that is best on the query sets themselves."""
 
     def measure() -> list[list[float]]:
         found = [plain_knn(voters) for voters in exam.voters]
@@ -470,9 +457,8 @@ def plain_table(exam: Exam, options: argparse.Namespace) -> float:
 
     by_k = dict(zip(NEIGHBOURS, kept(options.results, "plain", measure), strict=True))
     best = max(by_k, key=lambda k: float(np.median(by_k[k])))
-    print(
-        f"plain kNN, not private, by k: {', '.join(f'{k}: {100 * np.median(shares):.1f}' for k, shares in by_k.items())}"
-    )
+    medians = ", ".join(f"{k}: {100 * np.median(shares):.1f}" for k, shares in by_k.items())
+    print(f"plain kNN, not private, by k: {medians}")
     print(f"plain kNN at the best k, {best}: {spread(by_k[best])}", flush=True)
     return float(np.median(by_k[best]))
 
@@ -484,7 +470,7 @@ def private_table(
     own: list[float],
     others: dict[str, list[list[float]]],
 ) -> dict[str, list[list[float]]]:
-    """All methods at each epsilon, and then what public rows chose; returns their shares right in each set, by method."""
+    """Print all methods at each epsilon, then the choices; accuracies on each set by method."""
     measured: dict[str, list[list[float]]] = {"Ind-KNN": [], "Private-kNN": []} | others
     own_columns = ["Ind-KNN", "less than without noise", "same, no noise, no budgets", "certified"]
     names = ["epsilon", *own_columns, "Private-kNN", "certified", *others]
@@ -518,15 +504,16 @@ def private_table(
         measured["Private-kNN"].append(found["polled"])
         print(f"| {epsilon:g} | {' | '.join(map(str, cells))} |", flush=True)
     print(
-        "| epsilon | kernel, threshold, sigma_label, sigma_count, rho | public | k, sigma_vote, gamma | public |"
+        "| epsilon | kernel, threshold, sigma_label, sigma_count, rho | public "
+        "| k, sigma_vote, gamma | public |"
     )
     print("|---|---|---|---|---|")
     for epsilon, (ind, ind_right), (other, right) in zip(
         options.epsilons, chosen.ind_knn, chosen.private_knn, strict=True
     ):
-        one = f"{described(ind)}, {ind.sigma_label}, {ind.sigma_count}, {ind.rho} | {100 * ind_right:.1f}"
-        two = f"{other.k}, {other.sigma_vote}, {other.sampling_probability} | {100 * right:.1f}"
-        print(f"| {epsilon:g} | {one} | {two} |")
+        one = f"{described(ind)}, {ind.sigma_label}, {ind.sigma_count}, {ind.rho}"
+        two = f"{other.k}, {other.sigma_vote}, {other.sampling_probability}"
+        print(f"| {epsilon:g} | {one} | {100 * ind_right:.1f} | {two} | {100 * right:.1f} |")
     return measured
 
 

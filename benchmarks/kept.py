@@ -1,4 +1,4 @@
-"""What a benchmark measured, kept as JSON: an interrupted run goes on where it stopped."""
+"""Measurements saved as JSON, so that an interrupted benchmark resumes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def kept(folder: Path | None, name: str, measure: Callable[[], Any]) -> Any:
-    """``measure()``, once for each ``name`` in ``folder``; every time where that is None. The value passes through JSON.
+    """``measure()``, run once for each ``name`` in ``folder``, or every time where that is None.
 
-    What the name does not say, the folder's owner keeps the same: another setting needs another folder.
+    The value passes through JSON. Use a new folder for every setting that the name does not show.
     """
     if folder is None:
         return json.loads(json.dumps(measure()))

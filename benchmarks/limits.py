@@ -1,4 +1,4 @@
-"""What a device can do at most, measured on the spot: the fastest product of large resident matrices, the fastest copy."""
+"""Measured limits of a device: its fastest product of large resident matrices, fastest copy."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ import torch
 
 from labelwall.teacher.search.devices import PRODUCTS
 
-SIZES = {
-    "cpu": (512, 1024, 2048),
-    "elsewhere": (4096, 8192, 16384),
-}  # of square matrices; the best counts
-COPIED_BYTES, TRIALS = 256 << 20, 15
+# Of square matrices; the fastest size counts.
+SIZES = {"cpu": (512, 1024, 2048), "elsewhere": (4096, 8192, 16384)}
+COPIED_BYTES = 256 << 20
+TRIALS = 15
 
 
 @dataclass(frozen=True)
 class Limits:
-    """``operations``: multiplications and additions of int8 products a second; ``bytes``: read and written by a copy a second."""
+    """``operations``: int8 multiplications and additions a second.
+
+    ``bytes``: read and written by a copy a second.
+    """
 
     operations: float
     bytes: float
 
     def least(self, queries: int, records: int, dimensions: int) -> tuple[float, str]:
-        """Seconds that a batch takes at least, and what takes them: all products once, or the records' features read once."""
+        """Lower bound of a batch's seconds, and what limits it.
+
+        "products": all products once. "memory": the records' features read once.
+        """
         multiplying = 2 * queries * records * dimensions / self.operations
         reading = records * dimensions / self.bytes
         return max((multiplying, "products"), (reading, "memory"))
@@ -49,20 +54,15 @@ def _product_rate(device: torch.device, size: int) -> float:
     rates = []
     for product in PRODUCTS.values():
         try:
-            rates.append(
-                2 * size**3 / _seconds(lambda product=product: product(matrix, matrix), device)
-            )
-        except (
-            AttributeError,
-            NotImplementedError,
-            RuntimeError,
-        ):  # torch's int8 product is private, and not everywhere
-            continue
+            seconds = _seconds(lambda product=product: product(matrix, matrix), device)
+            rates.append(2 * size**3 / seconds)
+        except (AttributeError, NotImplementedError, RuntimeError):
+            continue  # torch's int8 product is private, and not available everywhere
     return max(rates)
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """The fastest of some runs, after one that warms up; an accelerator is waited for."""
+    """The fastest of TRIALS runs after a warm-up; waits for an accelerator."""
     best = float("inf")
     for _ in range(TRIALS + 1):
         start = time.perf_counter()

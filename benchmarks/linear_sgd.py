@@ -1,4 +1,4 @@
-"""Linear NoisySGD on features (Tramer and Boneh 2021), as benchmarks compare with it."""
+"""Linear NoisySGD on features (Tramer and Boneh 2021), which benchmarks compare with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import torch
 
 RATES = (4.0, 16.0)  # learning rates
-DELTA, CLASSES = 1e-5, 10
+DELTA = 1e-5
+CLASSES = 10
 
 
 class Rows(Protocol):
@@ -30,7 +31,7 @@ class Rows(Protocol):
 def train(
     private: Rows, tests: Sequence[Rows], epsilon: float, rate: float, epochs: int, seed: int
 ) -> dict[str, Any]:
-    """One training on unit vectors: the share that it is right about of each test, its noise and its CPU seconds."""
+    """One training on unit vectors: accuracy on each test, noise and CPU seconds."""
     import torch
 
     from labelwall.teacher.baselines.noisy_sgd import train_privately

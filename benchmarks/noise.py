@@ -2,9 +2,9 @@
 
     python benchmarks/noise.py
 
-Both draw the same law in batches of the same size, by turns in one process, so that a busy machine
-slows both: the ratio is the median over the rounds. A call of ours includes its key and stream. What
-is set up once for a scale (a table here, a measurement there) is set up before, and timed apart.
+Both draw the same law in batches of the same size, in turns in one process, so that a busy machine
+slows both: the ratio is the median over the rounds. A call of ours includes its key and stream.
+Setup once per scale (a table here, a measurement there) happens before and is timed separately.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def measure(power: int, scale: float, batch: int, rounds: int) -> Line:
 
 
 def building(power: int, scale: float) -> float:
-    """Seconds that a scale takes when it comes for the first time, with the tables of no other one there."""
+    """Seconds that the first draw at a scale takes, with no tables built."""
     for kept in (sampler.recipe, sampler.table_of):
         kept.cache_clear()
     began = time.perf_counter()

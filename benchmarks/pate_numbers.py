@@ -1,10 +1,11 @@
 """The papers' epsilons of PATE, recomputed as far as their parameters are printed.
 
-    python benchmarks/pate_numbers.py                                  # formulas alone
-    python benchmarks/pate_numbers.py --data ROOT --cache DIR          # and 250 classifiers' votes on MNIST
+    python benchmarks/pate_numbers.py                          # formulas alone
+    python benchmarks/pate_numbers.py --data ROOT --cache DIR  # and 250 classifiers' votes on MNIST
 
-Data-dependent epsilons are DIAGNOSES, NOT RELEASABLE (teacher/accounting/data_dependent/pate.py). The papers' votes are not at hand;
-MNIST is public, and its training images stand in for private ones here. ``--cache`` keeps their features between calls.
+Data-dependent epsilons are DIAGNOSES, NOT RELEASABLE (teacher/accounting/data_dependent/pate.py).
+The papers' votes are not available; MNIST is public, and its training images represent private
+ones here. ``--cache`` keeps their features between calls.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from labelwall.experiment.plan import published_epsilons as printed
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
-from labelwall.teacher.accounting.curves.rdp import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
+from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
 from labelwall.teacher.accounting.data_dependent.pate import (
     diagnose_confident_gnmax,
     diagnose_gnmax,
@@ -28,14 +29,14 @@ from labelwall.teacher.accounting.data_dependent.pate import (
 from labelwall.teacher.accounting.data_dependent.smooth import Sanitised, measure
 from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes
 
-TEACHERS, SCALE, THRESHOLD, SCREEN, VOTE = (
-    250,
-    20.0,
-    200,
-    150.0,
-    40.0,
-)  # Papernot et al. 2017; 2018, Table 1
-ANSWERED, DELTA = 286, 1e-5
+# Papernot et al. 2017; 2018, Table 1.
+TEACHERS = 250
+SCALE = 20.0
+THRESHOLD = 200
+SCREEN = 150.0
+VOTE = 40.0
+ANSWERED = 286
+DELTA = 1e-5
 SMOOTH_ORDERS = (8.0, 12.0, 16.0, 20.0, 25.0)
 SMOOTH_BETAS = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 SMOOTH_SIGMAS = (5.0, 10.0, 20.0, 40.0)
@@ -61,12 +62,12 @@ TAU = float(printed.TAU)
 
 
 def classic(rho: float, delta: float) -> float:
-    """The least over all real orders of order rho + log(1/delta) / (order - 1)."""
+    """The minimum over all real orders of order rho + log(1/delta) / (order - 1)."""
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
 def implied(row: MultiLabel) -> float:
-    """x for which RDP order x / sigma^2 a query gives the printed epsilon: ``classic`` solved for it."""
+    """x for which RDP order x / sigma^2 a query gives the printed epsilon: ``classic`` inverted."""
     log = math.log(1 / row.delta)
     return (math.sqrt(log + row.printed) - math.sqrt(log)) ** 2 * row.sigma**2 / row.queries
 
@@ -81,7 +82,7 @@ def table_3() -> None:
 
 
 def certified() -> None:
-    """All of Table 3 by the certificates of our mechanisms with its parameters."""
+    """All of Table 3 by the certificates of labelwall's mechanisms with its parameters."""
     print("\nCVPR20 Table 3, certified here")
     print("| row | queries | delta | printed | certified |\n|---|---|---|---|---|")
     for row in printed.TABLE_3:
@@ -109,10 +110,12 @@ def independent() -> dict[str, float]:
 
 
 def dependent(votes: np.ndarray) -> list[str]:
-    """Diagnoses of Table 1's rows at ``votes`` (int64 [n_queries, n_classes]); queries are asked in order."""
-    noise = np.random.default_rng(
-        0
-    )  # which queries happen to pass the screening in this one public rehearsal
+    """Diagnoses of Table 1's rows at ``votes`` (int64 [n_queries, n_classes]).
+
+    Queries are asked in order.
+    """
+    # Which queries pass the screening in this one public simulation.
+    noise = np.random.default_rng(0)
     passed = votes.max(axis=1) + noise.normal(scale=SCREEN, size=len(votes)) > THRESHOLD
     asked = int(np.flatnonzero(np.cumsum(passed) == ANSWERED)[0]) + 1
     confident = diagnose_confident_gnmax(
@@ -129,16 +132,16 @@ def dependent(votes: np.ndarray) -> list[str]:
         diagnose_lnmax(votes[:n], scale=SCALE, delta=DELTA, conversion="classic").render()
         for n in (100, 1000)
     ]
-    shown.append(
-        diagnose_gnmax(
-            votes[:asked][passed[:asked]], sigma=VOTE, delta=DELTA, conversion="classic"
-        ).render()
-    )
-    return [*shown, confident.render(), sanitised(votes[:asked][passed[:asked]]).render()]
+    answered = votes[:asked][passed[:asked]]
+    labels = diagnose_gnmax(answered, sigma=VOTE, delta=DELTA, conversion="classic")
+    return [*shown, labels.render(), confident.render(), sanitised(answered).render()]
 
 
 def sanitised(votes: np.ndarray) -> Sanitised:
-    """The smallest expected epsilon plus deviation over a grid. Chosen by the votes, which a release may not do."""
+    """The smallest expected epsilon plus deviation over a grid.
+
+    The votes choose it, which a release must not do.
+    """
     found = []
     for order in SMOOTH_ORDERS:
         measured = measure(votes, teachers=TEACHERS, sigma=VOTE, order=order)

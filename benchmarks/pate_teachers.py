@@ -1,9 +1,10 @@
-"""How long PATE's classifiers take on MNIST, and how often they are right on the public images.
+"""Training time of PATE's classifiers on MNIST, and their accuracy on the public images.
 
     python benchmarks/pate_teachers.py --data ROOT --workers 2
 
-Networks (teacher/mechanisms/pate/cnn_ensemble.py): 250 shards of about 240 images, trained anew in a temporary folder. With --device cuda they
-are trained in batches, and a few one by one beside them for comparison.
+Networks (teacher/mechanisms/pate/cnn_ensemble.py): 250 shards of about 240 images, trained anew in
+a temporary folder. With --device cuda they are trained in batches, and for comparison a few of them
+one by one.
 """
 
 from __future__ import annotations
@@ -53,34 +54,27 @@ def main() -> None:
             device=options.device,
         )
         get_reusable_executor().shutdown(wait=True)  # so that its processes' time is known
-        print(
-            f"{options.teachers} networks: {time.perf_counter() - began:.0f} seconds, {_cpu() - used:.0f} CPU seconds"
-        )
+        seconds, cpu = time.perf_counter() - began, _cpu() - used
+        print(f"{options.teachers} networks: {seconds:.0f} seconds, {cpu:.0f} CPU seconds")
     if options.device != "cpu":
         began = time.perf_counter()
         for job in cnn_ensemble._jobs(records, task.num_classes, options.teachers, key)[:ALONE]:
             cnn_ensemble.train_together([job], torch.device(options.device))
-        print(
-            f"one by one on {options.device}: {(time.perf_counter() - began) / ALONE * options.teachers:.0f} seconds for all"
-        )
-    report(
-        ensemble,
-        public.inputs[: options.queries],
-        public.labels[: options.queries],
-        options.teachers,
-    )
+        seconds = (time.perf_counter() - began) / ALONE * options.teachers
+        print(f"one by one on {options.device}: {seconds:.0f} seconds for all")
+    asked = slice(options.queries)
+    report(ensemble, public.inputs[asked], public.labels[asked], options.teachers)
 
 
 def report(ensemble: CnnEnsemble, images: np.ndarray, labels: np.ndarray, teachers: int) -> None:
-    """How often the plurality, and a single network on average, is right; how large the plurality is."""
+    """Accuracy of the plurality and, on average, of a single network; the plurality's size."""
     votes = ensemble.votes(images)
-    plurality, single = (
-        (votes.argmax(axis=1) == labels).mean(),
-        votes[np.arange(len(labels)), labels].mean() / teachers,
-    )
+    plurality = (votes.argmax(axis=1) == labels).mean()
+    single = votes[np.arange(len(labels)), labels].mean() / teachers
     quantiles = np.quantile(votes.max(axis=1), [0.05, 0.25, 0.5]).astype(int).tolist()
     print(
-        f"plurality right {100 * plurality:.1f}%, a single network {100 * single:.1f}%; votes of the plurality at"
+        f"plurality right {100 * plurality:.1f}%, a single network {100 * single:.1f}%; "
+        "votes of the plurality at"
     )
     print(f"5%, 25%, 50% of {len(labels)} queries: {quantiles}")
 

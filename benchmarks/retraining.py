@@ -1,11 +1,14 @@
-"""A stream of queries while records come and go: Ind-KNN beside Linear NoisySGD, which is trained again at every update.
+"""Ind-KNN beside Linear NoisySGD, retrained at every update, while records come and go.
 
-    python benchmarks/retraining.py --cache features/ --results kept/      # features: benchmarks/image_features.py
+    python benchmarks/retraining.py --cache features/ --results kept/
 
-UAI23, Table 1 and Figure 3. Ind-KNN is a Teacher with its ledger: after every 200 queries some records leave and as many others
-join; its epsilon is fixed before the first query. NoisySGD (10 epochs, batch 256, clip 0.1) is trained once for each of several
-epsilons, each training on the same data set; what so many trainings cost together is PRV composition of their steps. Its learning
-rate is the best for the query set itself, in its favour. Seconds are CPU time. Writes docs/figures/retraining_*.svg.
+The cache is that of benchmarks/image_features.py.
+UAI23, Table 1 and Figure 3. Ind-KNN is a Teacher with its ledger: after every 200 queries some
+records leave and as many others join; its epsilon is fixed before the first query. NoisySGD (10
+epochs, batch 256, clip 0.1) is trained once for each of several epsilons, each training on the same
+data set; the cost of several trainings is PRV composition of all their steps. Its learning rate
+is the best for the query set itself, in its favour. Seconds are CPU time. Writes
+docs/figures/retraining_*.svg.
 """
 
 from __future__ import annotations
@@ -34,10 +37,7 @@ from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.messages import (
-    ExtractorSpec,
-    Queries,
-)
+from labelwall.wall.messages import ExtractorSpec, Queries
 
 LONG_STREAM = 100_000  # queries of Figure 3a
 INTERVALS = (10, 30, 100, 300, 1000, 3000, 10_000)  # queries between updates, Figure 3a
@@ -47,9 +47,10 @@ MOVED = 100  # records that leave, and that join, at an update
 def stream(
     private: Split, queries: Split, mechanism: IndKnn, epsilon: float, every: int
 ) -> dict[str, Any]:
-    """Ask ``queries`` of a teacher whose records change after ``every`` of them; CPU seconds, and what it was right about.
+    """Accuracy and CPU seconds of a teacher whose records change after ``every`` queries.
 
-    ``spent``: median share of a record's budget, after each part. For the custodian alone: it is a function of private rows.
+    ``spent``: median share of a record's budget, after each part. For the custodian alone: it is a
+    function of private rows.
     """
     rows, dimensions = private.features.shape
     updates = -(-len(queries.labels) // every) - 1
@@ -93,7 +94,7 @@ def part(records: Records, start: int, rows: int) -> Records:
 
 
 def together(trained: dict[str, Any], trainings: int) -> float:
-    """Epsilon of so many trainings with the same noise, by PRV composition of all their steps."""
+    """Epsilon of ``trainings`` trainings with the same noise, by PRV composition of their steps."""
     return composed(trained["noise"], trained["sampling"], int(trained["steps"]) * trainings)
 
 
@@ -154,10 +155,8 @@ def report(options: argparse.Namespace, scaling: Scaling) -> None:
     public = Split(
         *image_features.read(options.cache, "test", scaling, options.validation + options.queries)
     )
-    validation, queries = (
-        public.part(0, options.validation),
-        public.part(options.validation, options.queries),
-    )
+    validation = public.part(0, options.validation)
+    queries = public.part(options.validation, options.queries)
 
     def choice() -> dict[str, object]:
         asked = [options.epsilon], options.queries
@@ -178,10 +177,12 @@ def report(options: argparse.Namespace, scaling: Scaling) -> None:
     }
     sgd = trainings(options, private, queries)
     print(
-        f"{options.private:,} private, {options.queries:,} queries, an update every {options.every}, delta {DELTA}"
+        f"{options.private:,} private, {options.queries:,} queries, "
+        f"an update every {options.every}, delta {DELTA}"
     )
     print(
-        f"Ind-KNN: {described(mechanism)}, sigma_label {mechanism.sigma_label}, sigma_count {mechanism.sigma_count}"
+        f"Ind-KNN: {described(mechanism)}, sigma_label {mechanism.sigma_label}, "
+        f"sigma_count {mechanism.sigma_count}"
     )
     print_table(options, living, sgd)
     draw_seconds(options.out / "retraining_seconds.svg", living, sgd)
@@ -211,20 +212,20 @@ def trainings(
 def print_table(
     options: argparse.Namespace, living: dict[str, Any], sgd: dict[float, dict[str, Any]]
 ) -> None:
-    """What every method is right about, its CPU time a query, and its epsilon for one data set and with all updates."""
+    """Accuracy, CPU time a query and epsilon of each method, for one data set and all updates."""
     updates = -(-options.queries // options.every)
     print(
-        f"| method | % right | CPU ms a query | with {updates} data sets | epsilon | with {updates} data sets |"
+        f"| method | % right | CPU ms a query | with {updates} data sets "
+        f"| epsilon | with {updates} data sets |"
     )
     print("|---|---|---|---|---|---|")
     for name, found in living.items():
-        query, update = (
-            found["seconds"]["query"],
-            found["seconds"]["update"] * (updates - 1) / options.queries,
-        )
+        query = found["seconds"]["query"]
+        update = found["seconds"]["update"] * (updates - 1) / options.queries
         epsilon = f"{options.epsilon:g} | {options.epsilon:g}"
         print(
-            f"| {name} | {100 * found['right']:.1f} | {1000 * query:.2f} | {1000 * (query + update):.2f} | {epsilon} |"
+            f"| {name} | {100 * found['right']:.1f} | {1000 * query:.2f} "
+            f"| {1000 * (query + update):.2f} | {epsilon} |"
         )
     for found in sgd.values():
         once, often = (
@@ -232,11 +233,13 @@ def print_table(
         )
         epsilon = f"{together(found, 1):.2f} | {together(found, updates):.2f}"
         print(
-            f"| NoisySGD | {100 * found['right'][0]:.1f} | {1000 * once:.2f} | {1000 * often:.2f} | {epsilon} |"
+            f"| NoisySGD | {100 * found['right'][0]:.1f} | {1000 * once:.2f} "
+            f"| {1000 * often:.2f} | {epsilon} |"
         )
     seconds = living["Ind-KNN"]["seconds"]["update"], next(iter(sgd.values()))["seconds"]
     print(
-        f"an update: Ind-KNN {seconds[0]:.2f} s (with {2 * MOVED} records), NoisySGD {seconds[1]:.1f} s"
+        f"an update: Ind-KNN {seconds[0]:.2f} s (with {2 * MOVED} records), "
+        f"NoisySGD {seconds[1]:.1f} s"
     )
 
 

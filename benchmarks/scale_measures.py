@@ -1,4 +1,4 @@
-"""One measurement of benchmarks/scale.py in a process of its own: a search beside the bare product, shards, merging, Ray."""
+"""One measurement of benchmarks/scale.py in its own process: search, shards, merging, Ray."""
 
 from __future__ import annotations
 
@@ -15,11 +15,20 @@ from typing import Any
 import numpy as np
 from scale_model import LIST, asked_for
 
-K, GAMMA, BATCH, DIMENSIONS = 300, 0.15, 256, 256
-BLOCK, CHECKED = 16_384, 2  # rows made together; queries whose lists are compared with brute force
-PART, KEPT = 8192, 4096  # rows of the bare product: its output stays in cache, as the search's does
-PAUSE = 0.02  # seconds before each work: the threads of the one before wait actively for a few milliseconds
-SECONDS, MOST_ROUNDS = 3.0, 200  # small sizes take more rounds, as one is a few milliseconds
+K = 300
+GAMMA = 0.15
+BATCH = 256
+DIMENSIONS = 256
+BLOCK = 16_384  # rows generated at once
+CHECKED = 2  # queries whose lists are compared with brute force
+# Rows of the bare product: its output stays in cache, as the search's does.
+PART = 8192
+KEPT = 4096
+# Seconds before each work: the previous one's threads wait actively for a few milliseconds.
+PAUSE = 0.02
+# Small sizes take more rounds, as a round lasts a few milliseconds.
+SECONDS = 3.0
+MAX_ROUNDS = 200
 ECHOES = (100, 500, LIST)  # entries a query that a worker returns without work
 
 
@@ -59,7 +68,7 @@ def medians(
     """Milliseconds a query of each work, by turns; the first round warms up."""
     taken: dict[str, list[float]] = {name: [] for name in works}
     began = time.perf_counter()
-    for number in range(MOST_ROUNDS):
+    for number in range(MAX_ROUNDS):
         if number > rounds and time.perf_counter() - began > SECONDS:
             break
         queries = asked(dimensions, batch, number)
@@ -101,7 +110,7 @@ def brute_force(features: np.ndarray, query: np.ndarray, m: int) -> np.ndarray:
 def one_size(
     folder: Path, rows: int, dimensions: int, batch: int, rounds: int, threads: int
 ) -> dict[str, float]:
-    """Search beside bare product; peak memory beyond the features, bytes; whether lists are right."""
+    """Search beside the bare product; bytes of memory beyond the features; are lists correct."""
     import torch
 
     torch.set_num_threads(threads)
@@ -128,7 +137,10 @@ def one_size(
 def sharded(
     folder: Path, rows: int, dimensions: int, shards: int, backend: str, rounds: int, threads: int
 ) -> dict[str, float]:
-    """One index beside shards over the same rows, in this process or in Ray workers of a thread each."""
+    """One index beside shards over the same rows.
+
+    The shards are in this process or in Ray workers of a thread each.
+    """
     import torch
 
     torch.set_num_threads(threads)
@@ -164,7 +176,7 @@ def sharded(
 
 
 class FixedPool:
-    """Shards whose lists are always the same: what is left is the work of the process that answers."""
+    """Shards with constant lists, which leave only the work of the process that answers."""
 
     def __init__(self, shards: int, rows: int) -> None:
         self._ids = np.array_split(np.random.default_rng(9).permutation(rows), shards)
@@ -179,17 +191,15 @@ class FixedPool:
             ]
         found = []
         for number, (request, ids) in enumerate(zip(requests, self._ids, strict=True)):
-            rng, shape = (
-                np.random.default_rng(number),
-                (len(request.queries), min(request.m, len(ids))),
-            )
+            rng = np.random.default_rng(number)
+            shape = (len(request.queries), min(request.m, len(ids)))
             rows = rng.integers(0, len(ids), shape).astype(np.int32)
             found.append((rows, np.sort(rng.integers(0, 1 << 20, shape), axis=1).astype(np.int32)))
         return found
 
 
 def merging(folder: Path, shards: int, rounds: int, threads: int) -> dict[str, float]:
-    """Milliseconds for an entry that the process that answers merges: a sharded index's time less that of making its lists."""
+    """Milliseconds to merge one entry: a sharded index's time less that of its lists."""
     from labelwall.teacher.shards.index import ShardedIndex
     from labelwall.teacher.shards.requests import NearestOf
 
@@ -206,7 +216,7 @@ def merging(folder: Path, shards: int, rounds: int, threads: int) -> dict[str, f
 
 @dataclass(frozen=True, eq=False)
 class Echo:
-    """A request that costs a worker nothing: what is left is the way there and back."""
+    """A request that costs a worker nothing, which leaves only the round trip."""
 
     queries: np.ndarray
     width: int
@@ -217,7 +227,7 @@ class Echo:
 
 
 def echoed(folder: Path, rounds: int, threads: int) -> dict[str, float]:
-    """Milliseconds a batch of one Ray worker that does nothing, by entries a query that it returns."""
+    """Milliseconds a batch of an idle Ray worker, by entries a query that it returns."""
     from labelwall.teacher.shards.config import ScaleConfig
     from labelwall.teacher.shards.pools import RayPool
 

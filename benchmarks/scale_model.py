@@ -1,4 +1,4 @@
-"""What a query costs over many machines, from what benchmarks/scale.py measured on one."""
+"""Cost of a query over many machines, predicted from benchmarks/scale.py's times on one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SEARCH_DIMENSIONS, LIST = (
-    256,
-    2513,
-)  # of the measured rows; entries of a list for k = 300 at gamma = 0.15
+SEARCH_DIMENSIONS = 256  # of the measured rows
+LIST = 2513  # entries of a list for k = 300 at gamma = 0.15
 
 
 @dataclass(frozen=True)
 class Constants:
-    """``pair``: ms of one thread for a query and a record; ``entry``: ms of one thread for an entry of an ordered list;
-    ``request``: ms of the process that answers for a worker's part in a batch, whatever its size; ``returned``: its ms for an
-    entry that a worker returns; ``merged``: its ms for an entry that is merged.
+    """Times of the model's parts, in milliseconds.
+
+    Of one thread: ``pair``, a query and a record; ``entry``, an entry of an ordered list. Of the
+    process that answers: ``request``, a worker's part in a batch of any size; ``returned``, an
+    entry that a worker returns; ``merged``, an entry that is merged.
     """
 
     pair: float
@@ -30,9 +30,14 @@ class Constants:
 def fitted(
     times: dict[int, float], echoes: dict[int, float], batch: int, merged: float
 ) -> Constants:
-    """``times``: {records: ms a query of one thread}; ``echoes``: {entries a query: ms a batch of a worker that does no work}."""
+    """Constants fitted to measured times.
+
+    ``times``: {records: ms a query of one thread}. ``echoes``: {entries a query: ms a batch of an
+    idle worker}.
+    """
     rows, took = np.array(sorted(times), dtype=float), np.array([times[n] for n in sorted(times)])
-    # Relative errors, so that the small sizes, where the list decides, count as much as the large ones.
+    # Relative errors, so that the small sizes, where the list decides, count as much as the large
+    # ones.
     terms = np.stack([rows, np.full(len(rows), LIST)], axis=1) / took[:, None]
     pair, entry = np.maximum(np.linalg.lstsq(terms, np.ones(len(rows)), rcond=None)[0], 0.0)
     returned, request = np.polyfit([batch * width for width in echoes], list(echoes.values()), 1)
@@ -42,7 +47,10 @@ def fitted(
 
 
 def asked_for(shards: int) -> int:
-    """Entries of a list that each of equal shards is asked for: its share and six deviations more (teacher/shards/index.py)."""
+    """Entries of a list that each of ``shards`` equal shards is asked for.
+
+    Its share and six standard deviations more (teacher/shards/index.py).
+    """
     share = LIST / shards
     return LIST if shards == 1 else min(LIST, math.ceil(share + 6 * math.sqrt(share) + 8))
 
@@ -50,7 +58,10 @@ def asked_for(shards: int) -> int:
 def cost(
     constants: Constants, rows: int, shards: int, batch: int, *, threads: int = 1, ray: bool = False
 ) -> dict[str, float]:
-    """Milliseconds a query by part: shards in one process, one by one, or each in a Ray worker of so many ``threads``."""
+    """Milliseconds a query by part.
+
+    Shards in one process, one by one, or each in a Ray worker of ``threads`` threads.
+    """
     c, width = constants, asked_for(shards)
     search = (c.pair * rows / shards + c.entry * width) / threads
     parts = {"search": search if ray else shards * search, "merge": c.merged * shards * width}
@@ -60,12 +71,15 @@ def cost(
 
 
 def bytes_a_query(shards: int) -> int:
-    """Over the network: 8 bytes an entry (row and distance, int32 each), and the query to each shard."""
+    """Bytes over the network: 8 an entry (row, distance: int32), and the query to each shard."""
     return 8 * shards * asked_for(shards) + SEARCH_DIMENSIONS * shards
 
 
 def memory(rows: int, machines: int) -> dict[str, float]:
-    """GiB: of a machine, features and 28 bytes of index a record; of the process that answers, 24 bytes a record."""
+    """GiB of a machine and of the process that answers.
+
+    A machine has features and 28 bytes of index a record, the process 24 bytes a record.
+    """
     return {
         "a machine": rows / machines * (SEARCH_DIMENSIONS + 28) / 2**30,
         "the process that answers": rows * 24 / 2**30,

@@ -1,22 +1,23 @@
-"""Queries per second of the exact search and of the path from embeddings to noisy labels, against what others do.
+"""Queries per second of the exact search and of the whole path to noisy labels, beside others.
 
-    python benchmarks/search.py --data ../shared/data      # real MNIST HOG (torchvision's layout); without --data: synthetic
+    python benchmarks/search.py --data ../shared/data  # MNIST HOG (torchvision's layout)
+    python benchmarks/search.py                        # synthetic
 
-All methods see the same features and run interleaved in one process, so that a busy machine slows all of them: ratios are
-medians over rounds of a method's time against FAISS IndexFlatL2 in the same round. Every round asks other queries.
+All methods see the same features and run interleaved in one process, so that a busy machine slows
+all of them: ratios are medians over rounds of a method's time against FAISS IndexFlatL2 in the same
+round. Every round asks other queries.
 
-With --device cuda our own methods search on the GPU, the others where they did. How much of the device's limit the search
-reaches is printed for each batch size: the limit is the fastest int8 product of large matrices and the fastest copy, measured
-there and then.
+With --device cuda our own methods search on the GPU, the others where they did. How much of the
+device's limit the search reaches is printed for each batch size: the limit is the fastest int8
+product of large matrices and the fastest copy, measured there and then.
 """
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault(
-    "OMP_WAIT_POLICY", "PASSIVE"
-)  # one library's idle threads must not spin on the next one's cores
+# One library's idle threads must not spin on the next one's cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("KMP_BLOCKTIME", "0")
 
 import argparse
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     import torch
     from limits import Limits
 
-K, CLASSES, GAMMA = 300, 10, 0.15
+K = 300
+CLASSES = 10
+GAMMA = 0.15
 LOOP_QUERIES = 4  # the per-query loop is too slow for whole batches
 FAISS = "FAISS IndexFlatL2, k=300, float32"
 OURS = "labelwall: the ordered prefix that k hits need"
@@ -127,7 +130,7 @@ def methods(
 
 
 def published_loop(records: np.ndarray, queries: np.ndarray) -> int:
-    """The published Private-kNN code's work for one release: a sample, all differences, a full sort, for each query."""
+    """The published Private-kNN code's work for a query: a sample, all differences, a full sort."""
     rng = np.random.default_rng(0)
     for query in queries:
         sample = rng.choice(len(records), int(GAMMA * len(records)))
@@ -136,7 +139,10 @@ def published_loop(records: np.ndarray, queries: np.ndarray) -> int:
 
 
 def path(task: Task, device: torch.device, workplace: Path) -> Callable[[np.ndarray], int]:
-    """Charge, sample and screen, record; charge, sample and vote, record. Every query takes both stages, the dearest case."""
+    """Charge, sample and screen, record; charge, sample and vote, record.
+
+    Every query takes both stages, the most expensive case.
+    """
     from labelwall.teacher.accounting.plan import Plan, Slot
     from labelwall.teacher.ledger.ledger import Ledger
     from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
@@ -150,9 +156,8 @@ def path(task: Task, device: torch.device, workplace: Path) -> Callable[[np.ndar
         workplace / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False
     )
     ledger.use_extractor("0" * 64, {})
-    index = index_on(
-        device, task.records, np.arange(len(task.records))
-    )  # its own: a batch searched before would be free
+    # Not shared: a batch searched before would be free.
+    index = index_on(device, task.records, np.arange(len(task.records)))
 
     def run_path(batch: np.ndarray) -> int:
         nonlocal asked
@@ -186,7 +191,10 @@ def seconds(work: Callable[[np.ndarray], int], batch: np.ndarray) -> float:
 def compare(
     task: Task, runners: dict[str, Callable[[np.ndarray], int]], size: int, rounds: int
 ) -> dict[str, tuple[float, float]]:
-    """Method -> (median queries/s, median ratio to FAISS) at one batch size. The first round warms up and is not counted."""
+    """Method -> (median queries/s, median ratio to FAISS) at one batch size.
+
+    The first round warms up and is not counted.
+    """
     source = batches(task.queries, size)
     times: dict[str, list[float]] = {name: [] for name in runners}
     for number in range(rounds + 1):
@@ -295,8 +303,10 @@ def reached(
 ) -> list[str]:
     """How much of the device's limit the search reaches, by batch, as lines of Markdown."""
     lines = [
-        f"The limit of this device ({device.type}), measured before: {limits.operations / 1e12:.2f} 10^12 operations a second in "
-        f"int8 products, {limits.bytes / 1e9:.1f} GB a second in a copy. At least: all products once, all features read once.",
+        f"The limit of this device ({device.type}), measured before: "
+        f"{limits.operations / 1e12:.2f} 10^12 operations a second in int8 products, "
+        f"{limits.bytes / 1e9:.1f} GB a second in a copy. "
+        "At least: all products once, all features read once.",
         "",
         "| batch | at least, ms a query | search, ms a query | share of the limit | bound by |",
         "|---|---|---|---|---|",
@@ -305,7 +315,8 @@ def reached(
         least, bound = limits.least(size, *task.records.shape)
         least, taken = least / size, 1 / rates[OURS][0]
         lines.append(
-            f"| {size} | {1e3 * least:.4f} | {1e3 * taken:.4f} | {100 * least / taken:.0f}% | {bound} |"
+            f"| {size} | {1e3 * least:.4f} | {1e3 * taken:.4f} "
+            f"| {100 * least / taken:.0f}% | {bound} |"
         )
     return lines
 
@@ -321,7 +332,8 @@ def table(
     """The results as Markdown."""
     sizes = list(results)
     lines = [
-        f"{task.name}, int8; {threads} threads; medians of {rounds} interleaved rounds. Queries/s (ratio to FAISS), by batch:",
+        f"{task.name}, int8; {threads} threads; medians of {rounds} interleaved rounds. "
+        "Queries/s (ratio to FAISS), by batch:",
         "",
         "| | " + " | ".join(f"batch {size}" for size in sizes) + " |",
         "|---" * (len(sizes) + 1) + "|",

@@ -1,10 +1,12 @@
-"""The teacher behind HTTP against the same teacher in process: queries per second, and how long a request takes.
+"""The teacher behind HTTP beside the same teacher in process: queries per second, latency.
 
-    python benchmarks/service.py                  # 60,000 records of 1,296 features, 8 analysts, 10,000 queries at batch 256
+    python benchmarks/service.py
     python benchmarks/service.py --records 5000 --queries 1000      # quick
 
-The service is a process of its own on this machine. Throughput is measured in rounds, in process and over HTTP by turns: a
-busy machine slows both; the ratio is the median over the rounds. Every query is new, none is served from the ledger.
+By default 60,000 records of 1,296 features, 8 analysts, 10,000 queries at batch 256.
+The service is a separate process on this machine. Throughput is measured in rounds, in process
+and over HTTP by turns: a busy machine slows both; the ratio is the median over the rounds. Every
+query is new, none is served from the ledger.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from labelwall.wall.datasets.sources import Task
 from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries
 
-CLASSES, BATCH = 10, 256
+CLASSES = 10
+BATCH = 256
 MECHANISM = PrivateKnn(
     k=300, threshold=30, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15
 )
@@ -45,7 +48,7 @@ REQUESTS = {1: 64, 16: 16, 256: 8}  # of each analyst, by batch: for p50 and p99
 
 @dataclass(frozen=True)
 class Setting:
-    """``shape``: of a row; images are uint8 [28, 28, 1] under HOG, vectors float32 [d] as they are."""
+    """``shape``: of a row. Images are uint8 [28, 28, 1] under HOG, vectors float32 [d], raw."""
 
     records: int
     shape: tuple[int, ...]
@@ -104,7 +107,7 @@ def serve(setting: Setting, folder: Path, pipe: Connection) -> None:
 
 
 class Load:
-    """Analysts of one service, each with a connection of its own. No two calls ask the same rows."""
+    """Analysts of one service, each with its own connection. No two calls ask the same rows."""
 
     def __init__(self, setting: Setting, url: str, token: str) -> None:
         self._setting, self._seed, self.asked = setting, 10, 0
@@ -113,7 +116,7 @@ class Load:
             client.use_extractor(setting.spec)
 
     def ask(self, queries: int, batch: int) -> tuple[float, np.ndarray]:
-        """(queries per second, seconds of each request): ``queries`` in all, shared among the analysts."""
+        """(queries per second, seconds of each request); analysts share the ``queries``."""
         each = max(1, queries // (batch * len(self._clients)))
         self._seed += 1
         self.asked += each * batch * len(self._clients)
@@ -170,7 +173,8 @@ def measure(setting: Setting, queries: int, rounds: int) -> None:
         load.ask(BATCH * setting.analysts, BATCH)  # both are warm now
         kind = "images, HOG" if len(setting.shape) == 3 else f"vectors of {setting.shape[0]:,}"
         print(
-            f"{setting.records:,} records, {kind}; {setting.analysts} analysts, {setting.threads} threads"
+            f"{setting.records:,} records, {kind}; "
+            f"{setting.analysts} analysts, {setting.threads} threads"
         )
         pairs = []
         for number in range(rounds):
@@ -183,13 +187,15 @@ def measure(setting: Setting, queries: int, rounds: int) -> None:
         ratio = float(np.median([http / local for local, http in pairs]))
         local, http = (float(np.median([pair[side] for pair in pairs])) for side in (0, 1))
         print(
-            f"  in process {local:8.1f} queries/s   over HTTP {http:8.1f} queries/s   ratio {ratio:.2f}, batch {BATCH}"
+            f"  in process {local:8.1f} queries/s   over HTTP {http:8.1f} queries/s   "
+            f"ratio {ratio:.2f}, batch {BATCH}"
         )
         for batch, requests in REQUESTS.items():
             speed, seconds = load.ask(requests * setting.analysts * batch, batch)
             p50, p99 = (1000 * float(np.quantile(seconds, q)) for q in (0.5, 0.99))
             print(
-                f"  batch {batch:4}: p50 {p50:8.1f} ms   p99 {p99:8.1f} ms   {speed:8.1f} queries/s   {len(seconds)} requests"
+                f"  batch {batch:4}: p50 {p50:8.1f} ms   p99 {p99:8.1f} ms   "
+                f"{speed:8.1f} queries/s   {len(seconds)} requests"
             )
         ours.send("stop")
         process.join()
@@ -198,7 +204,8 @@ def measure(setting: Setting, queries: int, rounds: int) -> None:
             f"{count:,} of at most {CAP:,} {name}" for name, count in finding.charged.items()
         )
         print(
-            f"  audit: {finding.problems or 'no problem'}; no request failed; {load.asked:,} new queries, charged {charged}"
+            f"  audit: {finding.problems or 'no problem'}; no request failed; "
+            f"{load.asked:,} new queries, charged {charged}"
         )
 
 

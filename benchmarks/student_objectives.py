@@ -1,7 +1,8 @@
 """Supervised, VAT and UDA students on the same released labels: five seeds, mnist5k, test accuracy.
 
-The labels are simulated: votes of the 300 nearest of 3,600 images in HOG features plus Gaussian noise, screened, so that the
-wrong ones are those that a private teacher gets wrong. Nothing here is private: the votes are not accounted for.
+The labels are simulated: votes of the 300 nearest of 3,600 images in HOG features plus Gaussian
+noise, screened, so that the wrong ones are those that a private teacher gets wrong. Nothing here is
+private: the votes are not accounted for.
 
     python benchmarks/student_objectives.py [--steps 300] [--out docs/_student_table.md]
 """
@@ -26,13 +27,14 @@ from labelwall.student.train import train
 from labelwall.teacher.features.hog import hog_features
 from labelwall.wall.labels.classes import ClassLabels
 
-PRIVATE, PUBLIC, ASKED = 3600, 900, 600
-NEIGHBOURS, VOTE_NOISE, SCREEN_NOISE, THRESHOLD = (
-    300,
-    45.0,
-    60.0,
-    120.0,
-)  # as configs/quickstart_private_knn.yaml
+PRIVATE = 3600
+PUBLIC = 900
+ASKED = 600
+# As in configs/quickstart_private_knn.yaml.
+NEIGHBOURS = 300
+VOTE_NOISE = 45.0
+SCREEN_NOISE = 60.0
+THRESHOLD = 120.0
 FIRST_SEED = 10  # seeds 0 to 4 helped to choose the defaults
 OBJECTIVES: tuple[Literal["supervised", "vat", "uda"], ...] = ("supervised", "vat", "uda")
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -43,15 +45,12 @@ def released(seed: int) -> Split:
     rng = np.random.default_rng(seed)
     flat, truth = mnist_data()
     order = rng.permutation(len(flat))
-    images, truth = (
-        flat[order].reshape(-1, 28, 28, 1).astype(np.uint8),
-        truth[order].astype(np.int64),
-    )
+    images = flat[order].reshape(-1, 28, 28, 1).astype(np.uint8)
+    truth = truth[order].astype(np.int64)
     features = hog_features(images[: PRIVATE + PUBLIC], 1, None)
     similarity = features[PRIVATE:] @ features[:PRIVATE].T
-    nearest = truth[:PRIVATE][
-        np.argsort(-similarity, axis=1)[:, :NEIGHBOURS]
-    ]  # [public, neighbours]
+    # [public, neighbours]
+    nearest = truth[:PRIVATE][np.argsort(-similarity, axis=1)[:, :NEIGHBOURS]]
     votes = np.stack([(nearest == c).sum(axis=1) for c in range(10)], axis=1)
     labels = (votes + rng.normal(0, VOTE_NOISE, votes.shape)).argmax(axis=1)
     labels[votes.max(axis=1) + rng.normal(0, SCREEN_NOISE, PUBLIC) <= THRESHOLD] = -1

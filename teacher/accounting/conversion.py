@@ -1,4 +1,4 @@
-"""From Renyi DP at a grid of orders to (epsilon, delta)-DP, and epsilons as they are printed: rounded up."""
+"""From Renyi DP at a grid of orders to (epsilon, delta)-DP; rounding up for printing."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ Conversion = Literal["canonne", "classic"]
 def epsilon_from_rdp(
     orders: np.ndarray, rdp: np.ndarray, delta: float, conversion: Conversion = "canonne"
 ) -> tuple[float, float]:
-    """(epsilon, the order that gives it); ``orders``, ``rdp``: float64 [n_orders], orders fixed before any purchase.
+    """The smallest epsilon at ``delta``, and the order that attains it.
 
-    "canonne": epsilon = R + log((alpha - 1) / alpha) - (log delta + log alpha) / (alpha - 1), Canonne-Kamath-Steinke 2020,
-    Proposition 12. "classic": epsilon = R + log(1 / delta) / (alpha - 1), Mironov 2017, Proposition 3, for comparison with
+    ``orders``, ``rdp``: float64 [n_orders], orders fixed before any purchase. "canonne":
+    epsilon = R + log((alpha - 1) / alpha) - (log delta + log alpha) / (alpha - 1),
+    Canonne-Kamath-Steinke 2020, Proposition 12. "classic":
+    epsilon = R + log(1 / delta) / (alpha - 1), Mironov 2017, Proposition 3, for comparison with
     older tables. Nothing released (R = 0 at every order) is epsilon = 0.
     """
     if not rdp.any():
@@ -32,15 +34,15 @@ def epsilon_from_rdp(
 
 
 def float_above(value: Fraction) -> float:
-    """The smallest float that is not below an exact value."""
+    """The smallest float at or above an exact value."""
     near = float(value)
     return near if Fraction(near) >= value else math.nextafter(near, math.inf)
 
 
 def round_up(value: float, digits: int = 3) -> float:
-    """The smallest decimal of ``digits`` places that is not below ``value``: how an epsilon is printed.
+    """The smallest decimal of ``digits`` places at or above ``value``: how an epsilon is printed.
 
-    Exact on the shortest decimal that stands for ``value``, so that what is printed already stays as it is.
+    Exact on the shortest decimal that stands for ``value``, so that rounding twice changes nothing.
     """
     if not math.isfinite(value):
         return value

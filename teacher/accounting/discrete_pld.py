@@ -1,20 +1,24 @@
-"""Privacy loss distributions of the discrete laws: a certificate for a list of releases fixed in advance.
+"""Privacy loss distributions of the discrete laws: a certificate for a fixed list of releases.
 
-**Dominating pairs.** A noisy count or argmax, with the sample of the other records fixed, is a post-processing of N_Z(0,
-sigma^2)^m against N_Z(D, sigma^2)^m for an integer shift D with |D|^2 <= m, m in {1, 2, 3}: then D is a sign vector, and
-fewer entries are a marginal of more. w = sum of the signed entries is sufficient, its likelihood ratio is
-l(w) = exp((2 w - m) / (2 sigma^2)). Hockey-stick divergences are jointly convex, so the sampled release is dominated by
+**Dominating pairs.** A noisy count or argmax, with the sample of the other records fixed, is a
+post-processing of N_Z(0, sigma^2)^m against N_Z(D, sigma^2)^m for an integer shift D with
+|D|^2 <= m, m in {1, 2, 3}: then D is a sign vector, and fewer entries are a marginal of more.
+w = sum of the signed entries is sufficient, its likelihood ratio is
+l(w) = exp((2 w - m) / (2 sigma^2)). Hockey-stick divergences are jointly convex, so the sampled
+release is dominated by
 
-    ((1 - gamma) Q + gamma Q',  Q)  where the first data set has the record,  and by the reverse where the second has.
+    ((1 - gamma) Q + gamma Q',  Q)  where the first data set has the record,
 
-Each release post-processes its pair, so any interleaving of the list post-processes the product (adaptive composition);
-the two directions are composed apart and the larger epsilon counts. A pure epsilon-DP release is dominated by randomised
-response. For m >= 4 several shapes of D share a norm, none dominating: such a release has no pair here.
+and by the reverse where the second has it. Each release post-processes its pair, so any
+interleaving of the list post-processes the product (adaptive composition); the two directions are
+composed apart and the larger epsilon counts. A pure epsilon-DP release is dominated by randomised
+response. For m >= 4 several shapes of D share a norm, none dominating: such a release has no pair
+here.
 
-**Discretisation goes up.** An atom of loss s between grid points e <= s <= e + h is split over both so that its mass under
-both laws is kept; merging the two parts gives the atom back, so the pair is a post-processing of the split one. Mass
-beyond 12 sigma is counted as infinite loss. What is left is the rounding of the convolutions (FFT), which `ALLOWANCE`
-covers: it is taken off delta.
+**Discretisation goes up.** An atom of loss s between grid points e <= s <= e + h is split over both
+so that its mass under both laws is kept; merging the two parts gives the atom back, so the pair is
+a post-processing of the split one. Mass beyond 12 sigma is counted as infinite loss. The rounding
+of the convolutions (FFT) remains; `ALLOWANCE` covers it and is subtracted from delta.
 """
 
 from __future__ import annotations
@@ -25,41 +29,40 @@ from collections.abc import Sequence
 import numpy as np
 from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf
 
+from labelwall.teacher.accounting.curves import l2_sensitivity, pure_epsilon
 from labelwall.teacher.accounting.curves.lattice import log_mixed_ratio, log_pmf
 from labelwall.teacher.accounting.plan import Release
 
-ALLOWANCE = 1e-9  # of delta; convolutions of a few million float64 terms err by about 1e-16 a release, 2e-11 for 20,000
-MOST_RELEASES = 200_000  # in the list, so that the allowance stays above the error
-_STEPS = 20.0  # grid points a standard deviation of the narrowest release's loss
-_LARGEST_SIGMA = 2000.0  # the law of w is a direct convolution
-_WIDEST = 2_000_000.0  # grid points the composed loss may need
+# Of delta. Convolutions of a few million float64 terms err by about 1e-16 a release, 2e-11 for
+# 20,000 of them.
+ALLOWANCE = 1e-9
+MAX_RELEASES = 200_000  # in the list, so that the allowance stays above the error
+_GRID_POINTS = 20.0  # in a standard deviation of the narrowest release's loss
+_MAX_SIGMA = 2000.0  # the law of w is a direct convolution
+_MAX_GRID_POINTS = 2_000_000.0  # that the composed loss may need
 
 # losses and masses under the first law, both float64 [n_atoms], and the mass of infinite loss
 Atoms = tuple[np.ndarray, np.ndarray, float]
 
 
 def discrete_pld_epsilon(releases: Sequence[Release], delta: float) -> float | None:
-    """Certified epsilon at ``delta`` of the list with its caps, in seconds; None where a release has no dominating pair.
+    """Certified epsilon at ``delta`` of the list with its caps; None without dominating pairs.
 
-    Also None for delta <= 1e-8 and for more than 200,000 releases, where rounding would not be small.
+    None where a release has no such pair, for delta <= 1e-8 and for more than 200,000 releases,
+    where rounding would not be small. Takes seconds.
     """
-    bought = [
-        release
-        for release in releases
-        if release.cap > 0 and release.parameters.get("epsilon") != 0
-    ]
-    pairs = [_pair(release) for release in bought]
-    too_many = sum(release.cap for release in bought) > MOST_RELEASES
-    if delta <= 10 * ALLOWANCE or too_many or not bought or any(pair is None for pair in pairs):
+    charged = [r for r in releases if r.cap > 0 and r.parameters.get("epsilon") != 0]
+    pairs = [pair for pair in map(_pair, charged) if pair is not None]
+    too_many = sum(release.cap for release in charged) > MAX_RELEASES
+    if delta <= 10 * ALLOWANCE or too_many or not charged or len(pairs) < len(charged):
         return None
-    both = [pair for pair in pairs if pair is not None]
-    grid = _grid(both, [release.cap for release in bought])
+    grid = _grid(pairs, [release.cap for release in charged])
     epsilons = []
     for direction in (0, 1):
         total: PLDPmf | None = None
-        for pair, release in zip(both, bought, strict=True):
+        for pair, release in zip(pairs, charged, strict=True):
             part = _split(pair[direction], grid).self_compose(release.cap)
-            # randomised response alone stays sparse, and a sparse one composes with its like only
+            # Randomised response alone stays sparse, and a sparse one composes only with its like.
             total = part if total is None else total.to_dense_pmf().compose(part.to_dense_pmf())
         assert total is not None
         epsilons.append(float(total.get_epsilon_for_delta(delta - ALLOWANCE)))
@@ -68,17 +71,11 @@ def discrete_pld_epsilon(releases: Sequence[Release], delta: float) -> float | N
 
 def _pair(release: Release) -> tuple[Atoms, Atoms] | None:
     """The dominating pair of one release as losses in both directions; None where none is known."""
-    p = release.parameters
-    if release.curve in ("pure", "laplace"):
-        epsilon = p["epsilon"] if release.curve == "pure" else p["sensitivity"] / p["scale"]
-        return (_randomised_response(epsilon),) * 2
-    terms = {
-        "screening": 1.0,
-        "argmax": 2.0 if p.get("swap", True) else 1.0,
-        "gaussian": p.get("sensitivity", 0.0) ** 2,
-    }
-    m = terms.get(release.curve, 0.0)
-    if round(m) not in (1, 2, 3) or abs(m - round(m)) > 1e-9 or p["sigma"] > _LARGEST_SIGMA:
+    epsilon = pure_epsilon(release)
+    if epsilon is not None:
+        return (_randomised_response(float(epsilon)),) * 2
+    p, m = release.parameters, (l2_sensitivity(release) or 0.0) ** 2
+    if round(m) not in (1, 2, 3) or abs(m - round(m)) > 1e-9 or p["sigma"] > _MAX_SIGMA:
         return None
     return _sampled_gaussian(float(p["sigma"]), round(m), float(p["sampling_probability"]))
 
@@ -89,34 +86,41 @@ def _randomised_response(epsilon: float) -> Atoms:
 
 
 def _sampled_gaussian(sigma: float, m: int, gamma: float) -> tuple[Atoms, Atoms]:
-    """Losses of the record's presence against its absence, and of its absence against its presence."""
-    wide = math.ceil(12 * sigma) + 12
-    single = np.exp(log_pmf(np.arange(-wide, wide + 1), sigma))
+    """Losses of the record's presence against its absence, and of the reverse."""
+    reach = math.ceil(12 * sigma) + 12
+    single = np.exp(log_pmf(np.arange(-reach, reach + 1), sigma))
     law = single
     for _ in range(m - 1):
         law = np.convolve(law, single)
-    w = np.arange(-m * wide, m * wide + 1)
+    w = np.arange(-m * reach, m * reach + 1)
     log_r = log_mixed_ratio((2 * w - m) / (2 * sigma**2), gamma)
     law, log_r = law[law > 0], log_r[law > 0]
-    left_out = 8 * m * math.exp(-(11**2) / 2)  # 12 sigma less the shift, under either law
-    return (log_r, law * np.exp(log_r), left_out), (-log_r, law, left_out)
+    tail = 8 * m * math.exp(-(11**2) / 2)  # 12 sigma less the shift, under either law
+    return (log_r, law * np.exp(log_r), tail), (-log_r, law, tail)
 
 
 def _grid(pairs: Sequence[tuple[Atoms, Atoms]], caps: Sequence[int]) -> float:
-    """Grid step of the loss: a fraction of the narrowest release's deviation, not below what the widest total allows."""
+    """Grid step of the loss: a fraction of the smallest standard deviation of a release's loss.
+
+    Not below what the widest total allows.
+    """
     deviations = [math.sqrt(float((mass * loss**2).sum())) for (loss, mass, _), _ in pairs]
     spans = [
         min(cap * np.ptp(loss), 40 * math.sqrt(cap) * d + np.ptp(loss))
         for ((loss, _, _), _), d, cap in zip(pairs, deviations, caps, strict=True)
     ]
-    return max(min(deviations) / _STEPS, float(sum(spans)) / _WIDEST)
+    return max(min(deviations) / _GRID_POINTS, float(sum(spans)) / _MAX_GRID_POINTS)
 
 
 def _split(atoms: Atoms, grid: float) -> PLDPmf:
-    """The loss on multiples of ``grid``: each atom split over its two neighbours, both laws' masses kept."""
+    """The loss on multiples of ``grid``.
+
+    Each atom split over its two neighbours, both laws' masses kept.
+    """
     loss, mass, infinite = atoms
     below = np.floor(loss / grid)
-    # Share of the upper point: it keeps the second law's mass, sum of mass exp(-loss). Rounded up: more loss, not less.
+    # Share of the upper point: it keeps the second law's mass, sum of mass exp(-loss). Rounded up:
+    # more loss, not less.
     upper = np.clip(np.expm1(below * grid - loss) / math.expm1(-grid) + 1e-9, 0.0, 1.0)
     low = int(below.min())
     index = below.astype(np.int64) - low

@@ -1,4 +1,4 @@
-"""What may be bought from a data set: an explicit list of releases with caps, fixed before the first of them."""
+"""What may be released from a data set: a list of releases with caps, fixed before the first."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from typing import Any
 from labelwall.wall.errors import InvalidInput
 
 Parameter = float | int | bool
-LARGEST = sys.float_info.max  # an integer beyond it is no number that a curve can use
+_MAX_NUMBER = sys.float_info.max  # a curve can not use an integer beyond it
 
 
 @dataclass(frozen=True)
 class Release:
     """One kind of noisy release and how often it may happen.
 
-    ``name``: what is released, e.g. "screen" or "aggregate". ``curve``: a key of ``curves.CURVES``; with ``parameters``
-    (its keyword arguments) it gives the RDP of one release. ``cap``: at most this many releases, over all rounds,
-    callers and restarts of a ledger. ``prepaid``: charged once, in full, before its first answer, and the charge stays open:
-    the curve then bounds all answers ever given under it, and what each record still may contribute is kept in private.
-    ``batch``: one charge pays for a whole batch of queries, whatever their number: the curve bounds all their answers together.
+    ``name``: what is released, e.g. "screen" or "aggregate". ``curve``: a key of ``curves.CURVES``;
+    with ``parameters`` (its keyword arguments) it gives the RDP of one release. ``cap``: at most
+    this many releases, over all rounds, callers and restarts of a ledger. ``prepaid``: charged
+    once, in full, before its first answer, and the charge stays open: the curve then bounds all
+    answers ever given under it, and each record's remaining budget is kept in private. ``batch``:
+    one charge pays for a batch of any number of queries: the curve bounds all their answers
+    together.
     """
 
     name: str
@@ -75,25 +77,29 @@ class Plan:
         return [release for slot in self.slots for release in slot.releases]
 
     def pooled(self, ledgers: int) -> Plan:
-        """The list of all that so many ledgers under this plan may release together: every cap, so many times."""
-        slots = [
-            Slot(
-                slot.mechanism,
-                tuple(replace(r, cap=ledgers * r.cap, prepaid=False) for r in slot.releases),
-            )
-            for slot in self.slots
-        ]
-        return Plan(self.epsilon, self.delta, tuple(slots))
+        """All that ``ledgers`` ledgers under this plan may release together.
+
+        Each cap times that.
+        """
+
+        def pooled(release: Release) -> Release:
+            return replace(release, cap=ledgers * release.cap, prepaid=False)
+
+        slots = [Slot(slot.mechanism, tuple(map(pooled, slot.releases))) for slot in self.slots]
+        return replace(self, slots=tuple(slots))
 
     def to_json(self) -> dict[str, object]:
-        """The form the ledger's first entry records."""
+        """The form recorded in the ledger's first entry."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict) -> Plan:
-        """Inverse of to_json. Raises KeyError or TypeError for a missing or unknown key and for a
-        value of another type (true is no number, 1.0 no integer, NaN nothing), InvalidInput for
-        one out of range."""
+        """Inverse of to_json.
+
+        Raises KeyError or TypeError for a missing or unknown key and for a value of another type
+        (a boolean is not a number, 1.0 is not an integer, NaN is neither), InvalidInput for a value
+        out of range.
+        """
         _require_keys("plan", value, {"epsilon", "delta", "slots"})
         if not (_is_number(value["epsilon"]) and _is_number(value["delta"])):
             raise TypeError("a plan's epsilon and delta are numbers")
@@ -132,5 +138,5 @@ def _list(value: Any) -> list[Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """A finite int or float; a boolean is none."""
-    return type(value) in (int, float) and abs(value) <= LARGEST
+    """A finite int or float; a boolean is neither."""
+    return type(value) in (int, float) and abs(value) <= _MAX_NUMBER

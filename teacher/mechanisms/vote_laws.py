@@ -1,7 +1,7 @@
 """Neighbouring data sets on which a noisy vote leaks most, with the law of what is released there.
 
 The curves of one release are suprema over the votes of the other records
-(teacher/accounting/curves/rdp.py); the data sets here put the votes where such a supremum sits. The
+(teacher/accounting/curves); the data sets here put the votes where such a supremum sits. The
 added record is the nearest of all and has the last class, a, which loses ties. Behind it come
 records of class a, then of class 0: how many of each decides where the contest n_a against n_0 and
 the plurality stand, and whether the sample is full, so that the record displaces another

@@ -19,9 +19,11 @@ BITS = 32  # a record's inclusion compares this many random bits with floor(gamm
 
 
 class Entropy(Protocol):
-    """Where randomness comes from. ``keys`` (query identities) and ``release`` name what is drawn; the system ignores them.
+    """A source of randomness.
 
-    ``unsafe``: True for a test tape, whose draws can be repeated; a ledger that meets one certifies epsilon = infinity.
+    ``keys`` (query identities) and ``release`` name what is drawn; the system ignores them.
+    ``unsafe``: True for a test tape, whose draws can be repeated; a ledger that meets one certifies
+    epsilon = infinity.
     """
 
     @property
@@ -30,7 +32,10 @@ class Entropy(Protocol):
     def inclusion(
         self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
     ) -> np.ndarray:
-        """Fresh independent bits, bool [q, m]: does record ``ids[i, j]`` (int64 [q, m]) take part in query i's sample."""
+        """Whether record ``ids[i, j]`` takes part in query i's sample: fresh independent bits.
+
+        ``ids``: int64 [q, m]; returns bool [q, m].
+        """
         ...
 
     def discrete_gaussian(
@@ -42,13 +47,16 @@ class Entropy(Protocol):
     def discrete_laplace(
         self, scale: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        """Fresh independent integers z of probability proportional to exp(-|z| / scale), int64 [q, width]."""
+        """Fresh independent z, P(z) proportional to exp(-|z| / scale): int64 [q, width]."""
         ...
 
     def choose(
         self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
     ) -> np.ndarray:
-        """Row i's column j, fresh and of probability proportional to exp(-rates[i] losses[i, j]) (int64 [q, m]): int64 [q]."""
+        """A fresh column j for each row i, P(j) proportional to exp(-rates[i] losses[i, j]).
+
+        ``losses``: int64 [q, m]; returns int64 [q].
+        """
         ...
 
 
@@ -104,7 +112,8 @@ class SystemEntropy:
     ) -> np.ndarray:
         """The exponential mechanism, exactly (exponential_mechanism.py), one stream. int64 [q].
 
-        Raises InvalidInput for no columns, a rate that is not positive, or other than one key and one rate a row.
+        Raises InvalidInput for no columns, a rate that is not positive, or other than one key and
+        one rate a row.
         """
         check_choice(losses, rates, keys)
         return choices(losses, rates, Stream())
@@ -135,7 +144,7 @@ def inclusion_bound(probability: float) -> int:
 
 
 def check_choice(losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str]) -> None:
-    """Raises InvalidInput unless there is one key and one positive rate a row, and something to choose from."""
+    """Raises InvalidInput unless there is a column, and one key and one positive rate a row."""
     check_keys(keys, len(losses))
     if losses.dtype != np.int64 or losses.ndim != 2 or losses.shape[1] == 0:
         raise InvalidInput(

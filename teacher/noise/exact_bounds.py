@@ -1,8 +1,8 @@
 """Certified bounds in integers of exp(-x), x >= 0 rational, and of distribution functions.
 
-Every function returns integers ``low <= 2^bits y <= high`` for a real y. Lower bounds are rounded
-down and upper bounds up in each step, so they hold whatever their distance; GUARD more bits inside
-keep them one or two units apart. No float is used.
+Every function returns integers ``low <= 2^bits y <= high`` for a real y. Each step rounds lower
+bounds down and upper bounds up, so they are valid at any distance; GUARD more bits inside keep them
+one or two units apart. No float is used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 GUARD = 64  # bits of inner precision beyond those asked for
-REST = 8  # at most 2^(1 - bits - REST) is left out of a table
+TAIL_BITS = 8  # at most 2^(1 - bits - TAIL_BITS) is left out of a table
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def exp_bounds(x: Fraction, bits: int) -> tuple[int, int]:
     """Bounds of 2^bits exp(-x), x >= 0; at most 2^bits.
 
     exp(-x) = exp(-y)^(2^h) with y = x / 2^h < 1. The partial sums of exp(-y) alternate around it
-    and their terms fall, so that the last term added bounds what is left out.
+    and their terms fall, so the last term added bounds the remainder.
     """
     if x >= bits:
         return 0, 1  # exp(-x) < 2^-bits
@@ -75,17 +75,17 @@ def weights(law: Law, bits: int) -> Iterator[tuple[int, int, int]]:
 def cumulative(law: Law, bits: int) -> tuple[list[int], list[int]]:
     """Bounds of 2^bits G(z), G(z) = P(magnitude <= z), for z = 0, 1, ...: (lows, highs).
 
-    The last place leaves out at most 2^(1 - bits - REST). Both lists rise, and no entry is above
-    2^bits. Ratios fall, so the weights from z on sum to at most w(z) / (1 - r(z)).
+    The last place leaves out at most 2^(1 - bits - TAIL_BITS). Both lists rise, and no entry is
+    above 2^bits. Ratios fall, so the weights from z on sum to at most w(z) / (1 - r(z)).
     """
     unit = 1 << (bits + GUARD)
-    least = 1 << (GUARD - REST)
+    max_tail = 1 << (GUARD - TAIL_BITS)
     low = high = tail = 0
     sums: list[tuple[int, int]] = []
     for low_weight, high_weight, high_ratio in weights(law, bits + GUARD):
-        if sums and high_weight <= least:
+        if sums and high_weight <= max_tail:
             tail = _up(high_weight * unit, unit - high_ratio)
-            if tail <= least:
+            if tail <= max_tail:
                 break
         halved = 1 if law.two_sided and not sums else 0
         low += low_weight >> halved

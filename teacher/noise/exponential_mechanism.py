@@ -1,9 +1,10 @@
-"""The exponential mechanism without a float: exact draws of probability proportional to exp(-rate * loss), loss an integer.
+"""The exponential mechanism without floats: exact draws proportional to exp(-rate * loss).
 
-Rejection: take a column uniformly, keep it with probability exp(-rate * (loss - smallest loss)), else begin again. What is kept
-has exactly the law wanted, and the best column is always kept, so m columns take m rounds on average at most. The coin is
-that of Canonne, Kamath, Steinke 2020, Algorithm 1, on fractions. How long a draw takes depends on the losses, as all timing
-does here: outside the guarantee.
+Losses are integers. Rejection: take a column uniformly and accept it with probability
+exp(-rate * (loss - smallest loss)), else begin again. The accepted column has exactly that law, and
+the best column is always accepted, so m columns take at most m rounds on average. The coin is that
+of Canonne, Kamath, Steinke 2020, Algorithm 1, on fractions. How long a draw takes depends on the
+losses: timing is outside the guarantee.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ Uniform = Callable[[int], int]  # uniform among 0, ..., n - 1, fresh in each cal
 
 def choose(losses: Sequence[int], rate: Fraction, below: Uniform) -> int:
     """A column j with probability proportional to exp(-rate losses[j])."""
-    least = min(losses)
+    smallest = min(losses)
     while True:
         column = below(len(losses))
-        if bernoulli_exp(rate * (losses[column] - least), below):
+        if bernoulli_exp(rate * (losses[column] - smallest), below):
             return column
 
 
@@ -33,7 +34,10 @@ def bernoulli_exp(x: Fraction, below: Uniform) -> bool:
 
 
 def _bernoulli_exp_unit(x: Fraction, below: Uniform) -> bool:
-    """True with probability exp(-x) for 0 <= x <= 1: the first k with a failure of Bernoulli(x / k) is odd."""
+    """True with probability exp(-x) for 0 <= x <= 1.
+
+    The first k with a failure of Bernoulli(x / k) is odd.
+    """
     k = 1
     while below(x.denominator * k) < x.numerator:
         k += 1

@@ -1,11 +1,11 @@
 """Exact draws from the discrete Gaussian and Laplace laws. Proof: docs/privacy.md, "The sampler".
 
-A draw is a function of uniform bits, which are read as far as they are needed. Tables hold
-certified bounds of 63 bits. A draw that falls between a lower bound and an upper one reads 64 bits
-more and asks for bounds as fine, until it is decided. Scales below TOP have a table of their own.
-For larger ones the magnitude is 2^k b + r: b from the table of a whole scale of at most TOP, r
-uniform, and a coin of probability exp(-x) makes up for the difference. No float is on the way. How
-long a draw takes depends on what is drawn, as all timing does here: outside the guarantee.
+A draw is a function of uniform bits and reads as many as it needs. Tables contain certified bounds
+of 63 bits. A draw that falls between a lower bound and an upper one reads 64 more bits and computes
+bounds of that precision, until it is decided. Scales below MAX_TABLE_SCALE have their own table.
+For larger ones the magnitude is 2^k b + r: b from the table of an integer scale of at most
+MAX_TABLE_SCALE, r uniform, and a coin of probability exp(-x) corrects the difference. No step uses
+a float. How long a draw takes depends on its outcome: timing is outside the guarantee.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from labelwall.teacher.noise.exact_bounds import GUARD, Law, cumulative, exp_bou
 from labelwall.teacher.noise.words import WORD, Words
 
 GAUSSIAN, LAPLACE = 2, 1  # powers of z in the exponent
-TOP = 64  # scales below it have tables of their own
-MOST = 1 << 17  # places of a table that are told apart; less than 2^-2900 lies beyond
-BITS = 63  # of a word that say a number; one is the sign
+MAX_TABLE_SCALE = 64  # scales below it have their own tables
+MAX_PLACE = 1 << 17  # larger places count as this one; less than 2^-2900 lies beyond
+BITS = 63  # of a word that select a place or decide a coin; one is the sign
 # Fixed point: bits after the point of z / 2^k, of its power, of a rate.
 FRACTION, POWER_BITS, RATE_BITS = 16, 20, 34
-CELL = 12  # the coins' table has a place for each 2^-CELL of x below 1
+CELL_BITS = 12  # the coins' table has a place for each 2^-CELL_BITS of x below 1
 
 
 @dataclass(frozen=True)
 class Table:
-    """Places of ``law``: a number v < 2^63 has place z for certain if above[z] <= v < lows[z].
+    """Places of ``law``: a number v < 2^63 certainly has place z if above[z] <= v < lows[z].
 
     ``lows``: uint64 [n], rising. ``above``: uint64 [n + 1], upper bounds of the place before; the
     last is 2^63, since nothing is certain in the tail.
@@ -61,14 +61,19 @@ class Recipe:
 
 @lru_cache(maxsize=256)
 def recipe(power: int, scale: float) -> Recipe:
-    """For sigma (GAUSSIAN) or scale (LAPLACE) in (0, MAX_SCALE]. A public function of the two."""
+    """How to draw with sigma (GAUSSIAN) or scale (LAPLACE) in (0, MAX_SCALE].
+
+    A public function of its arguments.
+    """
     mantissa, exponent = math.frexp(scale)
-    shift = exponent - TOP.bit_length() + 1  # scale / 2^shift lies in [TOP / 2, TOP)
+    # scale / 2^shift lies in [MAX_TABLE_SCALE / 2, MAX_TABLE_SCALE).
+    shift = exponent - MAX_TABLE_SCALE.bit_length() + 1
     law = Law(power, _rate(power, Fraction(scale)), two_sided=shift <= 0)
     if shift <= 0:
         return Recipe(law, table_of(law), 0, 0, 0)
-    whole = math.ceil(mantissa * TOP)  # exact, since TOP is a power of two
-    proposal = table_of(Law(power, _rate(power, Fraction(whole)), two_sided=False))
+    # Exact, since MAX_TABLE_SCALE is a power of two.
+    proposal_scale = math.ceil(mantissa * MAX_TABLE_SCALE)
+    proposal = table_of(Law(power, _rate(power, Fraction(proposal_scale)), two_sided=False))
     rate = math.floor(law.rate * 2 ** (power * shift + RATE_BITS))
     table_rate = math.ceil(proposal.law.rate * 2 ** (POWER_BITS + RATE_BITS))
     return Recipe(law, proposal, shift, rate, table_rate)
@@ -77,7 +82,7 @@ def recipe(power: int, scale: float) -> Recipe:
 def draw(recipe: Recipe, words: Words, count: int) -> np.ndarray:
     """Independent integers of probability proportional to exp(-rate |z|^power), int64 [count].
 
-    Number i takes its words from lane i.
+    Integer i takes its words from lane i.
     """
     drawn = np.zeros(count, dtype=np.int64)
     lanes = np.arange(count)
@@ -89,7 +94,7 @@ def draw(recipe: Recipe, words: Words, count: int) -> np.ndarray:
 
 
 def _proposals(recipe: Recipe, words: Words, lanes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A signed integer for each lane, int64 [m], and whether it counts, bool [m]."""
+    """A signed integer for each lane, int64 [m], and whether it is accepted, bool [m]."""
     places, negative = _places(recipe.table, words, lanes)
     if not recipe.shift:
         return np.where(negative, -places, places), np.ones(len(lanes), dtype=bool)
@@ -106,12 +111,12 @@ def _places(table: Table, words: Words, lanes: np.ndarray) -> tuple[np.ndarray, 
     values = taken >> np.uint64(1)
     places = np.searchsorted(table.lows, values, side="right")
     for i in np.flatnonzero(values < table.above[places]).tolist():
-        places[i] = min(MOST, _refined(table.law, int(values[i]), words, lanes[i : i + 1]))
+        places[i] = min(MAX_PLACE, _refined(table.law, int(values[i]), words, lanes[i : i + 1]))
     return places, (taken & np.uint64(1)).astype(bool)
 
 
 def _refined(law: Law, value: int, words: Words, lane: np.ndarray) -> int:
-    """The place of the number whose first BITS bits are ``value``; the lane's next words go on."""
+    """The place of the number that begins with BITS bits ``value``; next come the lane's words."""
     bits = BITS
     while True:
         value, bits = value << WORD | int(words.take(lane)[0]), bits + WORD
@@ -139,23 +144,28 @@ def _coins(
 
 
 def coin_cells(recipe: Recipe, places: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
-    """Where the coins' table bounds exp(-x): int64 [m] in 0, ..., 2^CELL, the last for no bound.
+    """Cells of the coins' table that bound exp(-x): int64 [m] in 0, ..., 2^CELL_BITS.
 
-    Before the last, x lies in [cell, cell + 2) 2^-CELL (docs/privacy.md).
+    The last cell has no bound; in the others, x lies in [cell, cell + 2) 2^-CELL_BITS
+    (docs/privacy.md).
     """
-    power, last = recipe.law.power, 1 << CELL
+    power, last = recipe.law.power, 1 << CELL_BITS
     scaled = _shifted(magnitudes, FRACTION - recipe.shift)
     powers = _shifted(scaled**power, POWER_BITS - power * FRACTION)
     excess = powers * recipe.rate - places**power * recipe.table_rate
-    cells = np.clip(excess >> (POWER_BITS + RATE_BITS - CELL), 0, last)
-    cells[places >= len(recipe.table.lows)] = last  # beyond the table int64 may not hold the above
+    cells = np.clip(excess >> (POWER_BITS + RATE_BITS - CELL_BITS), 0, last)
+    # Beyond the table the excess may overflow int64.
+    cells[places >= len(recipe.table.lows)] = last
     return cells
 
 
 def _exact_coin(
     recipe: Recipe, place: int, magnitude: int, value: int, words: Words, lane: np.ndarray
 ) -> bool:
-    """Whether the number whose first BITS bits are ``value`` is below exp(-x); the lane goes on."""
+    """Whether the number that begins with BITS bits ``value`` is below exp(-x).
+
+    Its next bits are the lane's words.
+    """
     power, bits = recipe.law.power, BITS
     x = recipe.law.rate * magnitude**power - recipe.table.law.rate * place**power
     while True:
@@ -185,9 +195,9 @@ def table_of(law: Law) -> Table:
 
 @lru_cache(maxsize=1)
 def coin_table() -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper bounds of 2^BITS exp(-x), uint64 [2^CELL + 1] each, for all x of a cell."""
-    law = Law(LAPLACE, Fraction(1, 1 << CELL), two_sided=False)
-    found = list(islice(weights(law, BITS + GUARD), (1 << CELL) + 2))
+    """Bounds of 2^BITS exp(-x) for all x of a cell: (lower, upper), uint64 [2^CELL_BITS + 1]."""
+    law = Law(LAPLACE, Fraction(1, 1 << CELL_BITS), two_sided=False)
+    found = list(islice(weights(law, BITS + GUARD), (1 << CELL_BITS) + 2))
     lower = [low >> GUARD for low, _, _ in found[2:]]
     upper = [-(-high >> GUARD) for _, high, _ in found[:-2]]
     return _words([*lower, 0]), _words([*upper, 1 << BITS])

@@ -1,4 +1,7 @@
-"""UNSAFE, for tests only: entropy that repeats itself, so that two runs can be compared byte by byte."""
+"""UNSAFE, for tests only.
+
+Entropy that repeats itself, so that two runs can be compared byte by byte.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ from labelwall.teacher.noise.entropy import BITS, check_choice, check_keys, choi
 from labelwall.teacher.noise.sampler import GAUSSIAN, LAPLACE, draw, recipe
 from labelwall.teacher.noise.scales import check_scale
 
-STEP = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 class UnsafeTape:
-    """Every draw is a function of (seed, query key, release) and of the record's id or the class, and of nothing else.
+    """A draw depends only on (seed, query key, release) and on the record's id or the class.
 
-    So an added record that is not sampled shifts no other draw. Whoever knows the seed can undo the noise: a ledger that
-    meets this tape certifies epsilon = infinity.
+    So an added record that is not sampled shifts no other draw. Whoever knows the seed can undo the
+    noise: a ledger that meets this tape certifies epsilon = infinity.
     """
 
     unsafe = True
@@ -33,7 +36,10 @@ class UnsafeTape:
     def inclusion(
         self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
     ) -> np.ndarray:
-        """bool [q, m]: a hash of (seed, key, release, id) against the bound that the system's bits use."""
+        """bool [q, m].
+
+        A hash of (seed, key, release, id) against the bound that the system's bits use.
+        """
         bound = inclusion_bound(probability)
         check_keys(keys, len(ids))
         starts = np.array([self._start(key, release, "bits") for key in keys], dtype=np.uint64)[
@@ -93,13 +99,13 @@ class _Lanes:
     def take(self, lanes: np.ndarray) -> np.ndarray:
         """uint64 [m] for int64 [m]."""
         words = _mix(self._at[lanes])
-        self._at[lanes] += STEP
+        self._at[lanes] += GOLDEN_GAMMA
         return words
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
     """The finaliser of splitmix64 (Steele, Lea, Flood 2014), a bijection of uint64."""
-    x = x + STEP
+    x = x + GOLDEN_GAMMA
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import accumulate
 
-from labelwall.teacher.accounting.accountant import reading
+from labelwall.teacher.accounting.accountant import odometer
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger.event_times import Moment
@@ -60,7 +60,7 @@ class Chart:
     def _reading(self, counts: tuple[int, ...]) -> float:
         """What was spent, at most the limit: for all that the caps allow another certificate may be smaller than the reading."""
         if counts not in self._readings:
-            self._readings[counts] = round_up(min(reading(self._plan, counts), self._limit))
+            self._readings[counts] = round_up(min(odometer(self._plan, counts), self._limit))
         return self._readings[counts]
 
     def _drawn(self, steps: Sequence[tuple[int, float]], last: int) -> dict[str, object]:

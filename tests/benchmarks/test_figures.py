@@ -1,4 +1,7 @@
-"""The figures' numbers: against what CVPR20 prints, closed forms, simulation; and the command itself on a tiny grid."""
+"""The figures' numbers: against what CVPR20 prints, closed forms, simulation.
+
+And the command itself on a tiny grid.
+"""
 
 import math
 import subprocess
@@ -11,7 +14,7 @@ import pytest
 
 from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.curves.rdp import screening_rdp
+from labelwall.teacher.accounting.curves import screening_rdp
 from labelwall.teacher.accounting.data_dependent.screening import (
     BANNER,
     diagnose_screening,
@@ -30,7 +33,10 @@ def numbers(load):
 
 
 def test_figure_5_is_within_one_percent_of_what_is_printed(numbers):
-    """All but the data-dependent curve, whose votes were never published; with every plurality at T it is the worst case."""
+    """All but the data-dependent curve, whose votes were never published.
+
+    With every plurality at T it is the worst case.
+    """
     at_threshold = np.full(8192, 210)
     found = {
         name: float(values[-1])
@@ -57,7 +63,10 @@ def test_terms_are_the_definition_and_their_maximum_is_the_curve():
 
 
 def _divergence(order, gamma, first, second):
-    """The largest D_alpha of the mixed bit and the plain one, either plurality without the record, threshold 2, sigma 1.5."""
+    """The largest D_alpha of the mixed bit and the plain one, threshold 2, sigma 1.5.
+
+    Either plurality may be the one without the record.
+    """
     with mpmath.workdps(40):
         mass = {z: mpmath.exp(-mpmath.mpf(z * z) / mpmath.mpf("4.5")) for z in range(-80, 81)}
         total = sum(mass.values())
@@ -90,21 +99,21 @@ def test_a_diagnosis_says_that_it_is_private_and_has_no_sampling():
 
 
 def test_nothing_on_the_path_of_an_answer_imports_the_diagnosis():
-    found = [
-        path for path in (ROOT / "teacher").rglob("*.py") if "privacy.diagnosis" in path.read_text()
+    room = ROOT / "teacher" / "accounting" / "data_dependent"
+    importing = [
+        path
+        for path in (ROOT / "teacher").rglob("*.py")
+        if "accounting.data_dependent" in path.read_text()
     ]
-    assert {path.name for path in found} == {
-        "diagnosis_pate.py",
-        "diagnosis_smooth.py",
-    }  # of its own kind
+    assert importing
+    assert {path.parent for path in importing} == {room}
 
 
 def test_theorem_10_is_its_formula_and_its_conditions(numbers):
     setting = numbers.Setting()
     rate = 20 * 0.03 * math.sqrt(math.log(1e6)) * (math.sqrt(6000) / 200 + math.sqrt(2939) / 60)
-    assert numbers.theorem_10(setting, 6000, 2939) == numbers.Bound10(
-        pytest.approx(rate), False
-    )  # m is too small for it
+    # m is too small for it.
+    assert numbers.theorem_10(setting, 6000, 2939) == numbers.Bound10(pytest.approx(rate), False)
     assert numbers.theorem_10(setting, 100_000, 50_000).applies
     assert not numbers.theorem_10(numbers.Setting(gamma=0.15), 100_000, 50_000).applies
     assert not numbers.theorem_10(setting, 10**9, 1000).applies
@@ -129,10 +138,8 @@ def test_expected_above_is_what_a_simulation_counts(numbers):
 
 def test_the_sparse_vector_technique_pays_for_answers_and_screening_for_questions(numbers):
     distances = np.array([0, 255])
-    screening, sparse = (
-        numbers.screening_by_distance(distances, 1000),
-        numbers.sparse_vector(distances, 1000),
-    )
+    screening = numbers.screening_by_distance(distances, 1000)
+    sparse = numbers.sparse_vector(distances, 1000)
     assert screening["screening"][0] == screening["screening"][1]
     assert sparse[0] > screening["screening"][0] > sparse[1]
     assert (screening[numbers.DATA_DEPENDENT] <= screening["screening"] * (1 + 1e-12)).all()

@@ -1,4 +1,7 @@
-"""Cached features as the npz file of the source `arrays`: the split, and a centre that knows public rows alone."""
+"""Cached features as the npz file of the source `arrays`.
+
+The split, and a centre that knows public rows alone.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,10 @@ def test_a_published_data_set_is_read_in_its_own_order(load) -> None:
 
 
 def test_whitened_public_rows_have_no_main_direction(load, tmp_path: Path) -> None:
-    """Rows of one far longer axis: after whitening their quantised covariance is a multiple of the identity."""
+    """Rows of one far longer axis.
+
+    After whitening their quantised covariance is a multiple of the identity.
+    """
     (features,) = load("image_features")
     rng = np.random.default_rng(0)
     rows = (

@@ -29,9 +29,5 @@ def test_the_benchmark_prints_its_table(
         line.split("|")[1].split(",")[0].strip()
         for line in lines
         if line.startswith("| ") and "method" not in line
-    ] == [
-        "exact",
-        "hashed 30 x 8",
-        "the paper's loop in numpy",
-    ]
+    ] == ["exact", "hashed 30 x 8", "the paper's loop in numpy"]
     assert lines[-1].startswith("ledger:")

@@ -1,4 +1,7 @@
-"""The accuracy benchmark: its features are the teacher's, its rehearsals agree with the mechanisms, and it prints its tables."""
+"""The accuracy benchmark.
+
+Its features are the teacher's, its rehearsals agree with the mechanisms, and it prints its tables.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ def test_a_rehearsal_of_ind_knn_is_right_as_often_as_the_mechanism(
 
 
 def test_a_simulated_private_knn_counts_the_k_nearest(load) -> None:
-    """All records sampled, hardly any noise: the majority of the k nearest copies, without the row's own."""
+    """All records sampled, hardly any noise.
+
+    The majority of the k nearest copies, without the row's own.
+    """
     *_, accuracy = load(*tiny_cache.ACCURACY)
     x, y = clusters(60, 3)
     features = quantised(x + 2.0 * np.random.default_rng(3).normal(size=x.shape))

@@ -1,4 +1,7 @@
-"""The papers' PATE epsilons, recomputed: closed forms against the grid of orders, and every number the page prints."""
+"""The papers' PATE epsilons, recomputed.
+
+Closed forms against the grid of orders, and every number the page prints.
+"""
 
 import subprocess
 import sys
@@ -8,7 +11,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp
-from labelwall.teacher.accounting.curves.rdp import ORDERS, gaussian_rdp
+from labelwall.teacher.accounting.curves import ORDERS, gaussian_rdp
 from labelwall.teacher.accounting.data_dependent.screening import BANNER
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,7 @@
-"""The benchmark of neighbours' values runs on a small data set and prints its table; its configuration reads what it exports."""
+"""The benchmark of neighbours' values runs on a small data set and prints its table.
+
+Its configuration reads what it exports.
+"""
 
 from __future__ import annotations
 

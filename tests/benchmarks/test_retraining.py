@@ -61,9 +61,10 @@ def test_the_benchmark_prints_its_table_and_draws(
 
 
 def test_a_stream_asks_the_records_that_are_there(load) -> None:
-    """Records of one class leave, those of another join: with hardly any noise the answers follow them, whatever is drawn.
+    """Records of one class leave, those of another join: with little noise the answers follow.
 
-    Noise of deviation 0.0055 sqrt(30) on 30 and more votes for the only class: the other wins with probability below 1e-100.
+    Noise of deviation 0.0055 sqrt(30) on 30 and more votes for the only class: the other wins with
+    probability below 1e-100.
     """
     *_, accuracy, retraining = load(*SCRIPTS)
     retraining.MOVED = 40

@@ -26,9 +26,9 @@ def test_a_row_for_each_variant_and_the_directions_of_vat(
 
 def test_time_is_counted_by_the_step_and_given_back(load) -> None:
     (speed,) = load("student_speed")
-    moments: list[float] = []
+    times: list[float] = []
     before = speed.Trainee.training_step
-    with speed.noted(moments):
+    with speed.noted(times):
         assert speed.Trainee.training_step is not before
     assert speed.Trainee.training_step is before
     np.testing.assert_allclose(

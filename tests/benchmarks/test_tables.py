@@ -1,4 +1,7 @@
-"""DMKD17's tables: what their packages give becomes rows and numbered classes; what they can not give is one line."""
+"""DMKD17's tables: what their packages give becomes rows and numbered classes.
+
+What they can not give is one line.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 CHUNK = 1000
+# In the order of their imports.
 ACCURACY = (
     "image_features",
     "kept",
@@ -17,7 +18,7 @@ ACCURACY = (
     "figures",
     "linear_sgd",
     "ind_knn_accuracy",
-)  # in their order
+)
 
 
 def clusters(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

@@ -1,270 +1,66 @@
-"""The certificate of a noisy argmax: a supremum over contests with three outcomes, by enumeration of all integers.
-
-The mechanism releases argmax_j (n_j + Z_j), Z_j independent N_Z(0, sigma^2), ties to the lowest class, from a Poisson
-sample of rate gamma. One record that joins the sample moves n by 0, e_a or e_a - e_b.
-
-**Reduction.** Fix the sample of the other records and the noise of every class but a and b; m is the best of those. What
-is left is a contest between a, b and "other" in x = n_a - m and y = n_b - m, with law P_{x,y} without the record, and
-M = (1 - gamma) P_{x,y} + gamma P_{x+1,y-1} with it. The Renyi divergence is jointly quasi-convex, so D_alpha of the
-release, in both directions, is at most the supremum over contests. (Sampling at less than gamma costs less: both
-divergences are convex in gamma and zero at gamma = 0.) The shift (1, 0) is the limit y -> -infinity of (1, -1).
-
-**Tie orders.** a>b>m and b>a>m suffice: m>a>b at (x, y) is a>b>m at (x - 1, y - 1), a>m>b at (x, y) is b>a>m at
-(x, y - 1), and b>m>a, m>b>a likewise, with both laws of a pair translated alike. They are numbered 0 and 1 below.
-
-**Closing the infinite range.** Let L be an integer, L > alpha, and G the event |Z_a|, |Z_b| <= L for the noises (u, v)
-relative to the contest without the record. On G, x <= -L - 1 never lets a win, so all such x are one contest; x >= L
-always puts a before m, so m is out and only x - y counts, which y = -L - 1 .. L then covers; the same for y. Hence every
-contest agrees on G with one of -L - 1 <= x, y <= L. With h(A) = M(A)^t P(A)^(1-t), t in {alpha, 1 - alpha}, convex and
-homogeneous and therefore subadditive, every contest's moment is at most
-
-    sum over outcomes of h(outcome and G)  +  tau,       tau >= sum over points outside G of M^t P^(1-t).
-
-The sums are restricted to G, not renormalised. Written as sum P (r^t - 1 - t (r - 1)), r = M / P, they leave out
-(t - 1) P(not G) - t M(not G): at most (alpha - 1) P(not G) for t = alpha, (alpha - 1) M(not G) for t = 1 - alpha, and both
-masses are below tau of t = alpha. The excess returned adds (1 + alpha) times the larger tau of the two directions.
-
-**tau.** With l = exp((u - v - 1) / sigma^2) = P'/P, P l^s is exp(s (s - 1) / sigma^2) times a lattice Gaussian centred at
-(s, -s). For |s| <= L, (u - s)^2 >= (L - s)^2 + (u - L)^2 past L, so each of its four tails is at most half of
-exp(-(L - |s|)^2 / (2 sigma^2)); call T(s) = 2 exp(s (s - 1) / sigma^2 - (L - |s|)^2 / (2 sigma^2)) >= sum outside G of P l^s.
-
-- t = alpha, n = ceil(alpha): r^t <= 1 + r^n, and r^n is binomial in l: tau = T(0) + sum_j Binomial(j; n, gamma) T(j).
-- t = 1 - alpha: r >= 1 - gamma, and r^t <= (1 - gamma) + gamma l^t by convexity:
-  tau = min((1 - gamma)^t T(0), T(0) + gamma T(t)).
-
-Both are far below the crude 4 exp(alpha (alpha - 1) / sigma^2 - (L - alpha)^2 / (2 sigma^2)) when gamma < 1, which keeps L
-small at high orders.
-"""
+"""The class with the most noisy votes: the exact curve of a noisy argmax."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln
 
-from labelwall.teacher.accounting.curves.lattice import (
-    log_distance,
-    log_excess,
-    log_growth,
-    log_mixed_ratio,
-    log_pmf,
-)
+from labelwall.teacher.accounting.curves.base import Curve, Parameters, check_arguments
+from labelwall.teacher.accounting.curves.cache import cached
+from labelwall.teacher.accounting.curves.contest import argmax_log_excess, reach
+from labelwall.teacher.accounting.curves.gaussian import gaussian_rdp
+from labelwall.teacher.accounting.curves.lattice import MAX_ENUMERABLE_SIGMA, rdp_from_log_excess
+from labelwall.teacher.accounting.curves.screening import threshold_log_excess
 
-_LOG_TAIL = -60.0  # log of (1 + alpha) tau: 1e-26, against excesses of 1e-12 and more
-_BLOCK = 1 << 16  # contests looked at together
-_BINS = 2048  # of log r, for the bounds that skip contests
-_LARGEST_SIGMA = 400.0
-_LONGEST = 5000  # L beyond which nothing is enumerated, 100 million contests
-_SHORT, _STRETCH = 150, 2.5  # enumerated: L up to 150, or up to 2.5 times the shortest L
-_MARGIN = (
-    1e-6  # by which a bound must fall short to skip a contest; covers rounding in the bound itself
-)
+CACHE_VERSION = 2  # raise when a cached curve would come out differently
 
 
-def argmax_log_excess(orders: np.ndarray, *, sigma: float, gamma: float) -> np.ndarray:
-    """Upper bound of log(moment - 1), the worst contest in both directions, float64 [n_orders].
+def argmax_rdp(
+    orders: np.ndarray, *, sigma: float, sampling_probability: float, swap: bool = True
+) -> np.ndarray:
+    """RDP of argmax_j (n_j + Z_j) on a Poisson sample, float64 [n_orders].
 
-    ``orders``: float64 [n_orders], all above 1. ``sigma`` in votes. Time grows with L^2, L about 11 sigma: seconds at
-    sigma = 25, under a minute at sigma = 200 (one core). +infinity, "no bound", where the enumeration would be too long:
-    sigma above 400, and orders so high for sigma that alpha rather than sigma makes L long; there the contest gains
-    little over the Gaussian bound anyway.
+    Z_j ~ N_Z(0, sigma^2); ties go to the lowest class. ``swap``: a record moves the votes by
+    e_a - e_b or e_a (k nearest of a sample); False: by e_a alone (radius votes). The smaller of the
+    contest with three outcomes (teacher/accounting/curves/contest.py: proof, time) and the Gaussian
+    bound.
+
+    Without a swap, fix the noise of every class but a: what is left is P(Z >= z) against
+    P(Z >= z - 1) for an integer z, the screening bit with any threshold. For |z| > L, L the
+    contest's reach, both outcomes but one lie outside the event |Z| <= L, whose moment is below the
+    contest's tail exp(-60). About 0.64 of the Gaussian bound either way.
+    Kept on disk once computed (curves/cache.py); the first time takes seconds at sigma = 25.
     """
-    reaches = np.array(
-        [reach(order, sigma, gamma) if sigma <= _LARGEST_SIGMA else _LONGEST for order in orders]
+    check_arguments(orders, sigma=sigma, sampling_probability=sampling_probability, swap=swap)
+    sigma, gamma = float(sigma), float(sampling_probability)
+    sensitivity = _l2_sensitivity({"swap": swap})
+    gaussian = gaussian_rdp(
+        orders, sigma=sigma, sensitivity=sensitivity, sampling_probability=gamma
     )
-    affordable = (reaches < _LONGEST) & (reaches <= max(_SHORT, _STRETCH * reaches.min()))
-    excess = np.full(len(orders), np.inf)
-    for chosen in _groups(np.where(affordable, reaches, -1)):
-        length = int(reaches[chosen].max())
-        tails = [_log_tail(float(order), sigma, gamma, length) for order in orders[chosen]]
-        excess[chosen] = np.logaddexp(_worst_contest(orders[chosen], sigma, gamma, length), tails)
-    return excess
-
-
-def reach(order: float, sigma: float, gamma: float) -> int:
-    """The smallest L > order, up to a step of 1%, whose tail is below exp(-60)."""
-    length = math.ceil(order) + 1
-    while _log_tail(order, sigma, gamma, length) > _LOG_TAIL:
-        length += max(1, length // 100)
-    return length
-
-
-def _log_tail(order: float, sigma: float, gamma: float, length: int) -> float:
-    """log of (1 + alpha) tau, the larger of both directions (module docstring)."""
-
-    def tail(s: np.ndarray) -> np.ndarray:
-        return math.log(2) + s * (s - 1) / sigma**2 - (length - np.abs(s)) ** 2 / (2 * sigma**2)
-
-    n = math.ceil(order)
-    j = np.arange(n + 1, dtype=np.float64)
-    none, log_gamma = float(tail(np.zeros(1))[0]), math.log(gamma)
-    if gamma == 1.0:
-        added, removed = float(tail(j)[-1]), math.inf
+    if swap:
+        key = {
+            "curve": "argmax",
+            "version": CACHE_VERSION,
+            "sigma": sigma.hex(),
+            "gamma": gamma.hex(),
+            "orders": [float(order).hex() for order in orders],
+        }
+        excess = cached(
+            key, len(orders), lambda: argmax_log_excess(orders, sigma=sigma, gamma=gamma)
+        )
+    elif sigma <= MAX_ENUMERABLE_SIGMA:
+        longest = max(reach(float(order), sigma, gamma) for order in orders)
+        excess = threshold_log_excess(orders, np.arange(-longest, longest + 1), sigma, gamma)
+        excess = np.logaddexp(excess, -55.0)
     else:
-        chances = (
-            gammaln(n + 1)
-            - gammaln(j + 1)
-            - gammaln(n - j + 1)
-            + j * log_gamma
-            + (n - j) * math.log1p(-gamma)
-        )
-        added, removed = (
-            float(np.logaddexp.reduce(chances + tail(j))),
-            (1 - order) * math.log1p(-gamma) + none,
-        )
-    convex = np.logaddexp(none, log_gamma + float(tail(np.array([1 - order]))[0]))
-    return math.log1p(order) + max(float(np.logaddexp(none, added)), min(removed, float(convex)))
+        return gaussian
+    return np.minimum(rdp_from_log_excess(orders, excess), gaussian)
 
 
-def _groups(reaches: np.ndarray) -> Iterator[np.ndarray]:
-    """Indices of orders that share one enumeration: a longer reach is valid too, so those within 30% go together.
-
-    Orders of negative reach are left out.
-    """
-    left = np.flatnonzero(reaches > 0)
-    left = left[np.argsort(-reaches[left])]
-    while len(left):
-        together = reaches[left] >= 0.7 * reaches[left[0]]
-        yield left[together]
-        left = left[~together]
+def _l2_sensitivity(parameters: Parameters) -> float:
+    """Of the votes, which a record moves by e_a - e_b with a swap, by e_a without."""
+    return math.sqrt(2 if parameters.get("swap", True) else 1)
 
 
-def _worst_contest(orders: np.ndarray, sigma: float, gamma: float, length: int) -> np.ndarray:
-    """Largest log excess over all contests on G, tie orders and directions, float64 [n_orders]."""
-    worst = np.full(len(orders), -np.inf)
-    for tie in (0, 1):
-        for log_p, log_shift in _contests(sigma, length, tie):
-            block = _Block.of(log_p, log_mixed_ratio(log_shift, gamma))
-            for i, order in enumerate(orders):
-                worst[i] = max(
-                    block.worst(t, float(worst[i])) for t in (float(order), 1.0 - float(order))
-                )
-    return worst
-
-
-@dataclass(frozen=True)
-class _Block:
-    """Some contests: ``log_p``, ``log_r`` float64 [3, n]; bins of the smallest and largest log r, int64 [n]; edges.
-
-    ``log_chi``: log of sum p (r - 1)^2. phi_t(u) / u^2 = t (t - 1) int_0^1 (1 - s) (1 + s u)^(t - 2) ds grows with u for
-    t > 2 and falls for t < 2, so its value at the largest (smallest) u of a contest times chi bounds the contest's excess.
-    """
-
-    log_p: np.ndarray
-    log_r: np.ndarray
-    log_chi: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    edges: np.ndarray  # float64 [_BINS + 1]
-
-    @classmethod
-    def of(cls, log_p: np.ndarray, log_r: np.ndarray) -> _Block:
-        live = np.where(np.isneginf(log_p), 0.0, log_r)
-        log_chi = np.logaddexp.reduce(log_p + 2 * log_distance(live), axis=0)
-        smallest, largest = live.min(axis=0), live.max(axis=0)
-        edges = np.linspace(smallest.min() - 1e-12, largest.max() + 1e-12, _BINS + 1)
-        width = edges[1] - edges[0]
-        low = np.clip(((smallest - edges[0]) / width).astype(np.int64), 0, _BINS)
-        high = np.clip(((largest - edges[0]) / width).astype(np.int64) + 1, 0, _BINS)
-        return cls(log_p, live, log_chi, low, high, edges)
-
-    def worst(self, t: float, known: float) -> float:
-        """The larger of ``known`` and the block's largest log excess at exponent t; bounded contests are skipped."""
-        bound = self.log_chi + self._ratio(t)[self.high if t > 2 else self.low]
-        first = int(bound.argmax())
-        if bound[first] < known - _MARGIN:
-            return known
-        known = max(known, self._excess(t, np.array([first])))
-        survivors = np.flatnonzero(bound >= known - _MARGIN)
-        return max(known, self._excess(t, survivors)) if len(survivors) else known
-
-    def _excess(self, t: float, chosen: np.ndarray) -> float:
-        return float(log_excess(t, self.log_p[:, chosen], self.log_r[:, chosen]).max())
-
-    def _ratio(self, t: float) -> np.ndarray:
-        """log of phi_t(u) / u^2 at the edges, float64 [_BINS + 1]; t (t - 1) / 2 at u = 0."""
-        near = np.abs(self.edges) < 1e-9
-        away = np.where(near, 1.0, self.edges)
-        return np.where(
-            near, math.log(t * (t - 1) / 2), log_growth(t, away) - 2 * log_distance(away)
-        )
-
-
-def _contests(sigma: float, length: int, tie: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Blocks of (log P, log P'/P), float64 [3, n]: outcomes a, b, other of every contest -L - 1 <= x, y <= L, on G.
-
-    Along a diagonal (x - y constant) the region where a wins grows by one line, u = -x with v <= -y - tie, and the one
-    where b wins by v = -y with u <= -x - 1 + tie: a row of the table is the row before, moved by one, plus a product.
-    """
-    z = np.arange(-length, length + 1)
-    plain, added, removed = (log_pmf(z - shift, sigma) for shift in (0, 1, -1))
-    laws = ((plain, plain), (added, removed))  # of (u, v), without the record and with it
-    size = 2 * length + 2
-    tables = [_Table.of(u, v, tie) for u, v in laws]
-    rows_a = np.full((2, size), -np.inf)
-    rows_b = np.stack([table.b_before for table in tables])
-    rows = max(1, _BLOCK // size)
-    for start in range(0, size, rows):
-        stop = min(start + rows, size)
-        block = np.empty((2, 3, stop - start, size))  # [law, outcome, x, y]
-        for x in range(start, stop):
-            rows_a, rows_b = _moved(rows_a, first=None), _moved(rows_b, first=-np.inf)
-            for i, table in enumerate(tables):
-                np.logaddexp(rows_a[i], table.u_at[x] + table.v_below, out=rows_a[i])
-                np.logaddexp(rows_b[i], table.v_at + table.u_below[x], out=rows_b[i])
-                block[i, 2, x - start] = table.u_other[x] + table.v_other
-            block[:, 0, x - start], block[:, 1, x - start] = rows_a, rows_b
-        flat = block.reshape(2, 3, -1)
-        log_p = flat[0]
-        with np.errstate(invalid="ignore"):
-            yield log_p, np.where(np.isneginf(log_p), 0.0, flat[1] - log_p)
-
-
-def _moved(rows: np.ndarray, first: float | None) -> np.ndarray:
-    """Each row one place to the right: entry y becomes y - 1's; the first one is kept (None) or set."""
-    out = np.empty_like(rows)
-    out[:, 1:] = rows[:, :-1]
-    out[:, 0] = rows[:, 0] if first is None else first
-    return out
-
-
-@dataclass(frozen=True)
-class _Table:
-    """Log pmf and cumulative sums of one law of (u, v) on G, at the arguments the recursion needs, float64 [2L + 2].
-
-    Entry i of an array belongs to x (or y) = i - L - 1.
-    """
-
-    u_at: np.ndarray  # u = -x
-    v_at: np.ndarray  # v = -y
-    u_below: np.ndarray  # u <= -x - 1 + tie
-    v_below: np.ndarray  # v <= -y - tie
-    u_other: np.ndarray  # u <= -x - 1: a does not reach m
-    v_other: np.ndarray  # v <= -y - 1: b does not reach m
-    b_before: np.ndarray  # v >= -y: where b wins when a can not
-
-    @classmethod
-    def of(cls, log_u: np.ndarray, log_v: np.ndarray, tie: int) -> _Table:
-        def descending(values: np.ndarray, offset: int) -> np.ndarray:
-            """values at -x - offset for x = -L - 1 .. L, where values run over -L - 1 .. L + 1."""
-            return values[::-1][offset : offset + len(values) - 1]
-
-        nothing = np.array([-np.inf])
-        below_u, below_v = (np.logaddexp.accumulate(law) for law in (log_u, log_v))
-        at_u, at_v = (np.concatenate([nothing, law, nothing]) for law in (log_u, log_v))
-        below_u, below_v = (np.concatenate([nothing, c, c[-1:]]) for c in (below_u, below_v))
-        above_v = np.concatenate(
-            [np.logaddexp.accumulate(log_v[::-1])[::-1], nothing]
-        )  # v >= -L .. L + 1
-        return cls(
-            u_at=descending(at_u, 0),
-            v_at=descending(at_v, 0),
-            u_below=descending(below_u, 1 - tie),
-            v_below=descending(below_v, tie),
-            u_other=descending(below_u, 1),
-            v_other=descending(below_v, 1),
-            b_before=above_v[::-1],
-        )
+ARGMAX = Curve("argmax", argmax_rdp, l2_sensitivity=_l2_sensitivity)

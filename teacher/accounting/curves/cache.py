@@ -1,8 +1,8 @@
 """Curves on disk: public numbers that take seconds to compute, keyed by public parameters only.
 
-A file holds SHA-256(key and payload), then the payload (little-endian float64). Anything unexpected (missing, short,
-corrupt, unreadable, a folder that can not be written) means: compute again. The folder is the user's own; who can write
-there can change the program too.
+A file holds SHA-256(key and payload), then the payload (little-endian float64). Anything unexpected
+(missing, short, corrupt, unreadable, a folder that can not be written) means: compute again. The
+folder is the user's own; who can write there can change the program too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def folder() -> Path:
 
 
 def cached(key: dict[str, object], n: int, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """``compute()``, float64 [n], or the same numbers from an earlier call. ``key``: every input and a version."""
+    """``compute()``, float64 [n], or the same numbers from an earlier call. ``key``.
+
+    Every input and a version.
+    """
     name = canonical_json(key)
     with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: no home directory
         path = folder() / f"{hashlib.sha256(name).hexdigest()}.f64"

@@ -1,7 +1,7 @@
-"""The discrete Gaussian N_Z(0, sigma^2) in log space, and Renyi moments of finite laws without cancellation.
+"""The discrete Gaussian in log space, and Renyi moments of finite laws without cancellation.
 
-Everything the exact curves share. Probabilities are natural logarithms throughout: at high orders a moment is made of
-events far below the smallest float64.
+Shared by the exact curves. N_Z(0, sigma^2) is the discrete Gaussian. Probabilities are natural
+logarithms throughout: at high orders a moment is made of events far below the smallest float64.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ import math
 
 import numpy as np
 
-# Relative inflation of every computed (moment - 1): cumulative sums of a few thousand float64 terms are exact to about
-# 1e-12, which an amplified difference can turn into 1e-10. Upper bounds stay upper bounds.
+# Relative inflation of every computed (moment - 1): cumulative sums of a few thousand float64 terms
+# are exact to about 1e-12, which an amplified difference can turn into 1e-10. Upper bounds stay
+# upper bounds.
 ROUNDING = 1e-8
 _SERIES_BELOW = 0.02  # |t u| under which r^t - 1 - t (r - 1) is summed as a binomial series
 _SERIES_TERMS = 10
-_LARGEST_EXPONENT = 600.0  # exp() stays finite below
+MAX_ENUMERABLE_SIGMA = 1e4  # above, the Gaussian bound replaces an exact sum
+_MAX_EXPONENT = 600.0  # exp() stays finite below
 
 
 def log_normaliser(sigma: float) -> float:
     """log of the sum over all integers z of exp(-z^2 / (2 sigma^2)).
 
-    By Poisson summation it is sigma sqrt(2 pi) (1 + 2 exp(-2 pi^2 sigma^2) + ...): from sigma = 2 on, float64 sees only
-    the first term.
+    By Poisson summation it is sigma sqrt(2 pi) (1 + 2 exp(-2 pi^2 sigma^2) + ...): from sigma = 2
+    on, float64 sees only the first term.
     """
     if sigma >= 2:
         return math.log(sigma * math.sqrt(2 * math.pi))
@@ -46,7 +48,10 @@ def log_at_least(z: np.ndarray, sigma: float) -> np.ndarray:
 
 
 def log_mixed_ratio(log_ratio: np.ndarray, gamma: float) -> np.ndarray:
-    """log((1 - gamma) + gamma l), elementwise, from log l: the likelihood ratio after Poisson sampling at rate gamma."""
+    """log((1 - gamma) + gamma l), elementwise, from log l.
+
+    The likelihood ratio after Poisson sampling at rate gamma.
+    """
     if gamma == 1.0:
         return log_ratio
     near = np.log1p(gamma * np.expm1(np.minimum(log_ratio, 1.0)))
@@ -63,15 +68,17 @@ def log_distance(log_ratio: np.ndarray) -> np.ndarray:
 
 
 def log_growth(t: float, log_ratio: np.ndarray) -> np.ndarray:
-    """log of r^t - 1 - t (r - 1), elementwise, from log r; t outside [0, 1], so the value is never negative.
+    """log of r^t - 1 - t (r - 1), elementwise, from log r.
 
-    A law's moment E[r^t] under E[r] = 1 exceeds 1 by the mean of this convex function, a sum of positive terms. Three
-    forms: a binomial series in u = r - 1 where t u is small; expm1; and a factor taken out where exp() would overflow.
+    t lies outside [0, 1], so the value is never negative. A law's moment E[r^t] under E[r] = 1
+    exceeds 1 by the mean of this convex function, a sum of positive terms. Three forms: a binomial
+    series in u = r - 1 where t u is small; expm1; and a factor taken out where exp() would
+    overflow.
     """
-    u = np.expm1(np.minimum(log_ratio, _LARGEST_EXPONENT))
+    u = np.expm1(np.minimum(log_ratio, _MAX_EXPONENT))
     largest = np.maximum(t * log_ratio, log_ratio)
     small = np.abs(u) * max(abs(t), 1.0) < _SERIES_BELOW
-    middle = ~small & (largest < _LARGEST_EXPONENT)
+    middle = ~small & (largest < _MAX_EXPONENT)
     out = np.empty_like(u)
     with np.errstate(divide="ignore"):
         out[small] = np.log(_binomial_tail(t, u[small]))
@@ -85,7 +92,10 @@ def log_growth(t: float, log_ratio: np.ndarray) -> np.ndarray:
 
 
 def _binomial_tail(t: float, u: np.ndarray) -> np.ndarray:
-    """Sum over j >= 2 of binomial(t, j) u^j, by Horner; the terms left out are below 0.02^9 of the first."""
+    """Sum over j >= 2 of binomial(t, j) u^j, by Horner.
+
+    The terms left out are below 0.02^9 of the first.
+    """
     total = np.zeros_like(u)
     for j in range(_SERIES_TERMS, 1, -1):
         total = (
@@ -95,19 +105,20 @@ def _binomial_tail(t: float, u: np.ndarray) -> np.ndarray:
 
 
 def log_excess(t: float, log_p: np.ndarray, log_ratio: np.ndarray) -> np.ndarray:
-    """log of sum_o p_o (r_o^t - 1 - t (r_o - 1)), float64 [n], from log p and log r, both float64 [n_outcomes, n].
+    """log of sum_o p_o (r_o^t - 1 - t (r_o - 1)), float64 [n].
 
-    With sum p = sum p r = 1 and r = M/P this is (moment of order t) - 1: t = alpha gives D_alpha(M || P), t = 1 - alpha
-    gives D_alpha(P || M). Outcomes of probability zero (log p = -inf, any r) count nothing.
+    ``log_p``, ``log_ratio``: log p and log r, float64 [n_outcomes, n]. With sum p = sum p r = 1 and
+    r = M/P this is (moment of order t) - 1: t = alpha gives D_alpha(M || P), t = 1 - alpha gives
+    D_alpha(P || M). Outcomes of probability zero (log p = -inf, any r) count nothing.
     """
     terms = log_p + log_growth(t, log_ratio)
     return np.logaddexp.reduce(terms, axis=0)
 
 
 def rdp_from_log_excess(orders: np.ndarray, excess: np.ndarray) -> np.ndarray:
-    """D_alpha = log(1 + excess) / (alpha - 1), rounded up, from log(excess); both float64 [n_orders].
+    """D_alpha = log(1 + excess) / (alpha - 1), rounded up: float64 [n_orders].
 
-    What underflows counts as 1e-300, not as nothing.
+    ``excess``: log(excess), float64 [n_orders]. An underflow counts as 1e-300, not as 0.
     """
     return np.maximum(
         np.logaddexp(0.0, excess + math.log1p(ROUNDING)) / (orders - 1) * (1 + 1e-14), 1e-300

@@ -1,10 +1,11 @@
-"""For the custodian alone: what screening happened to cost at the votes that were cast. NOT RELEASABLE.
+"""NOT RELEASABLE: the data-dependent cost of screening at its votes, for the custodian alone.
 
-Data-dependent RDP (CVPR20 section 4.3 and appendix F; Papernot et al. 2018) puts the plurality that a query really had where
-a certificate takes the worst one. The number is a function of the private rows: released, or used to decide whether to
-answer, it voids the guarantee. It is a statement about one data set, no differential privacy, and it does not combine with
-subsampling: amplification rests on a bound that holds for every sample, so there is no sampling probability here.
-Nothing on the path of an answer imports this file.
+Data-dependent RDP (CVPR20 section 4.3 and appendix F; Papernot et al. 2018) uses the query's actual
+plurality where a certificate uses the worst one. The number is a function of the private rows:
+released, or used to decide whether to answer, it voids the guarantee. It is a statement about one
+data set, not differential privacy, and it does not combine with subsampling: amplification rests on
+a bound that holds for every sample, so there is no sampling probability here. Nothing on the path
+of an answer imports this file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from labelwall.teacher.accounting.conversion import Conversion, epsilon_from_rdp
-from labelwall.teacher.accounting.curves.rdp import ORDERS, screening_rdp
+from labelwall.teacher.accounting.curves import ORDERS, screening_rdp
 from labelwall.wall.errors import InvalidInput
 
 BANNER = (
@@ -24,7 +25,10 @@ BANNER = (
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """``epsilon``, at ``order``: of ``releases``, were their votes public. It does not print but with its banner."""
+    """Epsilon of ``releases`` at ``order``, were their votes public.
+
+    Prints only with its banner.
+    """
 
     epsilon: float
     order: float
@@ -45,11 +49,12 @@ def diagnose_screening(
     delta: float,
     conversion: Conversion = "canonne",
 ) -> Diagnosis:
-    """Data-dependent epsilon of one unsampled screening for each of ``plurality``: int64 [n_queries], votes in 0..max_votes.
+    """Data-dependent epsilon of one unsampled screening a query.
 
-    A query with t votes costs its row of ``screening_terms``, the divergence between its own bit and that of every
-    neighbouring data set, in both directions (CVPR20 Definition 6); queries add up.
-    Raises InvalidInput for votes outside 0..max_votes, and as ``screening_rdp`` does.
+    ``plurality``: int64 [n_queries], votes in 0..max_votes. A query with t votes costs its row of
+    ``screening_terms``, the divergence between its own bit and that of every neighbouring data set,
+    in both directions (CVPR20 Definition 6); queries add up. Raises InvalidInput for votes outside
+    0..max_votes, and as ``screening_rdp`` does.
     """
     votes, counts = np.unique(plurality, return_counts=True)
     terms = screening_terms(ORDERS, votes, max_votes=max_votes, threshold=threshold, sigma=sigma)
@@ -66,24 +71,18 @@ def screening_terms(
     sigma: float,
     sampling_probability: float = 1.0,
 ) -> np.ndarray:
-    """What stands under the maximum of the screening curve: float64 [n, n_orders] for ``plurality`` int64 [n].
+    """The screening curve's divergences at each plurality t, before the maximum over t.
 
-    A row takes the neighbours t - 1 and t + 1 that lie in 0..max_votes, both directions; the maximum over all t is
-    ``screening_rdp``. With ``sampling_probability`` below 1 the plurality is that of the OTHER sampled records: such a row
-    says where the worst case sits and is nobody's data-dependent loss.
-    Raises InvalidInput for votes outside 0..max_votes, and as ``screening_rdp`` does.
+    float64 [n, n_orders] for ``plurality`` int64 [n]. A row takes the neighbours t - 1 and t + 1
+    that lie in 0..max_votes, both directions; the maximum over all t is ``screening_rdp``. With
+    ``sampling_probability`` below 1 the plurality is that of the OTHER sampled records: such a row
+    shows where the worst case is and is no data set's data-dependent loss. Raises InvalidInput for
+    votes outside 0..max_votes, and as ``screening_rdp`` does.
     """
-    if (
-        plurality.dtype != np.int64
-        or plurality.ndim != 1
-        or (plurality < 0).any()
-        or (plurality > max_votes).any()
-    ):
-        raise InvalidInput(
-            "plurality",
-            f"int64 [n_queries] in 0..{max_votes}",
-            f"{plurality.dtype} {list(plurality.shape)}",
-        )
+    valid = plurality.dtype == np.int64 and plurality.ndim == 1
+    if not valid or (plurality < 0).any() or (plurality > max_votes).any():
+        found = f"{plurality.dtype} {list(plurality.shape)}"
+        raise InvalidInput("plurality", f"int64 [n_queries] in 0..{max_votes}", found)
     rows = np.zeros((len(plurality), len(orders)))
     for row, t in zip(rows, plurality.tolist(), strict=True):
         low, high = max(t - 1, 0), min(t + 1, max_votes)

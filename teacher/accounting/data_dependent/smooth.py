@@ -1,9 +1,11 @@
-"""What noise would make GNMAX's data-dependent cost public: smooth sensitivity, Papernot et al. 2018, appendix B.
+"""NOT RELEASABLE: smooth sensitivity of GNMAX's data-dependent cost, for the custodian alone.
 
-For the custodian alone, as the number itself: NOT RELEASABLE. The paper adds Gaussian noise of deviation S sigma_ss to the
-total RDP at one order, S the beta-smooth sensitivity of that total. Nothing is drawn here: there is no exact sampler for noise
-of a private scale, and about half of the draws would lie below the true cost, where the sum is no bound. What is computed is
-what the paper's tables print, the expected epsilon; order, beta and sigma_ss must be fixed without looking at the votes.
+Papernot et al. 2018, appendix B: what noise would make the cost public. The paper adds Gaussian
+noise of deviation S sigma_ss to the total RDP at one order, S the beta-smooth sensitivity of that
+total. Nothing is drawn here: there is no exact sampler for noise of a private scale, and about half
+of the draws would lie below the true cost, where the sum is no bound. Computed is the expected
+epsilon, which the paper's tables print; order, beta and sigma_ss must be fixed without looking at
+the votes.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ from labelwall.teacher.accounting.data_dependent.pate import log_flip_gaussian, 
 from labelwall.teacher.accounting.data_dependent.screening import BANNER
 from labelwall.wall.errors import InvalidInput
 
-GRID = 2000  # values of q at which monotonicity is tried
+_GRID_POINTS = 2000  # values of q at which monotonicity is tried
 
 
 @dataclass(frozen=True, repr=False)
 class Sanitised:
-    """``epsilon``: expected, with the noise's own cost; ``deviation``: of the noise, same unit. Prints with its banner alone."""
+    """Expected epsilon of a noisy cost. Prints only with its banner.
+
+    ``epsilon`` includes the cost of the noise; ``deviation``: of the noise, in the same unit.
+    """
 
     epsilon: float
     deviation: float
@@ -33,16 +38,18 @@ class Sanitised:
 
     def render(self) -> str:
         """One line for the custodian's screen."""
-        cost = f"expected epsilon {self.epsilon:.3f}, deviation {self.deviation:.3f} (data-dependent, smooth sensitivity)"
-        return f"{BANNER} {self.releases} at the votes that were cast: {cost}"
+        cost = f"expected epsilon {self.epsilon:.3f}, deviation {self.deviation:.3f}"
+        method = "data-dependent, smooth sensitivity"
+        return f"{BANNER} {self.releases} at the votes that were cast: {cost} ({method})"
 
 
 @dataclass(frozen=True, repr=False)
 class Measured:
-    """The cost of one GNMAX label for each of some votes at one ``order``, and how far it can move. Private, all of it.
+    """Cost of GNMAX labels at one ``order``, and its local sensitivity. All of it is private.
 
-    ``rdp``: of all labels. ``sensitivity``: float64 [teachers], the most that one more changed classifier can move it, after
-    0, 1, .. have changed: ``local_sensitivity``, summed over the labels.
+    ``rdp``: of all labels. ``sensitivity``: float64 [teachers], the most that one more changed
+    classifier can move it, after 0, 1, .. have changed: ``local_sensitivity``, summed over the
+    labels.
     """
 
     rdp: float
@@ -51,7 +58,10 @@ class Measured:
     labels: int
 
     def sanitised(self, *, delta: float, beta: float, sigma_ss: float) -> Sanitised:
-        """Classic conversion, as the paper. Raises InvalidInput where the order is too large for ``beta``."""
+        """Classic conversion, as in the paper.
+
+        Raises InvalidInput for an order too large for beta.
+        """
         largest = -1 / math.expm1(-2 * beta)
         if self.order >= largest:
             raise InvalidInput("order", f"below 1 / (1 - exp(-2 beta)) = {largest:g}", self.order)
@@ -62,10 +72,10 @@ class Measured:
 
 
 def measure(votes: np.ndarray, *, teachers: int, sigma: float, order: float) -> Measured:
-    """``Measured`` of ``votes`` (int64 [n_queries, n_classes]).
+    """Cost and local sensitivity of one label a row of ``votes``: int64 [n_queries, n_classes].
 
-    Raises InvalidInput where the paper's conditions C5, C6 (appendix B.4.2) fail for this sigma, order and number of classes:
-    its bounds then say nothing.
+    Raises InvalidInput where the paper's conditions C5, C6 (appendix B.4.2) fail for this sigma,
+    order and number of classes: its bounds then say nothing.
     """
     if not all(conditions(sigma, votes.shape[1], order)):
         raise InvalidInput(
@@ -74,9 +84,8 @@ def measure(votes: np.ndarray, *, teachers: int, sigma: float, order: float) -> 
             order,
         )
     total = _rdp(log_flip_gaussian(votes, sigma), sigma, order).sum()
-    distinct, counts = np.unique(
-        np.sort(votes, axis=1), axis=0, return_counts=True
-    )  # classes are alike
+    # Sorted, since the cost does not depend on the order of the classes.
+    distinct, counts = np.unique(np.sort(votes, axis=1), axis=0, return_counts=True)
     moves = [
         n * local_sensitivity(row, teachers, sigma, order)
         for row, n in zip(distinct, counts, strict=True)
@@ -85,13 +94,15 @@ def measure(votes: np.ndarray, *, teachers: int, sigma: float, order: float) -> 
 
 
 def gaussian_smooth_rdp(order: float, beta: float, sigma_ss: float) -> float:
-    """RDP of a value plus S N(0, sigma_ss^2), S its beta-smooth sensitivity, for order (1 - e^(-2 beta)) < 1.
+    """RDP of a value plus S N(0, sigma_ss^2), S its beta-smooth sensitivity.
 
-    Neighbours' values differ by at most the smaller of their S, and S by a factor r in e^-beta .. e^beta. With
-    v(r) = order r^2 + 1 - order, the divergence of two Gaussians of deviations 1 and r (Gil, Alajaji and Linder 2013, Table 2)
-    is order min(1, r)^2 / (2 sigma_ss^2 v(r)) + (order log r - log(v(r)) / 2) / (order - 1). The first term falls with r; the
-    second falls until r = 1 and grows from there. Theorem 23, as the published code has it, has a smaller first term,
-    order e^(2 beta) / sigma_ss^2, which these two Gaussians exceed where order beta is large (docs/privacy.md, section 10).
+    Valid for order (1 - e^(-2 beta)) < 1. Neighbours' values differ by at most the smaller of their
+    S, and S by a factor r in e^-beta .. e^beta. With v(r) = order r^2 + 1 - order, the divergence
+    of two Gaussians of deviations 1 and r (Gil, Alajaji and Linder 2013, Table 2) is
+    order min(1, r)^2 / (2 sigma_ss^2 v(r)) + (order log r - log(v(r)) / 2) / (order - 1). The first
+    term falls with r; the second falls until r = 1 and grows from there. Theorem 23, as the
+    published code has it, has a smaller first term, order e^(2 beta) / sigma_ss^2, which these two
+    Gaussians exceed where order beta is large (docs/privacy.md, section 10).
     """
 
     def spread(r: float) -> float:
@@ -103,15 +114,14 @@ def gaussian_smooth_rdp(order: float, beta: float, sigma_ss: float) -> float:
 
 
 def local_sensitivity(votes: np.ndarray, teachers: int, sigma: float, order: float) -> np.ndarray:
-    """The most that one classifier's change can move a label's RDP, after 0, 1, .. others have changed: float64 [teachers].
+    """How much one classifier's change can move a label's RDP, after 0, 1, .. others have changed.
 
-    ``votes``: int64 [n_classes]. Algorithms 3 to 5: q moves fastest when votes move between the two leading classes; from
-    the interval between B_L(q0) and q0 on, where the bound is steepest, the sensitivity is constant.
+    float64 [teachers], upper bounds; ``votes``: int64 [n_classes]. Algorithms 3 to 5: q moves
+    fastest when votes move between the two leading classes; from the interval between B_L(q0) and
+    q0 on, where the bound is steepest, the sensitivity is constant.
     """
-    top, bottom = (
-        crossover(sigma, order),
-        log_lower(np.array([crossover(sigma, order)]), sigma, len(votes))[0],
-    )
+    top = crossover(sigma, order)
+    bottom = log_lower(np.array([top]), sigma, len(votes))[0]
     found = np.full(teachers, _local(np.array([bottom]), sigma, order, len(votes))[0])
     path = _path(np.sort(votes)[::-1].copy(), sigma, bottom, top)[:teachers]
     found[: len(path)] = _local(path, sigma, order, len(votes))
@@ -119,11 +129,14 @@ def local_sensitivity(votes: np.ndarray, teachers: int, sigma: float, order: flo
 
 
 def _path(votes: np.ndarray, sigma: float, bottom: float, top: float) -> np.ndarray:
-    """log q of ``votes`` (int64 [c], descending) and of those after each vote moved towards bottom..top: float64 [n]."""
+    """log q of ``votes`` and after each vote moved towards bottom..top: float64 [n].
+
+    ``votes``: int64 [c], descending; overwritten.
+    """
     log_q = [log_flip_gaussian(votes[np.newaxis], sigma)[0]]
-    left = log_q[0] > top
-    while (log_q[-1] > top and votes[1] > 0) if left else log_q[-1] < bottom:
-        votes[:2] += (1, -1) if left else (-1, 1)
+    above = log_q[0] > top
+    while (log_q[-1] > top and votes[1] > 0) if above else log_q[-1] < bottom:
+        votes[:2] += (1, -1) if above else (-1, 1)
         votes = np.sort(votes)[::-1].copy()
         log_q.append(log_flip_gaussian(votes[np.newaxis], sigma)[0])
     return np.array(log_q)
@@ -151,33 +164,32 @@ def crossover(sigma: float, order: float) -> float:
     """log q0, from which on the data-dependent bound is not valid or not smaller."""
 
     def excess(log_q: float) -> float:
-        return (
-            float(theorem_6(np.array([order]), np.array([log_q]), sigma)[0][0, 0])
-            - order / sigma**2
-        )
+        bound, _ = theorem_6(np.array([order]), np.array([log_q]), sigma)
+        return float(bound[0, 0]) - order / sigma**2
 
-    highest = -(
-        max(1 + 1 / sigma, (order - 0.99) / sigma) ** 2
-    )  # the theorem's conditions hold below
+    # The theorem's conditions hold below.
+    highest = -(max(1 + 1 / sigma, (order - 0.99) / sigma) ** 2)
     if excess(highest) < 0:
         return highest
     lowest = 2 * highest
     while excess(lowest) > 0:
         if lowest < -1e4:
-            raise InvalidInput(
-                "order", "one at which the data-dependent bound is ever the smaller one", order
-            )
+            rule = "one at which the data-dependent bound is ever the smaller one"
+            raise InvalidInput("order", rule, order)
         lowest *= 1.5
     return float(brentq(excess, lowest, highest))
 
 
 def log_upper(log_q: np.ndarray, sigma: float, classes: int) -> np.ndarray:
-    """log of B_U: the largest q after one classifier's change, which moves each gap by at most 2: float64 [n]."""
+    """log of B_U, the largest q after one classifier's change: float64 [n].
+
+    The change moves each gap by at most 2.
+    """
     return np.minimum(_moved(log_q, math.sqrt(2) / sigma, classes), 0.0)
 
 
 def log_lower(log_q: np.ndarray, sigma: float, classes: int) -> np.ndarray:
-    """log of B_L: the smallest q after one classifier's change: float64 [n]."""
+    """log of B_L, the smallest q after one classifier's change: float64 [n]."""
     return _moved(log_q, -math.sqrt(2) / sigma, classes)
 
 
@@ -187,8 +199,11 @@ def _moved(log_q: np.ndarray, shift: float, classes: int) -> np.ndarray:
 
 @cache
 def conditions(sigma: float, classes: int, order: float) -> tuple[bool, bool]:
-    """C5, C6: below q0 the bound grows with q; below B_L(q0) so does its growth under B_U. Tried on a grid of q, linear and
-    logarithmic, which is as good as the paper's own numeric minimisation and no proof."""
+    """Whether C5 and C6 hold: below q0 the bound grows with q; below B_L(q0) so does its growth.
+
+    Growth under B_U. Tried on a grid of q, linear and logarithmic: as good as the paper's own
+    numeric minimisation, and no proof.
+    """
     top = crossover(sigma, order)
     below = log_lower(np.array([top]), sigma, classes)[0]
     if not math.isfinite(below):
@@ -196,7 +211,12 @@ def conditions(sigma: float, classes: int, order: float) -> tuple[bool, bool]:
 
     def grid(end: float) -> np.ndarray:
         return end + np.sort(
-            np.concatenate([np.log(np.linspace(0, 1, GRID)[1:-1]), np.linspace(-90, -1e-6, GRID)])
+            np.concatenate(
+                [
+                    np.log(np.linspace(0, 1, _GRID_POINTS)[1:-1]),
+                    np.linspace(-90, -1e-6, _GRID_POINTS),
+                ]
+            )
         )
 
     def growing(values: np.ndarray) -> bool:

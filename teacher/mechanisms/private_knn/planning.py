@@ -14,8 +14,8 @@ from itertools import product
 
 import numpy as np
 
-from labelwall.teacher.accounting.accountant import certified_epsilon, reading, require_affordable
-from labelwall.teacher.accounting.curves.rdp import ORDERS, screening_rdp
+from labelwall.teacher.accounting.accountant import certified_epsilon, odometer, require_affordable
+from labelwall.teacher.accounting.curves import ORDERS, screening_rdp
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.planning import (
     FRONTIER,
@@ -295,7 +295,7 @@ def fit(choice: Choice[PrivateKnn], simulated: SimulatedQueries, goal: Goal) -> 
 
     def fits(trial: Choice[PrivateKnn]) -> bool:
         plan = trial.plan(goal)
-        return reading(plan, [release.cap for release in plan.releases()]) <= goal.epsilon
+        return odometer(plan, [release.cap for release in plan.releases()]) <= goal.epsilon
 
     asked = _last(lambda n: fits(candidate(n, sigma_screen)), goal.rounds, goal.queries)
     tenths = _last(

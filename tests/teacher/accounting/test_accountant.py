@@ -1,4 +1,7 @@
-"""Certificates of plans: the papers' parameters, soundness of the discrete PLD by enumeration, refusals."""
+"""Certificates of plans.
+
+The papers' parameters, soundness of the discrete PLD by enumeration, refusals.
+"""
 
 import itertools
 import math
@@ -12,11 +15,11 @@ import pytest
 from labelwall.teacher.accounting.accountant import (
     certificates,
     certified_epsilon,
-    reading,
+    odometer,
     require_affordable,
 )
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
-from labelwall.teacher.accounting.curves.rdp import ORDERS, gaussian_rdp, screening_rdp
+from labelwall.teacher.accounting.curves import ORDERS, gaussian_rdp, screening_rdp
 from labelwall.teacher.accounting.discrete_pld import discrete_pld_epsilon
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.wall.errors import BudgetRefused, InvalidInput
@@ -56,7 +59,7 @@ SMALL = private_knn(3, 2, 4.0, 3.0, 0.3, 20, 5)
     ("gamma", "gaussian", "screening"), [(1.0, 5.676, 4.438), (0.25, 1.313, 1.042)]
 )
 def test_figure_5_of_private_knn(gamma, gaussian, screening):
-    """8192 screenings, k = 300, T = 210, sigma1 = 85, delta = 1e-5, classic conversion, within 1%."""
+    """8192 screenings, k = 300, T = 210, sigma1 = 85, delta = 1e-5, classic conversion, to 1%."""
     noise = {"sigma": 85.0, "sampling_probability": gamma}
     curves = (
         gaussian_rdp(ORDERS, sensitivity=1.0, **noise),
@@ -68,7 +71,8 @@ def test_figure_5_of_private_knn(gamma, gaussian, screening):
         assert order in ORDERS
 
 
-# Parameters of CVPR20 Table 1, and what privacy.md prints for them: tight, exact screening with Gaussian argmax, PLD.
+# Parameters of CVPR20 Table 1, and what privacy.md prints for them: tight, exact screening with
+# Gaussian argmax, PLD.
 TABLE_1 = [
     pytest.param(MNIST, 0.758, 0.954, 0.884, id="mnist"),
     pytest.param(
@@ -111,7 +115,7 @@ def test_certificates_are_ordered_as_their_proofs_are():
 
 
 def enumerated_epsilon(delta, sigma, m, gamma, times):
-    """Smallest epsilon with both hockey-stick divergences at most delta, all outcomes of the composition enumerated."""
+    """Smallest epsilon with both hockey-stick divergences at most delta, by enumeration."""
     z = np.arange(-9, 10)
     mass = np.exp(-(z**2) / (2 * sigma**2))
     single = [(total, weight) for total, weight in zip(z, mass / mass.sum(), strict=True)]
@@ -173,13 +177,15 @@ def test_discrete_pld_of_pure_releases_composes_them():
 @pytest.mark.parametrize(
     ("release", "delta"),
     [
-        (Release("r", "zcdp", {"rho": 0.1}, 1), 1e-5),  # no dominating pair is known
+        # no dominating pair is known
+        (Release("r", "zcdp", {"rho": 0.1}, 1), 1e-5),
+        # two shapes
         (
             Release(
                 "r", "gaussian", {"sigma": 5.0, "sensitivity": 2.0, "sampling_probability": 1.0}, 1
             ),
             1e-5,
-        ),  # two shapes
+        ),
         (Release("r", "pure", {"epsilon": 0.1}, 1), 1e-9),  # rounding would not be small
     ],
 )
@@ -200,7 +206,10 @@ def test_interleaved_kinds_cost_more_than_either_and_less_than_their_sum():
 
 
 def exact_delta_of_a_mixture(epsilon, pure, copies, sigma):
-    """Hockey-stick divergence of `copies` randomised responses and one N_Z(0, sigma^2) against its shift by 1, both ways."""
+    """Hockey-stick divergence of ``copies`` randomised responses and one N_Z(0, sigma^2).
+
+    Against its shift by 1, the larger of both directions.
+    """
     z = np.arange(-60, 61)
     mass = np.exp(-(z**2) / (2 * sigma**2))
     atoms = [(np.exp(-((z - 1) ** 2) / (2 * sigma**2)) / mass.sum(), mass / mass.sum())]
@@ -251,12 +260,12 @@ def test_an_unaffordable_plan_is_refused_in_one_line():
 
 def test_the_reading_reaches_the_certificate_at_the_caps_and_starts_at_zero():
     caps = [release.cap for release in SMALL.releases()]
-    assert reading(SMALL, [0, 0]) == 0.0
-    assert 0 < reading(SMALL, [1, 0]) < reading(SMALL, caps)
-    assert reading(SMALL, caps) == certificates(SMALL)["tight"].epsilon
+    assert odometer(SMALL, [0, 0]) == 0.0
+    assert 0 < odometer(SMALL, [1, 0]) < odometer(SMALL, caps)
+    assert odometer(SMALL, caps) == certificates(SMALL)["tight"].epsilon
     for counts in ([1], [1, -1]):
         with pytest.raises(InvalidInput, match="counts"):
-            reading(SMALL, counts)
+            odometer(SMALL, counts)
 
 
 def test_caps_of_zero_cost_nothing_and_are_still_checked():
@@ -269,7 +278,10 @@ def test_caps_of_zero_cost_nothing_and_are_still_checked():
 
 @pytest.mark.parametrize(("rho", "delta"), [(0.0305, 1e-5), (0.5, 1e-6)])
 def test_conversion_against_the_exact_delta_of_a_gaussian(rho, delta):
-    """Mechanism with RDP alpha rho: Gaussian of sigma = 1 / sqrt(2 rho), whose exact delta (Balle-Wang 2018) is smaller."""
+    """Mechanism with RDP alpha rho.
+
+    Gaussian of sigma = 1 / sqrt(2 rho), whose exact delta (Balle-Wang 2018) is smaller.
+    """
     canonne, _ = epsilon_from_rdp(ORDERS, ORDERS * rho, delta)
     classic, _ = epsilon_from_rdp(ORDERS, ORDERS * rho, delta, "classic")
     mu = math.sqrt(2 * rho)
@@ -282,9 +294,8 @@ def test_conversion_against_the_exact_delta_of_a_gaussian(rho, delta):
         canonne < classic == pytest.approx(rho + 2 * math.sqrt(rho * math.log(1 / delta)), rel=0.01)
     )
     if rho == 0.0305:
-        assert canonne == pytest.approx(
-            1.0, rel=0.005
-        )  # the budget that privacy.md names for (1, 1e-5)
+        # The budget that privacy.md names for (1, 1e-5).
+        assert canonne == pytest.approx(1.0, rel=0.005)
 
 
 @pytest.mark.parametrize("value", [0.7575576, 0.758, 1e-9, 3.4066276, 12.0])
@@ -298,7 +309,10 @@ def test_printed_epsilons_are_never_below(value):
 
 
 def test_the_accountant_loads_nothing_else_of_the_teacher():
-    """An external auditor runs these modules alone: no mechanism, no ledger, no sampler, no torch."""
+    """An external auditor runs these modules alone.
+
+    No mechanism, no ledger, no sampler, no torch.
+    """
     program = "import sys, labelwall.teacher.accounting.accountant; print(*sys.modules)"
     loaded = set(
         subprocess.run(

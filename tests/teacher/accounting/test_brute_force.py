@@ -1,8 +1,9 @@
-"""Every neighbouring pair of tiny data sets, its exact output laws, and the Renyi divergence between them.
+"""Exact output laws of every neighbouring pair of tiny data sets, and their Renyi divergence.
 
-Nothing here comes from the curves but the claims under test. The mechanism is written from its definition: each record
-enters a Poisson sample, the first min(k, sample) by (distance, id) vote, discrete Gaussian noise is added, and either the
-bit "noisy plurality exceeds T" or the argmax (ties to the lowest class) leaves.
+Nothing here comes from the curves but the claims under test. The mechanism is written from its
+definition: each record enters a Poisson sample, the first min(k, sample) by (distance, id) vote,
+discrete Gaussian noise is added, and either the bit "noisy plurality exceeds T" or the argmax (ties
+to the lowest class) leaves.
 """
 
 import itertools
@@ -12,11 +13,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from labelwall.teacher.accounting.curves.rdp import argmax_rdp, gaussian_rdp, screening_rdp
+from labelwall.teacher.accounting.curves import argmax_rdp, gaussian_rdp, screening_rdp
 
 ORDERS = np.array([1.05, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0, 100.0])
 CLASSES = 3
-MOST_OTHERS = 4  # with the record that comes or goes: five
+MAX_OTHERS = 4  # with the record that comes or goes: five
 NOISE = 40  # |Z| <= 40 is enumerated; at sigma <= 2 the rest weighs less than 1e-80
 
 
@@ -26,15 +27,16 @@ def fresh_cache(tmp_path_factory, monkeypatch):
 
 
 def neighbours():
-    """All (others, record): records are (distance, id, label), distances 0 and 1 shared by some, any label and place."""
-    for n in range(MOST_OTHERS + 1):
+    """All (others, record).
+
+    Records are (distance, id, label), distances 0 and 1 shared by some, any label and place.
+    """
+    for n in range(MAX_OTHERS + 1):
         for labels in itertools.product(range(CLASSES), repeat=n):
             others = [(place // 2, 2 * place + 1, label) for place, label in enumerate(labels)]
             for place, label in itertools.product(range(n + 1), range(CLASSES)):
-                yield (
-                    others,
-                    (place // 2, 2 * place, label),
-                )  # its id puts it before the other of equal distance
+                # Its id puts it before the other of equal distance.
+                yield others, (place // 2, 2 * place, label)
 
 
 def vote_laws(others, record, k, gamma):
@@ -70,7 +72,10 @@ def screening_law(votes, threshold, sigma):
 
 @cache
 def argmax_law(votes, sigma):
-    """P(class j wins) for each j: its noisy count exceeds those of lower classes and is not below those of higher ones."""
+    """P(class j wins) for each j.
+
+    Its noisy count exceeds those of lower classes and is not below those of higher ones.
+    """
     values = np.arange(-2 * NOISE, 2 * NOISE + 1)
     points = np.zeros((CLASSES, len(values)))
     for j, count in enumerate(votes):
@@ -113,7 +118,8 @@ def test_no_pair_exceeds_the_screening_curve(k, sigma, gamma):
     fields = {"max_votes": k, "threshold": threshold, "sampling_probability": gamma}
     claim = screening_rdp(ORDERS, sigma=sigma, **fields)
     assert (worst <= claim * (1 + 1e-9) + 1e-12).all()
-    # Not vacuous: an attained share of the claim, and a claim for a third more noise than is drawn is refuted.
+    # Not vacuous: an attained share of the claim, and a claim for a third more noise than is drawn
+    # is refuted.
     assert (worst >= 0.75 * claim).all()
     assert (worst > screening_rdp(ORDERS, sigma=1.35 * sigma, **fields)).any()
 
@@ -132,7 +138,10 @@ def test_no_pair_exceeds_the_argmax_curve(k, sigma, gamma):
 
 
 def test_the_oracle_counts_what_it_should():
-    """Its own checks: laws sum to one, and some pair moves the votes by e_a - e_b, some by e_a, some by nothing."""
+    """Its own checks.
+
+    Laws sum to one, and some pair moves the votes by e_a - e_b, some by e_a, some by nothing.
+    """
     moves = set()
     for others, record in neighbours():
         without, present = vote_laws(others, record, 2, 1.0)

@@ -1,7 +1,7 @@
-"""Entropy: the laws that are drawn, that nothing repeats on the release path, and that the test tape repeats everything.
+"""Entropy: its laws; nothing repeats on the release path, everything on the test tape.
 
-The system's draws are chance. A run of this file fails faithful draws with probability below 1e-7: the tests of laws say what
-each of them adds.
+The system's draws are chance. A run of this file fails faithful draws with probability below 1e-7:
+the tests of laws say what each of them adds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ KEYS = [hashlib.sha256(bytes([i])).hexdigest() for i in range(20)]
 
 
 def _law(log_mass, reach):
-    """Probabilities of -reach..reach, float64 [2 reach + 1], each end with its tail, where z has the mass exp(log_mass(z))."""
+    """Probabilities of -reach..reach, float64 [2 reach + 1], each end with its tail.
+
+    z has the mass exp(log_mass(z)), not normalised.
+    """
     z = np.arange(-300, 301)
     mass = np.exp(log_mass(z))
     return np.bincount(np.clip(z, -reach, reach) + reach, mass / mass.sum())
@@ -96,16 +99,13 @@ def test_inclusion_has_its_probability(source, gamma):
     assert bits.dtype == bool
     assert bits.shape == IDS.shape
     deviation = np.sqrt(gamma * (1 - gamma) / bits.size)
-    assert (
-        abs(bits.mean() - gamma) < 6 * deviation
-    )  # missed with probability at most 3.1e-9, by the binomial law
-    together = (bits.astype(np.int64) @ bits.T)[
-        np.triu_indices(len(bits), k=1)
-    ]  # records that two queries share
+    # Missed with probability at most 3.1e-9, by the binomial law.
+    assert abs(bits.mean() - gamma) < 6 * deviation
+    # Records that two queries share.
+    shared = (bits.astype(np.int64) @ bits.T)[np.triu_indices(len(bits), k=1)]
     law = binom(bits.shape[1], gamma**2)  # where few are shared it is far from normal
-    assert (
-        np.minimum(law.cdf(together), law.sf(together - 1)).min() > 1e-11
-    )  # two tails of 190 pairs: 4e-9
+    # Two tails of 190 pairs: 4e-9.
+    assert np.minimum(law.cdf(shared), law.sf(shared - 1)).min() > 1e-11
 
 
 @pytest.mark.parametrize("gamma", [1e-9, 0.03, 0.15, 1 / 3, 0.2, np.nextafter(1.0, 0.0)])
@@ -169,10 +169,8 @@ def test_a_fork_does_not_repeat_its_parent():
 
 
 def _draw(source: SystemEntropy) -> bytes:
-    bits, integers = (
-        source.inclusion(0.5, KEYS, "screen", IDS),
-        source.discrete_gaussian(1e6, KEYS, "aggregate", 2),
-    )
+    bits = source.inclusion(0.5, KEYS, "screen", IDS)
+    integers = source.discrete_gaussian(1e6, KEYS, "aggregate", 2)
     return (
         hashlib.sha256(bits.tobytes()).digest()[:16]
         + hashlib.sha256(integers.tobytes()).digest()[:16]
@@ -199,7 +197,7 @@ NEEDS_X86 = pytest.mark.skipif(
 
 
 def _copies(name):
-    command = [sys.executable, "-m", "tests.teacher.privacy.snapshot", name]
+    command = [sys.executable, "-m", "tests.teacher.noise.snapshot", name]
     done = subprocess.run(
         command, cwd=SNAPSHOT.parents[3], capture_output=True, text=True, timeout=100
     )

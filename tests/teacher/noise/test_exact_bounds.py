@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwall.teacher.noise.exact_bounds import GUARD, REST, Law, cumulative, exp_bounds, weights
+from labelwall.teacher.noise.exact_bounds import (
+    GUARD,
+    TAIL_BITS,
+    Law,
+    cumulative,
+    exp_bounds,
+    weights,
+)
 from tests.teacher.noise.laws import distribution, real
 
 RATES = st.fractions(min_value=0, max_value=500, max_denominator=10**9)
@@ -52,7 +59,7 @@ def check(law: Law, bits: int) -> None:
     with mpmath.workprec(bits + 200):
         exact = [g * 2**bits for g in distribution(law, len(lows))]
         assert all(low <= g <= high for low, g, high in zip(lows, exact, highs, strict=True))
-        assert 2**bits - exact[-1] <= mpmath.mpf(2) ** (1 - REST)
+        assert 2**bits - exact[-1] <= mpmath.mpf(2) ** (1 - TAIL_BITS)
     assert max(high - low for low, high in zip(lows, highs, strict=True)) <= 2
     assert lows == sorted(lows)
     assert highs == sorted(highs)

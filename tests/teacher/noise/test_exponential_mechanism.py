@@ -1,7 +1,8 @@
 """The exact exponential mechanism: its law by enumeration of its coins, and the law of many draws.
 
-The draws depend on chance. With n draws and a tolerance of t, Hoeffding's inequality bounds a miss of one frequency by
-2 exp(-2 n t^2); n = 10,000 and t = 0.032 make that 2.6e-9, and there are fewer than 30 frequencies in all.
+The draws depend on chance. With n draws and a tolerance of t, Hoeffding's inequality bounds a miss
+of one frequency by 2 exp(-2 n t^2); n = 10,000 and t = 0.032 make that 2.6e-9, and there are fewer
+than 30 frequencies in all.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def test_the_law_of_many_draws(losses: list[int], rate: Fraction) -> None:
 
 
 def tree(x: Fraction, depth: int) -> tuple[Fraction, Fraction]:
-    """(probability of True, probability undecided) over all outcomes of the first ``depth`` coins, exact."""
+    """(P(True), P(undecided)) over all outcomes of the first ``depth`` coins, exact."""
     total = {True: Fraction(0), None: Fraction(0)}
 
     class Undecided(Exception):

@@ -19,11 +19,11 @@ from scipy.stats import ks_2samp
 from labelwall.teacher.noise import sampler
 from labelwall.teacher.noise.sampler import (
     BITS,
-    CELL,
+    CELL_BITS,
     GAUSSIAN,
     LAPLACE,
-    MOST,
-    TOP,
+    MAX_PLACE,
+    MAX_TABLE_SCALE,
     coin_cells,
     coin_table,
     draw,
@@ -124,10 +124,10 @@ def test_the_ends_and_the_tail() -> None:
 
 
 def test_beyond_most_places_a_number_is_cut(monkeypatch) -> None:
-    monkeypatch.setattr(sampler, "MOST", 3)
+    monkeypatch.setattr(sampler, "MAX_PLACE", 3)
     assert drawn_from(recipe(LAPLACE, 20.0), [2**63 - 1, 5]) == 3
-    assert (MOST << recipe(GAUSSIAN, MAX_SCALE).shift) < 2**63
-    assert float(mpmath.log(2 * mpmath.exp(-mpmath.mpf(MOST) / TOP), 2)) < -2900
+    assert (MAX_PLACE << recipe(GAUSSIAN, MAX_SCALE).shift) < 2**63
+    assert float(mpmath.log(2 * mpmath.exp(-mpmath.mpf(MAX_PLACE) / MAX_TABLE_SCALE), 2)) < -2900
 
 
 # Blocks.
@@ -167,13 +167,13 @@ def check_cells(scale: float, power: int, random) -> None:
             - made.table.law.rate * (magnitude >> made.shift) ** power
         )
         assert x >= 0
-        assert cell <= x * 2**CELL < cell + 2 or (cell == 2**CELL and x >= 1)
+        assert cell <= x * 2**CELL_BITS < cell + 2 or (cell == 2**CELL_BITS and x >= 1)
 
 
 def test_in_the_tail_nothing_is_certain() -> None:
     made = recipe(GAUSSIAN, MAX_SCALE)
     lower, upper = coin_table()
-    for place in (len(made.table.lows), MOST):
+    for place in (len(made.table.lows), MAX_PLACE):
         (cell,) = coin_cells(made, np.array([place]), np.array([place << made.shift]))
         assert lower[cell] == 0
         assert upper[cell] == 2**63
@@ -182,10 +182,10 @@ def test_in_the_tail_nothing_is_certain() -> None:
 def test_the_coins_table_is_exp() -> None:
     lower, upper = coin_table()
     with mpmath.workprec(300):
-        for cell in range(1 << CELL):
-            most, least = (mpmath.exp(-mpmath.mpf(cell + i) / 2**CELL) * 2**BITS for i in (0, 2))
-            assert int(lower[cell]) <= least < int(lower[cell]) + 2
-            assert int(upper[cell]) - 2 < most <= int(upper[cell])
+        for cell in range(1 << CELL_BITS):
+            high, low = (mpmath.exp(-mpmath.mpf(cell + i) / 2**CELL_BITS) * 2**BITS for i in (0, 2))
+            assert int(lower[cell]) <= low < int(lower[cell]) + 2
+            assert int(upper[cell]) - 2 < high <= int(upper[cell])
 
 
 @settings(max_examples=100, deadline=None)

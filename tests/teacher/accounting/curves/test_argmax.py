@@ -1,4 +1,7 @@
-"""The contest certificate: the specification's values, and all contests with all tie orders counted out by hand."""
+"""The contest certificate.
+
+The specification's values, and all contests with all tie orders counted out by hand.
+"""
 
 import itertools
 import math
@@ -7,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from labelwall.teacher.accounting.curves.argmax import argmax_log_excess, reach
-from labelwall.teacher.accounting.curves.rdp import ORDERS, argmax_rdp, gaussian_rdp
+from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, gaussian_rdp
+from labelwall.teacher.accounting.curves.contest import argmax_log_excess, reach
 
 ARGMAX = {"sigma": 25.0, "sampling_probability": 0.15}
 
@@ -29,9 +32,8 @@ def test_argmax_reproduces_the_reference_values():
 def test_the_whole_grid_takes_seconds_and_gains_a_third():
     start = time.process_time()
     curve = argmax_rdp(ORDERS, **ARGMAX)
-    assert (
-        time.process_time() - start < 60
-    )  # some 9 on one core, the first time; the rest is for slow and busy machines
+    # About 9 on one core, the first time; the rest is for slow and busy machines.
+    assert time.process_time() - start < 60
     gaussian = gaussian_rdp(ORDERS, sensitivity=math.sqrt(2), **ARGMAX)
     assert (curve <= gaussian).all()
     assert (
@@ -41,17 +43,17 @@ def test_the_whole_grid_takes_seconds_and_gains_a_third():
 
 
 def outcome_laws(sigma, shift, reach_of_noise, differences):
-    """P(a wins), P(b wins), P(other wins) for all contests and the six tie orders, by counting points of a box.
+    """P(a wins), P(b wins), P(other wins) by counting points of a box.
 
-    Returns float64 [6, n, n, 3]; contests (x, y) from ``differences`` squared. Noise is enumerated, not summed cleverly.
+    For all contests and the six tie orders: returns float64 [6, n, n, 3]; contests (x, y) from ``differences`` squared. Noise is enumerated,
+    not summed cleverly.
     """
     z = np.arange(-reach_of_noise, reach_of_noise + 1)
     mass = np.exp(-(z**2) / (2.0 * sigma**2))
     joint = np.outer(mass, mass) / mass.sum() ** 2
     laws = []
-    for ranks in itertools.permutations(
-        (0, 1, 2)
-    ):  # rank of a, b, other among equals: the lowest wins
+    # Rank of a, b, other among equals: the lowest wins.
+    for ranks in itertools.permutations((0, 1, 2)):
         table = np.empty((len(differences), len(differences), 3))
         for (i, x), (j, y) in itertools.product(enumerate(differences), repeat=2):
             scores = np.stack(
@@ -99,7 +101,10 @@ def test_argmax_is_the_worst_of_all_contests_with_all_tie_orders(sigma, gamma):
 
 
 def test_the_supremum_sits_inside_the_table():
-    """Cutting the contests off at one sigma loses much of it: the enumeration has to reach all integers."""
+    """Cutting the contests off at one sigma loses much of it.
+
+    The enumeration has to reach all integers.
+    """
     orders, gamma, sigma = np.array([2.0]), 0.3, 1.2
     near = range(-1, 1)
     base, swapped = (outcome_laws(sigma, shift, 12, near) for shift in ((0, 0), (1, -1)))
@@ -129,7 +134,10 @@ def test_any_sigma_is_answered_and_never_above_the_gaussian_bound(sigma, gamma):
 
 
 def test_the_tail_bound_covers_the_mass_it_stands_for():
-    """Outside |u|, |v| <= L, by enumeration: M^t P^(1-t) sums to less than exp(-60) in both directions."""
+    """Outside |u|, |v| <= L, by enumeration.
+
+    M^t P^(1-t) sums to less than exp(-60) in both directions.
+    """
     sigma, gamma, order = 2.0, 0.4, 5.5
     length = reach(order, sigma, gamma)
     z = np.arange(-3 * length, 3 * length + 1)

@@ -1,4 +1,4 @@
-"""PATE's data-dependent costs against the exact divergences of neighbouring votes, and the published code's numbers."""
+"""PATE's data-dependent costs against exact divergences and the published code's numbers."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import laplace, norm
 
-from labelwall.teacher.accounting.curves.rdp import ORDERS, screening_rdp
+from labelwall.teacher.accounting.curves import ORDERS, screening_rdp
 from labelwall.teacher.accounting.data_dependent import smooth
 from labelwall.teacher.accounting.data_dependent.pate import (
     diagnose_confident_gnmax,
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[4]
 
 
 def winner(votes, noise):
-    """P(each class wins) with independent ``noise`` of a continuous law on each count, by quadrature."""
+    """P(each class wins) with continuous independent ``noise`` on each count, by quadrature."""
     votes = np.asarray(votes, dtype=float)
 
     def density(z, c):
@@ -129,7 +129,10 @@ def test_what_a_diagnosis_prints_begins_with_its_banner_and_repr_says_nothing():
 
 
 def test_local_sensitivity_is_that_of_the_published_code():
-    """tensorflow/privacy, research/pate_2018/smooth_sensitivity_test.py: both directions of the path."""
+    """tensorflow/privacy, research/pate_2018/smooth_sensitivity_test.py.
+
+    Both directions of the path.
+    """
     right = smooth.local_sensitivity(np.array([10, 0, 0]), 10, 0.5, 1.5)
     np.testing.assert_allclose(
         right, [0, 1.60178280e-08, 5.90681786e-03] + [5.99981308] * 7, rtol=1e-7, atol=1e-16
@@ -147,7 +150,10 @@ def test_conditions_are_those_of_the_published_code():
 
 @pytest.mark.parametrize(("sigma", "order"), [(2.0, 2.0), (3.0, 3.0), (1.5, 2.0)])
 def test_local_sensitivity_bounds_every_change_within_each_distance(sigma, order):
-    """Brute force: all votes of 12 classifiers on three classes, and how far they are from one another."""
+    """Brute force.
+
+    All votes of 12 classifiers on three classes, and how far they are from one another.
+    """
     teachers = 12
     assert all(smooth.conditions(sigma, 3, order))
     everything = np.array(

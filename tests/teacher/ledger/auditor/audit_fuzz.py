@@ -30,14 +30,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from labelwall.teacher.accounting import accountant
+from labelwall.teacher.accounting import accountant, curves
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.curves import rdp as curves
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.auditor import Finding, audit
 from labelwall.teacher.ledger.state import LedgerState, read_body
@@ -657,11 +657,13 @@ def remembered() -> Iterator[None]:
 
     The diagnosis by continuous noise, which certifies nothing and which no audit shows, is left out.
     """
-    names = {"gaussian": "gaussian_rdp", "argmax": "argmax_rdp", "screening": "screening_rdp"}
-    faster = {key: kept(getattr(curves, name)) for key, name in names.items()}
+    faster = {
+        name: replace(curves.CURVES[name], rdp=kept(curves.CURVES[name].rdp))
+        for name in ("gaussian", "argmax", "screening")
+    }
     with (
         mock.patch.dict(curves.CURVES, faster),
-        mock.patch.object(accountant, "gaussian_rdp", faster["gaussian"]),
+        mock.patch.object(accountant, "gaussian_rdp", faster["gaussian"].rdp),
         mock.patch.object(accountant, "_certificates", kept(accountant._certificates.__wrapped__)),
         mock.patch.object(accountant, "_continuous_pld_epsilon", return_value=None),
     ):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwall.teacher.accounting.curves.rdp import check_release
+from labelwall.teacher.accounting.curves import check_release
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS, check_slot, priced
 from labelwall.teacher.ledger.auditor.results import STEPS

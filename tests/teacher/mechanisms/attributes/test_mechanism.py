@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labelwall.teacher.accounting.accountant import certificates
-from labelwall.teacher.accounting.curves.rdp import ORDERS, release_rdp
+from labelwall.teacher.accounting.curves import ORDERS, release_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from labelwall.teacher.accounting.accountant import certified_epsilon, largest_rho
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp
-from labelwall.teacher.accounting.curves.rdp import ORDERS
+from labelwall.teacher.accounting.curves import ORDERS
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn

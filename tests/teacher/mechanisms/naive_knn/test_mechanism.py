@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.accounting.curves.rdp import ORDERS, argmax_rdp
+from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.voters import Voters

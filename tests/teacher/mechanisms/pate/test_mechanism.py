@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
-from labelwall.teacher.accounting.curves.rdp import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
+from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, shard_key, trained

@@ -14,8 +14,8 @@ import pytest
 from labelwall import pipeline
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan.optimise import Request, best_plan, planned_config
-from labelwall.teacher.accounting.accountant import certified_epsilon, reading
-from labelwall.teacher.accounting.curves.rdp import ORDERS, argmax_rdp
+from labelwall.teacher.accounting.accountant import certified_epsilon, odometer
+from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
 from labelwall.teacher.mechanisms.planning import Choice, Goal
 from labelwall.teacher.mechanisms.private_knn import planning as planner
 from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, SCREEN, PrivateKnn
@@ -185,7 +185,7 @@ def test_the_choice_fits_the_budget_and_no_affordable_neighbour_is_better(
         affordable = [
             f.right
             for f, p in zip(tried, plans, strict=True)
-            if reading(p, [r.cap for r in p.releases()]) <= 3
+            if odometer(p, [r.cap for r in p.releases()]) <= 3
         ]
         assert max(affordable, default=0) <= 1.02 * best.right, change
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
-from labelwall.teacher.accounting.curves.rdp import (
+from labelwall.teacher.accounting.curves import (
     ORDERS,
     bounded_range_rdp,
     gaussian_rdp,

@@ -1,4 +1,7 @@
-"""Curves of one release: the specification's tables, exact values in 50 digits, and refusal of everything unknown."""
+"""Curves of one release.
+
+The specification's tables, exact values in 50 digits, and refusal of everything unknown.
+"""
 
 import math
 import os
@@ -9,9 +12,8 @@ import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from labelwall.teacher.accounting.curves import cache as curve_cache
-from labelwall.teacher.accounting.curves import rdp as curves
-from labelwall.teacher.accounting.curves.rdp import (
+from labelwall.teacher.accounting import curves
+from labelwall.teacher.accounting.curves import (
     ORDERS,
     argmax_rdp,
     gaussian_rdp,
@@ -21,6 +23,8 @@ from labelwall.teacher.accounting.curves.rdp import (
     screening_rdp,
     zcdp_rdp,
 )
+from labelwall.teacher.accounting.curves import argmax as argmax_curve
+from labelwall.teacher.accounting.curves import cache as curve_cache
 from labelwall.teacher.accounting.plan import Release
 from labelwall.wall.errors import InvalidInput
 
@@ -46,7 +50,10 @@ def test_screening_reproduces_the_reference_values(gamma, reference):
 
 
 def exact_screening(order, max_votes, threshold, sigma, gamma):
-    """D_alpha by its definition in 50 digits: the worst pair of counts that differ by 1, both directions."""
+    """D_alpha by its definition in 50 digits.
+
+    The worst pair of counts that differ by 1, both directions.
+    """
     with mpmath.workdps(50):
         alpha, g, wide = mpmath.mpf(order), mpmath.mpf(gamma), int(60 * sigma) + 60 + max_votes
         mass = {
@@ -98,18 +105,10 @@ def test_screening_is_the_definition_and_never_below_it(max_votes, threshold, si
     [
         {"max_votes": 800, "threshold": 480, "sigma": 200.0, "sampling_probability": 0.03},
         {"max_votes": 800, "threshold": 480, "sigma": 0.5, "sampling_probability": 1.0},
-        {
-            "max_votes": 10,
-            "threshold": 100_000,
-            "sigma": 0.5,
-            "sampling_probability": 0.5,
-        },  # p_t far below float64
-        {
-            "max_votes": 10,
-            "threshold": 5,
-            "sigma": 1e5,
-            "sampling_probability": 0.5,
-        },  # past exact sums
+        # p_t far below float64
+        {"max_votes": 10, "threshold": 100_000, "sigma": 0.5, "sampling_probability": 0.5},
+        # past exact sums
+        {"max_votes": 10, "threshold": 5, "sigma": 1e5, "sampling_probability": 0.5},
     ],
 )
 def test_screening_lies_between_zero_and_the_gaussian_bound(fields):
@@ -160,14 +159,13 @@ def test_gaussian_covers_the_discrete_law_between_integers(sigma, gamma):
             np.logaddexp.reduce(log_law + t * log_ratio) / (order - 1) for t in (order, 1 - order)
         ]
         assert max(exact) <= value * (1 + 1e-9)
-        if (
-            order >= 2
-        ):  # below 2 the interpolation starts from D_1 = 0 and is loose where noise is small
+        # Below 2 the interpolation starts from D_1 = 0 and is loose where noise is small.
+        if order >= 2:
             assert value <= 1.5 * exact[0]
 
 
 def test_a_multiplier_given_as_an_integer_reaches_dp_accounting_as_a_float():
-    """Inside PoissonSampled(Composed) the library drops all but one event when the multiplier is an int."""
+    """Inside PoissonSampled(Composed) the library drops all but one event for an int multiplier."""
 
     def twice(multiplier):
         accountant = RdpAccountant(orders=[2, 8])
@@ -192,7 +190,8 @@ def test_pure_laplace_and_zcdp():
         laplace_rdp(DOUBLING, scale=20.0, sensitivity=2.0), pure_rdp(DOUBLING, epsilon=0.1)
     )
     np.testing.assert_allclose(zcdp_rdp(DOUBLING, rho=0.05), 0.05 * DOUBLING)
-    # Discrete Laplace of scale 10 shifted by 1, by its definition: the pure curve covers it, the continuous one does not.
+    # Discrete Laplace of scale 10 shifted by 1, by its definition: the pure curve covers it, the
+    # continuous one does not.
     z = np.arange(-2000, 2001)
     total = np.exp(-np.abs(z) / 10.0).sum()
     moments = [
@@ -281,7 +280,7 @@ def test_the_cache_serves_what_was_computed_and_nothing_else(monkeypatch):
     first = argmax_rdp(orders, sigma=1.0, sampling_probability=0.5)
     (path,) = curve_cache.folder().iterdir()
     whole = path.read_bytes()
-    monkeypatch.setattr(curves, "argmax_log_excess", lambda *_, **__: pytest.fail("computed again"))
+    monkeypatch.setattr(argmax_curve, "argmax_log_excess", lambda *_, **__: pytest.fail("again"))
     np.testing.assert_array_equal(argmax_rdp(orders, sigma=1.0, sampling_probability=0.5), first)
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(curve_cache.folder().parent.parent))
