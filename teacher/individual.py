@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from labelwall.teacher.ledger.individual_budgets import Payments
-from labelwall.teacher.ledger.ledger import Most, Reservation
+from labelwall.teacher.ledger.ledger import Reservation, UpperBound
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn, Reused
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
@@ -24,7 +24,7 @@ class Books(Protocol):
         release: str,
         identities: Sequence[str],
         serials: np.ndarray,
-        most: Most,
+        upper_bound: UpperBound,
     ) -> Reservation: ...
 
     def record_prepaid(
@@ -76,7 +76,7 @@ def answer_individually(
     public = None if reused is None else Reused(reused.sums[rows], reused.counts[rows])
     values, paid = mechanism.answer(
         nearby,
-        held.left,
+        held.remaining,
         voters.labels,
         voters.num_classes,
         held.granted,

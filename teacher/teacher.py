@@ -289,7 +289,7 @@ class Teacher:
             new = sum(not self._settled(call.slot, identity) for identity in set(identities))
             by_query = not isinstance(mechanism, IndKnn | BatchMechanism)
             return (
-                min(new, self._ledger.state.left(call.slot, mechanism.stages[0]))
+                min(new, self._ledger.state.remaining(call.slot, mechanism.stages[0]))
                 if by_query
                 else new
             )
@@ -587,7 +587,7 @@ class Teacher:
             asked=asked,
             served=served,
             charged=charged,
-            left={stage: state.left(slot, stage) for stage in self._mechanisms[slot].stages},
+            left={stage: state.remaining(slot, stage) for stage in self._mechanisms[slot].stages},
             ledger_position=state.seq,
             ledger_head=state.head,
             reused=self._reused,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger import event_times as moments
+from labelwall.teacher.ledger import event_times
 from labelwall.teacher.records.sources import Records
 from labelwall.wall.errors import InvalidInput
 
@@ -59,7 +59,7 @@ def changes(
 def add(connection: sa.Connection, records: Records) -> None:
     """Write records whose ids are not present; a tombstone with the id gives way."""
     updates_metadata.create_all(connection)
-    moments.note(connection, moments.ADDED, len(records.ids))
+    event_times.note(connection, event_times.ADDED, len(records.ids))
     little = records.inputs.astype(records.inputs.dtype.newbyteorder("<"), copy=False)
     for row, label, identity in zip(
         little, records.labels.tolist(), records.ids.tolist(), strict=True
@@ -74,7 +74,7 @@ def add(connection: sa.Connection, records: Records) -> None:
 def remove(connection: sa.Connection, ids: np.ndarray) -> None:
     """Leave a tombstone for each id (int64 [n]), whether or not there is such a record."""
     updates_metadata.create_all(connection)
-    moments.note(connection, moments.REMOVED, len(ids))
+    event_times.note(connection, event_times.REMOVED, len(ids))
     for identity in ids.tolist():
         connection.execute(updates.delete().where(updates.c.id == identity))
         connection.execute(updates.insert(), {"id": identity, "label": None, "input": None})

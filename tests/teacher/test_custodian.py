@@ -38,7 +38,7 @@ def directory(tmp_path: Path) -> Path:
 def test_directory_is_for_its_owner_alone_and_reopens(directory: Path) -> None:
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     custodian = reopen(directory)
-    assert custodian.ledger.state.left(0, "screen") == 4
+    assert custodian.ledger.state.remaining(0, "screen") == 4
     custodian.close()
 
 
@@ -131,7 +131,7 @@ def test_a_ledger_on_a_server_belongs_to_its_directory(tmp_path: Path, postgres:
     custodian.close()
     assert not (tmp_path / "c" / "ledger.sqlite").exists()
     again = reopen(tmp_path / "c", ledger_url=url)
-    assert (again.dataset, again.ledger.state.left(0, "screen")) == (custodian.dataset, 4)
+    assert (again.dataset, again.ledger.state.remaining(0, "screen")) == (custodian.dataset, 4)
     again.close()
     with pytest.raises(
         LedgerMismatch, match="which rows"

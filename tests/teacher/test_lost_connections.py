@@ -148,8 +148,10 @@ def check(url: LedgerUrl, teacher: Teacher, witness: Witness) -> None:
     assert witness.unpaid == 0
     for identity, values in before.state.results.items():
         assert after.state.results[identity].items() >= values.items()
-    left = after.accounts.left(0, np.arange(len(after.accounts.ids)))
-    assert (left <= before.accounts.left(0, np.arange(len(after.accounts.ids)))).all()
+    left = after.individual_budgets.remaining(0, np.arange(len(after.individual_budgets.ids)))
+    assert (
+        left <= before.individual_budgets.remaining(0, np.arange(len(after.individual_budgets.ids)))
+    ).all()
     assert ((left >= 0) & (left <= FULL)).all()
     assert teacher.answer(Queries(ASKED)).labels.tolist() == labels.tolist()
 

@@ -20,7 +20,7 @@ from labelwall.teacher.ledger import anchor_store
 from labelwall.teacher.ledger.anchor_store import FileStore, Held
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import Payments
-from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.ledger import Ledger, Reservation
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.wall.errors import LedgerMismatch
@@ -125,16 +125,18 @@ def test_a_reservation_that_adds_no_entry_moves_the_anchor(
     )
     serials = ledger.enrol(np.arange(3))
     payment = Payments(serials, np.ones(3, dtype=np.int64))
-    ledger.record_prepaid(
-        ledger.charge_prepaid(0, "individual_budgets", ["q"], payment), {"q": 1}, payment
-    )
+
+    def reserve(ledger: Ledger, query: str) -> Reservation:
+        return ledger.charge_prepaid(0, "individual_budgets", [query], serials, lambda *_: payment)
+
+    ledger.record_prepaid(reserve(ledger, "q"), {"q": 1}, payment)
     both = [place, fork(place)]
     first, second = (Ledger(here, anchor) for here in (reversed(both) if copy_first else both))
-    charge = first.charge_prepaid(0, "individual_budgets", ["a"], payment)
+    reservation = reserve(first, "a")
     assert stored(both[0]) == stored(both[1])
     with pytest.raises(LedgerMismatch, match="anchor"):
-        second.charge_prepaid(0, "individual_budgets", ["a"], payment)
-    first.record_prepaid(charge, {"a": 1}, payment)
+        reserve(second, "a")
+    first.record_prepaid(reservation, {"a": 1}, payment)
 
 
 class Killed(BaseException):

@@ -187,7 +187,7 @@ def test_only_the_owner_reads_the_private_tables(postgres: Server) -> None:
 def test_data_sets_of_one_database_know_nothing_of_each_other(postgres: Server) -> None:
     first, second = create(postgres.schema()), create(postgres.schema(), asked=7)
     first.charge(0, "screen", ["a"])
-    assert second.state.left(0, "screen") == 7
+    assert second.state.remaining(0, "screen") == 7
     assert second.charge(0, "screen", ["a"]).granted == ("a",)
     assert first.state.head != second.state.head
 

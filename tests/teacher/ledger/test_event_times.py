@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from labelwall.teacher.ledger import event_times as moments
+from labelwall.teacher.ledger import event_times
 from labelwall.teacher.ledger.database import Place
-from labelwall.teacher.ledger.event_times import ADDED, CHARGED, REMOVED, Moment
+from labelwall.teacher.ledger.event_times import ADDED, CHARGED, REMOVED, EventTime
 from labelwall.teacher.service.charts import Chart
 from labelwall.teacher.service.history import History
 from labelwall.wall.messages import Queries
@@ -25,7 +25,7 @@ DAY = 86400
 def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that goes a day further after each step. A row that is there already, and a known query, are nothing new."""
     now = [1_900_000_000]
-    monkeypatch.setattr(moments, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(event_times, "time", SimpleNamespace(time=lambda: now[0]))
     made = tiny.make(tmp_path, place=place)
     teacher, desk, ledger = made.service.teacher, made.service.desk, made.service.ledger
     with (
@@ -46,8 +46,10 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
         history = History(ledger, made.service.plan)
         history.catch_up()
         chart = Chart(made.service.plan, 1.0, history)
-        charged = ledger.in_custody(lambda connection: moments.listed(connection, CHARGED))
-        changes = ledger.in_custody(lambda connection: moments.listed(connection, ADDED, REMOVED))
+        charged = ledger.in_custody(lambda connection: event_times.listed(connection, CHARGED))
+        changes = ledger.in_custody(
+            lambda connection: event_times.listed(connection, ADDED, REMOVED)
+        )
         told = [
             call(url, made.tokens[name], path=path).json()
             for name in ("ann", "carol")
@@ -59,8 +61,8 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
         by_day[moment.caller, (moment.time - 1_900_000_000) // DAY] += moment.size
     assert by_day == {("ann", 0): 20, ("bob", 1): 7}
     assert changes == [
-        Moment(1_900_000_000 + 2 * DAY, ADDED, 3),
-        Moment(1_900_000_000 + 3 * DAY, REMOVED, 2),
+        EventTime(1_900_000_000 + 2 * DAY, ADDED, 3),
+        EventTime(1_900_000_000 + 3 * DAY, REMOVED, 2),
     ]
     shown = chart.by_time(charged)
     assert shown is not None
@@ -102,12 +104,12 @@ def test_a_change_that_fails_leaves_no_time(
     ledger = made.service.ledger
 
     def failing(connection: object) -> None:
-        moments.note(connection, REMOVED, 2)  # type: ignore[arg-type]
+        event_times.note(connection, REMOVED, 2)  # type: ignore[arg-type]
         raise ValueError("stopped")
 
     with pytest.raises(ValueError, match="stopped"):
         ledger.in_custody(failing)
-    assert ledger.in_custody(lambda connection: moments.listed(connection, REMOVED)) == []
+    assert ledger.in_custody(lambda connection: event_times.listed(connection, REMOVED)) == []
     made.custodian.close()
 
 
@@ -120,9 +122,9 @@ def test_a_curve_by_time_holds_what_was_charged_before_the_first_note_and_bears_
     plan = tiny.Plan(100.0, 1e-5, (tiny.Slot({}, (tiny.MECHANISM.releases(100, 100)[0],)),))
     chart = Chart(plan, 100.0, Entries())  # type: ignore[arg-type]
     noted = [
-        Moment(1000, CHARGED, 10, "ann", 4),
-        Moment(3000, CHARGED, 5, "ann", 6),
-        Moment(2000, CHARGED, 5, "ann", 8),
+        EventTime(1000, CHARGED, 10, "ann", 4),
+        EventTime(3000, CHARGED, 5, "ann", 6),
+        EventTime(2000, CHARGED, 5, "ann", 8),
     ]
     shown = chart.by_time(noted)
     assert shown is not None

@@ -18,9 +18,9 @@ from labelwall.teacher.ledger.individual_budgets import (
     FULL,
     PAY,
     RESERVE,
-    Accounts,
+    IndividualBudgets,
     Payments,
-    encode_ids,
+    encode_integers,
 )
 from labelwall.teacher.ledger.ledger import Ledger, Reservation
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
@@ -46,7 +46,7 @@ def ledger(place: Place) -> Ledger:
 
 
 def reserve(ledger: Ledger, name: str, most: Payments, slot: int = 0) -> Reservation:
-    everybody = np.arange(len(ledger.accounts.ids))
+    everybody = np.arange(len(ledger.individual_budgets.ids))
     return ledger.charge_prepaid(slot, ANSWER, [name], everybody, lambda granted, left: most)
 
 
@@ -78,7 +78,12 @@ def test_reopened_accounts_are_those_that_were_paid(
     batch(ledger, second, payments(FULL - 5, 1, 0), payments(7, 1, 0))
     assert ledger.enrol(np.array([50, 3, 10])).tolist() == [1, 3, 0]
     for found in (ledger, Ledger(place)):
-        assert (FULL - found.accounts.left(0, np.arange(4))).tolist() == [12, 1, 9, 0]
+        assert (FULL - found.individual_budgets.remaining(0, np.arange(4))).tolist() == [
+            12,
+            1,
+            9,
+            0,
+        ]
         assert found.state.spent == {(0, ANSWER): 1}  # charged once, in full
         assert found.state.results == {first: {ANSWER: [31, 2]}, second: {ANSWER: [31, 2]}}
     ledger.export(tmp_path / "copy.sqlite")
@@ -89,9 +94,13 @@ def test_a_reservation_without_payments_stays_paid(ledger: Ledger, place: Place)
     ledger.enrol(IDS)
     reserve(ledger, "a", payments(9, 8, 7))
     again = Ledger(place)
-    assert (FULL - again.accounts.left(0, np.arange(3))).tolist() == [9, 8, 7]
+    assert (FULL - again.individual_budgets.remaining(0, np.arange(3))).tolist() == [9, 8, 7]
     batch(again, "a", payments(100, 0, 0), payments(1, 0, 0))
-    assert (FULL - Ledger(place).accounts.left(0, np.arange(3))).tolist() == [10, 8, 7]
+    assert (FULL - Ledger(place).individual_budgets.remaining(0, np.arange(3))).tolist() == [
+        10,
+        8,
+        7,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +125,7 @@ def test_payments_past_their_reservation_are_refused_with_the_answers(
         ledger.record_prepaid(charge, {"a": [1, 1]}, payments(3, 4))
     again = Ledger(place)
     assert again.state.results == {}
-    assert (FULL - again.accounts.left(0, np.arange(3))).tolist() == [3, 3, 0]
+    assert (FULL - again.individual_budgets.remaining(0, np.arange(3))).tolist() == [3, 3, 0]
 
 
 def test_a_prepaid_release_has_no_other_way_in(ledger: Ledger) -> None:
@@ -129,8 +138,8 @@ def test_slots_do_not_share_budgets(place: Place) -> None:
     ledger.enrol(IDS)
     batch(ledger, "a", payments(FULL), payments(FULL), slot=0)
     batch(ledger, "b", payments(4), payments(4), slot=1)
-    assert ledger.accounts.left(0, np.arange(1)).tolist() == [0]
-    assert ledger.accounts.left(1, np.arange(1)).tolist() == [FULL - 4]
+    assert ledger.individual_budgets.remaining(0, np.arange(1)).tolist() == [0]
+    assert ledger.individual_budgets.remaining(1, np.arange(1)).tolist() == [FULL - 4]
     assert [release.parameters["rho"] for release in plan(2).releases()] == [
         0.03,
         0.03,
@@ -146,7 +155,7 @@ def test_snapshots_bound_the_table_and_change_no_budget(
     for number in range(10):
         batch(ledger, f"q{number}", payments(9, 9), payments(1, number))
         found = Ledger(place)
-        assert (FULL - found.accounts.left(0, np.arange(3))).tolist() == [
+        assert (FULL - found.individual_budgets.remaining(0, np.arange(3))).tolist() == [
             number + 1,
             number * (number + 1) // 2,
             50,
@@ -194,18 +203,18 @@ def reopen_and_charge(place: Place) -> None:
 
 
 def test_rows_that_make_no_sense_are_refused() -> None:
-    accounts = Accounts()
-    accounts.apply(1, (ENROL, -1, 0, encode_ids(IDS)))
+    budgets = IndividualBudgets()
+    budgets.apply(1, (ENROL, -1, 0, encode_integers(IDS)))
     for row in (
-        (ENROL, -1, 0, encode_ids(IDS[:1])),  # enrolled twice
+        (ENROL, -1, 0, encode_integers(IDS[:1])),  # enrolled twice
         (PAY, 0, 1, payments(1).encode()),  # nothing reserved
         (RESERVE, 0, 2, payments(1).encode()),  # a batch is missing
         (RESERVE, 0, 1, b"rubbish"),
     ):
         with pytest.raises(LedgerMismatch):
-            accounts.apply(2, row)
+            budgets.apply(2, row)
     with pytest.raises(LedgerMismatch):
-        accounts.serials(np.array([11]))
+        budgets.serials(np.array([11]))
 
 
 def forged(release: Release, fields: dict[str, object]) -> Plan:

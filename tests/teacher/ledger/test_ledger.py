@@ -51,7 +51,7 @@ def test_reopened_ledger_knows_charges_results_and_refusals(ledger: Ledger, plac
 def test_charge_without_results_stays_spent(ledger: Ledger, place: Place) -> None:
     ledger.charge(0, "screen", ["a", "b", "c"])
     again = Ledger(place)
-    assert again.state.left(0, "screen") == 2
+    assert again.state.remaining(0, "screen") == 2
     assert again.charge(0, "screen", ["a", "b", "c"]).granted == ("a", "b")
 
 
@@ -138,7 +138,7 @@ def test_two_writers_never_pass_a_cap_together(place: Place) -> None:
     for thread in threads:
         thread.join()
     assert len(granted) == len(set(granted)) == 40
-    assert Ledger(place).state.left(0, "screen") == 0
+    assert Ledger(place).state.remaining(0, "screen") == 0
 
 
 def test_anchor_refuses_a_restored_and_a_forked_copy(tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ def teacher(
 
 
 def left(made: Teacher, ids: list[int]) -> list[int]:
-    accounts = made._ledger.accounts
-    return accounts.left(0, accounts.serials(np.array(ids))).tolist()
+    budgets = made._ledger.individual_budgets
+    return budgets.remaining(0, budgets.serials(np.array(ids))).tolist()
 
 
 @pytest.mark.parametrize("mechanism", [IND, KNN], ids=["ind_knn", "private_knn"])
@@ -100,7 +100,9 @@ def test_after_removal_answers_are_those_of_the_others_with_what_they_have_left(
     labels = removed.answer(after).labels.tolist()
     # a data set that never had the record, whose others have spent the same
     never = teacher(tmp_path / "never", [i for i in range(60) if i != 7], entropy=UnsafeTape(2))  # type: ignore[arg-type]
-    never._ledger.accounts.spent[0] = FULL - np.array([b for i, b in enumerate(budgets) if i != 7])
+    never._ledger.individual_budgets.spent[0] = FULL - np.array(
+        [b for i, b in enumerate(budgets) if i != 7]
+    )
     assert never.answer(after).labels.tolist() == labels
     assert left(removed, [7]) == [budgets[7]]  # a tombstone spends nothing
 
