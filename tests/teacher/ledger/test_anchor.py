@@ -17,7 +17,7 @@ import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger import anchor_store
-from labelwall.teacher.ledger.anchor_store import FileStore, Held
+from labelwall.teacher.ledger.anchor_store import AnchoredEntry, FileStore
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import Payments
 from labelwall.teacher.ledger.ledger import Ledger, Reservation
@@ -422,9 +422,9 @@ def test_whoever_finds_a_new_anchor_makes_its_name_durable(
     """The process that renamed it may have died just then; a power failure would bring back what was there before."""
     one, other, synchronised = FileStore(tmp_path / "a"), FileStore(tmp_path / "a"), []
     monkeypatch.setattr(FileStore, "_synchronise", lambda store: synchronised.append(store))
-    one.write(Held(1, "h", "t"))
+    one.write(AnchoredEntry(1, "h", "t"))
     for store in (one, other, other):
-        assert store.read() == Held(1, "h", "t")
+        assert store.read() == AnchoredEntry(1, "h", "t")
     assert synchronised == [one, other]
 
 

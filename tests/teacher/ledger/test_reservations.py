@@ -38,6 +38,7 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.kernels import GRID, Similar
 from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.messages import Value
+from tests.ledgers import identities, use_extractor
 from tests.postgres import rows
 from tests.teacher.ledger.test_individual_budgets import IDS, batch, payments, plan, reserve
 from tests.teacher.test_individual_processes import MECHANISM, Told
@@ -87,19 +88,21 @@ def test_what_was_read_before_another_reserved_does_not_count(ledger: Ledger, pl
 def test_an_answer_stays_the_first_one_and_the_second_draw_is_paid(
     ledger: Ledger, place: Place, tmp_path: Path
 ) -> None:
+    a, b, c = identities(*"abc")
+    use_extractor(ledger)
     other = Ledger(place)
-    first = reserve(ledger, "a", payments(9))
+    first = reserve(ledger, a, payments(9))
     second = other.charge_prepaid(
-        0, ANSWER, ["a", "b"], np.arange(3), lambda granted, left: payments(9)
+        0, ANSWER, [a, b], np.arange(3), lambda granted, remaining: payments(9)
     )
-    third = reserve(Ledger(place), "a", payments(0, 7))
-    assert ledger.record_prepaid(first, {"a": VALUE}, payments(2)) == ("a",)
-    assert other.record_prepaid(second, {"a": [1, 1], "b": [2, 2]}, payments(4)) == ("b",)
-    assert other.record_prepaid(third, {"a": [3, 3]}, payments(0, 3)) == ()
+    third = reserve(Ledger(place), a, payments(0, 7))
+    assert ledger.record_prepaid(first, {a: VALUE}, payments(2)) == (a,)
+    assert other.record_prepaid(second, {a: [1, 1], b: [2, 2]}, payments(4)) == (b,)
+    assert other.record_prepaid(third, {a: [3, 3]}, payments(0, 3)) == ()
     found = Ledger(place)
-    assert found.state.results == {"a": {ANSWER: VALUE}, "b": {ANSWER: [2, 2]}}
+    assert found.state.results == {a: {ANSWER: VALUE}, b: {ANSWER: [2, 2]}}
     assert spent(found) == [6, 3, 0]
-    batch(found, "c", payments(1), payments(1))  # entries and payments still stand alike
+    batch(found, c, payments(1), payments(1))  # entries and budgets still match
     found.export(tmp_path / "copy.sqlite")
     assert audit(tmp_path / "copy.sqlite").problems == []
 
@@ -141,7 +144,7 @@ def test_a_snapshot_keeps_what_others_hold(
 def test_nobody_pays_with_another_token_or_twice(ledger: Ledger, place: Place) -> None:
     other = Ledger(place)
     first, second = reserve(ledger, "a", payments(9)), reserve(other, "b", payments(9))
-    unknown = Reservation(first.seq, ("a",), first.remaining, bytes(16))
+    unknown = Reservation(first.seq, ("a",), 0, first.remaining, bytes(16))
     with pytest.raises(LedgerMismatch):
         other.record_prepaid(unknown, {"a": VALUE}, payments(1))
     assert Ledger(place).state.results == {}
