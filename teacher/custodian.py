@@ -67,8 +67,8 @@ def open_custodian(
 ) -> Custodian:
     """Open, or set up, the directory that answers for one data set.
 
-    ``data``: how the rows are found (publishable settings). ``plan``: the budget and what spends it.
-    The first call fixes both.
+    ``data``: how the rows are found (publishable settings). ``plan``: the budget and what spends
+    it. The first call fixes both.
     ``data_defaults``: the defaults of settings in ``data``. A setting that the directory does not
     record, since an earlier version did not have it, must have its default.
     ``anchor``: the place of the ledger's anchor, if it has one.
@@ -102,7 +102,8 @@ def open_custodian(
         if ledger.state.adversary not in adversaries:
             raise LedgerMismatch(
                 f"the ledger's certificate holds against {ledger.state.adversary}; that is fixed "
-                "before its first release. Use `service.budget` as it was, or another custodian_dir."
+                "before its first release. Use `service.budget` as it was, or another "
+                "custodian_dir."
             )
     except BaseException:
         lock.close()
@@ -129,8 +130,8 @@ def _check_plan(ledger: Ledger, plan: Plan, unsafe: bool, known_dataset: str | N
         )
     if ledger.state.plan != plan or ledger.state.unsafe != unsafe:
         raise LedgerMismatch(
-            "the ledger was opened with another budget, mechanism, caps or rounds; a data set's plan "
-            "is fixed before its first release. Use the recorded configuration, or another "
+            "the ledger was opened with another budget, mechanism, caps or rounds; a data set's "
+            "plan is fixed before its first release. Use the recorded configuration, or another "
             "custodian_dir with its own budget."
         )
 

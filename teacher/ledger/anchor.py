@@ -1,4 +1,4 @@
-"""The anchor: a record kept apart from a ledger, which lets only one of the ledger's copies continue.
+"""The anchor: a record apart from a ledger, which lets only one of the ledger's copies continue.
 
 The anchor stores the newest entry of the copy in use and the turn that wrote it. A turn is a random
 number. Every transaction that writes takes a new turn, stores it in the ledger with the previous
@@ -71,11 +71,11 @@ class Anchor:
 
     @contextmanager
     def locked(self, position: Position) -> Iterator[LockedAnchor]:
-        """Lock the anchor. On entry it stores ``position.newest``, durably; only the caller moves it.
+        """Lock the anchor, which on entry durably stores ``position.newest``.
 
-        The caller holds the ledger's own lock, so that ``position`` stays true. Raises LedgerMismatch
-        for a ledger that the anchor does not let continue, and for an anchor that is gone or can not
-        be read.
+        Nobody else moves it before the exit. The caller has locked the ledger, so ``position``
+        stays true. Raises LedgerMismatch for a ledger that the anchor does not let continue, and
+        for an anchor that is gone or can not be read.
         """
         with self._store.locked() as anchor:
             found = anchor.read()
@@ -97,8 +97,8 @@ class Anchor:
             if position.newest.turn:
                 raise LedgerMismatch(
                     f"there is no anchor {self._store.name}, but the ledger has one. Name the "
-                    "anchor that it has; where that is lost, docs/guide.md says what to do. Nothing "
-                    "was charged or drawn."
+                    "anchor that it has; where that is lost, docs/guide.md says what to do. "
+                    "Nothing was charged or drawn."
                 )
             return
         known = found.turn in ("", position.newest.turn, position.previous_turn)
@@ -107,7 +107,7 @@ class Anchor:
 
     def _forked(self, seq: int) -> str:
         return (
-            f"the ledger is older than, or forked from, its anchor {self._store.name} (entry {seq}): "
-            "another copy of it has gone on. Nothing was charged or drawn. Use the copy that has "
-            "gone on, or restore the newest one."
+            f"the ledger is older than, or forked from, its anchor {self._store.name} (entry "
+            f"{seq}): another copy of it has gone on. Nothing was charged or drawn. Use the copy "
+            "that has gone on, or restore the newest one."
         )

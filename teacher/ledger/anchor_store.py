@@ -194,7 +194,7 @@ class FileStore:
 
 
 class ServerStore:
-    """A table of one row, in its own schema. A transaction with the table's lock locks the anchor."""
+    """A table of one row, in its own schema; a transaction's lock on it is the anchor's lock."""
 
     def __init__(self, url: LedgerUrl) -> None:
         self._database = PostgresSchema(url, "anchor", anchor.name)

@@ -41,8 +41,8 @@ class Step:
         """
         if not self.written and not self.anchored and stored_turn(self.connection) is not None:
             raise LedgerMismatch(
-                "the ledger has an anchor, which was not named. Name it (`anchor`): without it, two "
-                "copies of the ledger could both answer. Nothing was charged or drawn."
+                "the ledger has an anchor, which was not named. Name it (`anchor`): without it, "
+                "two copies of the ledger could both answer. Nothing was charged or drawn."
             )
         self.written = True
         return self.connection
@@ -56,7 +56,7 @@ class Anchored:
 
     @contextmanager
     def transaction(self) -> Iterator[Step]:
-        """An exclusive, durable transaction. What it wrote is committed and anchored when this ends.
+        """An exclusive, durable transaction; what it wrote is committed and anchored on exit.
 
         What it read is anchored, too: where an entry's writer died before it moved the anchor, the
         anchor is moved first. Otherwise something could be sent that another copy may still

@@ -19,7 +19,7 @@ private = sa.Table(
 
 
 def replay(connection: sa.Connection, budgets: IndividualBudgets) -> None:
-    """Apply the rows that ``budgets`` has not seen. Raises LedgerMismatch where one does not fit."""
+    """Apply the rows that ``budgets`` has not seen. Raises LedgerMismatch as ``apply``."""
     if budgets.position == 0 and not sa.inspect(connection).has_table(private.name):
         return
     newer = sa.select(private).where(private.c.position > budgets.position)

@@ -31,8 +31,8 @@ class EventTime:
     """An event and its time. Private.
 
     ``time``: seconds since 1970, UTC. ``size``: a count, of new queries about to be CHARGED to
-    ``caller``, of records ADDED, or of ids named to be REMOVED. ``position``: sequence number of the
-    ledger's newest entry before a charge.
+    ``caller``, of records ADDED, or of ids named to be REMOVED. ``position``: sequence number of
+    the ledger's newest entry before a charge.
     """
 
     time: int

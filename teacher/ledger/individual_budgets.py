@@ -38,7 +38,10 @@ Row = tuple[str, int, int, bytes]  # (kind, slot, batch, body) of the private ta
 
 @dataclass(frozen=True)
 class Payments:
-    """What records pay: ``serials`` int64 [m], ascending; ``amounts`` int64 [m] units, at least 1."""
+    """Payments of records.
+
+    ``serials``: int64 [m], ascending. ``amounts``: int64 [m] units, at least 1.
+    """
 
     serials: np.ndarray = field(repr=False)
     amounts: np.ndarray = field(repr=False)
@@ -71,8 +74,9 @@ class Payments:
 class IndividualBudgets:
     """The replayed private table: which records are enrolled, and what each has spent in each slot.
 
-    A record's serial is its place in the order of enrolment. Serials are permanent: a removed record
-    stays enrolled (a tombstone: id and what it spent), so adding it again does not refill its budget.
+    A record's serial is its place in the order of enrolment. Serials are permanent: a removed
+    record stays enrolled (a tombstone: id and what it spent), so adding it again does not refill
+    its budget.
     """
 
     position: int = 0  # of the last row replayed
@@ -130,7 +134,7 @@ class IndividualBudgets:
         self.position = position
 
     def snapshot(self, slot: int) -> list[Row]:
-        """The rows that replace all earlier payment rows of a slot: what is paid, then reservations.
+        """The rows that replace a slot's earlier payment rows: what is paid, then reservations.
 
         An open reservation without a token counts as paid.
         """

@@ -73,7 +73,8 @@ head = sa.Table(
     sa.Column("seq", sa.Integer, nullable=False),
     sa.Column("hash", sa.Text, nullable=False),
 )
-# Batches between two snapshots: bounds the rows that are kept, and so what opening a ledger replays.
+# Batches between two snapshots: bounds the rows that are kept, and so what opening a ledger
+# replays.
 SNAPSHOT_EVERY = 64
 
 
@@ -134,10 +135,10 @@ class Ledger:
     Several processes may share one: each transaction is exclusive, and first replays what the
     others have written.
 
-    ``anchor``: the place of its anchor (anchor.py), a file or a schema of a server. Of all copies of
-    a ledger the anchor lets one continue. It is created for a ledger that has none; a ledger that
-    has one is not written without it. While this object lives, a stored ledger that is older than
-    what the object has read is refused, too.
+    ``anchor``: the place of its anchor (anchor.py), a file or a schema of a server. Of all copies
+    of a ledger the anchor lets one continue. It is created for a ledger that has none; a ledger
+    that has one is not written without it. While this object lives, a stored ledger that is older
+    than what the object has read is refused, too.
     ``anchor_begun``: sequence number of the newest entry when this object created the anchor, None
     where the anchor existed.
 
@@ -148,7 +149,8 @@ class Ledger:
         self._database = open_database(place, anchored=anchor is not None)
         if not self._database.exists():
             raise LedgerMismatch(
-                f"there is no ledger {self._database.name}; it is created with the data set's first plan."
+                f"there is no ledger {self._database.name}; it is created with the data set's "
+                "first plan."
             )
         self._anchor = Anchor(anchor) if anchor else None
         self._anchored = Anchored(self._database, self._anchor)
@@ -176,9 +178,9 @@ class Ledger:
         """Start a data set's ledger with its plan.
 
         ``unsafe``: noise comes from a test tape, so the ledger certifies epsilon = infinity.
-        ``adversary``: against whom the plan's certificate holds (wall/adversary.py). The first entry
-        names every adversary but POOLED, so that no copy can omit it. EACH starts a register, which
-        is never charged.
+        ``adversary``: against whom the plan's certificate holds (wall/adversary.py). The first
+        entry names every adversary but POOLED, so that no copy can omit it. EACH starts a register,
+        which is never charged.
         """
         body = {"format": FORMAT, "dataset": dataset, "unsafe": unsafe, "plan": plan.to_json()}
         if adversary != POOLED:
@@ -223,7 +225,7 @@ class Ledger:
         """
         with self._transaction() as write:
             new = self.individual_budgets.new(ids)
-            # The first call writes a row even without records: whether the table exists tells nothing.
+            # The first call writes a row even without records, so the table exists in any case.
             if len(new) or self.individual_budgets.position == 0:
                 write.append_private((ENROL, -1, 0, encode_integers(new)))
         return self.individual_budgets.serials(ids)
@@ -239,10 +241,11 @@ class Ledger:
         """Charge a prepaid release once and in full, reserve an upper bound of these queries' cost
         to each record, and commit.
 
-        ``serials``: int64 [n_records], distinct. ``upper_bound(granted, remaining)``: what to reserve,
-        at most ``remaining`` (int64 [n_records] units, in the order of ``serials``). ``remaining`` is
-        read in the transaction that reserves: what other processes have paid or reserved is spent.
-        Queries that another process has answered are not ``granted``.
+        ``serials``: int64 [n_records], distinct.
+        ``upper_bound(granted, remaining)``: what to reserve, at most ``remaining`` (int64
+        [n_records] units, in the order of ``serials``). ``remaining`` is read in the transaction
+        that reserves: what other processes have paid or reserved is spent. Queries that another
+        process has answered are not ``granted``.
 
         Raises LedgerMismatch where the individual budgets do not match the entries; then nothing is
         drawn.
@@ -294,8 +297,8 @@ class Ledger:
     def charge(self, slot: int, release: str, identities: Sequence[str]) -> Charge:
         """Charge one release per identity, in order, up to the cap; store a refusal for the others.
 
-        A release that is charged by the batch is charged once for all identities, or refused to all.
-        Commits. Nothing may be drawn for an identity that is not in the returned ``granted``.
+        A release that is charged by the batch is charged once for all identities, or refused to
+        all. Commits. Nothing may be drawn for an identity that is not in the returned ``granted``.
         """
         with self._transaction() as write:
             planned = self.state.release(slot, release)
@@ -319,7 +322,7 @@ class Ledger:
             write.append("release", {"charge": charge.seq, "results": results})
 
     def export(self, path: Path) -> None:
-        """Write what an auditor needs to a new SQLite file; its bytes are a function of the entries."""
+        """Write an auditor's copy, an SQLite file whose bytes are a function of the entries."""
         with self._anchored.transaction() as step:
             rows = {
                 table: step.connection.execute(sa.select(table).order_by(table.c[0]))
@@ -364,9 +367,9 @@ class Ledger:
     def _transaction(self) -> Iterator[Write]:
         """One exclusive transaction: replay what is new, append, commit, move the anchor.
 
-        After any failure the state in memory is dropped, and the next transaction replays the stored
-        one. A commit that failed or was not confirmed was either stored, and then it counts, or not,
-        and then nothing that it paid for was sent.
+        After any failure the state in memory is dropped, and the next transaction replays the
+        stored one. A commit that failed or was not confirmed was either stored, and then it counts,
+        or not, and then nothing that it paid for was sent.
         """
         try:
             with self._anchored.transaction() as step:

@@ -68,7 +68,7 @@ class LedgerState:
         return len(self.hashes) - 1
 
     def remaining(self, slot: int, release: str) -> int:
-        """Charges of this release that the plan still allows. Raises LedgerMismatch as ``release``."""
+        """Charges of a release that the plan still allows. Raises LedgerMismatch as ``release``."""
         return self.release(slot, release).cap - self.spent.get((slot, release), 0)
 
     def release(self, slot: int, name: str) -> Release:
@@ -126,7 +126,7 @@ class LedgerState:
         self.head = digest
 
     def is_register(self) -> bool:
-        """Whether this ledger only lists several analysts' ledgers, and has no budget of its own."""
+        """Whether this ledger only lists the analysts' ledgers, and has no budget of its own."""
         return self.seq >= 0 and self.adversary == EACH
 
     def _require(self, rule: bool, text: str) -> None:
