@@ -1,7 +1,7 @@
 """A throw-away PostgreSQL server: one for all workers of a test session, on a Unix socket in a directory that nobody else enters.
 
-It is as durable as the ledger asks for (fsync on), so what is tested is what is meant. initdb refuses to work for root; then the
-server runs as another user.
+It is as durable as the ledger asks for (fsync on), so what is tested is what is meant. initdb
+refuses to work for root; then the server runs as another user.
 """
 
 from __future__ import annotations

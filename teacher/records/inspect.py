@@ -1,4 +1,7 @@
-"""What the custodian sees of the private rows before a run. Private: none of it may be released or steer a run's choices."""
+"""Counts of the private rows, for the custodian before a run.
+
+Private: none of it may be released, or steer a run's choices.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,14 @@ BANNER = (
 class Preview:
     """Counts of private rows.
 
-    ``found``: rows read. ``by_class``: (name of a class, an attribute or a tenth of the values' range; usable rows with it), in
-    order. ``bad``: (reason, rows), zeros included. ``widths``, ``heights``: (least, median, largest) of readable images as
-    stored, pixels; None but for image folders.
-    ``repeated``: usable rows with the very inputs of an earlier one; ``contradicting``: those of them with another label.
-    ``other_files``: files of an image folder that are no images. ``hints``: what the custodian may want to look at.
+    ``found``: rows read. ``by_class``: (name of a class, an attribute or a tenth of the values'
+    range; usable rows with it), in order. ``bad``: (reason, rows), zeros included. ``widths``,
+    ``heights``: (least, median, largest) of readable images as stored, pixels; None but for image
+    folders.
+    ``repeated``: usable rows with the very inputs of an earlier one; ``contradicting``: those of
+    them with another label.
+    ``other_files``: files of an image folder that are no images. ``hints``: what the custodian may
+    want to look at.
     """
 
     source: str
@@ -70,10 +76,12 @@ def preview(
     sampling_probability: float = 1.0,
     progress: Progress | None = None,
 ) -> Preview:
-    """Read the private rows as a run would and count what is there. Releases nothing; what it returns is private.
+    """Read the private rows as a run would, and count them.
 
-    ``k``, ``sampling_probability``: the mechanism's neighbours (a count) and gamma, for the hints; a mechanism that has none
-    leaves them out.
+    Releases nothing; what it returns is private.
+
+    ``k``, ``sampling_probability``: the mechanism's neighbours (a count) and gamma, for the hints;
+    a mechanism that has none leaves them out.
     Raises InvalidInput, MissingData for settings, as open_records.
     """
     task = describe(config)
@@ -100,7 +108,7 @@ def preview(
 
 
 def _by_class(task: Task, labels: np.ndarray) -> tuple[Sequence[str], np.ndarray]:
-    """Names of classes, attributes, or tenths of the values' range, and how many rows have each, int64 [n]."""
+    """(names of classes, attributes or tenths of the values' range; int64 [n] rows with each)."""
     if task.scale is not None:
         edges = task.scale.values(np.linspace(0, STEPS, TENTHS + 1)).tolist()
         names = [f"{low:g} to {high:g}" for low, high in pairwise(edges)]
@@ -111,7 +119,10 @@ def _by_class(task: Task, labels: np.ndarray) -> tuple[Sequence[str], np.ndarray
 
 
 def _repeats(inputs: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
-    """How many rows repeat an earlier row's inputs, and how many of these disagree with its label. Digests stay in memory."""
+    """(rows that repeat an earlier row's inputs, those of them with another label).
+
+    Digests stay in memory.
+    """
     first: dict[bytes, int] = {}
     repeated = contradicting = 0
     for row, label in zip(inputs, labels.tolist(), strict=True):
@@ -135,13 +146,17 @@ def _spread(found: Ingested, axis: int) -> tuple[int, int, int] | None:
 def _hints(
     task: Task, usable: int, counts: np.ndarray, k: int, sampling_probability: float
 ) -> tuple[str, ...]:
-    """Where the mechanism's neighbours run short. A run goes on all the same: short samples vote with fewer. Values that nobody
-    has are no shortage."""
+    """Where the mechanism's neighbours run short.
+
+    A run continues all the same: short samples vote with fewer. Values that no row has are no
+    shortage.
+    """
     hints = []
     sample = sampling_probability * usable
     if sample < k:
         hints.append(
-            f"a sample holds about {sample:.0f} records, fewer than k = {k}: all of them vote on every query."
+            f"a sample holds about {sample:.0f} records, fewer than k = {k}: all of them vote on every "
+            "query."
         )
     if task.scale is not None:
         return tuple(hints)
@@ -149,11 +164,13 @@ def _hints(
     empty, short = counts == 0, (counts > 0) & (sampling_probability * counts < k)
     if empty.any():
         hints.append(
-            f"classes without a record: {_listed(names[empty])}. They are never the answer but by noise."
+            f"classes without a record: {_listed(names[empty])}. They are never the answer but by "
+            "noise."
         )
     if short.any():
         hints.append(
-            f"classes with fewer than k = {k} records in a sample: {_listed(names[short])}. Others join their votes."
+            f"classes with fewer than k = {k} records in a sample: {_listed(names[short])}. Others "
+            "join their votes."
         )
     return tuple(hints)
 
@@ -166,7 +183,8 @@ def render(shown: Preview) -> str:
     """The preview as text; its first line says that it is private."""
     lines = [
         BANNER,
-        f"source {shown.source}: {shown.found} rows found, {shown.usable} usable, inputs {shown.input_shape}",
+        f"source {shown.source}: {shown.found} rows found, {shown.usable} usable, "
+        f"inputs {shown.input_shape}",
     ]
     if shown.widths and shown.heights:
         spread = "{} / {} / {} pixels (least / median / largest)"
@@ -181,7 +199,8 @@ def render(shown: Preview) -> str:
     lines += [f"  {count:>8}  {reason}" for reason, count in shown.bad]
     lines += [
         "",
-        f"repeated inputs among usable rows: {shown.repeated}, of them under another label: {shown.contradicting}",
+        f"repeated inputs among usable rows: {shown.repeated}, "
+        f"of them under another label: {shown.contradicting}",
     ]
     if shown.other_files:
         lines.append(f"files that are no images, not read: {shown.other_files}")

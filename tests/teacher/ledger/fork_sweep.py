@@ -64,7 +64,8 @@ def doomed(place: Place, anchor: Place, point: int, notes: Path) -> None:
     sys.settrace(None)
 
 
-def swept_kill(folder: Path, point: int, copy_first: bool, socket: str, anchor_socket: str) -> dict:  # type: ignore[type-arg]
+def swept_kill(folder: Path, point: int, copy_first: bool, socket: str, anchor_socket: str) -> dict:
+# type: ignore[type-arg]
     """One kill and what it left."""
     place, notes = swept(folder, socket), folder / "notes"
     name = f"{folder.parent.name}_{point}"

@@ -228,7 +228,8 @@ def test_progress_tells_percent_not_how_many(image_folders):
     assert heard == [(100, 100)]
 
 
-# --- block by block ------------------------------------------------------------------------------------------------
+# --- block by block
+# ------------------------------------------------------------------------------------------------
 
 
 def joined(config: DataConfig, task: Task, size: int, start: int = 0) -> Records:

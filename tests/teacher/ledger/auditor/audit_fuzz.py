@@ -2,8 +2,9 @@
 
     python -m tests.teacher.privacy.audit_fuzz N SEED
 
-Honest ledgers of every mechanism are changed at random (values, types, keys, order, the plan and its
-prices, one or several changes at once), numbered and hashed anew, and audited. Each mutant is one of
+Honest ledgers of every mechanism are changed at random (values, types, keys, order, the plan and
+its prices, one or several changes at once), numbered and hashed anew, and audited. Each mutant is
+one of
 
 - ``refused``: the auditor names a problem, and an independent reading refuses it as well;
 - ``over budget``: an honest ledger of a plan that costs more than its budget; refused;
@@ -14,7 +15,8 @@ prices, one or several changes at once), numbered and hashed anew, and audited. 
 
 Anything else is a failure: a mutant that passes and that the independent reading refuses or prices
 otherwise, one that is refused though an honest writer could have written it, and a traceback. The
-independent reading (``believed``) is the teacher's: ``LedgerState``, the registry's mechanisms, their
+independent reading (``believed``) is the teacher's: ``LedgerState``, the registry's mechanisms,
+their
 ``next_stage`` and their releases; what a mechanism can release is restated in ``drawable``.
 """
 
@@ -655,7 +657,8 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
 def remembered() -> Iterator[None]:
     """Keep every curve and certificate that is computed: thousands of mutants share a few plans.
 
-    The diagnosis by continuous noise, which certifies nothing and which no audit shows, is left out.
+    The diagnosis by continuous noise, which certifies nothing and which no audit shows, is left
+    out.
     """
     names = {"gaussian": "gaussian_rdp", "argmax": "argmax_rdp", "screening": "screening_rdp"}
     faster = {key: kept(getattr(curves, name)) for key, name in names.items()}
