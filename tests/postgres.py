@@ -1,4 +1,6 @@
-"""A throw-away PostgreSQL server: one for all workers of a test session, on a Unix socket in a directory that nobody else enters.
+"""A throw-away PostgreSQL server.
+
+One for all workers of a test session, on a Unix socket in a directory that nobody else enters.
 
 It is as durable as the ledger asks for (fsync on), so what is tested is what is meant. initdb
 refuses to work for root; then the server runs as another user.
@@ -35,7 +37,7 @@ SETTINGS = "listen_addresses = ''\nmax_connections = 60\nshared_buffers = 16MB\n
 
 
 def rows(place: Place, statement: str, **values: object) -> list[Any]:
-    """What one statement of SQL finds in a ledger's place, public or private; a change is committed."""
+    """The result of an SQL statement on a ledger's tables, public or private; changes are committed."""
     database = open_database(place)
     with database.transaction() as connection:
         found = connection.execute(sa.text(statement), values)
@@ -63,7 +65,10 @@ def address(place: Place) -> str:
 
 
 def swept(folder: Path, socket: str) -> Place:
-    """The ledger of one kill in a sweep: a file in ``folder``, or a schema of its own on the server that ``socket`` names."""
+    """The ledger of one kill in a sweep.
+
+    A file in ``folder``, or a new schema on the server at ``socket``.
+    """
     return (
         LedgerUrl(OWNER, DATABASE, f"{folder.parent.name}_{folder.name}", socket=socket)
         if socket
@@ -72,7 +77,10 @@ def swept(folder: Path, socket: str) -> Place:
 
 
 def copied(place: Place, name: str) -> Place:
-    """A copy of a ledger that nobody is writing: a file of that name beside it, or a schema of that name on its server."""
+    """A copy of a ledger that nobody is writing.
+
+    A file of that name beside it, or a schema of that name on its server.
+    """
     if isinstance(place, Path):
         return Path(shutil.copyfile(place, place.with_name(name)))
     with psycopg.connect(host=place.socket, user=OWNER, dbname=DATABASE) as connection:
@@ -163,7 +171,10 @@ def _user() -> pwd.struct_passwd | None:
 
 @contextmanager
 def new_server() -> Iterator[Server]:
-    """A server of its own, which is stopped and deleted afterwards. Skips the test where the programs are missing."""
+    """A new server, stopped and deleted afterwards.
+
+    Skips the test where the programs are missing.
+    """
     server = _create()
     try:
         server.start()
@@ -208,7 +219,10 @@ def _delete(server: Server) -> None:
 
 @contextmanager
 def shared_server(meeting: Path) -> Iterator[Server]:
-    """The server of all processes that name the same directory: the first one starts it, the last one stops it."""
+    """The server of all processes that name the same directory.
+
+    The first process starts it, the last one stops it.
+    """
     meeting.mkdir(exist_ok=True)
     known = meeting / "home"
     with (meeting / "users").open("w") as users:

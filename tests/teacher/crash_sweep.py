@@ -1,4 +1,6 @@
-"""Kill a teacher with SIGKILL before every statement of a release, in forked children; prints one JSON line a kill.
+"""Kill a teacher with SIGKILL before every statement of a release, in forked children.
+
+Prints one JSON line a kill.
 
 Run in a process of its own, so that the forks start from a process without threads.
 """
@@ -76,7 +78,7 @@ class Witness(SystemEntropy):
 
 
 def teach(folder: Path, socket: str) -> Teacher:
-    """Open, or create, a ledger and a teacher on it. ``socket``: of the server, empty for a file in ``folder``."""
+    """Open or create a ledger and a teacher on it. ``socket``: empty for a file in ``folder``."""
     place, anchor = swept(folder, socket), folder / "anchor.json"
     plan = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(20, 20)),))
     if not open_database(place).exists():
@@ -94,7 +96,7 @@ def teach(folder: Path, socket: str) -> Teacher:
 
 
 def doomed(folder: Path, socket: str, point: int) -> None:
-    """Answer, and die before the ``point``-th statement; write what was sent if it comes that far."""
+    """Answer, and die before the ``point``-th statement; else write what was sent."""
     teacher, count = teach(folder, socket), 0
     watched = (*WATCHED, "database.py") if socket else WATCHED
 

@@ -145,7 +145,7 @@ class Company:
 
 
 def doomed(folder: Path, socket: str, point: int, first: Callable[[], None]) -> None:
-    """Answer, and die before the ``point``-th statement; write what was sent if it comes that far."""
+    """Answer, and die before the ``point``-th statement; else write what was sent."""
     teacher, count = teach(folder, socket, first), 0
     watched = (*WATCHED, "database.py") if socket else WATCHED
 

@@ -1,4 +1,4 @@
-"""The custodian's directory answers for one data set, one plan, one process, and keeps others out."""
+"""The custodian's directory serves one data set, one plan and one process at a time."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_a_ledger_on_a_server_belongs_to_its_directory(tmp_path: Path, postgres:
 def test_a_directory_with_a_ledger_gets_no_other_one(
     directory: Path, tmp_path: Path, postgres: Server
 ) -> None:
-    """Neither a fresh budget on a server, nor in a file, nor in place of a schema that was dropped."""
+    """Neither a new budget on a server or in a file, nor one in place of a dropped schema."""
     url = postgres.schema()
     with pytest.raises(LedgerMismatch, match="gone"):
         reopen(directory, ledger_url=url)

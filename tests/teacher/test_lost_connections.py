@@ -1,4 +1,4 @@
-"""The connection to a ledger's server breaks, also where nobody knows if a commit was stored: no release without a charge."""
+"""Connections to a ledger's server break, also during a commit: no release without a charge."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_charge_that_nobody_confirmed_is_never_forgotten(
 
 
 class Witness(SystemEntropy):
-    """The real entropy. Counts what it draws, and looks up, past the wire, whether it was paid for."""
+    """The real entropy. Counts draws, and checks past the wire whether each was paid for."""
 
     def __init__(self, url: LedgerUrl) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Witness(SystemEntropy):
 def test_whatever_is_cut_nothing_leaves_unpaid_and_no_answer_changes(
     postgres: Server, wire: Wire, mechanism: PrivateKnn | IndKnn, stored: bool, tmp_path: Path
 ) -> None:
-    """Cut at the first commit of a request, at the second, and so on until none is left; each time, the request is repeated."""
+    """Cut the connection at each commit of a request in turn; repeat the request each time."""
     for number in range(1, 100):
         url = postgres.schema()
         witness, directory = Witness(url), tmp_path / str(number)
@@ -141,7 +141,7 @@ def test_whatever_is_cut_nothing_leaves_unpaid_and_no_answer_changes(
 
 
 def check(url: LedgerUrl, teacher: Teacher, witness: Witness) -> None:
-    """Ask again after a cut: all that was stored stands, and nothing was drawn that was not paid for."""
+    """Ask again after a cut: what was stored stands, and every draw was paid for."""
     before = Ledger(url)
     labels = teacher.answer(Queries(ASKED)).labels
     after = Ledger(url)

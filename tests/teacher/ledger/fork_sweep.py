@@ -24,7 +24,10 @@ WATCHED = ("ledger.py", "anchor.py", "anchored.py", "anchor_store.py", "database
 
 
 def answer(place: Place, anchor: Place, query: str, notes: Path | None = None) -> bool:
-    """Charge, draw, record and send; whether the anchor let it. ``notes``: durable, of what was drawn and sent."""
+    """Charge, draw, record and send; whether the anchor allowed it.
+
+    ``notes``: a durable list of what was drawn and sent.
+    """
 
     def note(what: str) -> None:
         if notes is not None:
@@ -65,7 +68,7 @@ def doomed(place: Place, anchor: Place, point: int, notes: Path) -> None:
 
 
 def swept_kill(folder: Path, point: int, copy_first: bool, socket: str, anchor_socket: str) -> dict:
-# type: ignore[type-arg]
+    # type: ignore[type-arg]
     """One kill and what it left."""
     place, notes = swept(folder, socket), folder / "notes"
     name = f"{folder.parent.name}_{point}"

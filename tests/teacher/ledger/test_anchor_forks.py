@@ -1,4 +1,4 @@
-"""Copies of one ledger under one anchor, taken, opened and killed at any time: what was drawn, sent or read is one chain."""
+"""Copies of a ledger under one anchor, killed at any time: all that is seen is one chain."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ class Killed(BaseException):
 
 @dataclass
 class Copy:
-    """A copy of the ledger, the process that has it open, and the charges that the process has drawn and not recorded."""
+    """A copy of the ledger and the process that uses it.
+
+    ``drawn``: charges that the process has drawn and not recorded.
+    """
 
     path: Path
     ledger: Ledger | None = None
@@ -49,7 +52,10 @@ class Copy:
 
 
 class Forks(RuleBasedStateMachine):
-    """Up to four copies. ``drawn``, ``seen``: the chain of hashes behind each draw, and behind each reading of the entries."""
+    """Up to four copies.
+
+    ``drawn``, ``seen``: the chain of hashes behind each draw, and behind each read of the entries.
+    """
 
     @initialize()
     def begin(self) -> None:
@@ -101,7 +107,7 @@ class Forks(RuleBasedStateMachine):
 
     @rule(number=ONE, step=st.sampled_from(sorted(STEPS)))
     def charge_and_die(self, number: int, step: str) -> None:
-        """The charge is committed or not, anchored or not; what is not drawn is not in ``drawn``."""
+        """The charge may be committed and anchored; what is not drawn is not in ``drawn``."""
         with killed_at(step):
             self._charge(number, draws=False)
 
@@ -132,7 +138,10 @@ class Forks(RuleBasedStateMachine):
             )  # each charge is drawn for once
 
     def _do(self, chosen: Copy, work: Callable[[Ledger], T]) -> T | None:
-        """What the copy's process comes back with, None where it was refused. What it then knows must be on the one chain."""
+        """The result of the copy's process, None where it was refused.
+
+        What the process then knows must be on the one chain.
+        """
         try:
             if chosen.ledger is None:
                 chosen.ledger = Ledger(chosen.path, self.anchor)
@@ -154,7 +163,10 @@ class Forks(RuleBasedStateMachine):
 
 @contextmanager
 def killed_at(step: str) -> Iterator[None]:
-    """End the work inside at a step: after an entry, before the commit, before, within and after the anchor's move."""
+    """End the work inside at a step.
+
+    After an entry, before the commit, and before, within and after the anchor's move.
+    """
     owner, name, after = STEPS[step]
     real = getattr(owner, name)
 

@@ -1,4 +1,4 @@
-"""A SIGKILL before a statement under an anchor: the ledger and its copy never both go on, and what was drawn stays paid."""
+"""A SIGKILL before a statement under an anchor: only one copy continues, draws stay paid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the two engines owe the ledger, each in its own way: one writer at a time, durable commits, closed private tables."""
+"""Both engines: one writer at a time, durable commits, closed private tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def create(place: Place, asked: int = 5) -> Ledger:
 
 
 def test_processes_that_share_a_ledger_never_pass_its_cap(place: Place, tmp_path: Path) -> None:
-    """Each of two charges 20 queries, one by one, and records them; the cap is 30, so the faster one leaves 10 to the other."""
+    """Each of two processes charges 20 queries, one by one, and records them.
+
+    The cap is 30, so the faster one leaves 10 to the other.
+    """
     ledger = create(place, asked=30)
     use_extractor(ledger)
     command = [sys.executable, CHARGING, address(place), "20"]
@@ -145,7 +148,10 @@ def test_a_server_that_does_not_wait_for_its_disk_is_refused_and_one_that_crashe
 
 
 def test_only_the_owner_reads_the_private_tables(postgres: Server) -> None:
-    """A custodian's role without other rights; an auditor of the public tables; a grant too much, which stops everything."""
+    """A custodian's role without other rights, and an auditor of the public tables.
+
+    One grant too many stops everything.
+    """
     url = postgres.schema("custodian")
     postgres.administer(
         "DROP ROLE IF EXISTS custodian, auditor",

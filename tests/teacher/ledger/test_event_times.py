@@ -1,4 +1,4 @@
-"""Times of day: the custodian's own, in the transaction of what they tell of, and in nothing that leaves."""
+"""Event times: private, written in the event's transaction, and in nothing that is sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ DAY = 86400
 
 
 def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes a day further after each step. A row that is there already, and a known query, are nothing new."""
+    """The clock advances by a day after each step.
+
+    A row that is present, and a known query, are no events.
+    """
     now = [1_900_000_000]
     monkeypatch.setattr(event_times, "time", SimpleNamespace(time=lambda: now[0]))
     made = tiny.make(tmp_path, place=place)

@@ -1,4 +1,4 @@
-"""Per-record payments: replayed, never refilled, kept out of what is public, and missed when they are gone."""
+"""Individual budgets: replayed, never refilled, never public, and missed when they are gone."""
 
 from __future__ import annotations
 

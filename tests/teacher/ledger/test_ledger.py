@@ -1,4 +1,4 @@
-"""The ledger keeps its order, its caps and its chain, and never forgets a charge: in a file and on a server alike."""
+"""The ledger keeps its order, caps and chain and never forgets a charge, on both engines."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_anchor_refuses_a_restored_and_a_forked_copy(tmp_path: Path) -> None:
 def test_export_holds_the_entries_and_is_a_function_of_them(
     tmp_path: Path, postgres: Server
 ) -> None:
-    """Also of nothing else: a file's and a server's exports of the same entries are the same bytes."""
+    """Of nothing else: a file and a server export the same entries to the same bytes."""
     exported = []
     for name, place in (("one", tmp_path / "ledger.sqlite"), ("two", postgres.schema())):
         ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
@@ -192,7 +192,10 @@ def test_no_ledger_is_an_error_and_nothing_is_created(place: Place) -> None:
 def test_a_ledger_that_goes_back_behind_a_living_process_is_refused(
     ledger: Ledger, place: Place
 ) -> None:
-    """As after a fail-over to a server that had not received the last commits, with or without a failure before it."""
+    """As after a fail-over to a server without the last commits.
+
+    With or without a failure before it.
+    """
     before = entries(place), rows(place, "SELECT * FROM head")
     ledger.record(ledger.charge(0, "screen", ["a"]), {"a": 1})
     rows(place, "DELETE FROM entries WHERE seq > 0")

@@ -1,4 +1,7 @@
-"""Records that come and go: tombstones keep what was spent, deleted data is gone from every file, nothing is retrained."""
+"""Records added and removed: tombstones keep what was spent, and deleted data is erased.
+
+Nothing is retrained.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,10 @@ def left(made: Teacher, ids: list[int]) -> list[int]:
 def test_updated_is_as_if_it_had_been_so_from_the_start(
     tmp_path: Path, place: Place, mechanism: AnyMechanism
 ) -> None:
-    """On a tape: records added and removed before the first query, and after a restart, leave no trace in the answers."""
+    """Records added and removed before the first query leave no trace in the answers.
+
+    On a tape, also after a restart.
+    """
     plain = teacher(tmp_path / "plain", range(5, 80), mechanism, UnsafeTape(1)).answer(
         Queries(rows(30, 1))
     )
@@ -91,7 +97,7 @@ def test_updated_is_as_if_it_had_been_so_from_the_start(
 def test_after_removal_answers_are_those_of_the_others_with_what_they_have_left(
     tmp_path: Path,
 ) -> None:
-    """Unlearning, exactly: on a tape, the same queries after removing a record and after a life without its later selections."""
+    """Exact unlearning, on a tape: the same answers as without the record's later selections."""
     before, after = Queries(rows(20, 1)), Queries(rows(20, 2))
     removed = teacher(tmp_path / "removed", range(0, 60), entropy=UnsafeTape(2))
     removed.answer(before)
@@ -180,7 +186,7 @@ def test_only_new_records_are_embedded(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_updates_cost_no_more_after_many_answers(tmp_path: Path) -> None:
-    """Counted, not timed: calls of functions, and steps of SQLite's machine, each of which calls its progress handler."""
+    """Counts calls of functions and steps of SQLite's machine, not time."""
     calls = 0
 
     def count(*_: object) -> None:

@@ -190,7 +190,10 @@ def _extractor(spec: ExtractorSpec) -> dict[str, object]:
 
 
 def drawable(mechanism: AnyMechanism, release: str, value: Any, beside: int) -> bool:
-    """Whether a release of so many queries can be this value; types and 64 bits are checked before."""
+    """Whether a release of so many queries can be this value.
+
+    Types and 64 bits are checked before.
+    """
     if release == "screen":
         return value in (0, 1)
     if isinstance(mechanism, PrivateKnnMean):
@@ -336,7 +339,7 @@ def _label(mechanism: AnyMechanism, release: str, value: Any) -> list[int]:
 
 
 def _named(bodies: list[tuple[str, dict]]) -> bool:
-    """Whether texts are what teachers write: printable names, hashes as identities, all distinct."""
+    """Whether texts are a teacher's: printable names, distinct hashes as identities."""
     texts = [bodies[0][1]["dataset"]]
     texts += [body["dataset"] for kind, body in bodies if kind == "analyst"]
     keys = [key for kind, body in bodies if kind == "release" for key in body["results"]]
@@ -492,7 +495,7 @@ def add_an_entry(rows: Rows, rng: random.Random) -> None:
 
 
 def change_the_price(rows: Rows, rng: random.Random) -> None:
-    """A field and what is priced, together or one of them; a cap; a curve; a charge by the batch."""
+    """Changes of a field, of what is priced or of both; of a cap, a curve, a charge by the batch."""
     slots = _slots(rows)
     if not slots:
         return change_a_value(rows, rng)
@@ -537,7 +540,7 @@ def price_it_again(rows: Rows, rng: random.Random) -> None:
 
 
 def change_the_text(rows: Rows, rng: random.Random) -> None:
-    """Another text: a repeated key, other spellings of numbers, spaces, things that are not JSON."""
+    """Other texts: repeated keys, other spellings of numbers, spaces, invalid JSON."""
     row = rng.choice(rows)
     text = _text(row[1])
     keys = [i for i in range(len(text)) if text[i : i + 1] in "{," and text[i + 1 : i + 2] == '"']
@@ -672,7 +675,7 @@ def remembered() -> Iterator[None]:
 
 
 def kept(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, each result kept by the text of its arguments, as long as the process lives."""
+    """The function with its results cached by the text of its arguments."""
     results = KEPT.setdefault(function.__name__, {})
 
     @functools.wraps(function)

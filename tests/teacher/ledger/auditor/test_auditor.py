@@ -1,4 +1,4 @@
-"""The auditor finds whatever was done to a ledger, also when the forger chains the hashes anew, and says so of nothing else."""
+"""The auditor finds every change of a ledger, even with recomputed hashes, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Row = tuple[int, str, str, str, str]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A ledger with two batches: 5 of 5 screenings and 3 of 3 aggregations charged, one query refused."""
+    """5 of 5 screenings and 3 of 3 aggregations in two batches; one query is refused."""
     plan = Plan(1.0, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(5, 3)),))
     ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan, unsafe=False)
     use_extractor(ledger)
@@ -217,7 +217,10 @@ def laplace(scale: float, cap: int = 100) -> dict[str, Any]:
 
 
 def test_the_releases_priced_are_those_of_the_mechanism(tmp_path: Path) -> None:
-    """lnmax of scale 1 costs 2 a label, 195.817 for 100; a plan that prices scale 900 would say 0.066."""
+    """lnmax of scale 1 costs 2 a label, 195.817 for 100.
+
+    A plan that prices scale 900 would say 0.066.
+    """
     mechanism = Lnmax(scale=1.0)
     honest = audit(ledger_of(mechanism, [laplace(1.0)], tmp_path))
     assert (honest.problems, honest.epsilon) == ([], 195.817)
