@@ -18,10 +18,11 @@ from tests import browser
 from tests import postgres as postgres_server
 
 REPOSITORY = Path(__file__).parents[1]
+# One colour a class: a decoded image tells where it came from.
 COLOURS = {
     "cat": (200, 30, 30),
     "dog": (30, 30, 200),
-}  # one colour a class: a decoded image tells where it came from
+}
 _recorder: list[str] | None = None
 
 # The same examples in every run, however slow the machine is.
@@ -40,9 +41,8 @@ def _hook(event: str, args: tuple[object, ...]) -> None:
         _recorder.append(os.fspath(args[0]))
 
 
-sys.addaudithook(
-    _hook
-)  # can not be taken back, so there is one, and it only listens while a test records
+# A hook can not be removed, so there is one, which only listens while a test records.
+sys.addaudithook(_hook)
 
 
 @contextmanager

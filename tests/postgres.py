@@ -145,11 +145,12 @@ class Server:
         other: dict[str, Any] = (
             {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         )
+        # Seconds, on a busy machine.
         environment = {
             "PATH": os.environ["PATH"],
             "LC_ALL": "C",
             "PGCTLTIMEOUT": "600",
-        }  # seconds, on a busy machine
+        }
         done = subprocess.run(
             [folder / name, *arguments],
             cwd=self.home,
@@ -186,9 +187,8 @@ def new_server() -> Iterator[Server]:
 def _create() -> Server:
     if programs() is None:
         pytest.skip(MISSING)
-    server = Server(
-        Path(tempfile.mkdtemp(prefix="lw", dir="/tmp"))
-    )  # a socket's path must be short
+    # A socket's path must be short.
+    server = Server(Path(tempfile.mkdtemp(prefix="lw", dir="/tmp")))
     user = _user()
     if user is not None:
         os.chown(server.home, user.pw_uid, user.pw_gid)

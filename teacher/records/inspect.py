@@ -155,8 +155,8 @@ def _hints(
     sample = sampling_probability * usable
     if sample < k:
         hints.append(
-            f"a sample holds about {sample:.0f} records, fewer than k = {k}: all of them vote on every "
-            "query."
+            f"a sample holds about {sample:.0f} records, fewer than k = {k}: all of them vote on "
+            "every query."
         )
     if task.scale is not None:
         return tuple(hints)

@@ -44,9 +44,8 @@ MECHANISMS = {
     "private_knn": PrivateKnn(
         k=5, threshold=2, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5
     ),
-    "radius": RadiusNeighbours(
-        radius=0.5, epsilon=1.0, accounting="queries"
-    ),  # one scale, hence one draw a batch
+    # One scale, hence one draw a batch.
+    "radius": RadiusNeighbours(radius=0.5, epsilon=1.0, accounting="queries"),
 }
 MECHANISM = MECHANISMS[sys.argv[4]]
 RNG = np.random.default_rng(0)
@@ -135,9 +134,8 @@ def examine(folder: Path, socket: str) -> dict:  # type: ignore[type-arg]
         "problems": finding.problems,
         "paid": all(spent[name] >= drawn[name] for name in drawn),
         "kept": all(after.results[key].items() >= value.items() for key, value in before.items()),
-        "double": sum(
-            count for _, _, count in after.open_charges.values()
-        ),  # paid, and never recorded
+        # Paid, and never recorded.
+        "double": sum(count for _, _, count in after.open_charges.values()),
         "sent": (folder / "sent").exists() and json.loads((folder / "sent").read_text()) == labels,
         "audit_after": audited(place, folder).problems,
     }

@@ -1,4 +1,6 @@
-"""Kill a teacher with individual budgets before every few statements of a release, in forked children; one JSON line a kill.
+"""Kill a teacher with individual budgets before every few statements of a release.
+
+The teacher runs in forked children; prints one JSON line a kill.
 
 Another process may be at work on the same ledger, and asks one of the same queries. It has reserved
 before the first statement, and draws and pays "after" the kill, or "during" the first draw of the

@@ -33,9 +33,8 @@ def test_kill_before_every_statement(tmp_path: Path, socket: str) -> None:
         assert kill["kept"], kill  # what was recorded before the kill is the answer after it
         assert kill["double"] <= 3, kill  # at most the batch in flight is paid again
     assert kills[-1]["sent"]
-    assert socket or any(
-        kill["double"] for kill in kills
-    )  # the sweep does hit the window between charge and record
+    # The sweep does hit the window between charge and record.
+    assert socket or any(kill["double"] for kill in kills)
 
 
 @pytest.mark.slow
@@ -65,9 +64,8 @@ def test_kill_around_the_payments_of_individual_budgets(tmp_path: Path, socket: 
     if socket:
         return  # too few kills to meet the window between reservation and payment for sure
     lost = [kill["paid"] for kill in kills if kill["open"]]
-    assert any(
-        kill["open"] and kill["answered"] for kill in kills
-    )  # the window between reservation and payment is hit
+    # The window between reservation and payment is hit.
+    assert any(kill["open"] and kill["answered"] for kill in kills)
     assert sum(lost) / len(lost) > kills[-1]["paid"]
 
 

@@ -59,9 +59,8 @@ class Forks(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.folder = Path(
-            tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
-        )  # no disk is waited for
+        # In memory where possible: no waiting for a disk.
+        self.folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
         self.anchor, self.queries = self.folder / "anchor.json", 0
         self.drawn: list[list[str]] = []
         self.seen: list[list[str]] = []
@@ -133,9 +132,8 @@ class Forks(RuleBasedStateMachine):
             assert chosen.ledger is not None
             chosen.drawn.append((charge, query))
             self.drawn.append(list(chosen.ledger.state.hashes))
-            assert len({chain[-1] for chain in self.drawn}) == len(
-                self.drawn
-            )  # each charge is drawn for once
+            # Each charge is drawn once.
+            assert len({chain[-1] for chain in self.drawn}) == len(self.drawn)
 
     def _do(self, chosen: Copy, work: Callable[[Ledger], T]) -> T | None:
         """The result of the copy's process, None where it was refused.

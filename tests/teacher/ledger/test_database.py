@@ -185,9 +185,8 @@ def test_only_the_owner_reads_the_private_tables(postgres: Server) -> None:
         postgres.administer(f"REVOKE {grant.format(url.schema).replace(' TO ', ' FROM ')}")
         assert ledger.charge(0, "screen", ["b"]).granted == ("b",)
     with pytest.raises(LedgerMismatch):
-        Ledger(
-            LedgerUrl("auditor", "postgres", url.schema, socket=url.socket)
-        )  # who may not write is no custodian
+        # A role that may not write is no custodian's.
+        Ledger(LedgerUrl("auditor", "postgres", url.schema, socket=url.socket))
 
 
 def test_data_sets_of_one_database_know_nothing_of_each_other(postgres: Server) -> None:

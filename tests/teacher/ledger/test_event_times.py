@@ -74,17 +74,15 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
         "100.00",
         "100",
     ]
-    assert (
-        str(shown["path"]).split()[-2] == str(chart.by_entry()["path"]).split()[-2]
-    )  # both end at what was spent
+    # Both end at what was spent.
+    assert str(shown["path"]).split()[-2] == str(chart.by_entry()["path"]).split()[-2]
     with sqlite3.connect(tmp_path / "copy.sqlite") as copy:
         assert {
             name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         } == {"entries", "head"}
         told += [json.loads(body) for (body,) in copy.execute("SELECT body FROM entries")]
-    assert (
-        max(numbers([told, made.lines])) < DAY
-    )  # no time is among them; caps, positions and counts are
+    # No time is among them; caps, positions and counts are.
+    assert max(numbers([told, made.lines])) < DAY
     assert desk.calls.charged == {"ann": 20, "bob": 7}
 
 
@@ -132,9 +130,10 @@ def test_a_curve_by_time_holds_what_was_charged_before_the_first_note_and_bears_
     shown = chart.by_time(noted)
     assert shown is not None
     places = [step.split()[0] for step in str(shown["path"]).split(" H")[1:]]
+    # Entries up to 5 at the first note, the ninth at the last.
     assert places == [
         "0.00",
         "100.00",
         "100",
-    ]  # entries up to 5 at the first note, the ninth at the last
+    ]
     assert chart.by_time([]) is None

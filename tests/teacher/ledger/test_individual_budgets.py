@@ -140,10 +140,11 @@ def test_slots_do_not_share_budgets(place: Place) -> None:
     batch(ledger, "b", payments(4), payments(4), slot=1)
     assert ledger.individual_budgets.remaining(0, np.arange(1)).tolist() == [0]
     assert ledger.individual_budgets.remaining(1, np.arange(1)).tolist() == [FULL - 4]
+    # Each is accounted.
     assert [release.parameters["rho"] for release in plan(2).releases()] == [
         0.03,
         0.03,
-    ]  # each is accounted
+    ]
 
 
 def test_snapshots_bound_the_table_and_change_no_budget(

@@ -150,9 +150,8 @@ def test_anchor_refuses_a_restored_and_a_forked_copy(tmp_path: Path) -> None:
     path.write_bytes(old)
     with pytest.raises(LedgerMismatch, match="anchor"):
         Ledger(path, anchor)
-    Ledger(path).charge(
-        0, "screen", ["b", "c"]
-    )  # a fork of the same length, written without the anchor
+    # A fork of the same length, written without the anchor.
+    Ledger(path).charge(0, "screen", ["b", "c"])
     with pytest.raises(LedgerMismatch, match="anchor"):
         Ledger(path, anchor)
     path.write_bytes(newest)
@@ -222,10 +221,11 @@ def test_after_a_failure_the_anchor_goes_on(place: Place, tmp_path: Path) -> Non
 
 def test_every_commit_is_on_disk_with_full_durability(tmp_path: Path) -> None:
     Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan(), unsafe=False)
+    # EXTRA: a power failure does not leave the anchor ahead either.
     for anchored, level in (
         (False, 2),
         (True, 3),
-    ):  # EXTRA: a power failure does not leave the anchor ahead either
+    ):
         with open_database(
             tmp_path / "ledger.sqlite", anchored=anchored
         ).transaction() as connection:

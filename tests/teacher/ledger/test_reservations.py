@@ -1,5 +1,4 @@
-"""Reservations of several processes at once: each pays in place of its own, in any order, and nothing
-is lost or paid twice."""
+"""Reservations of several processes at once: nothing is lost or paid twice, in any order."""
 
 from __future__ import annotations
 

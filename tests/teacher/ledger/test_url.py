@@ -77,9 +77,8 @@ def test_a_bad_address_is_refused_without_repeating_it(text: str) -> None:
         with pytest.raises(InvalidInput, match="`ledger` must be") as caught:
             refused(text)
         assert SECRET not in f"{vars(caught.value)}"
-        assert SECRET not in "".join(
-            traceback.format_exception(caught.value)
-        )  # as a log would show it, with what caused it
+        # As a log would show it, with what caused it.
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_password_is_called_by_its_name() -> None:

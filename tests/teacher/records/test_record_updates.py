@@ -151,9 +151,8 @@ def test_the_data_of_a_removed_record_is_in_no_file(tmp_path: Path, source: str)
     made.remove(np.array([victim]))
     for content in features:
         assert held_by(tmp_path, content) == []
-    assert len(list(tmp_path.glob("embeddings-*.npz"))) == (
-        2 if source == "added" else 1
-    )  # the other cache knew it, or not
+    # The other cache knew it, or not.
+    assert len(list(tmp_path.glob("embeddings-*.npz"))) == (2 if source == "added" else 1)
     made.answer(Queries(rows(20, 2)))
     teacher(tmp_path, range(0, 40)).use_extractor(ExtractorSpec("raw", (D,), CLASSES, scale=0.5))
     for content in features:
@@ -212,15 +211,13 @@ def test_updates_cost_no_more_after_many_answers(tmp_path: Path) -> None:
         "connect",
         lambda connection, _: connection.set_progress_handler(count, 1),
     )
-    first = min(
-        work(partial(update, start)) for start in (200, 205, 210)
-    )  # the least: the first ones set something up
+    # The minimum: the first calls also set something up.
+    first = min(work(partial(update, start)) for start in (200, 205, 210))
     for number in range(5):
         made.answer(Queries(rows(64, 10 + number)))
     assert min(work(partial(update, start)) for start in (300, 305, 310)) < 1.1 * first
-    assert (
-        work(lambda: Ledger(tmp_path / "ledger.sqlite")) > 0.2 * first
-    )  # so reading the answers again would have shown
+    # So replaying the answers would have shown.
+    assert work(lambda: Ledger(tmp_path / "ledger.sqlite")) > 0.2 * first
 
 
 MISFITS = {

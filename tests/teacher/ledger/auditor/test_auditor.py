@@ -324,9 +324,11 @@ def test_what_the_auditor_refuses_the_teacher_refuses(path: Path) -> None:
     """What no mechanism is asked for: form, types, order, caps, bits and classes."""
     before = entries(path)
     shared = (
-        "count: NaN", "count: infinity", "count: true", "count: 3.0", "a repeated key", "another form", "a repeated key within",
-        "two genesis", "a later genesis", "a screening bit of 123456789", "a screening bit of true", "a label of 10^30",
-        "a label of -1", "delta: 0", "delta: 1.0", "a cap of true", "batch: 1", "cap exceeded", "unknown kind",
+        "count: NaN", "count: infinity", "count: true", "count: 3.0", "a repeated key",
+        "another form", "a repeated key within", "two genesis", "a later genesis",
+        "a screening bit of 123456789", "a screening bit of true", "a label of 10^30",
+        "a label of -1", "delta: 0", "delta: 1.0", "a cap of true", "batch: 1", "cap exceeded",
+        "unknown kind",
     )  # fmt: skip
     for name in shared:
         rechain(path, FORGERIES[name][1](before))
