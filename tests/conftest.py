@@ -127,5 +127,5 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def socket(request: pytest.FixtureRequest) -> str:
-    """The socket directory of a sweep's server, empty for files. A test that takes it runs on both."""
+    """A sweep's socket directory, empty for files. A test that takes it runs on both."""
     return "" if request.param == "sqlite" else str(request.getfixturevalue("postgres").home)

@@ -33,11 +33,16 @@ from labelwall.teacher.ledger.url import LedgerUrl
 MISSING = "PostgreSQL's programs are not installed (Debian package postgresql)"
 OWNER, GUARDED = "owner", "guarded"  # a role that needs no password, and one that does
 DATABASE = "postgres"
-SETTINGS = "listen_addresses = ''\nmax_connections = 60\nshared_buffers = 16MB\nautovacuum = off\nport = 5432\n"
+SETTINGS = """listen_addresses = ''
+max_connections = 60
+shared_buffers = 16MB
+autovacuum = off
+port = 5432
+"""
 
 
 def rows(place: Place, statement: str, **values: object) -> list[Any]:
-    """The result of an SQL statement on a ledger's tables, public or private; changes are committed."""
+    """The result of an SQL statement on a ledger's tables. Changes are committed."""
     database = open_database(place)
     with database.transaction() as connection:
         found = connection.execute(sa.text(statement), values)

@@ -1,5 +1,7 @@
-"""Kill a ledger's process with SIGKILL before every statement of a charge and a record under an anchor; then let the ledger and a
-copy of it from before try to go on, in both orders. Prints one JSON line a kill.
+"""SIGKILL a ledger's process before every statement of a charge and a record under an anchor.
+
+Then the ledger and an earlier copy of it try to continue, in both orders. Prints one JSON line a
+kill.
 
 Run in a process of its own, so that the forks start from a process without threads.
 """

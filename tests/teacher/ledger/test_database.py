@@ -127,9 +127,7 @@ def charge_for_long(ledger: Ledger) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_wait_for_its_disk_is_refused_and_one_that_crashes_keeps_what_it_confirmed() -> (
-    None
-):
+def test_a_server_must_wait_for_its_disk_and_keeps_confirmed_commits_in_a_crash() -> None:
     with new_server() as server:
         ledger = create(server.schema(), asked=30)
         for number in range(10):

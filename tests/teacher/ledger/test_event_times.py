@@ -114,9 +114,7 @@ def test_a_change_that_fails_leaves_no_time(
     made.custodian.close()
 
 
-def test_a_curve_by_time_holds_what_was_charged_before_the_first_note_and_bears_a_clock_that_is_set_back() -> (
-    None
-):
+def test_a_curve_by_time_shows_earlier_charges_and_tolerates_a_clock_set_back() -> None:
     class Entries:
         points = ((0, (0,)), (3, (10,)), (5, (20,)), (9, (40,)))
 

@@ -218,6 +218,9 @@ def test_rows_that_make_no_sense_are_refused() -> None:
         budgets.serials(np.array([11]))
 
 
+GAUSSIAN_PARAMETERS = {"sigma": 1.0, "sensitivity": 1.0, "sampling_probability": 1.0}
+
+
 def forged(release: Release, fields: dict[str, object]) -> Plan:
     return Plan(1e6, 1e-5, (Slot(fields, (release,)),))
 
@@ -225,12 +228,17 @@ def forged(release: Release, fields: dict[str, object]) -> Plan:
 @pytest.mark.parametrize(
     "wrong",
     [
-        forged(Release(ANSWER, "zcdp", {"rho": 0.001}, 1, prepaid=True), MECHANISM.fields()),  # cheaper than its budget
-        forged(Release(ANSWER, "zcdp", {"rho": 0.03}, 1), MECHANISM.fields()),  # not prepaid
-        forged(Release("screen", "gaussian", {"sigma": 1.0, "sensitivity": 1.0, "sampling_probability": 1.0}, 1, prepaid=True),
-               {"kind": "private_knn"}),  # answers without end for the price of one
+        # cheaper than its budget
+        forged(Release(ANSWER, "zcdp", {"rho": 0.001}, 1, prepaid=True), MECHANISM.fields()),
+        # not prepaid
+        forged(Release(ANSWER, "zcdp", {"rho": 0.03}, 1), MECHANISM.fields()),
+        # answers without end for the price of one
+        forged(
+            Release("screen", "gaussian", GAUSSIAN_PARAMETERS, 1, prepaid=True),
+            {"kind": "private_knn"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_auditor_knows_which_charge_may_answer_without_end(tmp_path: Path, wrong: Plan) -> None:
     Ledger.create(tmp_path / "l.sqlite", dataset="d", plan=wrong, unsafe=False)
     finding = audit(tmp_path / "l.sqlite")

@@ -26,7 +26,8 @@ SECRET = "tr0ub4dor"
 WITH_A_PASSWORD = [
     f"postgresql://custodian:{SECRET}@db.example/ledgers?schema=digits",
     f"postgresql://custodian@db.example/ledgers?schema=digits&password={SECRET}",
-    f"postgresql://custodian:{SECRET}/x@db.example/ledgers?schema=digits",  # a slash ends the host: a bad port to a parser
+    # A slash ends the host, so a parser finds a bad port.
+    f"postgresql://custodian:{SECRET}/x@db.example/ledgers?schema=digits",
     f"postgresql://custodian:12/{SECRET}@db.example/ledgers?schema=digits",
     f"postgresql://custodian:12#{SECRET}@db.example/ledgers?schema=digits",
     f"postgresql://custodian:12?{SECRET}@db.example/ledgers?schema=digits",

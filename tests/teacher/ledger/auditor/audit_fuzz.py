@@ -495,7 +495,7 @@ def add_an_entry(rows: Rows, rng: random.Random) -> None:
 
 
 def change_the_price(rows: Rows, rng: random.Random) -> None:
-    """Changes of a field, of what is priced or of both; of a cap, a curve, a charge by the batch."""
+    """Change a field, what is priced or both; or a cap, a curve, a charge by the batch."""
     slots = _slots(rows)
     if not slots:
         return change_a_value(rows, rng)

@@ -137,24 +137,37 @@ def added(kind: str, body: str) -> Callable[[list[Entry]], list[Entry]]:
 
 FIRST = f'"{min(A, B, C)}":1'  # of the first screening's results
 WON = f'"{min(A, B, C)}":7'  # of the first winners
+REFUSED = f'{{"identities":["{Y}"],"release":"screen","slot":0}}'
 FORGERIES: dict[str, tuple[str, Callable[[list[Entry]], list[Entry]]]] = {
     "cap exceeded": ("past the cap", added("charge", '{"count":1,"release":"screen","slot":0}')),
     "released before charged": ("unused charge", lambda e: [*e[:2], e[3], e[2], *e[4:]]),
-    "released without a charge": ("unused charge", added("release", f'{{"charge":99,"results":{{"{Z}":1}}}}')),
-    "one charge, two releases": ("unused charge", added("release", f'{{"charge":2,"results":{{"{Z}":1}}}}')),
+    "released without a charge": (
+        "unused charge",
+        added("release", f'{{"charge":99,"results":{{"{Z}":1}}}}'),
+    ),
+    "one charge, two releases": (
+        "unused charge",
+        added("release", f'{{"charge":2,"results":{{"{Z}":1}}}}'),
+    ),
     "more released than charged": ("paid for", edited(3, FIRST, f'{FIRST},"{"f" * 64}":1')),
     "refused with cap left": (
         "not reached",
-        lambda e: [*e[:2], ("refusal", f'{{"identities":["{Y}"],"release":"screen","slot":0}}'), *e[2:]],
+        lambda e: [*e[:2], ("refusal", REFUSED), *e[2:]],
     ),
     "unknown kind": ("unknown kind", added("gift", "{}")),
     "unknown field": ("unknown ['time']", edited(1, '"sha256"', '"time":1,"sha256"')),
     "unknown curve": ("prices", changed(0, '"curve":"argmax"', '"curve":"free"')),
     "plan over budget": ("budget", changed(0, '"epsilon":1.0', '"epsilon":0.001')),
     "unsafe": ("unsafe", changed(0, '"unsafe":false', '"unsafe":true')),
-    "votes released under an argmax's price": ("a class", changed(5, WON, WON.replace(":7", ":[1,2]"))),
+    "votes released under an argmax's price": (
+        "a class",
+        changed(5, WON, WON.replace(":7", ":[1,2]")),
+    ),
     "something else released": ("0 or 1", changed(3, FIRST, FIRST.replace(":1", ':"1"'))),
-    "negative count": ("integer from 1", added("charge", '{"count":-3,"release":"screen","slot":0}')),
+    "negative count": (
+        "integer from 1",
+        added("charge", '{"count":-3,"release":"screen","slot":0}'),
+    ),
     "two genesis": ("second first entry", lambda e: [e[0], *e]),
     "a later genesis": ("second first entry", lambda e: [*e, e[0]]),
     "not json": ("JSON", added("charge", "count")),
@@ -171,7 +184,10 @@ FORGERIES: dict[str, tuple[str, Callable[[list[Entry]], list[Entry]]]] = {
     "a label of 10^30": ("a class", changed(5, WON, WON.replace(":7", f":{10**30}"))),
     "a label of -1": ("a class", changed(5, WON, WON.replace(":7", ":-1"))),
     "a query without a hash": ("64 hexadecimal", edited(3, FIRST, '"a":1')),
-    "a winner although the screening said no": ("did not pass", changed(3, FIRST, FIRST.replace(":1", ":0"))),
+    "a winner although the screening said no": (
+        "did not pass",
+        changed(3, FIRST, FIRST.replace(":1", ":0")),
+    ),
     "a winner without a screening": ("did not pass", edited(5, min(A, B, C), "f" * 64)),
     "a charge before an extractor": ("extractor", lambda e: [e[0], *e[2:]]),
     "an extractor of another hash": ("hash", changed(1, '"scale":1.0', '"scale":2.0')),
@@ -264,7 +280,8 @@ TABLES: dict[str, tuple[str, str]] = {
     "a null": (
         "other types",
         "ALTER TABLE entries RENAME TO updates; CREATE TABLE entries (seq, kind, body, prev, hash);"
-        "INSERT INTO entries SELECT seq, kind, CASE WHEN seq = 1 THEN NULL ELSE body END, prev, hash FROM updates",
+        "INSERT INTO entries SELECT seq, kind, CASE WHEN seq = 1 THEN NULL ELSE body END, prev, "
+        "hash FROM updates",
     ),
     "a real number": (
         "other types",
@@ -353,7 +370,8 @@ PARTS = ("auditor", "entries", "file", "history", "mechanisms", "results", "valu
 
 def test_the_auditor_needs_nothing_of_the_teacher_but_the_curves(path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from labelwall.teacher.ledger.auditor.auditor import audit;"
+        "import sys; from pathlib import Path;"
+        "from labelwall.teacher.ledger.auditor.auditor import audit;"
         f"assert audit(Path({str(path)!r})).consistent;"
         "print(sorted(name for name in sys.modules if name.startswith('labelwall.teacher.')"
         " or name in ('torch', 'opendp', 'sqlalchemy')))"
