@@ -238,7 +238,7 @@ def _token_and_payments(body: bytes) -> tuple[bytes, Payments]:
 
 
 def _decode_integers(body: bytes) -> np.ndarray:
-    """Inverse of ``encode_integers``. Raises LedgerMismatch."""
+    """Inverse of ``encode_integers``."""
     return np.frombuffer(_decompress(body), "<i8").astype(np.int64)
 
 

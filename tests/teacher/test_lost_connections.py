@@ -84,11 +84,9 @@ class Witness(SystemEntropy):
 
     def __init__(self, url: LedgerUrl) -> None:
         super().__init__()
-        self._database, self.drawn, self.unpaid = (
-            open_database(url),
-            {"screen": 0, "aggregate": 0},
-            0,
-        )
+        self._database = open_database(url)
+        self.drawn = {"screen": 0, "aggregate": 0}
+        self.unpaid = 0
 
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int

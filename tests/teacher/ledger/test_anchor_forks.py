@@ -87,10 +87,8 @@ class Forks(RuleBasedStateMachine):
     @rule(number=ONE)
     def restore(self, number: int) -> None:
         """A copy put in the place of another one, below a living process."""
-        source, target = (
-            self.copies[number % len(self.copies)],
-            self.copies[(number + 1) % len(self.copies)],
-        )
+        source = self.copies[number % len(self.copies)]
+        target = self.copies[(number + 1) % len(self.copies)]
         if source is not target:
             shutil.copyfile(source.path, target.path)
             self.all_there = False

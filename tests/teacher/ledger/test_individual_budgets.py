@@ -57,10 +57,8 @@ def batch(ledger: Ledger, name: str, most: Payments, paid: Payments, slot: int =
 @settings(max_examples=50)
 @given(st.dictionaries(st.integers(0, 2**31), st.integers(0, FULL), max_size=40))
 def test_payments_survive_their_encoding(amounts: dict[int, int]) -> None:
-    serials, units = (
-        np.array(list(amounts), dtype=np.int64),
-        np.array(list(amounts.values()), dtype=np.int64),
-    )
+    serials = np.array(list(amounts), dtype=np.int64)
+    units = np.array(list(amounts.values()), dtype=np.int64)
     again = Payments.decode(Payments.of(serials, units).encode())
     assert dict(zip(again.serials.tolist(), again.amounts.tolist(), strict=True)) == {
         s: u for s, u in amounts.items() if u
@@ -68,7 +66,7 @@ def test_payments_survive_their_encoding(amounts: dict[int, int]) -> None:
     assert again.serials.tolist() == sorted(again.serials.tolist())
 
 
-def test_reopened_accounts_are_those_that_were_paid(
+def test_reopened_budgets_are_those_that_were_paid(
     ledger: Ledger, place: Place, tmp_path: Path
 ) -> None:
     assert ledger.enrol(IDS).tolist() == [2, 0, 1]  # ascending ids

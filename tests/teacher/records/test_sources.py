@@ -278,10 +278,8 @@ def test_a_folder_read_in_blocks_is_the_folder(tmp_path):
         (tmp_path / "ab"[i % 2]).mkdir(exist_ok=True)
         Image.new("L", (9, 9), i * 30).save(tmp_path / "ab"[i % 2] / f"{i}.png")
     (tmp_path / "a" / "bad.png").write_text("no image")
-    config, task = (
-        DataConfig(source="folder", private=str(tmp_path), image_size=8, channels=1),
-        Task(2, ("a", "b"), (8, 8, 1)),
-    )
+    config = DataConfig(source="folder", private=str(tmp_path), image_size=8, channels=1)
+    task = Task(2, ("a", "b"), (8, 8, 1))
     assert_same(joined(config, task, 3), open_records(config, task))
 
 
