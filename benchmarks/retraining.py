@@ -72,7 +72,9 @@ def stream(
             labels = teacher.answer(Queries(asked.features.astype(np.float32))).labels
             seconds["answers"] += time.process_time() - began
             right += int((labels == asked.labels).sum())
-            left = ledger.accounts.left(0, ledger.accounts.serials(everybody.ids[:first]))
+            left = ledger.individual_budgets.remaining(
+                0, ledger.individual_budgets.serials(everybody.ids[:first])
+            )
             spent.append(float(np.median(1 - left / FULL)))
             if number < updates:
                 began = time.process_time()

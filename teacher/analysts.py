@@ -1,9 +1,11 @@
-"""A budget for each analyst over the same records: a ledger each, listed in a register.
+"""A budget for each analyst over the same records: one ledger each, listed in a register.
 
-The weaker adversary of UAI23's introduction: analysts who keep their answers to themselves may each be answered as if alone. Then
-nothing that one of them was told may reach another. So each has a directory of the own below the custodian's: ledger, stored
-answers, individual budgets, embeddings, shards. What they share is the records, which are nobody's answer. The custodian's own
-directory holds the register: who has a ledger, and which records came or went, for all of them in one transaction.
+The weaker adversary of UAI23's introduction: analysts who do not share their answers may each be
+answered as if there were no other. Then nothing that one of them was told may reach another. So
+each analyst has a directory below the custodian's, with a ledger, stored answers, individual
+budgets, embeddings and shards. They share only the records, which are nobody's answer. The
+custodian's directory contains the register: which analysts have a ledger, and which records were
+added or removed, for all of them in one transaction.
 """
 
 from __future__ import annotations
@@ -28,17 +30,17 @@ from labelwall.wall.adversary import alone
 from labelwall.wall.errors import LedgerMismatch
 
 FOLDER, UNFINISHED = "analysts", "removing"
-DIGITS = 16  # of a directory's or a schema's name: 64 bits of a hash of the analyst's
+DIGITS = 16  # of a directory's or a schema's name: 64 bits of a hash of the analyst's name
 
 
 def open_analyst(register: Custodian, name: str) -> Custodian:
     """Open, or set up, an analyst's own ledger and directory.
 
-    The ledger is made before it is entered in the register, and is charged only afterwards: a crash between leaves one without
-    entries, which is entered when it is opened again.
+    The ledger is created before it is entered in the register, and charged only afterwards. A crash
+    between the two leaves a ledger without charges, which is entered when it is opened again.
 
-    Raises LedgerMismatch for a register that can not be read, for a ledger that it lists and that is gone or another one, and for
-    one with entries that it does not list.
+    Raises LedgerMismatch for a register that can not be read, for a listed ledger that is gone or
+    replaced, and for a ledger in use that the register does not list.
     """
     known, state = register.ledger.analysts().get(name), register.ledger.state
     assert state.plan is not None
@@ -46,6 +48,7 @@ def open_analyst(register: Custodian, name: str) -> Custodian:
     mine = open_custodian(
         register.directory / FOLDER / place,
         data=register.data,
+        data_defaults=register.data_defaults,
         plan=state.plan,
         unsafe=state.unsafe,
         anchor=anchor and _beside(anchor, place),
@@ -56,7 +59,8 @@ def open_analyst(register: Custodian, name: str) -> Custodian:
     try:
         if known is None and mine.ledger.state.seq > 0:
             raise LedgerMismatch(
-                f"the ledger of {name} is in use, but the register does not list it. Restore the newest register."
+                f"the ledger of {name} is in use, but the register does not list it. Restore the "
+                "newest register."
             )
         if known is None:
             register.ledger.enter_analyst(name, mine.dataset)
@@ -71,12 +75,10 @@ def _place(name: str) -> str:
 
 
 def _beside(anchor: Place, place: str) -> Place:
-    """The anchor of an analyst's own ledger. One for each: their ledgers go on without waiting for each other."""
-    return (
-        _schema(anchor, place)
-        if isinstance(anchor, LedgerUrl)
-        else anchor.with_name(f"{anchor.name}.{place}")
-    )
+    """The anchor of one analyst's ledger. With one each, no ledger waits for another's lock."""
+    if isinstance(anchor, LedgerUrl):
+        return _schema(anchor, place)
+    return anchor.with_name(f"{anchor.name}.{place}")
 
 
 def _schema(url: LedgerUrl, place: str) -> LedgerUrl:
@@ -84,7 +86,7 @@ def _schema(url: LedgerUrl, place: str) -> LedgerUrl:
 
 
 def _nobody() -> None:
-    """There is no analyst's teacher at work."""
+    """No analyst's teacher is open."""
 
 
 def remove_for_all(
@@ -95,11 +97,11 @@ def remove_for_all(
     in_use: Sequence[Path] = (),
     renew: Callable[[], None] = _nobody,
 ) -> None:
-    """Records (int64 [n] ids) that vote for no analyst again: in one transaction, then from what caches hold of them.
+    """Remove records (int64 [n] ids) for all analysts: in one transaction, then from the caches.
 
-    ``teacher``: over the custodian's ``directory``; ``renew``: lets analysts' teachers hold what it holds, who see to their
-    directories, ``in_use``. Until all is done the directory says so; ``finish_removing`` completes what was cut short, or the
-    same call again.
+    ``teacher``: over the custodian's ``directory``. ``renew``: gives its records to the analysts'
+    open teachers, which clean their own directories, ``in_use``. A file in ``directory`` marks an
+    unfinished removal; ``finish_removing``, or the same call again, completes it.
     """
     with _unfinished(directory):
         teacher.remove(ids)
@@ -108,7 +110,7 @@ def remove_for_all(
 
 
 def finish_removing(teacher: Teacher, directory: Path) -> None:
-    """At the start: what a removal left undone that was cut short, if one was."""
+    """Complete an interrupted removal, if there is one. For the start of a process."""
     if (directory / UNFINISHED).exists():
         with _unfinished(directory):
             _forget(directory, teacher.records(), ())

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from labelwall.teacher.ledger.individual_budgets import Payments
-from labelwall.teacher.ledger.ledger import Charge, Ledger, Most, Reservation
+from labelwall.teacher.ledger.ledger import Charge, Ledger, Reservation, UpperBound
 from labelwall.teacher.ledger.state import LedgerState
 from labelwall.teacher.mechanisms.base import Charging, EarlierAnswers, Mechanism, Prepaid, Reused
 from labelwall.teacher.mechanisms.voters import Voters
@@ -121,7 +121,12 @@ class Books(Protocol):
     """What a prepaid batch needs of a ledger."""
 
     def charge_prepaid(
-        self, slot: int, release: str, identities: Sequence[str], serials: np.ndarray, most: Most
+        self,
+        slot: int,
+        release: str,
+        identities: Sequence[str],
+        serials: np.ndarray,
+        upper_bound: UpperBound,
     ) -> Reservation: ...
 
     def record_prepaid(
@@ -172,7 +177,7 @@ def answer_prepaid(
     rows = [place[key] for key in granted]
     values, paid = mechanism.answer(
         [similar[j] for j in rows],
-        reservation.left,
+        reservation.remaining,
         voters.labels,
         voters.num_classes,
         granted,
@@ -249,7 +254,7 @@ def receipt(
         asked=asked,
         served=served,
         charged=charged,
-        left={stage: state.left(slot, stage) for stage in mechanism.stages},
+        left={stage: state.remaining(slot, stage) for stage in mechanism.stages},
         ledger_position=state.seq,
         ledger_head=state.head,
         reused=reused,

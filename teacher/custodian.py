@@ -1,5 +1,8 @@
-"""The custodian's directory: the data set's identity, its ledger or the place of it, private caches. Mode 0700, one process at a
-time."""
+"""The custodian's directory: the data set's identity, its ledger, private caches.
+
+The ledger may lie on a server instead. The directory has mode 0700, and one process uses it at a
+time.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 from labelwall.teacher.accounting.plan import Plan
@@ -21,17 +25,25 @@ from labelwall.wall.adversary import POOLED
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 
 LEDGER, IDENTITY, LOCK = "ledger.sqlite", "dataset.json", "lock"
+FORMAT = 1  # of IDENTITY; a file that names none has format 1
+Settings = Mapping[str, object]
+NO_SETTINGS: Settings = MappingProxyType({})
 
 
 @dataclass
 class Custodian:
-    """An opened custodian's directory. Holds its lock until ``close``. ``data``, ``anchor``, ``ledger_url``: as it was opened."""
+    """An opened custodian's directory, locked until ``close``.
+
+    ``dataset``: a random UUID, the only name that a data set has in public.
+    ``data``, ``data_defaults``, ``anchor``, ``ledger_url``: as given to ``open_custodian``.
+    """
 
     directory: Path
-    dataset: str  # random UUID, the only name a data set has in public
+    dataset: str
     ledger: Ledger
     _lock: IO[str]
-    data: dict[str, object]
+    data: Settings
+    data_defaults: Settings
     anchor: Place | None
     ledger_url: LedgerUrl | None
 
@@ -43,9 +55,10 @@ class Custodian:
 def open_custodian(
     directory: Path,
     *,
-    data: dict[str, object],
+    data: Settings,
     plan: Plan,
     unsafe: bool,
+    data_defaults: Settings = NO_SETTINGS,
     anchor: Place | None = None,
     ledger_url: LedgerUrl | None = None,
     known_dataset: str | None = None,
@@ -54,26 +67,28 @@ def open_custodian(
 ) -> Custodian:
     """Open, or set up, the directory that answers for one data set.
 
-    ``data``: how its rows are found (publishable settings); ``plan``: the budget and what spends it, fixed by the first call.
-    ``ledger_url``: where the ledger lies; a file in the directory when None. ``anchor``: where its anchor lies, if it has one.
-    ``known_dataset``: the data set a caller already holds a ledger of.
-    ``adversaries``: against whom the ledger's certificate may hold; a new one's holds against the first of them.
+    ``data``: how the rows are found (publishable settings). ``plan``: the budget and what spends
+    it. The first call fixes both.
+    ``data_defaults``: the defaults of settings in ``data``. A setting that the directory does not
+    record, since an earlier version did not have it, must have its default.
+    ``anchor``: the place of the ledger's anchor, if it has one.
+    ``ledger_url``: the ledger's place; a file in the directory when None.
+    ``known_dataset``: the data set that the caller expects the ledger to belong to.
+    ``adversaries``: against whom the certificate may hold; a new ledger's holds against the first.
 
-    Raises LedgerMismatch where the directory serves another data set, plan, entropy or adversary, or its ledger was lost.
+    Raises LedgerMismatch where the directory serves another data set, plan, entropy or adversary,
+    where its ledger was lost, and where a newer version wrote its identity.
+    Raises InvalidInput where another process uses the directory.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.chmod(0o700)
     lock = _lock(directory)
     try:
         place: Place = ledger_url or directory / LEDGER
-        fresh = not open_database(place).exists()
-        if fresh and (
-            known_dataset or (directory / IDENTITY).exists() or (anchor and Anchor(anchor).exists())
-        ):
-            raise LedgerMismatch(
-                "the custodian's ledger is gone, but it was in use. Restore it; a new one would forget its releases."
-            )
-        if fresh:
+        if open_database(place).exists():
+            ledger = Ledger(place, anchor)
+        else:
+            _require_unused(directory, anchor, known_dataset)
             ledger = Ledger.create(
                 place,
                 dataset=new_dataset(),
@@ -82,50 +97,75 @@ def open_custodian(
                 anchor=anchor,
                 adversary=adversaries[0],
             )
-        else:
-            ledger = Ledger(place, anchor)
-        _check_identity(directory / IDENTITY, data, ledger)
+        _check_identity(directory / IDENTITY, data, data_defaults, ledger)
         _check_plan(ledger, plan, unsafe, known_dataset)
         if ledger.state.adversary not in adversaries:
             raise LedgerMismatch(
-                f"the ledger's certificate holds against {ledger.state.adversary}; that is fixed before its first release. Use "
-                "`service.budget` as it was, or another custodian_dir."
+                f"the ledger's certificate holds against {ledger.state.adversary}; that is fixed "
+                "before its first release. Use `service.budget` as it was, or another "
+                "custodian_dir."
             )
     except BaseException:
         lock.close()
         raise
-    return Custodian(directory, ledger.state.dataset, ledger, lock, data, anchor, ledger_url)
+    return Custodian(
+        directory, ledger.state.dataset, ledger, lock, data, data_defaults, anchor, ledger_url
+    )
+
+
+def _require_unused(directory: Path, anchor: Place | None, known_dataset: str | None) -> None:
+    """Raise LedgerMismatch where a ledger that does not exist was in use before."""
+    if known_dataset or (directory / IDENTITY).exists() or (anchor and Anchor(anchor).exists()):
+        raise LedgerMismatch(
+            "the custodian's ledger is gone, but it was in use. Restore it; a new one would forget "
+            "its releases."
+        )
 
 
 def _check_plan(ledger: Ledger, plan: Plan, unsafe: bool, known_dataset: str | None) -> None:
     if known_dataset not in (None, ledger.state.dataset):
         raise LedgerMismatch(
-            "the ledger that is known belongs to another data set. Choose another run_dir or custodian_dir."
+            "the custodian's ledger belongs to another data set than expected. Choose another "
+            "run_dir or custodian_dir."
         )
     if ledger.state.plan != plan or ledger.state.unsafe != unsafe:
         raise LedgerMismatch(
-            "the ledger was opened with another budget, mechanism, caps or rounds; a data set's plan is fixed before its first "
-            "release. Use the recorded configuration, or another custodian_dir with its own budget."
+            "the ledger was opened with another budget, mechanism, caps or rounds; a data set's "
+            "plan is fixed before its first release. Use the recorded configuration, or another "
+            "custodian_dir with its own budget."
         )
 
 
-def _check_identity(path: Path, data: dict[str, object], ledger: Ledger) -> None:
-    """Compare, or on first use record, which rows the ledger answers for. Written after the ledger: a crash between leaves a
-    ledger without releases, and only such a one may be given an identity."""
+def _check_identity(path: Path, data: Settings, defaults: Settings, ledger: Ledger) -> None:
+    """Compare which rows the ledger answers for, or record it on first use.
+
+    The identity is written after the ledger. A crash between the two leaves a ledger without
+    releases, and only such a ledger may be given an identity.
+    """
     if path.exists():
         stored = json.loads(path.read_text())
-        if stored != {"dataset": ledger.state.dataset, "data": data}:
+        if (found := stored.pop("format", FORMAT)) != FORMAT:
             raise LedgerMismatch(
-                "the custodian's directory serves another data set than `data` names. Use one for each."
+                f"`format` of the custodian's {IDENTITY} must be {FORMAT}. Found {found!r}. Another "
+                "labelwall wrote the file."
+            )
+        if isinstance(stored.get("data"), dict):
+            stored["data"] = {**defaults, **stored["data"]}
+        if stored != {"dataset": ledger.state.dataset, "data": {**data}}:
+            raise LedgerMismatch(
+                "the custodian's directory serves another data set than `data` names. Use one for "
+                "each."
             )
         return
     if ledger.state.spent:
         raise LedgerMismatch(
-            f"the custodian's {IDENTITY} is gone, so it is unknown which rows the ledger answers for. Restore it."
+            f"the custodian's {IDENTITY} is gone, so it is unknown which rows the ledger answers "
+            "for. Restore it."
         )
+    identity = {"format": FORMAT, "dataset": ledger.state.dataset, "data": {**data}}
     scratch = path.with_suffix(".part")
     with scratch.open("w") as file:
-        json.dump({"dataset": ledger.state.dataset, "data": data}, file)
+        json.dump(identity, file)
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)

@@ -239,7 +239,7 @@ class Teacher:
             new = sum(not is_settled(state, mechanism, identity) for identity in asked)
             if mechanism.charging is not Charging.PER_QUERY:
                 return new
-            return min(new, state.left(call.slot, mechanism.stages[0]))
+            return min(new, state.remaining(call.slot, mechanism.stages[0]))
 
     def whole(self, slot: int) -> bool:
         """Whether a call of this slot is one batch, neither split nor joined. Public."""

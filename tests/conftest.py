@@ -1,4 +1,4 @@
-"""Fixtures that several folders of tests share: tiny image folders, opened files, real data sets, a PostgreSQL server."""
+"""Shared fixtures: tiny image folders, opened files, real data sets, a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from tests import browser
 from tests import postgres as postgres_server
 
 REPOSITORY = Path(__file__).parents[1]
+# One colour a class: a decoded image tells where it came from.
 COLOURS = {
     "cat": (200, 30, 30),
     "dog": (30, 30, 200),
-}  # one colour a class: a decoded image tells where it came from
+}
 _recorder: list[str] | None = None
 
 # The same examples in every run, however slow the machine is.
@@ -40,9 +41,8 @@ def _hook(event: str, args: tuple[object, ...]) -> None:
         _recorder.append(os.fspath(args[0]))
 
 
-sys.addaudithook(
-    _hook
-)  # can not be taken back, so there is one, and it only listens while a test records
+# A hook can not be removed, so there is one, which only listens while a test records.
+sys.addaudithook(_hook)
 
 
 @contextmanager
@@ -63,7 +63,10 @@ def opened() -> Callable[[], AbstractContextManager[list[str]]]:
 
 @pytest.fixture
 def image_folders(tmp_path: Path) -> dict[str, str]:
-    """Folders private, public, test with 6 PNG images a class (cat, dog) of 12 x 10 pixels; DataConfig's keyword arguments."""
+    """Folders private, public and test with 6 PNG images a class, of 12 x 10 pixels.
+
+    The classes are cat and dog. Returns DataConfig's keyword arguments.
+    """
     for split in ("private", "public", "test"):
         for name, colour in COLOURS.items():
             folder = tmp_path / split / name
@@ -77,7 +80,10 @@ def image_folders(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def realdata_root() -> Path:
-    """The folder with real data sets in torchvision's layout: LABELWALL_DATA, by default ../shared/data; skips without it."""
+    """The folder of real data sets in torchvision's layout: LABELWALL_DATA.
+
+    Its default is ../shared/data; skips where it is missing.
+    """
     root = Path(os.environ.get("LABELWALL_DATA") or REPOSITORY.parent / "shared" / "data")
     if not root.is_dir():
         pytest.skip(f"no real data sets: {root} is not a folder. Name one in LABELWALL_DATA.")
@@ -98,7 +104,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgres_server.Server]:
-    """A throw-away PostgreSQL server, one for all workers; skips where its programs are not installed."""
+    """A throw-away PostgreSQL server, one for all workers.
+
+    Skips where its programs are not installed.
+    """
     base = tmp_path_factory.getbasetemp()
     with postgres_server.shared_server(
         (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "postgres"
@@ -108,7 +117,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgres_serv
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Where a ledger can be created: a file, and a schema of a server. A test that takes it runs on both."""
+    """A place for a ledger: a file, or a schema of a server. A test that takes it runs on both."""
     return (
         tmp_path / "ledger.sqlite"
         if request.param == "sqlite"
@@ -118,5 +127,5 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def socket(request: pytest.FixtureRequest) -> str:
-    """Where a sweep's ledgers lie: the directory of a server's socket, empty for files. A test that takes it runs on both."""
+    """A sweep's socket directory, empty for files. A test that takes it runs on both."""
     return "" if request.param == "sqlite" else str(request.getfixturevalue("postgres").home)

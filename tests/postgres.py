@@ -1,7 +1,9 @@
-"""A throw-away PostgreSQL server: one for all workers of a test session, on a Unix socket in a directory that nobody else enters.
+"""A throw-away PostgreSQL server.
 
-It is as durable as the ledger asks for (fsync on), so what is tested is what is meant. initdb refuses to work for root; then the
-server runs as another user.
+One for all workers of a test session, on a Unix socket in a directory that nobody else enters.
+
+It is as durable as the ledger asks for (fsync on), so what is tested is what is meant. initdb
+refuses to work for root; then the server runs as another user.
 """
 
 from __future__ import annotations
@@ -31,11 +33,16 @@ from labelwall.teacher.ledger.url import LedgerUrl
 MISSING = "PostgreSQL's programs are not installed (Debian package postgresql)"
 OWNER, GUARDED = "owner", "guarded"  # a role that needs no password, and one that does
 DATABASE = "postgres"
-SETTINGS = "listen_addresses = ''\nmax_connections = 60\nshared_buffers = 16MB\nautovacuum = off\nport = 5432\n"
+SETTINGS = """listen_addresses = ''
+max_connections = 60
+shared_buffers = 16MB
+autovacuum = off
+port = 5432
+"""
 
 
 def rows(place: Place, statement: str, **values: object) -> list[Any]:
-    """What one statement of SQL finds in a ledger's place, public or private; a change is committed."""
+    """The result of an SQL statement on a ledger's tables. Changes are committed."""
     database = open_database(place)
     with database.transaction() as connection:
         found = connection.execute(sa.text(statement), values)
@@ -63,7 +70,10 @@ def address(place: Place) -> str:
 
 
 def swept(folder: Path, socket: str) -> Place:
-    """The ledger of one kill in a sweep: a file in ``folder``, or a schema of its own on the server that ``socket`` names."""
+    """The ledger of one kill in a sweep.
+
+    A file in ``folder``, or a new schema on the server at ``socket``.
+    """
     return (
         LedgerUrl(OWNER, DATABASE, f"{folder.parent.name}_{folder.name}", socket=socket)
         if socket
@@ -72,7 +82,10 @@ def swept(folder: Path, socket: str) -> Place:
 
 
 def copied(place: Place, name: str) -> Place:
-    """A copy of a ledger that nobody is writing: a file of that name beside it, or a schema of that name on its server."""
+    """A copy of a ledger that nobody is writing.
+
+    A file of that name beside it, or a schema of that name on its server.
+    """
     if isinstance(place, Path):
         return Path(shutil.copyfile(place, place.with_name(name)))
     with psycopg.connect(host=place.socket, user=OWNER, dbname=DATABASE) as connection:
@@ -137,11 +150,12 @@ class Server:
         other: dict[str, Any] = (
             {} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         )
+        # Seconds, on a busy machine.
         environment = {
             "PATH": os.environ["PATH"],
             "LC_ALL": "C",
             "PGCTLTIMEOUT": "600",
-        }  # seconds, on a busy machine
+        }
         done = subprocess.run(
             [folder / name, *arguments],
             cwd=self.home,
@@ -163,7 +177,10 @@ def _user() -> pwd.struct_passwd | None:
 
 @contextmanager
 def new_server() -> Iterator[Server]:
-    """A server of its own, which is stopped and deleted afterwards. Skips the test where the programs are missing."""
+    """A new server, stopped and deleted afterwards.
+
+    Skips the test where the programs are missing.
+    """
     server = _create()
     try:
         server.start()
@@ -175,9 +192,8 @@ def new_server() -> Iterator[Server]:
 def _create() -> Server:
     if programs() is None:
         pytest.skip(MISSING)
-    server = Server(
-        Path(tempfile.mkdtemp(prefix="lw", dir="/tmp"))
-    )  # a socket's path must be short
+    # A socket's path must be short.
+    server = Server(Path(tempfile.mkdtemp(prefix="lw", dir="/tmp")))
     user = _user()
     if user is not None:
         os.chown(server.home, user.pw_uid, user.pw_gid)
@@ -208,7 +224,10 @@ def _delete(server: Server) -> None:
 
 @contextmanager
 def shared_server(meeting: Path) -> Iterator[Server]:
-    """The server of all processes that name the same directory: the first one starts it, the last one stops it."""
+    """The server of all processes that name the same directory.
+
+    The first process starts it, the last one stops it.
+    """
     meeting.mkdir(exist_ok=True)
     known = meeting / "home"
     with (meeting / "users").open("w") as users:

@@ -24,7 +24,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.adversary import POOLED
 from labelwall.wall.cells import CellCounts, Cells
 from labelwall.wall.client import RemoteTeacher
-from labelwall.wall.datasets.sources import Task
+from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries
 
@@ -58,7 +58,8 @@ def custody(
     """
     return open_custodian(
         directory,
-        data={key: value for key, value in asdict(config.data).items() if key != "download"},
+        data=_publishable(config.data),
+        data_defaults=_publishable(DataConfig()),
         plan=config.plan(),
         unsafe=unsafe,
         anchor=config.anchor_place(),
@@ -66,6 +67,11 @@ def custody(
         known_dataset=known_dataset,
         adversaries=adversaries,
     )
+
+
+def _publishable(data: DataConfig) -> dict[str, object]:
+    """The settings that say which rows there are."""
+    return {key: value for key, value in asdict(data).items() if key != "download"}
 
 
 def say_anchor(custodian: Custodian, console: Console) -> None:

@@ -1,16 +1,18 @@
-"""The anchor: a record kept away from a ledger, which of all copies of that ledger lets one go on.
+"""The anchor: a record apart from a ledger, which lets only one of the ledger's copies continue.
 
-It holds the newest entry of the copy that has gone on, and the turn that wrote it. A turn is a random number: every transaction
-that writes takes a new one, stores it in the ledger with the one before, in the same commit, and then moves the anchor to it. Two
-copies may write the same entry, but never under the same turn.
+The anchor stores the newest entry of the copy in use and the turn that wrote it. A turn is a random
+number. Every transaction that writes takes a new turn, stores it in the ledger with the previous
+one, in the same commit, and then moves the anchor to it. Two copies may write the same entry, but
+never under the same turn.
 
-The order, with the anchor held exclusively from the first step to the last:
+The order, with the anchor locked from the first step to the last:
 
     read the anchor, compare  ->  commit the ledger  ->  move the anchor, durably  ->  draw, or send
 
-A process that dies before the ledger's commit leaves both as they were. One that dies after it leaves the ledger one turn ahead
-of the anchor; nothing was drawn for that turn and nothing that it stored was sent. The next transaction of this copy moves the
-anchor before it reads. If another copy comes first, it goes on instead, and this one is refused from then on.
+A process that dies before the ledger's commit leaves both as they were. One that dies after it
+leaves the ledger one turn ahead of the anchor; nothing was drawn for that turn, and nothing that it
+stored was sent. The next transaction of this copy moves the anchor before it reads. If another copy
+writes first, that copy continues, and this one is refused from then on.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from labelwall.teacher.ledger.anchor_store import FileStore, Held, ServerStore, Slot, Store
+from labelwall.teacher.ledger.anchor_store import (
+    AnchoredEntry,
+    FileStore,
+    LockedAnchor,
+    ServerStore,
+    Store,
+)
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.wall.errors import LedgerMismatch
@@ -33,69 +41,73 @@ def new_turn() -> str:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a stored ledger stands.
+    """The newest entry and the turns of a stored ledger.
 
     Args:
-        newest: its newest entry and the turn that wrote it; the turn is "" before the first one under an anchor.
-        before: the turn that its last one followed.
-        hash_of: hash of the stored entry of a sequence number, None where there is none.
+        newest: its newest entry and the turn that wrote it, "" before the first turn.
+        previous_turn: the turn before that one.
+        hash_of: from a sequence number to the stored entry's hash, None where there is no entry.
     """
 
-    newest: Held
-    before: str
+    newest: AnchoredEntry
+    previous_turn: str
     hash_of: Callable[[int], str | None]
 
 
 class Anchor:
-    """The anchor of one ledger. ``begun``: the sequence number at which this object began it, None where it was there."""
+    """The anchor of one ledger.
+
+    ``begun``: the sequence number at which this object created it, None where the anchor existed.
+    """
 
     def __init__(self, place: Place) -> None:
-        self._store: Store = (
-            ServerStore(place) if isinstance(place, LedgerUrl) else FileStore(place)
-        )
+        self._store: Store
+        self._store = ServerStore(place) if isinstance(place, LedgerUrl) else FileStore(place)
         self.begun: int | None = None
 
     def exists(self) -> bool:
-        """Whether there is an anchor. Raises LedgerMismatch where that can not be found out."""
+        """Whether there is an anchor. Raises LedgerMismatch where it can not be reached."""
         return self._store.exists()
 
     @contextmanager
-    def hold(self, here: Position) -> Iterator[Slot]:
-        """Hold the anchor exclusively. On entry it holds ``here.newest``, durably, and nobody else moves it before the exit.
+    def locked(self, position: Position) -> Iterator[LockedAnchor]:
+        """Lock the anchor, which on entry durably stores ``position.newest``.
 
-        The caller holds the ledger's own lock, so that ``here`` stays true. Raises LedgerMismatch for a ledger that the anchor
-        does not let go on, and for an anchor that is gone or can not be read.
+        Nobody else moves it before the exit. The caller has locked the ledger, so ``position``
+        stays true. Raises LedgerMismatch for a ledger that the anchor does not let continue, and
+        for an anchor that is gone or can not be read.
         """
-        with self._store.locked() as slot:
-            found = slot.read()
-            self._require(found, here)
-            if found == here.newest:
-                yield slot
+        with self._store.locked() as anchor:
+            found = anchor.read()
+            self._require(found, position)
+            if found == position.newest:
+                yield anchor
                 return
-            slot.write(here.newest)
+            anchor.write(position.newest)
         if found is None:
-            self.begun = here.newest.seq
-        with (
-            self._store.locked() as slot
-        ):  # anew: on a server the move is durable only when its transaction has ended
-            if slot.read() != here.newest:
-                raise LedgerMismatch(self._forked(here.newest.seq))
-            yield slot
+            self.begun = position.newest.seq
+        # Lock it again: on a server the move is durable only when its transaction has ended.
+        with self._store.locked() as anchor:
+            if anchor.read() != position.newest:
+                raise LedgerMismatch(self._forked(position.newest.seq))
+            yield anchor
 
-    def _require(self, found: Held | None, here: Position) -> None:
+    def _require(self, found: AnchoredEntry | None, position: Position) -> None:
         if found is None:
-            if here.newest.turn:
+            if position.newest.turn:
                 raise LedgerMismatch(
-                    f"there is no anchor {self._store.name}, but the ledger has one. Name the anchor that it has; where that is "
-                    "lost, docs/guide.md says what to do. Nothing was charged or drawn."
+                    f"there is no anchor {self._store.name}, but the ledger has one. Name the "
+                    "anchor that it has; where that is lost, docs/guide.md says what to do. "
+                    "Nothing was charged or drawn."
                 )
             return
-        known = found.turn in ("", here.newest.turn, here.before)
-        if not known or here.hash_of(found.seq) != found.hash:
+        known = found.turn in ("", position.newest.turn, position.previous_turn)
+        if not known or position.hash_of(found.seq) != found.hash:
             raise LedgerMismatch(self._forked(found.seq))
 
     def _forked(self, seq: int) -> str:
         return (
-            f"the ledger is older than, or forked from, its anchor {self._store.name} (entry {seq}): another copy of it has gone "
-            "on. Nothing was charged or drawn. Use the copy that has gone on, or restore the newest one."
+            f"the ledger is older than, or forked from, its anchor {self._store.name} (entry "
+            f"{seq}): another copy of it has gone on. Nothing was charged or drawn. Use the copy "
+            "that has gone on, or restore the newest one."
         )

@@ -1,8 +1,9 @@
-"""Where an anchor lies: a file, or a schema of a PostgreSQL server. Both give exclusive access and durable writes.
+"""Storage of an anchor: a file, or a schema of a PostgreSQL server. Both lock and write durably.
 
-A file is replaced, never changed: a new one is written, synchronised and renamed over it, and then the directory is
-synchronised. The lock is `flock` on a file beside it, NAME.lock, which stays. Required of a file system that several hosts
-mount: `flock` excludes processes of all hosts, a rename is atomic, and `fsync` of files and directories is durable.
+A file is replaced, never changed: a new file is written, synchronised and renamed over it, and then
+the directory is synchronised. The lock is `flock` on NAME.lock beside it, which is never deleted.
+A file system that several hosts mount must guarantee that `flock` excludes processes of all hosts,
+that a rename is atomic, and that `fsync` of files and directories is durable.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from labelwall.teacher.ledger.database import LOCK_SECONDS, PostgresSchema
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.wall.errors import LedgerMismatch
 
-FORMAT = 2  # the first had no turns: {"seq": ..., "hash": ...}
-PAUSE = 0.005  # seconds between two looks at a lock that another process holds
+FORMAT = 2  # format 1 had no turns: {"seq": ..., "hash": ...}
+PAUSE = 0.005  # seconds between two attempts to lock
 
 metadata = sa.MetaData()
 anchor = sa.Table(
@@ -38,23 +39,26 @@ anchor = sa.Table(
 
 
 @dataclass(frozen=True)
-class Held:
-    """What an anchor holds: an entry's sequence number, its hash, and the turn that wrote it, "" for none."""
+class AnchoredEntry:
+    """What an anchor stores: an entry's sequence number and hash, and its turn, "" for none."""
 
     seq: int
     hash: str
     turn: str = ""
 
 
-class Slot(Protocol):
-    """An anchor that is held exclusively."""
+class LockedAnchor(Protocol):
+    """An anchor that this process has locked."""
 
-    def read(self) -> Held | None:
-        """What it holds, durably; None where there is no anchor. Raises LedgerMismatch for one that can not be read."""
+    def read(self) -> AnchoredEntry | None:
+        """What it stores durably, None where there is no anchor. Raises LedgerMismatch."""
         ...
 
-    def write(self, held: Held) -> None:
-        """Replace what it holds. Durable when this returns, on a server when ``Store.locked`` ends. Raises LedgerMismatch."""
+    def write(self, entry: AnchoredEntry) -> None:
+        """Replace what it stores. Raises LedgerMismatch.
+
+        Durable when this returns; on a server, when ``Store.locked`` ends.
+        """
         ...
 
 
@@ -65,36 +69,40 @@ class Store(Protocol):
 
     def exists(self) -> bool: ...
 
-    def locked(self) -> AbstractContextManager[Slot]:
-        """Exclusive among all processes, and released when the holder dies. Raises LedgerMismatch after 30 seconds of waiting."""
+    def locked(self) -> AbstractContextManager[LockedAnchor]:
+        """Lock the anchor against all other processes; the lock ends with this process.
+
+        Raises LedgerMismatch after 30 seconds of waiting.
+        """
         ...
 
 
 class FileStore:
-    """A file, mode 0600. A link is refused: a rename would part its names, and each would let another copy go on."""
+    """A file, mode 0600.
+
+    A link is refused: a rename would separate its names, and each would let another copy continue.
+    """
 
     def __init__(self, path: Path) -> None:
         self.name, self._path = path.name, path
-        self._durable: Held | None = (
-            None  # what this process knows to be on disk, the directory's entry included
-        )
+        # What this process knows to be on disk, the directory's entry included.
+        self._durable: AnchoredEntry | None = None
 
     def exists(self) -> bool:
         return os.path.lexists(self._path)
 
     @contextmanager
-    def locked(self) -> Iterator[Slot]:
+    def locked(self) -> Iterator[LockedAnchor]:
         with self._failures():
             descriptor = self._lock()
         try:
             yield self
         finally:
-            fcntl.flock(
-                descriptor, fcntl.LOCK_UN
-            )  # also for a child that was forked meanwhile and has it open
+            # Closing alone would leave the lock to a child that was forked meanwhile.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
-    def read(self) -> Held | None:
+    def read(self) -> AnchoredEntry | None:
         with self._failures():
             try:
                 descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -106,41 +114,36 @@ class FileStore:
                         f"the anchor {self.name} must be a file with one name. Found a linked one."
                     )
                 found = self._parsed(file.read())
-            if (
-                found != self._durable
-            ):  # whoever renamed it may have died before the directory was synchronised
+            # Its writer may have died between the rename and the directory's synchronisation.
+            if found != self._durable:
                 self._synchronise()
                 self._durable = found
             return found
 
-    def write(self, held: Held) -> None:
+    def write(self, entry: AnchoredEntry) -> None:
         scratch = self._path.with_name(self.name + ".part")
+        content = {"format": FORMAT, "entry": entry.seq, "hash": entry.hash, "turn": entry.turn}
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with self._failures():
             scratch.unlink(missing_ok=True)
-            descriptor = os.open(
-                scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
-            )
+            descriptor = os.open(scratch, flags, 0o600)
             with open(descriptor, "w") as file:
-                json.dump(
-                    {"format": FORMAT, "entry": held.seq, "hash": held.hash, "turn": held.turn},
-                    file,
-                )
+                json.dump(content, file)
                 file.flush()
                 os.fsync(descriptor)
             scratch.replace(self._path)
             self._synchronise()
-            self._durable = held
+            self._durable = entry
 
     def _lock(self) -> int:
-        """The descriptor of the lock file, locked."""
-        path, until = self._path.with_name(self.name + ".lock"), time.monotonic() + LOCK_SECONDS
-        while time.monotonic() < until:
+        """Lock the lock file; returns its descriptor."""
+        path, deadline = self._path.with_name(self.name + ".lock"), time.monotonic() + LOCK_SECONDS
+        while time.monotonic() < deadline:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(
-                    os.fstat(descriptor), os.lstat(path)
-                ):  # else somebody deleted it, and made another
+                # A deleted lock file, replaced by another, excludes nobody.
+                if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
                     return descriptor
             except (BlockingIOError, FileNotFoundError):
                 pass
@@ -153,25 +156,24 @@ class FileStore:
             f"another process holds the anchor {self.name} for more than {LOCK_SECONDS} seconds."
         )
 
-    def _parsed(self, text: bytes) -> Held:
+    def _parsed(self, text: bytes) -> AnchoredEntry:
         try:
             found = json.loads(text)
             if isinstance(found, dict) and set(found) == {"seq", "hash"}:
                 found = {"format": FORMAT, "entry": found["seq"], "hash": found["hash"], "turn": ""}
             if not isinstance(found, dict) or set(found) != {"format", "entry", "hash", "turn"}:
                 raise ValueError
-            held = Held(found["entry"], found["hash"], found["turn"])
-            if found["format"] != FORMAT or [
-                type(value) for value in (held.seq, held.hash, held.turn)
-            ] != [int, str, str]:
+            entry = AnchoredEntry(found["entry"], found["hash"], found["turn"])
+            types = [type(value) for value in (entry.seq, entry.hash, entry.turn)]
+            if found["format"] != FORMAT or types != [int, str, str]:
                 raise ValueError
-            if not 0 <= held.seq < 1 << 31:
+            if not 0 <= entry.seq < 1 << 31:
                 raise ValueError
         except ValueError as error:
             raise LedgerMismatch(
                 f"the anchor {self.name} is damaged, or a newer program's. Nothing was released."
             ) from error
-        return held
+        return entry
 
     def _synchronise(self) -> None:
         directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -186,13 +188,13 @@ class FileStore:
             yield
         except OSError as error:
             raise LedgerMismatch(
-                f"the anchor {self.name} must be a file, not a link, that can be read and written. Found: {error.strerror}. "
-                "Nothing was released."
+                f"the anchor {self.name} must be a file, not a link, that can be read and written. "
+                f"Found: {error.strerror}. Nothing was released."
             ) from error
 
 
 class ServerStore:
-    """A table of one row, in a schema of its own. It is held by a transaction that has the table's lock."""
+    """A table of one row, in its own schema; a transaction's lock on it is the anchor's lock."""
 
     def __init__(self, url: LedgerUrl) -> None:
         self._database = PostgresSchema(url, "anchor", anchor.name)
@@ -205,7 +207,7 @@ class ServerStore:
             return slot.read() is not None
 
     @contextmanager
-    def locked(self) -> Iterator[Slot]:
+    def locked(self) -> Iterator[LockedAnchor]:
         if not self._made and not self._database.exists():
             self._database.create(
                 lambda connection: metadata.create_all(connection, checkfirst=False)
@@ -219,14 +221,11 @@ class ServerStore:
 class _Row:
     connection: sa.Connection
 
-    def read(self) -> Held | None:
-        row = self.connection.execute(
-            sa.select(anchor.c.seq, anchor.c.hash, anchor.c.turn)
-        ).one_or_none()
-        return None if row is None else Held(*row)
+    def read(self) -> AnchoredEntry | None:
+        columns = sa.select(anchor.c.seq, anchor.c.hash, anchor.c.turn)
+        row = self.connection.execute(columns).one_or_none()
+        return None if row is None else AnchoredEntry(*row)
 
-    def write(self, held: Held) -> None:
+    def write(self, entry: AnchoredEntry) -> None:
         self.connection.execute(anchor.delete())
-        self.connection.execute(
-            anchor.insert(), {"one": 1, "seq": held.seq, "hash": held.hash, "turn": held.turn}
-        )
+        self.connection.execute(anchor.insert(), {"one": 1, **vars(entry)})

@@ -1,13 +1,15 @@
-"""Where a ledger lies: an SQLite file, or a schema of a PostgreSQL server. All that differs between the two is in this file.
+"""A ledger's database: an SQLite file, or a schema of a PostgreSQL server.
 
-Both give the ledger the same. A transaction is exclusive from its first statement on: what it reads is the newest state, and
-nobody else writes until it ends. A commit that returns is durable. Any failure, a connection lost during COMMIT too, is a
-LedgerMismatch: whether the transaction was stored then shows when it is read again. No connection outlives its transaction, so
-there is no broken one to go on with, and none that a fork would share.
+Both give the ledger the same guarantees, and only this file knows the differences. A transaction is
+exclusive from its first statement on: it reads the newest state, and nobody else writes until it
+ends. A commit that returns is durable. Any failure, also a connection lost during COMMIT, is a
+LedgerMismatch; the next read then shows whether the transaction was stored. No connection outlives
+its transaction, so no broken connection is used again, and a fork shares none.
 
-On PostgreSQL: `READ COMMITTED`, then `LOCK TABLE entries IN EXCLUSIVE MODE`. The lock makes transactions serial, and each
-statement after it has a snapshot of its own, which holds all that the lock's last holder committed. (Under `REPEATABLE READ` the
-one snapshot may be older than the lock.) It stops every other writer of the table, too, whoever that is; plain reading goes on.
+On PostgreSQL: `READ COMMITTED`, then `LOCK TABLE entries IN EXCLUSIVE MODE`. The lock makes
+transactions serial. Each statement after it has its own snapshot, with everything that the previous
+owner of the lock committed. (Under `REPEATABLE READ` the one snapshot may be older than the lock.)
+The lock stops every other writer of the table, too; plain reads continue.
 """
 
 from __future__ import annotations
@@ -26,11 +28,12 @@ Place = Path | LedgerUrl
 Work = Callable[[sa.Connection], None]
 
 ENTRIES, HEAD = "entries", "head"  # the tables that are public
-FAILED = "the {} is not readable or not writable. Nothing was released; what was stored shows when it is read again."
-LOCK_SECONDS, IDLE_SECONDS = (
-    30,
-    300,
-)  # waiting for the lock; holding it in silence (its machine may be gone)
+FAILED = (
+    "the {} is not readable or not writable. Nothing was released; what was stored shows when "
+    "it is read again."
+)
+LOCK_SECONDS = 30  # of waiting for the lock
+IDLE_SECONDS = 300  # of silence within a transaction; the client's machine may be gone
 WAIT = {"timeout": LOCK_SECONDS}
 CONNECT = {
     "connect_timeout": 10,
@@ -40,7 +43,8 @@ CONNECT = {
     "tcp_user_timeout": 60000,
 }
 
-# One round trip: settings for this transaction alone, how durable its commit is, and who else may read a private table.
+# One round trip: settings of this transaction, how durable its commit is, and how many other roles
+# have a privilege on a private table.
 ENTER = sa.text(f"""
 SELECT set_config('search_path', quote_ident(:schema) || ', pg_temp', true),
     set_config('lock_timeout', '{LOCK_SECONDS}s', true),
@@ -53,7 +57,8 @@ SELECT set_config('search_path', quote_ident(:schema) || ', pg_temp', true),
         LEFT JOIN LATERAL pg_catalog.aclexplode(c.relacl) AS may ON true
         WHERE c.relkind IN ('r', 'p', 'v', 'm') AND c.relname NOT IN ('{ENTRIES}', '{HEAD}')
         AND (may.grantee NOT IN (c.relowner, CAST(current_user AS regrole))
-            OR EXISTS (SELECT FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = c.oid AND a.attacl IS NOT NULL))) AS readers
+            OR EXISTS (SELECT FROM pg_catalog.pg_attribute AS a
+                WHERE a.attrelid = c.oid AND a.attacl IS NOT NULL))) AS readers
 """)
 DURABLE = {
     "fsync": ("on",),
@@ -63,29 +68,29 @@ DURABLE = {
 
 
 class Database:
-    """A ledger's place. ``name``: what errors call it; ``kind``: of what lies there."""
+    """The database of a ledger or an anchor. Errors call it ``name``, and its content ``kind``."""
 
     name: str
     kind: str = "ledger"
     _engine: sa.Engine
 
     def exists(self) -> bool:
-        """Whether a ledger was created here. Raises LedgerMismatch where that can not be found out."""
+        """Whether a ledger was created here. Raises LedgerMismatch where it can not be reached."""
         raise NotImplementedError
 
     def create(self, work: Work) -> None:
-        """Let ``work`` write the first rows: all of them or none, and never over another ledger."""
+        """Let ``work`` write the first rows: all or none, and never over another ledger."""
         raise NotImplementedError
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """An exclusive, durable transaction. Raises LedgerMismatch for whatever goes wrong in the database."""
+        """An exclusive, durable transaction. Raises LedgerMismatch for every database error."""
         with _failures(self.kind), self._engine.begin() as connection:
             self._enter(connection)
             yield connection
 
     def purge(self, table: str) -> None:
-        """See to it that the database's own files hold no deleted row of ``table``."""
+        """Erase the deleted rows of ``table`` from the database's own files."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -97,9 +102,9 @@ class Database:
 
 
 class SqliteFile(Database):
-    """A file. The lock is the file's (BEGIN IMMEDIATE); full durability; freed pages are overwritten at once.
+    """A file, locked by BEGIN IMMEDIATE, fully durable; freed pages are overwritten at once.
 
-    ``synchronous``: FULL, or EXTRA, with which a power failure does not undo the last commit either.
+    ``synchronous``: FULL or EXTRA. With EXTRA a power failure does not undo the last commit either.
     """
 
     def __init__(self, path: Path, synchronous: str = "FULL") -> None:
@@ -118,12 +123,11 @@ class SqliteFile(Database):
         write_file(self._path, work)
 
     def purge(self, table: str) -> None:
-        """Nothing is left to do: secure_delete."""
+        """Nothing to do: secure_delete has overwritten them."""
 
     def _connect(self, connection: sqlite3.Connection, _: object) -> None:
-        connection.isolation_level = (
-            None  # the driver's own implicit BEGIN would take a shared lock first
-        )
+        # The driver's own implicit BEGIN would take a shared lock first.
+        connection.isolation_level = None
         connection.execute(f"PRAGMA synchronous={self._synchronous}")
         connection.execute("PRAGMA secure_delete=ON")
 
@@ -132,7 +136,7 @@ class SqliteFile(Database):
 
 
 def write_file(path: Path, work: Work) -> None:
-    """Write an SQLite file whole or not at all, over whatever was there."""
+    """Write an SQLite file atomically, replacing an existing one."""
     scratch = path.with_name(path.name + ".part")
     scratch.unlink(missing_ok=True)
     database = SqliteFile(scratch)
@@ -143,18 +147,18 @@ def write_file(path: Path, work: Work) -> None:
 
 
 class PostgresSchema(Database):
-    """A schema of its own for each data set: privileges, locks and backups are the data set's.
+    """A schema for one data set, with its own privileges, locks and backups.
 
-    ``kind``: of what lies there; ``table``: whose lock a transaction takes, and which says that it was created.
+    ``kind``: what errors call its content. ``table``: the table that a transaction locks, and whose
+    existence shows that the schema was set up.
     """
 
     def __init__(self, url: LedgerUrl, kind: str = "ledger", table: str = ENTRIES) -> None:
         self.name, self._schema = f"{url.schema!r} of the database {url.database!r}", url.schema
         self.kind, self._table = kind, table
-        tls = {"sslmode": url.sslmode} | (
-            {"sslrootcert": url.sslrootcert} if url.sslrootcert else {}
-        )
-        query = {"host": url.socket} if url.socket else tls
+        query = {"host": url.socket} if url.socket else {"sslmode": url.sslmode}
+        if url.sslrootcert and not url.socket:
+            query["sslrootcert"] = url.sslrootcert
         address = sa.URL.create(
             "postgresql+psycopg",
             url.role,
@@ -182,11 +186,10 @@ class PostgresSchema(Database):
             with self._engine.connect() as connection:
                 return sa.inspect(connection).has_table(self._table, schema=self._schema)
         except sa.exc.DBAPIError as error:
-            said = " ".join(
-                str(error.orig).split()
-            )  # of an address and a catalogue: nothing private, and no password
+            # The driver speaks of an address and a catalogue: nothing private, and no password.
+            reason = " ".join(str(error.orig).split())
             raise LedgerMismatch(
-                f"the {self.kind} {self.name} can not be reached: {said}"
+                f"the {self.kind} {self.name} can not be reached: {reason}"
             ) from error
 
     def create(self, work: Work) -> None:
@@ -194,12 +197,11 @@ class PostgresSchema(Database):
             self._prepare(connection)
             if not sa.inspect(connection).has_schema(self._schema):
                 connection.execute(sa.schema.CreateSchema(self._schema))
-            work(
-                connection
-            )  # fails where the tables are there, also where another process creates them meanwhile
+            # Fails where the tables exist, also where another process creates them meanwhile.
+            work(connection)
 
     def purge(self, table: str) -> None:
-        """Write the table anew. WAL, replicas and backups still hold what was deleted: see the guide."""
+        """Rewrite the table. WAL, replicas and backups keep deleted rows: see the guide."""
         with (
             _failures(self.kind),
             self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
@@ -215,29 +217,31 @@ class PostgresSchema(Database):
         found = connection.execute(ENTER, {"schema": self._schema}).mappings().one()
         for setting, durable in DURABLE.items():
             if found[setting] not in durable:
-                rule = f"`{setting}` of the PostgreSQL server must be {' or '.join(durable)} for this role and database."
-                raise LedgerMismatch(f"{rule} Found {found[setting]!r}. Nothing was released.")
+                raise LedgerMismatch(
+                    f"`{setting}` of the PostgreSQL server must be {' or '.join(durable)} for this "
+                    f"role and database. Found {found[setting]!r}. Nothing was released."
+                )
         if found["readers"]:
             raise LedgerMismatch(
-                f"a role besides the owner has a privilege on a private table of {self.name}. Revoke it."
+                f"a role besides the owner has a privilege on a private table of {self.name}. "
+                "Revoke it."
             )
 
 
 def open_database(place: Place, *, anchored: bool = False) -> Database:
     """The database at a place. Nothing is opened or created yet.
 
-    ``anchored``: an anchor follows its commits, so that none may be undone: the anchor would be ahead and refuse the ledger.
+    ``anchored``: an anchor follows its commits. Then no commit may be undone, since the anchor
+    would be ahead of the ledger and refuse it.
     """
-    return (
-        PostgresSchema(place)
-        if isinstance(place, LedgerUrl)
-        else SqliteFile(place, "EXTRA" if anchored else "FULL")
-    )
+    if isinstance(place, LedgerUrl):
+        return PostgresSchema(place)
+    return SqliteFile(place, "EXTRA" if anchored else "FULL")
 
 
 @contextmanager
 def _failures(kind: str) -> Iterator[None]:
-    """A database's errors as one constant: what a driver says may hold rows."""
+    """Replace a driver's error, whose text may contain rows, by a constant one."""
     try:
         yield
     except sa.exc.SQLAlchemyError as error:

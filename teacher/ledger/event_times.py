@@ -1,7 +1,8 @@
-"""When something happened: a private table beside the ledger's entries, for the custodian's eyes alone.
+"""Event times: when queries were charged and records changed, for the custodian alone.
 
-The entries keep no time of day, since a time can depend on private work, and they are public. This table is not: it is in no
-export, no reply to an analyst, no log and no metric. It is written in the transaction of what it tells of.
+The ledger's entries are public and carry no time of day, since a time can depend on private work.
+This table is private: it is in no export, no reply to an analyst, no log and no metric. A row is
+written in the transaction of the event that it describes.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 CHARGED, ADDED, REMOVED = "charged", "added", "removed"
-moments_metadata = sa.MetaData()
-moments = sa.Table(
+metadata = sa.MetaData()
+event_times = sa.Table(
     "moments",
-    moments_metadata,
+    metadata,
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("time", sa.BigInteger, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
@@ -26,9 +27,13 @@ moments = sa.Table(
 
 
 @dataclass(frozen=True)
-class Moment:
-    """At ``time`` (seconds since 1970, UTC) so many new queries were about to be CHARGED to a caller, when the ledger's newest
-    entry was ``position``; or so many records were ADDED, or ids named to be REMOVED. Private."""
+class EventTime:
+    """An event and its time. Private.
+
+    ``time``: seconds since 1970, UTC. ``size``: a count, of new queries about to be CHARGED to
+    ``caller``, of records ADDED, or of ids named to be REMOVED. ``position``: sequence number of
+    the ledger's newest entry before a charge.
+    """
 
     time: int
     kind: str
@@ -44,25 +49,19 @@ def note(
     caller: str | None = None,
     position: int | None = None,
 ) -> None:
-    """Write down that something happens now, unless it is nothing."""
+    """Write down an event at the present time; nothing where ``size`` is 0."""
     if size:
-        moments_metadata.create_all(connection)
-        connection.execute(
-            moments.insert(), vars(Moment(int(time.time()), kind, size, caller, position))
-        )
+        metadata.create_all(connection)
+        row = vars(EventTime(int(time.time()), kind, size, caller, position))
+        connection.execute(event_times.insert(), row)
 
 
-def listed(connection: sa.Connection, *kinds: str, newest: int | None = None) -> list[Moment]:
-    """What happened of these kinds, in order; the ``newest`` so many, or all."""
-    if not sa.inspect(connection).has_table(moments.name):
+def listed(connection: sa.Connection, *kinds: str, newest: int | None = None) -> list[EventTime]:
+    """Events of these kinds, in order: all of them, or the ``newest``."""
+    if not sa.inspect(connection).has_table(event_times.name):
         return []
-    chosen = (
-        sa.select(moments)
-        .where(moments.c.kind.in_(kinds))
-        .order_by(moments.c.number.desc())
-        .limit(newest)
-    )
-    found = connection.execute(chosen).all()
+    chosen = sa.select(event_times).where(event_times.c.kind.in_(kinds))
+    found = connection.execute(chosen.order_by(event_times.c.number.desc()).limit(newest)).all()
     return [
-        Moment(row.time, row.kind, row.size, row.caller, row.position) for row in reversed(found)
+        EventTime(row.time, row.kind, row.size, row.caller, row.position) for row in reversed(found)
     ]

@@ -1,10 +1,16 @@
-"""The ledger: an append-only, hash-chained list of charges and releases, durable before anything is drawn or sent.
+"""The ledger: an append-only, hash-chained list of charges and releases.
 
-One table holds entries (seq, kind, body, prev, hash); all that is public is replayed from it when the ledger is opened. A second,
-private one holds what each record paid under a prepaid release (accounts.py), in the same transactions. The order is
-charge (commit) -> draw -> record the results (commit) -> send. A charge whose results were never recorded stays spent and
-is paid again in full when the same query comes back, so the loss on record is never below what was released.
-Entries carry no time of day: when a release happened may depend on private work.
+A charge is durable before anything is drawn, and a result before it is sent. The order is
+
+    charge (commit)  ->  draw  ->  record the results (commit)  ->  send
+
+A charge whose results were never recorded stays spent. The same query pays again in full when it
+comes back, so the recorded loss is never below what was released.
+
+The table `entries` (seq, kind, body, prev, hash) holds all that is public; it is replayed when the
+ledger is opened. A private table holds what each record paid under a prepaid release
+(individual_budgets.py), written in the same transactions. Entries carry no time of day: when a
+release happened may depend on private work.
 """
 
 from __future__ import annotations
@@ -20,24 +26,24 @@ import numpy as np
 import sqlalchemy as sa
 
 from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger import budgets_table as accounts_table
+from labelwall.teacher.ledger import budgets_table
 from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.anchored import Anchored
 from labelwall.teacher.ledger.database import ENTRIES, HEAD, Place, open_database, write_file
 from labelwall.teacher.ledger.individual_budgets import (
     DAMAGED,
     ENROL,
-    Accounts,
+    IndividualBudgets,
     Payments,
     Row,
-    encode_ids,
-    hold,
+    encode_integers,
     new_token,
-    settle,
+    payment_row,
+    reservation_row,
 )
 from labelwall.teacher.ledger.state import (
     FORMAT,
-    FORMAT_ALONE,
+    FORMAT_WITH_ADVERSARY,
     GENESIS_PREV,
     LedgerState,
     read_body,
@@ -47,7 +53,8 @@ from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.messages import Value, canonical_json
 
 T = TypeVar("T")
-Most = Callable[[tuple[str, ...], np.ndarray], Payments]
+# (identities granted, int64 [n_records] remaining units) -> what to reserve
+UpperBound = Callable[[tuple[str, ...], np.ndarray], Payments]
 
 metadata = sa.MetaData()
 entries = sa.Table(
@@ -66,28 +73,37 @@ head = sa.Table(
     sa.Column("seq", sa.Integer, nullable=False),
     sa.Column("hash", sa.Text, nullable=False),
 )
-SNAPSHOT_EVERY = 64  # batches: bounds what opening a ledger replays, and the rows that are kept
+# Batches between two snapshots: bounds the rows that are kept, and so what opening a ledger
+# replays.
+SNAPSHOT_EVERY = 64
 
 
 def entry_hash(seq: int, kind: str, body: str, prev: str) -> str:
-    """SHA-256 (hex) that chains entry ``seq`` to its predecessor's hash ``prev``."""
+    """SHA-256 (hex) of an entry and of ``prev``, its predecessor's hash."""
     return hashlib.sha256(canonical_json([seq, kind, body, prev])).hexdigest()
 
 
 @dataclass(frozen=True)
 class Write:
-    """An open transaction. ``append(kind, body)``: a public entry, its sequence number; ``keep(row)``: a private row."""
+    """What an open transaction may write.
+
+    ``append(kind, body)``: write a public entry; returns its sequence number.
+    ``append_private(row)``: write a row of the individual budgets.
+    ``compact(slot)``: replace a slot's private rows by a snapshot.
+    """
 
     append: Callable[[str, dict[str, object]], int]
-    keep: Callable[[Row], None]
+    append_private: Callable[[Row], None]
     compact: Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Charge:
-    """A committed charge. ``granted``: the identities it pays for, in request order; the rest was refused and stored.
+    """A committed charge.
 
-    ``count``: releases that this charge added to what is spent, 0 where a prepaid one was charged before.
+    ``granted``: the identities that it pays for, in request order. The refusal of the others is
+    stored. ``count``: releases that it added to what is spent, 0 where a prepaid release was
+    charged before.
     """
 
     seq: int
@@ -99,44 +115,48 @@ class Charge:
 class Reservation:
     """A committed reservation under the prepaid charge ``seq``.
 
-    ``granted``: the identities that nobody had answered, in request order; without any, nothing is
-    charged, and nothing reserved. ``count``: 1 where this entered the charge, 0 where it was there.
-    ``left``: int64 [n_records] units that the records had for them.
-    ``token``: what it is settled by.
+    ``granted``: the unanswered identities, in request order. Where there are none, nothing is
+    charged and nothing reserved.
+    ``count``: 1 where this reservation entered the charge, 0 where the charge existed.
+    ``remaining``: int64 [n_records] units that the records had before this reservation.
+    ``token``: names the reservation when the exact payments replace it.
     """
 
     seq: int
     granted: tuple[str, ...]
     count: int
-    left: np.ndarray = field(repr=False)
+    remaining: np.ndarray = field(repr=False)
     token: bytes = field(repr=False)
 
 
 class Ledger:
     """The ledger of one data set, in an SQLite file or a schema of PostgreSQL.
 
-    Several processes may share one: each transaction is exclusive and begins by taking in what the others have written.
+    Several processes may share one: each transaction is exclusive, and first replays what the
+    others have written.
 
-    ``anchor``: the place of its anchor (anchor.py), a file or a schema of a server; of all copies of a ledger it lets one go on,
-    and it is begun where a ledger had none. A ledger that has one is not written without it. While this object lives, a ledger
-    that has gone back behind what it has seen is refused, too. ``anchor_begun``: the sequence number of the newest entry when
-    this object began the anchor, None where it was there. Raises LedgerMismatch for all that is refused, and where there is no
-    ledger or it does not replay.
+    ``anchor``: the place of its anchor (anchor.py), a file or a schema of a server. Of all copies
+    of a ledger the anchor lets one continue. It is created for a ledger that has none; a ledger
+    that has one is not written without it. While this object lives, a stored ledger that is older
+    than what the object has read is refused, too.
+    ``anchor_begun``: sequence number of the newest entry when this object created the anchor, None
+    where the anchor existed.
+
+    Raises LedgerMismatch for what is refused, and where there is no ledger or it does not replay.
     """
 
     def __init__(self, place: Place, anchor: Place | None = None) -> None:
         self._database = open_database(place, anchored=anchor is not None)
         if not self._database.exists():
             raise LedgerMismatch(
-                f"there is no ledger {self._database.name}; it is created with the data set's first plan."
+                f"there is no ledger {self._database.name}; it is created with the data set's "
+                "first plan."
             )
         self._anchor = Anchor(anchor) if anchor else None
         self._anchored = Anchored(self._database, self._anchor)
-        self._newest = (
-            -1,
-            GENESIS_PREV,
-        )  # (seq, hash) of the last entry that this process knows to be stored
-        self.state, self.accounts = LedgerState(), Accounts()
+        # (seq, hash) of the last entry that this process knows to be stored
+        self._newest = (-1, GENESIS_PREV)
+        self.state, self.individual_budgets = LedgerState(), IndividualBudgets()
         with self._transaction():
             pass
 
@@ -155,14 +175,16 @@ class Ledger:
         anchor: Place | None = None,
         adversary: str = POOLED,
     ) -> Ledger:
-        """Start a data set's ledger with its plan. ``unsafe``: drawn from a test tape, so it certifies epsilon = infinity.
+        """Start a data set's ledger with its plan.
 
-        ``adversary``: against whom the plan's certificate holds (wall/adversary.py); another than POOLED is named in the first
-        entry, so that it can be left out of no copy. EACH starts a register, which is charged for nothing.
+        ``unsafe``: noise comes from a test tape, so the ledger certifies epsilon = infinity.
+        ``adversary``: against whom the plan's certificate holds (wall/adversary.py). The first
+        entry names every adversary but POOLED, so that no copy can omit it. EACH starts a register,
+        which is never charged.
         """
         body = {"format": FORMAT, "dataset": dataset, "unsafe": unsafe, "plan": plan.to_json()}
         if adversary != POOLED:
-            body |= {"format": FORMAT_ALONE, "adversary": adversary}
+            body |= {"format": FORMAT_WITH_ADVERSARY, "adversary": adversary}
         text = canonical_json(body).decode()
         row = {"seq": 0, "kind": "genesis", "body": text, "prev": GENESIS_PREV}
         digest = entry_hash(0, "genesis", text, GENESIS_PREV)
@@ -178,30 +200,35 @@ class Ledger:
         return cls(place, anchor)
 
     def use_extractor(self, sha256: str, fields: dict[str, object]) -> None:
-        """Record the extractor that later charges use. Public: it came from the caller, or is a constant."""
+        """Record the extractor of later charges. It is public: from the caller, or a constant."""
         with self._transaction() as write:
             if self.state.extractor != sha256:
                 write.append("extractor", {"sha256": sha256, "fields": fields})
 
     def enter_analyst(self, name: str, dataset: str) -> None:
-        """Enter an analyst and the data set of the analyst's own ledger in a register. Raises LedgerMismatch for a known one."""
+        """Enter an analyst and the data set of their own ledger in a register.
+
+        Raises LedgerMismatch for an analyst, or a data set, that is already entered.
+        """
         with self._transaction() as write:
             write.append("analyst", {"name": name, "dataset": dataset})
 
     def analysts(self) -> dict[str, str]:
-        """A register's analysts and the data sets of their ledgers, as they are stored now."""
+        """A register's analysts and the data sets of their ledgers, as stored now."""
         with self._transaction():
             return dict(self.state.analysts)
 
     def enrol(self, ids: np.ndarray) -> np.ndarray:
-        """Give records (int64 [n] distinct ids) their accounts, where they have none: int64 [n] serials. Commits."""
+        """Give records without an individual budget one, and commit.
+
+        ``ids``: int64 [n], distinct. Returns the records' serials, int64 [n].
+        """
         with self._transaction() as write:
-            new = self.accounts.new(ids)
-            if (
-                len(new) or self.accounts.position == 0
-            ):  # the table is there, whoever the records are
-                write.keep((ENROL, -1, 0, encode_ids(new)))
-        return self.accounts.serials(ids)
+            new = self.individual_budgets.new(ids)
+            # The first call writes a row even without records, so the table exists in any case.
+            if len(new) or self.individual_budgets.position == 0:
+                write.append_private((ENROL, -1, 0, encode_integers(new)))
+        return self.individual_budgets.serials(ids)
 
     def charge_prepaid(
         self,
@@ -209,32 +236,35 @@ class Ledger:
         release: str,
         identities: Sequence[str],
         serials: np.ndarray,
-        most: Most,
+        upper_bound: UpperBound,
     ) -> Reservation:
-        """Charge a prepaid release, once and in full, and reserve what these queries may cost each
-        record at most. Commits.
+        """Charge a prepaid release once and in full, reserve an upper bound of these queries' cost
+        to each record, and commit.
 
-        ``serials``: int64 [n_records], distinct. ``most(granted, left)``: what is to be reserved, at
-        most ``left`` (int64 [n_records] units, in the order of ``serials``). What is left is read in the
-        transaction that reserves: what other processes paid by then, and what they hold, is spent.
-        Queries that one of them has answered are not ``granted``.
+        ``serials``: int64 [n_records], distinct.
+        ``upper_bound(granted, remaining)``: what to reserve, at most ``remaining`` (int64
+        [n_records] units, in the order of ``serials``). ``remaining`` is read in the transaction
+        that reserves: what other processes have paid or reserved is spent. Queries that another
+        process has answered are not ``granted``.
 
-        Raises LedgerMismatch where the records' accounts do not stand where the entries do: without them nothing is drawn.
+        Raises LedgerMismatch where the individual budgets do not match the entries; then nothing is
+        drawn.
         """
         with self._transaction() as write:
-            self._require_accounts(slot)
+            self._require_matching_budgets(slot)
             if not self.state.release(slot, release).prepaid:
                 raise LedgerMismatch(f"release {release!r} of slot {slot} is not prepaid.")
-            granted, left = self._unanswered(release, identities), self.accounts.left(slot, serials)
+            granted = self._unanswered(release, identities)
+            remaining = self.individual_budgets.remaining(slot, serials)
             if not granted:
-                return Reservation(-1, (), 0, left, b"")
+                return Reservation(-1, (), 0, remaining, b"")
             seq = self.state.prepaid_charge(slot, release)
             count = int(seq is None)
             if seq is None:
                 seq = write.append("charge", {"slot": slot, "release": release, "count": 1})
             token = new_token()
-            write.keep(hold(slot, token, most(granted, left)))
-        return Reservation(seq, granted, count, left, token)
+            write.append_private(reservation_row(slot, token, upper_bound(granted, remaining)))
+        return Reservation(seq, granted, count, remaining, token)
 
     def record_prepaid(
         self,
@@ -242,33 +272,33 @@ class Ledger:
         results: dict[str, Value],
         payments: Payments,
     ) -> tuple[str, ...]:
-        """Store a batch's results and, in the same transaction, the exact payments in place of the
-        reservation. Commits.
+        """Store a batch's results, replace its reservation by the exact payments in the same
+        transaction, and commit.
 
-        Returns the identities whose results were stored. Queries that another process has answered
-        since they were granted keep the answer that they have; what was drawn for them is never sent,
-        and is paid.
+        Returns the identities whose results were stored. A query that another process has answered
+        since it was granted keeps that answer; what was drawn for it here is paid and never sent.
         """
         with self._transaction() as write:
             slot, release, _ = self.state.open_charges[reservation.seq]
-            self._require_accounts(slot)
-            fresh = self._unanswered(release, tuple(results))
-            if fresh:
-                stored = {identity: results[identity] for identity in fresh}
+            self._require_matching_budgets(slot)
+            unanswered = self._unanswered(release, tuple(results))
+            if unanswered:
+                stored = {identity: results[identity] for identity in unanswered}
                 write.append("release", {"charge": reservation.seq, "results": stored})
-            write.keep(settle(slot, self.state.batches.get(slot, 0), reservation.token, payments))
-            if self.accounts.since_snapshot[slot] >= SNAPSHOT_EVERY:
+            batches = self.state.batches.get(slot, 0)
+            write.append_private(payment_row(slot, batches, reservation.token, payments))
+            if self.individual_budgets.since_snapshot[slot] >= SNAPSHOT_EVERY:
                 write.compact(slot)
-        return fresh
+        return unanswered
 
     def _unanswered(self, release: str, identities: Sequence[str]) -> tuple[str, ...]:
         return tuple(i for i in identities if release not in self.state.results.get(i, {}))
 
     def charge(self, slot: int, release: str, identities: Sequence[str]) -> Charge:
-        """Pay for one release per identity, in order, as far as the cap goes; store a refusal for the rest. Commits.
+        """Charge one release per identity, in order, up to the cap; store a refusal for the others.
 
-        Of a release that is charged by the batch, one pays for all identities together, or all are refused.
-        Nothing may be drawn for an identity before it stands in the returned ``granted``.
+        A release that is charged by the batch is charged once for all identities, or refused to
+        all. Commits. Nothing may be drawn for an identity that is not in the returned ``granted``.
         """
         with self._transaction() as write:
             planned = self.state.release(slot, release)
@@ -276,26 +306,23 @@ class Ledger:
                 raise LedgerMismatch(
                     f"release {release!r} of slot {slot} is prepaid: it needs a reservation."
                 )
-            left = self.state.left(slot, release)
-            paid = len(identities) if planned.batch and left else left
+            remaining = self.state.remaining(slot, release)
+            paid = len(identities) if planned.batch and remaining else remaining
             granted, refused = tuple(identities[:paid]), list(identities[paid:])
-            count = min(1, len(granted)) if planned.batch else len(granted)
-            seq = (
-                write.append("charge", {"slot": slot, "release": release, "count": count})
-                if granted
-                else -1
-            )
+            count, seq = min(1, len(granted)) if planned.batch else len(granted), -1
+            if granted:
+                seq = write.append("charge", {"slot": slot, "release": release, "count": count})
             if refused:
                 write.append("refusal", {"slot": slot, "release": release, "identities": refused})
         return Charge(seq, granted, count)
 
     def record(self, charge: Charge, results: dict[str, Value]) -> None:
-        """Store the results of a charge's draws under their queries' identities. Commits; after this they may be sent."""
+        """Store a charge's results by query identity, and commit. After this they may be sent."""
         with self._transaction() as write:
             write.append("release", {"charge": charge.seq, "results": results})
 
     def export(self, path: Path) -> None:
-        """Write all that an auditor needs to a fresh SQLite file, byte for byte a function of the entries."""
+        """Write an auditor's copy, an SQLite file whose bytes are a function of the entries."""
         with self._anchored.transaction() as step:
             rows = {
                 table: step.connection.execute(sa.select(table).order_by(table.c[0]))
@@ -311,20 +338,21 @@ class Ledger:
 
         write_file(path, copy)
 
-    def entries_after(self, seq: int, most: int) -> list[tuple[int, str, str]]:
-        """At most so many (sequence number, kind, body as JSON) that follow entry ``seq``, in order. Public.
+    def entries_after(self, seq: int, limit: int) -> list[tuple[int, str, str]]:
+        """(sequence number, kind, body as JSON) of up to ``limit`` entries after ``seq``, in order.
 
-        From any thread: what is in memory is neither read nor touched.
+        Public. Safe to call from any thread: the state in memory is neither read nor changed.
         """
         chosen = sa.select(entries.c.seq, entries.c.kind, entries.c.body).where(entries.c.seq > seq)
         with self._anchored.transaction() as step:
-            found = step.connection.execute(chosen.order_by(entries.c.seq).limit(most)).all()
+            found = step.connection.execute(chosen.order_by(entries.c.seq).limit(limit)).all()
         return [(row.seq, row.kind, row.body) for row in found]
 
     def in_custody(self, work: Callable[[sa.Connection], T], purged: str | None = None) -> T:
-        """Run ``work`` on the private tables beside the entries, in one durable transaction. Nothing of it is exported.
+        """Run ``work`` on the private tables beside the entries, in one durable transaction.
 
-        ``purged``: the table whose deleted rows are gone from the database's files, too, when this returns.
+        Nothing of these tables is exported. ``purged``: a table whose deleted rows are also erased
+        from the database's own files before this returns.
         """
         with self._anchored.transaction() as step:
             found = work(step.connection)
@@ -337,32 +365,34 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[Write]:
-        """One exclusive transaction: catch up with what is stored, append, commit, move the anchor.
+        """One exclusive transaction: replay what is new, append, commit, move the anchor.
 
-        Whatever goes wrong, the state in memory is dropped and replayed by the next transaction: a commit that failed, or that
-        nobody confirmed, was either stored, and then counts, or it was not, and nothing that it paid for has left.
+        After any failure the state in memory is dropped, and the next transaction replays the
+        stored one. A commit that failed or was not confirmed was either stored, and then it counts,
+        or not, and then nothing that it paid for was sent.
         """
         try:
             with self._anchored.transaction() as step:
                 self._catch_up(step.connection)
                 yield Write(
                     append=lambda kind, body: self._append(step.writing(), kind, body),
-                    keep=lambda row: accounts_table.keep(step.writing(), self.accounts, row),
-                    compact=lambda slot: accounts_table.compact(
-                        step.writing(), self.accounts, slot
+                    append_private=lambda row: budgets_table.append(
+                        step.writing(), self.individual_budgets, row
+                    ),
+                    compact=lambda slot: budgets_table.compact(
+                        step.writing(), self.individual_budgets, slot
                     ),
                 )
         except BaseException:
-            self.state, self.accounts = LedgerState(), Accounts()
+            self.state, self.individual_budgets = LedgerState(), IndividualBudgets()
             raise
         self._newest = self.state.seq, self.state.head
 
     def _catch_up(self, connection: sa.Connection) -> None:
-        """Take in what is new. Raises LedgerMismatch where the stored ledger does not go on from what was seen of it."""
-        for row in connection.execute(
-            sa.select(entries).where(entries.c.seq > self.state.seq).order_by(entries.c.seq)
-        ):
-            self._take(row.seq, row.kind, row.body, row.prev, row.hash)
+        """Replay new entries. Raises LedgerMismatch unless they continue what was read before."""
+        newer = sa.select(entries).where(entries.c.seq > self.state.seq)
+        for row in connection.execute(newer.order_by(entries.c.seq)):
+            self._replay(row.seq, row.kind, row.body, row.prev, row.hash)
         seq, digest = self._newest
         stored = connection.execute(sa.select(head.c.seq, head.c.hash)).one()
         if tuple(stored) != (self.state.seq, self.state.head) or (
@@ -371,29 +401,24 @@ class Ledger:
             raise LedgerMismatch(
                 "the stored ledger is older than, or forked from, what this process has seen of it."
             )
-        if self._prepaid():
-            accounts_table.replay(connection, self.accounts)
+        plan = self.state.plan
+        if plan is not None and any(release.prepaid for release in plan.releases()):
+            budgets_table.replay(connection, self.individual_budgets)
 
-    def _prepaid(self) -> bool:
-        return self.state.plan is not None and any(
-            release.prepaid for release in self.state.plan.releases()
-        )
-
-    def _require_accounts(self, slot: int) -> None:
-        if self.state.batches.get(slot, 0) != self.accounts.batches.get(slot, 0):
+    def _require_matching_budgets(self, slot: int) -> None:
+        if self.state.batches.get(slot, 0) != self.individual_budgets.batches.get(slot, 0):
             raise LedgerMismatch(DAMAGED)
 
     def _append(self, connection: sa.Connection, kind: str, body: dict[str, object]) -> int:
         seq, prev, text = self.state.seq + 1, self.state.head, canonical_json(body).decode()
         digest = entry_hash(seq, kind, text, prev)
-        self._take(seq, kind, text, prev, digest)
-        connection.execute(
-            entries.insert(), {"seq": seq, "kind": kind, "body": text, "prev": prev, "hash": digest}
-        )
+        self._replay(seq, kind, text, prev, digest)
+        row = {"seq": seq, "kind": kind, "body": text, "prev": prev, "hash": digest}
+        connection.execute(entries.insert(), row)
         connection.execute(head.update(), {"seq": seq, "hash": digest})
         return seq
 
-    def _take(self, seq: int, kind: str, text: str, prev: str, digest: str) -> None:
+    def _replay(self, seq: int, kind: str, text: str, prev: str, digest: str) -> None:
         chained = (
             seq == self.state.seq + 1
             and prev == self.state.head

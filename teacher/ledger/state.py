@@ -1,4 +1,4 @@
-"""What a ledger's entries add up to, and the rules an entry must keep. No I/O: the ledger applies entries one by one."""
+"""The state that a ledger's entries add up to, and the rules that each entry must keep. No I/O."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from labelwall.wall.adversary import EACH, POOLED, alone, is_alone
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.messages import Value, canonical_json
 
-FORMAT, FORMAT_ALONE = 1, 2  # the second names its adversary
-ONE_OUTCOME = (
-    "screening",
-    "argmax",
-    "bounded_range",
-)  # curves that price a bit, a winner or a draw, not what is behind it
+FORMAT = 1
+FORMAT_WITH_ADVERSARY = 2  # the first entry names its adversary
+# Curves that price one outcome (a bit, a winner, a draw), not the counts it was chosen from.
+ONE_OUTCOME = ("screening", "argmax", "bounded_range")
 GENESIS_PREV = "0" * 64
-LARGEST = 2**63 - 1  # releases are 64-bit integers
+MAX_INTEGER = 2**63 - 1  # releases are 64-bit integers
 
 
 def read_body(text: str) -> dict[str, Any]:
-    """An entry's body from its text. Raises LedgerMismatch for any text but the canonical one that
-    a writer stores: repeated keys, NaN, infinity, other spellings of a number."""
+    """An entry's body from its text.
+
+    Raises LedgerMismatch unless the text is the canonical JSON that a writer stores. That excludes
+    repeated keys, NaN, infinity and other spellings of a number.
+    """
     try:
         body = json.loads(text)
         written = type(body) is dict and canonical_json(body).decode() == text
@@ -39,7 +40,7 @@ def read_body(text: str) -> dict[str, Any]:
 
 @dataclass
 class LedgerState:
-    """The replayed ledger. ``apply`` refuses what it does not know: an unknown entry, key, slot or release fails closed."""
+    """The replayed ledger. ``apply`` refuses every unknown kind of entry, key, slot and release."""
 
     head: str = GENESIS_PREV
     hashes: list[str] = field(default_factory=list)  # [seq] -> hash of that entry
@@ -47,37 +48,31 @@ class LedgerState:
     unsafe: bool = False
     plan: Plan | None = None
     adversary: str = POOLED  # against whom the certificate holds
-    analysts: dict[str, str] = field(
-        default_factory=dict
-    )  # of a register: analyst -> data set of the own ledger
+    # of a register: analyst -> data set of the analyst's ledger
+    analysts: dict[str, str] = field(default_factory=dict)
     extractor: str = ""
-    spent: dict[tuple[int, str], int] = field(
-        default_factory=dict
-    )  # (slot, release) -> releases charged
-    open_charges: dict[int, tuple[int, str, int]] = field(
-        default_factory=dict
-    )  # seq -> (slot, release, count)
-    results: dict[str, dict[str, Value]] = field(
-        default_factory=dict
-    )  # identity -> release -> released value
-    batches: dict[int, int] = field(
-        default_factory=dict
-    )  # slot -> batches recorded under its prepaid charge
-    refused: set[str] = field(
-        default_factory=set
-    )  # identities with the stored refusal `cap_reached`
+    # (slot, release) -> releases charged
+    spent: dict[tuple[int, str], int] = field(default_factory=dict)
+    # seq -> (slot, release, count)
+    open_charges: dict[int, tuple[int, str, int]] = field(default_factory=dict)
+    # identity -> release -> released value
+    results: dict[str, dict[str, Value]] = field(default_factory=dict)
+    # slot -> batches recorded under its prepaid charge
+    batches: dict[int, int] = field(default_factory=dict)
+    # identities with the stored refusal `cap_reached`
+    refused: set[str] = field(default_factory=set)
 
     @property
     def seq(self) -> int:
         """Sequence number of the newest entry, -1 before the first."""
         return len(self.hashes) - 1
 
-    def left(self, slot: int, release: str) -> int:
-        """How many more charges of this kind the plan allows. Raises LedgerMismatch for an unknown kind."""
+    def remaining(self, slot: int, release: str) -> int:
+        """Charges of a release that the plan still allows. Raises LedgerMismatch as ``release``."""
         return self.release(slot, release).cap - self.spent.get((slot, release), 0)
 
     def release(self, slot: int, name: str) -> Release:
-        """A release of the plan. Raises LedgerMismatch where there is none of this slot and name."""
+        """A release of the plan. Raises LedgerMismatch where the slot has none of this name."""
         if self.plan is None or type(slot) is not int or not 0 <= slot < len(self.plan.slots):
             raise LedgerMismatch(f"the ledger's plan has no slot {slot}.")
         for candidate in self.plan.slots[slot].releases:
@@ -87,13 +82,11 @@ class LedgerState:
 
     def prepaid_charge(self, slot: int, release: str) -> int | None:
         """Sequence number of the open charge of a prepaid release, None before it is charged."""
-        return next(
-            (seq for seq, charge in self.open_charges.items() if charge[:2] == (slot, release)),
-            None,
-        )
+        charges = self.open_charges.items()
+        return next((seq for seq, charge in charges if charge[:2] == (slot, release)), None)
 
     def counts(self) -> list[int]:
-        """Releases charged so far, in the order of the plan's list."""
+        """Releases charged so far, in the plan's order."""
         assert self.plan is not None
         return [
             self.spent.get((slot, r.name), 0)
@@ -102,7 +95,10 @@ class LedgerState:
         ]
 
     def apply(self, kind: str, body: dict, digest: str) -> None:
-        """Check one entry against all before it and take it in. Raises LedgerMismatch and leaves the sums unchanged."""
+        """Check an entry against all before it, and add it.
+
+        Raises LedgerMismatch; the sums are then unchanged.
+        """
         rules: dict[str, Callable[..., None]] = {
             "genesis": self._genesis,
             "extractor": self._extractor,
@@ -122,13 +118,15 @@ class LedgerState:
         try:
             rules[kind](**body)
         except (TypeError, KeyError, AttributeError, InvalidInput) as error:
-            text = f"entry {self.seq + 1} of the ledger ({kind}) has missing, unknown or impossible fields."
-            raise LedgerMismatch(text) from error
+            raise LedgerMismatch(
+                f"entry {self.seq + 1} of the ledger ({kind}) has missing, unknown or impossible "
+                "fields."
+            ) from error
         self.hashes.append(digest)
         self.head = digest
 
     def is_register(self) -> bool:
-        """Whether this is no budget but the list of several analysts' ledgers: then it names analysts, and nothing else."""
+        """Whether this ledger only lists the analysts' ledgers, and has no budget of its own."""
         return self.seq >= 0 and self.adversary == EACH
 
     def _require(self, rule: bool, text: str) -> None:
@@ -138,46 +136,33 @@ class LedgerState:
     def _genesis(
         self, *, format: int, dataset: str, unsafe: bool, plan: dict, adversary: str | None = None
     ) -> None:
-        expected = (
-            FORMAT if adversary is None else FORMAT_ALONE
-        )  # POOLED is the one that is left out
-        self._require(
-            type(format) is int and format == expected, "its format is unknown, or another's"
-        )
-        self._require(
-            type(dataset) is str and type(unsafe) is bool,
-            "a data set without a name, or a noise without a source",
-        )
-        held = adversary in (None, EACH) or is_alone(adversary)
-        self._require(held, "an adversary that no certificate is made for")
-        self.dataset, self.unsafe, self.plan, self.adversary = (
-            dataset,
-            unsafe,
-            Plan.from_json(plan),
-            adversary or POOLED,
-        )
+        expected = FORMAT if adversary is None else FORMAT_WITH_ADVERSARY
+        known = type(format) is int and format == expected
+        self._require(known, "its format is unknown, or another's")
+        named = type(dataset) is str and type(unsafe) is bool
+        self._require(named, "a data set without a name, or a noise without a source")
+        certified = adversary in (None, EACH) or is_alone(adversary)
+        self._require(certified, "an adversary that no certificate is made for")
+        self.plan = Plan.from_json(plan)
+        self.dataset, self.unsafe, self.adversary = dataset, unsafe, adversary or POOLED
 
     def _analyst(self, *, name: str, dataset: str) -> None:
-        fresh = name not in self.analysts and dataset not in self.analysts.values()
+        new = name not in self.analysts and dataset not in self.analysts.values()
         named = type(name) is str and is_alone(alone(name)) and type(dataset) is str
-        self._require(named and fresh, "an analyst, or a data set, that is known")
+        self._require(named and new, "an analyst, or a data set, that is known")
         self.analysts[name] = dataset
 
     def _extractor(self, *, sha256: str, fields: dict) -> None:
-        self._require(
-            type(sha256) is str and type(fields) is dict, "an extractor without a hash or fields"
-        )
+        named = type(sha256) is str and type(fields) is dict
+        self._require(named, "an extractor without a hash or fields")
         self.extractor = sha256
 
     def _charge(self, *, slot: int, release: str, count: int) -> None:
-        self._require(
-            type(count) is int and 0 < count <= self.left(slot, release), "a charge passes its cap"
-        )
+        allowed = type(count) is int and 0 < count <= self.remaining(slot, release)
+        self._require(allowed, "a charge passes its cap")
         planned = self.release(slot, release)
-        self._require(
-            count == 1 or not (planned.batch or planned.prepaid),
-            "a second charge where one pays for all",
-        )
+        single = count == 1 or not (planned.batch or planned.prepaid)
+        self._require(single, "a second charge where one pays for all")
         self.spent[slot, release] = self.spent.get((slot, release), 0) + count
         self.open_charges[self.seq + 1] = (slot, release, count)
 
@@ -185,18 +170,16 @@ class LedgerState:
         known = type(charge) is int and charge in self.open_charges
         self._require(known, "a release without an unused charge before it")
         slot, release, count = self.open_charges[charge]
-        plan = self.release(slot, release)
-        prepaid = plan.prepaid
-        whole = prepaid or plan.batch  # one charge, whatever the number of queries
-        paid = type(results) is dict and len(results) > 0 and (whole or len(results) <= count)
+        planned = self.release(slot, release)
+        pays_for_all = planned.prepaid or planned.batch
+        paid = type(results) is dict and len(results) > 0
+        paid = paid and (pays_for_all or len(results) <= count)
         self._require(paid, "a release of more than was charged")
-        fresh = all(
-            release not in self.results.get(i, {}) and i not in self.refused for i in results
-        )
-        self._require(fresh, "a second release for the same query")
-        fits = all(_fits(plan.curve, value) for value in results.values())
+        new = all(release not in self.results.get(i, {}) and i not in self.refused for i in results)
+        self._require(new, "a second release for the same query")
+        fits = all(_fits(planned.curve, value) for value in results.values())
         self._require(fits, "a released value is no outcome of what its curve prices")
-        if prepaid:
+        if planned.prepaid:
             self.batches[slot] = self.batches.get(slot, 0) + 1
         else:
             del self.open_charges[charge]
@@ -204,18 +187,16 @@ class LedgerState:
             self.results.setdefault(identity, {})[release] = value
 
     def _refusal(self, *, slot: int, release: str, identities: list[str]) -> None:
-        reached = self.left(slot, release) == 0 and not self.release(slot, release).prepaid
+        reached = self.remaining(slot, release) == 0 and not self.release(slot, release).prepaid
         self._require(reached, "a refusal while the cap was not reached")
-        listed = type(identities) is list and len(identities) > 0
-        self._require(
-            listed and all(type(i) is str for i in identities),
-            "a refusal of nothing that was asked",
-        )
+        asked = type(identities) is list and len(identities) > 0
+        asked = asked and all(type(i) is str for i in identities)
+        self._require(asked, "a refusal of nothing that was asked")
         self.refused.update(identities)
 
 
 def _fits(curve: str, value: Any) -> bool:
-    """Whether a value can be what a curve prices: a bit, a class, or an integer or a list of them."""
+    """Whether a curve can price a value: a bit, a class, an integer or a list of integers."""
     if curve == "screening":
         return _is_integer(value) and value in (0, 1)
     if curve in ONE_OUTCOME:
@@ -224,10 +205,10 @@ def _fits(curve: str, value: Any) -> bool:
 
 
 def _is_list(value: Any) -> bool:
-    """A list of at least one integer, and of nothing else."""
+    """Whether a value is a non-empty list of integers."""
     return type(value) is list and len(value) > 0 and all(_is_integer(entry) for entry in value)
 
 
 def _is_integer(value: Any) -> bool:
-    """An integer of 64 bits: a boolean is none."""
-    return type(value) is int and abs(value) <= LARGEST
+    """Whether a value is a 64-bit integer, and no boolean."""
+    return type(value) is int and abs(value) <= MAX_INTEGER

@@ -1,4 +1,4 @@
-"""The address of a ledger or an anchor on a PostgreSQL server. It is parsed and refused here: errors repeat none of it."""
+"""The address of a ledger or an anchor on a PostgreSQL server. No error repeats any part of it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from labelwall.wall.errors import InvalidInput
 FORM = "postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME"
 OPTIONS = ("schema", "sslmode", "sslrootcert", "socket")
 SSL_MODES = ("verify-full", "verify-ca", "require", "disable")
-NAME, SCHEMA, HOST = (
-    r"[A-Za-z_][\w.-]{0,62}",
-    r"(?!pg_)[a-z_][a-z0-9_]{0,62}",
-    r"[A-Za-z0-9.:-]{1,253}",
-)
+NAME = r"[A-Za-z_][\w.-]{0,62}"
+SCHEMA = r"(?!pg_)[a-z_][a-z0-9_]{0,62}"
+HOST = r"[A-Za-z0-9.:-]{1,253}"
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class LedgerUrl:
         host: of the server; empty for a Unix socket.
         port: of the server.
         socket: directory of the Unix socket, where there is no host.
-        sslmode: of libpq; over a network the server's certificate is checked unless another mode is named.
+        sslmode: libpq's; by default the server's certificate is verified over a network.
         sslrootcert: file of the authorities that may have signed it; libpq's default when empty.
         setting: the setting that errors name.
     """
@@ -48,11 +46,8 @@ class LedgerUrl:
 
     def __post_init__(self, setting: str) -> None:
         named = re.fullmatch(NAME, self.role) and re.fullmatch(NAME, self.database)
-        if (
-            not named
-            or bool(self.host) == bool(self.socket)
-            or not (not self.host or re.fullmatch(HOST, self.host))
-        ):
+        one_address = bool(self.host) != bool(self.socket)
+        if not named or not one_address or (self.host and not re.fullmatch(HOST, self.host)):
             _refuse(setting, f"of the form {FORM}, or with socket=DIRECTORY in place of the host")
         if not re.fullmatch(SCHEMA, self.schema):
             _refuse(setting, "with a schema of lower case letters, digits and _, not pg_...")
@@ -63,22 +58,18 @@ class LedgerUrl:
 
     @classmethod
     def parse(cls, text: str, setting: str = "ledger") -> LedgerUrl:
-        """From ``postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME``. Raises InvalidInput, which repeats nothing of ``text``.
+        """From ``postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME``.
 
-        A password is refused: the server's client library takes it from PGPASSWORD or ~/.pgpass, where no program prints it.
+        A password is refused: libpq takes it from PGPASSWORD or ~/.pgpass, where no program prints
+        it. Raises InvalidInput, which repeats nothing of ``text``.
         """
         parts, port, options = _parts(text, setting)
         if parts.password is not None or "password" in dict(options):
-            _refuse(
-                setting, "without a password, which belongs into ~/.pgpass or PGPASSWORD", "one"
-            )
+            rule = "without a password, which belongs into ~/.pgpass or PGPASSWORD"
+            _refuse(setting, rule, "one")
         names = [name for name, _ in options]
-        if (
-            parts.scheme != "postgresql"
-            or parts.fragment
-            or len(set(names)) < len(names)
-            or not {*names} <= {*OPTIONS}
-        ):
+        known = len(set(names)) == len(names) and {*names} <= {*OPTIONS}
+        if parts.scheme != "postgresql" or parts.fragment or not known:
             _refuse(setting, f"of the form {FORM}; options are {', '.join(OPTIONS)}")
         return cls(
             role=unquote(parts.username or ""),
@@ -92,14 +83,15 @@ class LedgerUrl:
 
 
 def _parts(text: str, setting: str) -> tuple[SplitResult, int | None, list[tuple[str, str]]]:
-    """(parts, port, options) of a URL. What the parser says of a bad one repeats it, so it is not even kept as a cause."""
+    """(parts, port, options) of a URL.
+
+    The parser's error repeats the URL, so it is not kept, not even as a cause.
+    """
     with suppress(ValueError):
         parts = urlsplit(text)
-        return (
-            parts,
-            parts.port,
-            parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)),
-        )
+        strict = bool(parts.query)
+        options = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=strict)
+        return parts, parts.port, options
     _refuse(setting, f"of the form {FORM}")
 
 

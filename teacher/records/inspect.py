@@ -1,4 +1,7 @@
-"""What the custodian sees of the private rows before a run. Private: none of it may be released or steer a run's choices."""
+"""Counts of the private rows, for the custodian before a run.
+
+Private: none of it may be released, or steer a run's choices.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,14 @@ BANNER = (
 class Preview:
     """Counts of private rows.
 
-    ``found``: rows read. ``by_class``: (name of a class, an attribute or a tenth of the values' range; usable rows with it), in
-    order. ``bad``: (reason, rows), zeros included. ``widths``, ``heights``: (least, median, largest) of readable images as
-    stored, pixels; None but for image folders.
-    ``repeated``: usable rows with the very inputs of an earlier one; ``contradicting``: those of them with another label.
-    ``other_files``: files of an image folder that are no images. ``hints``: what the custodian may want to look at.
+    ``found``: rows read. ``by_class``: (name of a class, an attribute or a tenth of the values'
+    range; usable rows with it), in order. ``bad``: (reason, rows), zeros included. ``widths``,
+    ``heights``: (least, median, largest) of readable images as stored, pixels; None but for image
+    folders.
+    ``repeated``: usable rows with the very inputs of an earlier one; ``contradicting``: those of
+    them with another label.
+    ``other_files``: files of an image folder that are no images. ``hints``: what the custodian may
+    want to look at.
     """
 
     source: str
@@ -66,10 +72,12 @@ def preview(
     sampling_probability: float = 1.0,
     progress: Progress | None = None,
 ) -> Preview:
-    """Read the private rows as a run would and count what is there. Releases nothing; what it returns is private.
+    """Read the private rows as a run would, and count them.
 
-    ``k``, ``sampling_probability``: the mechanism's neighbours (a count) and gamma, for the hints; a mechanism that has none
-    leaves them out.
+    Releases nothing; what it returns is private.
+
+    ``k``, ``sampling_probability``: the mechanism's neighbours (a count) and gamma, for the hints;
+    a mechanism that has none leaves them out.
     Raises InvalidInput, MissingData for settings, as open_records.
     """
     task = describe(config)
@@ -96,7 +104,10 @@ def preview(
 
 
 def _repeats(inputs: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
-    """How many rows repeat an earlier row's inputs, and how many of these disagree with its label. Digests stay in memory."""
+    """(rows that repeat an earlier row's inputs, those of them with another label).
+
+    Digests stay in memory.
+    """
     first: dict[bytes, int] = {}
     repeated = contradicting = 0
     for row, label in zip(inputs, labels.tolist(), strict=True):
@@ -120,13 +131,17 @@ def _spread(found: Ingested, axis: int) -> tuple[int, int, int] | None:
 def _hints(
     task: Task, usable: int, counts: np.ndarray, k: int, sampling_probability: float
 ) -> tuple[str, ...]:
-    """Where the mechanism's neighbours run short. A run goes on all the same: short samples vote with fewer. Values that nobody
-    has are no shortage."""
+    """Where the mechanism's neighbours run short.
+
+    A run continues all the same: short samples vote with fewer. Values that no row has are no
+    shortage.
+    """
     hints = []
     sample = sampling_probability * usable
     if sample < k:
         hints.append(
-            f"a sample holds about {sample:.0f} records, fewer than k = {k}: all of them vote on every query."
+            f"a sample holds about {sample:.0f} records, fewer than k = {k}: all of them vote on "
+            "every query."
         )
     if not task.labels.voted_by_name:
         return tuple(hints)
@@ -134,11 +149,13 @@ def _hints(
     empty, short = counts == 0, (counts > 0) & (sampling_probability * counts < k)
     if empty.any():
         hints.append(
-            f"classes without a record: {_listed(names[empty])}. They are never the answer but by noise."
+            f"classes without a record: {_listed(names[empty])}. They are never the answer but by "
+            "noise."
         )
     if short.any():
         hints.append(
-            f"classes with fewer than k = {k} records in a sample: {_listed(names[short])}. Others join their votes."
+            f"classes with fewer than k = {k} records in a sample: {_listed(names[short])}. Others "
+            "join their votes."
         )
     return tuple(hints)
 
@@ -151,7 +168,8 @@ def render(shown: Preview) -> str:
     """The preview as text; its first line says that it is private."""
     lines = [
         BANNER,
-        f"source {shown.source}: {shown.found} rows found, {shown.usable} usable, inputs {shown.input_shape}",
+        f"source {shown.source}: {shown.found} rows found, {shown.usable} usable, "
+        f"inputs {shown.input_shape}",
     ]
     if shown.widths and shown.heights:
         spread = "{} / {} / {} pixels (least / median / largest)"
@@ -166,7 +184,8 @@ def render(shown: Preview) -> str:
     lines += [f"  {count:>8}  {reason}" for reason, count in shown.bad]
     lines += [
         "",
-        f"repeated inputs among usable rows: {shown.repeated}, of them under another label: {shown.contradicting}",
+        f"repeated inputs among usable rows: {shown.repeated}, "
+        f"of them under another label: {shown.contradicting}",
     ]
     if shown.other_files:
         lines.append(f"files that are no images, not read: {shown.other_files}")

@@ -1,8 +1,8 @@
-"""Records that came or went after the data set was opened: private rows in the ledger's database, next to the payments.
+"""Records added or removed after the data set was opened: private rows in the ledger's database.
 
-A removed record leaves its id, when so many records left, and nothing else: SQLite overwrites what it frees, on PostgreSQL the
-table is written anew, and no digest is kept. The data source may still hold it, as may a server's WAL and backups; they are the
-custodian's to clean.
+A removed record leaves its id, when so many records left, and nothing else: SQLite overwrites what
+it frees, on PostgreSQL the table is written anew, and no digest is kept. The data source may still
+hold it, as may a server's WAL and backups; they are the custodian's to clean.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger import event_times as moments
+from labelwall.teacher.ledger import event_times
 from labelwall.teacher.records.sources import Records
 from labelwall.wall.errors import InvalidInput
 
@@ -26,7 +26,7 @@ updates = sa.Table(
 
 
 def present(connection: sa.Connection, base: Records) -> Records:
-    """The records of the data source less those removed, plus those added, which come last, ascending by id."""
+    """The data source's records less those removed, then those added, ascending by id."""
     named, added = changes(connection, base.inputs.dtype, base.inputs.shape[1:])
     if not len(named):
         return base
@@ -37,29 +37,25 @@ def present(connection: sa.Connection, base: Records) -> Records:
 def changes(
     connection: sa.Connection, dtype: np.dtype, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, Records]:
-    """(int64 [m] ids of which the data source's rows no longer count, records added), both ascending by id.
+    """(int64 [m] ids whose rows in the data source no longer count, records added), by id.
 
     ``dtype``, ``shape``: of a row of inputs.
     """
     has_any = sa.inspect(connection).has_table(TABLE)
     rows = connection.execute(sa.select(updates).order_by(updates.c.id)).all() if has_any else []
     added = [row for row in rows if row.label is not None]
-    inputs = np.frombuffer(
-        b"".join(row.input for row in added), dtype=dtype.newbyteorder("<")
-    ).reshape(len(added), *shape)
-    labels, ids = (
-        np.array(values, dtype=np.int64)
-        for values in ([r.label for r in added], [r.id for r in added])
-    )
-    return np.array([row.id for row in rows], dtype=np.int64), Records(
-        inputs.astype(dtype), labels, ids
-    )
+    content = b"".join(row.input for row in added)
+    inputs = np.frombuffer(content, dtype=dtype.newbyteorder("<")).reshape(len(added), *shape)
+    labels = np.array([row.label for row in added], dtype=np.int64)
+    ids = np.array([row.id for row in added], dtype=np.int64)
+    named = np.array([row.id for row in rows], dtype=np.int64)
+    return named, Records(inputs.astype(dtype), labels, ids)
 
 
 def add(connection: sa.Connection, records: Records) -> None:
     """Write records whose ids are not present; a tombstone with the id gives way."""
     updates_metadata.create_all(connection)
-    moments.note(connection, moments.ADDED, len(records.ids))
+    event_times.note(connection, event_times.ADDED, len(records.ids))
     little = records.inputs.astype(records.inputs.dtype.newbyteorder("<"), copy=False)
     for row, label, identity in zip(
         little, records.labels.tolist(), records.ids.tolist(), strict=True
@@ -74,14 +70,14 @@ def add(connection: sa.Connection, records: Records) -> None:
 def remove(connection: sa.Connection, ids: np.ndarray) -> None:
     """Leave a tombstone for each id (int64 [n]), whether or not there is such a record."""
     updates_metadata.create_all(connection)
-    moments.note(connection, moments.REMOVED, len(ids))
+    event_times.note(connection, event_times.REMOVED, len(ids))
     for identity in ids.tolist():
         connection.execute(updates.delete().where(updates.c.id == identity))
         connection.execute(updates.insert(), {"id": identity, "label": None, "input": None})
 
 
 def counts(connection: sa.Connection) -> tuple[int, int]:
-    """(records that were added and are there, ids that were named for removal and are not). Private, for the custodian alone."""
+    """(added records that are present, ids named for removal that are not). Private."""
     if not sa.inspect(connection).has_table(TABLE):
         return 0, 0
     added, named = connection.execute(
@@ -91,7 +87,10 @@ def counts(connection: sa.Connection) -> tuple[int, int]:
 
 
 def without_repeated(records: Records, held: Records) -> Records:
-    """The rows that are not among those held with the same id, label and input. Rows of another form are left for ``check``."""
+    """The rows that ``held`` does not contain with the same id, label and input.
+
+    Rows of another form are returned as they are, for ``check``.
+    """
     alike = (
         records.inputs.dtype == held.inputs.dtype
         and records.inputs.shape[1:] == held.inputs.shape[1:]
@@ -113,7 +112,10 @@ def without_repeated(records: Records, held: Records) -> Records:
 
 
 def check(records: Records, like: Records, num_labels: int) -> None:
-    """Raises InvalidInput, naming no value, unless the rows could be rows of the data set and none of their ids is there."""
+    """Check that the rows fit the data set and that none of their ids is present.
+
+    Raises InvalidInput, which names no value.
+    """
     if (
         records.inputs.dtype != like.inputs.dtype
         or records.inputs.shape[1:] != like.inputs.shape[1:]

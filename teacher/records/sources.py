@@ -1,4 +1,7 @@
-"""Private records: the only file that opens them. Bad rows are dropped here, silently, before anything else sees them."""
+"""Private records: the only file that opens them.
+
+Bad rows are dropped here, silently, before anything else sees them.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,20 @@ from labelwall.wall.datasets.registry import published
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, MissingData, shape_text
 
-GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID = range(
-    5
-)  # what is wrong with a row, at most one thing each
+# Verdicts: what is wrong with a row, at most one thing each.
+GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID = range(5)
 
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """The custodian's rows that count. Nothing of it prints, not even how many there are: that is private too.
+    """The custodian's usable rows. Nothing of them prints; their number is private, too.
 
     ``inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels``: int64 [n], codes of the task's label space.
     ``ids``: int64 [n], distinct. n may be 0.
 
-    An id is an attribute of the row: its position in the published file; private_id of an npz, or its row number there
-    when the file was written without (rows are then only ever appended); a hash of an image's relative path.
+    An id is an attribute of the row: its position in the published file; private_id of an npz, or
+    its row number there when the file was written without (rows are then only ever appended); a
+    hash of an image's relative path.
     """
 
     inputs: np.ndarray = field(repr=False)
@@ -50,8 +53,10 @@ class Records:
 class Ingested:
     """All rows as found, for the custodian's preview alone; `run` sees ``records``.
 
-    ``verdicts``: uint8 [n_found], GOOD or what is wrong. ``inputs`` [n_found, ...], ``labels``, ``ids`` int64 [n_found].
-    ``sizes``: int32 [n_found, 2], widths and heights as stored (pixels, 0 where unreadable), for image folders alone.
+    ``verdicts``: uint8 [n_found], GOOD or what is wrong. ``inputs`` [n_found, ...], ``labels``,
+    ``ids`` int64 [n_found].
+    ``sizes``: int32 [n_found, 2], widths and heights as stored (pixels, 0 where unreadable), for
+    image folders alone.
     ``other_files``: files of an image folder whose names are not an image's, a count.
     """
 
@@ -71,21 +76,24 @@ class Ingested:
 
 
 def open_records(config: DataConfig, task: Task, progress: Progress | None = None) -> Records:
-    """The private rows of a data set, bad rows dropped; the only way from a configuration to private rows.
+    """The private rows of a data set without bad rows.
 
-    Dropped: images that can not be decoded, vectors that are not finite, labels outside the public classes, values that are no
-    numbers, ids seen
-    before among the good rows. Every row is judged by itself, except that the first of several good rows with one id
-    stays: rows of one id are one record. No count, warning or error depends on what rows hold.
+    This is the only way from a configuration to private rows.
+
+    Dropped: images that can not be decoded, vectors that are not finite, labels outside the public
+    classes, values that are no numbers, ids seen before among the good rows. Every row is judged by
+    itself, except that the first of several good rows with one id stays: rows of one id are one
+    record. No count, warning or error depends on what rows hold.
     ``progress`` hears (percent, 100): the number of records is private.
 
-    Raises InvalidInput, MissingData for settings: a missing file or array, a dtype or shape that does not fit the task.
+    Raises InvalidInput, MissingData for settings: a missing file or array, a dtype or shape that
+    does not fit the task.
     """
     return ingest(config, task, progress).records
 
 
 def ingest(config: DataConfig, task: Task, progress: Progress | None = None) -> Ingested:
-    """Read and judge the private rows. Warnings of decoders are silenced: they would speak about rows.
+    """Read and judge the private rows. Decoders' warnings, which describe rows, are silenced.
 
     Raises InvalidInput, MissingData, as open_records.
     """
@@ -102,11 +110,13 @@ def ingest(config: DataConfig, task: Task, progress: Progress | None = None) -> 
 def stream_records(
     config: DataConfig, task: Task, size: int, start: int = 0
 ) -> Iterator[tuple[int, int, Records]]:
-    """The rows that ``open_records`` gives, in blocks of ``size`` rows as found: (rows found by then, of how many, good rows).
+    """The rows of ``open_records``, in blocks of ``size`` rows as found.
 
-    ``start``: rows found that are left out. Image folders, npz files and CelebA are read block by block: memory is that of a few
-    blocks, and of paths. Other published sets are read whole. Rows of one id in several blocks are all given: the first of them
-    is to count.
+    Yields (rows found so far, rows in all, good rows of the block).
+
+    ``start``: rows found that are left out. Image folders, npz files and CelebA are read block by
+    block: memory is that of a few blocks, and of paths. Other published sets are read whole. Rows
+    of one id in several blocks are all given: the first of them is to count.
     Raises InvalidInput, MissingData, as open_records.
     """
     if config.source == "folder":
@@ -139,7 +149,7 @@ def _quietly_next(
 
 
 def ingest_more(rows: Path, task: Task, progress: Progress | None = None) -> Ingested:
-    """More rows for a data set in use, whatever its source: a folder of class folders, or an npz file with private_id.
+    """More rows for a data set in use: a folder of class folders, or an npz file with private_id.
 
     Raises InvalidInput, MissingData, as open_records.
     """
@@ -205,7 +215,7 @@ def _ingest_arrays(config: DataConfig, task: Task) -> Ingested:
 def _array_blocks(
     path: Path, task: Task, size: int, start: int
 ) -> Iterator[tuple[int, int, Records]]:
-    """An npz file's rows as ``stream_records`` gives them. Each member is read once, side by side."""
+    """An npz file's rows, as ``stream_records`` gives them. Each member is read once."""
     names = ["private_x", "private_y", "private_id"][
         : 3 if readers.has_member(path, "private_id") else 2
     ]
@@ -259,7 +269,10 @@ def _judged(
     sizes: np.ndarray | None = None,
     other_files: int = 0,
 ) -> Ingested:
-    """Judge each row by itself, then repeated ids among the rows that are good, so that a bad row displaces no good one."""
+    """Judge each row by itself, then repeated ids among the good rows.
+
+    So a bad row displaces no good one.
+    """
     finite = (
         np.isfinite(inputs).all(axis=1)
         if inputs.dtype == np.float32

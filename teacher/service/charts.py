@@ -10,7 +10,7 @@ from itertools import accumulate
 from labelwall.teacher.accounting.accountant import odometer
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger.event_times import Moment
+from labelwall.teacher.ledger.event_times import EventTime
 from labelwall.teacher.service.history import History
 
 POINTS = 60  # of a curve
@@ -34,7 +34,7 @@ class Chart:
             "reading": steps[-1][1],
         }
 
-    def by_time(self, charged: Sequence[Moment]) -> dict[str, object] | None:
+    def by_time(self, charged: Sequence[EventTime]) -> dict[str, object] | None:
         """The same by the time of day at which each charge was noted; None where no time is known. Private.
 
         A charge's time is that of the last note before its entry. What was charged before the first note stands at the start.

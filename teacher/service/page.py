@@ -23,9 +23,9 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from labelwall.teacher.ledger import event_times as moments
+from labelwall.teacher.ledger import event_times
 from labelwall.teacher.ledger.auditor.auditor import Finding
-from labelwall.teacher.ledger.event_times import Moment
+from labelwall.teacher.ledger.event_times import EventTime
 from labelwall.teacher.records import record_updates as updates
 from labelwall.teacher.service.charts import Chart, minute
 from labelwall.teacher.service.history import History, Round
@@ -224,7 +224,7 @@ class Page:
         numbered = list(enumerate(self._history.rounds, 1))[-NEWEST:]
         return [_round(number, used, callers[used.first]) for number, used in reversed(numbered)]
 
-    def _callers(self, noted: Sequence[Moment]) -> list[dict[str, object]]:
+    def _callers(self, noted: Sequence[EventTime]) -> list[dict[str, object]]:
         """Everybody who holds a key or was charged, by name."""
         charged = Counter(
             dict(self._service.desk.calls.charged)
@@ -255,10 +255,10 @@ class Page:
         return shown
 
 
-def _moments(connection: sa.Connection) -> tuple[list[Moment], list[Moment]]:
+def _moments(connection: sa.Connection) -> tuple[list[EventTime], list[EventTime]]:
     """(the newest changes of the records, all notes of charges). Private."""
-    changes = moments.listed(connection, moments.ADDED, moments.REMOVED, newest=CHANGES)
-    return changes, moments.listed(connection, moments.CHARGED)
+    changes = event_times.listed(connection, event_times.ADDED, event_times.REMOVED, newest=CHANGES)
+    return changes, event_times.listed(connection, event_times.CHARGED)
 
 
 def _round(number: int, used: Round, callers: Counter[str]) -> dict[str, object]:

@@ -391,7 +391,7 @@ class Desk:
             for slot, entry in enumerate(state.plan.slots)
             for release in entry.releases
         ]
-        left = {key: state.left(*key) for key in releases}
+        left = {key: state.remaining(*key) for key in releases}
         return Figures(
             state.seq, state.head, {key: state.spent.get(key, 0) for key in releases}, left
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger import event_times as moments
+from labelwall.teacher.ledger import event_times
 from labelwall.teacher.ledger.ledger import Ledger
 
 calls_metadata = sa.MetaData()
@@ -82,6 +82,8 @@ def _note(
         allowed.append(call.queries == 0 or cap is None or sums[call.caller] + call.queries <= cap)
         if allowed[-1] and call.queries:
             connection.execute(calls.insert(), vars(call))
-            moments.note(connection, moments.CHARGED, call.queries, call.caller, call.position)
+            event_times.note(
+                connection, event_times.CHARGED, call.queries, call.caller, call.position
+            )
             sums[call.caller] += call.queries
     return allowed, sums

@@ -99,8 +99,8 @@ def test_records_are_added_and_removed_at_no_charge_and_their_data_goes(
 
 def test_added_again_a_record_has_what_it_had_left(folder: Path) -> None:
     def left() -> int:
-        accounts = Ledger(Path("custody/ledger.sqlite")).accounts
-        return int(accounts.left(0, accounts.serials(np.array([5])))[0])
+        budgets = Ledger(Path("custody/ledger.sqlite")).individual_budgets
+        return int(budgets.remaining(0, budgets.serials(np.array([5])))[0])
 
     more([5])
     add = ["records", "add", *WHERE, "--rows", "more.npz"]

@@ -1,4 +1,6 @@
-"""Kill a teacher with SIGKILL before every statement of a release, in forked children; prints one JSON line a kill.
+"""Kill a teacher with SIGKILL before every statement of a release, in forked children.
+
+Prints one JSON line a kill.
 
 Run in a process of its own, so that the forks start from a process without threads.
 """
@@ -42,9 +44,8 @@ MECHANISMS = {
     "private_knn": PrivateKnn(
         k=5, threshold=2, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5
     ),
-    "radius": RadiusNeighbours(
-        radius=0.5, epsilon=1.0, accounting="queries"
-    ),  # one scale, hence one draw a batch
+    # One scale, hence one draw a batch.
+    "radius": RadiusNeighbours(radius=0.5, epsilon=1.0, accounting="queries"),
 }
 MECHANISM = MECHANISMS[sys.argv[4]]
 RNG = np.random.default_rng(0)
@@ -76,7 +77,7 @@ class Witness(SystemEntropy):
 
 
 def teach(folder: Path, socket: str) -> Teacher:
-    """Open, or create, a ledger and a teacher on it. ``socket``: of the server, empty for a file in ``folder``."""
+    """Open or create a ledger and a teacher on it. ``socket``: empty for a file in ``folder``."""
     place, anchor = swept(folder, socket), folder / "anchor.json"
     plan = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(20, 20)),))
     if not open_database(place).exists():
@@ -94,7 +95,7 @@ def teach(folder: Path, socket: str) -> Teacher:
 
 
 def doomed(folder: Path, socket: str, point: int) -> None:
-    """Answer, and die before the ``point``-th statement; write what was sent if it comes that far."""
+    """Answer, and die before the ``point``-th statement; else write what was sent."""
     teacher, count = teach(folder, socket), 0
     watched = (*WATCHED, "database.py") if socket else WATCHED
 
@@ -133,9 +134,8 @@ def examine(folder: Path, socket: str) -> dict:  # type: ignore[type-arg]
         "problems": finding.problems,
         "paid": all(spent[name] >= drawn[name] for name in drawn),
         "kept": all(after.results[key].items() >= value.items() for key, value in before.items()),
-        "double": sum(
-            count for _, _, count in after.open_charges.values()
-        ),  # paid, and never recorded
+        # Paid, and never recorded.
+        "double": sum(count for _, _, count in after.open_charges.values()),
         "sent": (folder / "sent").exists() and json.loads((folder / "sent").read_text()) == labels,
         "audit_after": audited(place, folder).problems,
     }

@@ -1,4 +1,6 @@
-"""Kill a teacher with individual budgets before every few statements of a release, in forked children; one JSON line a kill.
+"""Kill a teacher with individual budgets before every few statements of a release.
+
+The teacher runs in forked children; prints one JSON line a kill.
 
 Another process may be at work on the same ledger, and asks one of the same queries. It has reserved
 before the first statement, and draws and pays "after" the kill, or "during" the first draw of the
@@ -77,7 +79,7 @@ class Witness(SystemEntropy):
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:
-        paid_for = self._token in Ledger(self._place).accounts.reserved.get(0, {})
+        paid_for = self._token in Ledger(self._place).individual_budgets.reserved.get(0, {})
         os.write(self._notes, f"{release} {int(paid_for)}\n".encode())
         self._first()
         self._first = nothing
@@ -145,7 +147,7 @@ class Company:
 
 
 def doomed(folder: Path, socket: str, point: int, first: Callable[[], None]) -> None:
-    """Answer, and die before the ``point``-th statement; write what was sent if it comes that far."""
+    """Answer, and die before the ``point``-th statement; else write what was sent."""
     teacher, count = teach(folder, socket, first), 0
     watched = (*WATCHED, "database.py") if socket else WATCHED
 
@@ -175,11 +177,11 @@ def examine(folder: Path, socket: str) -> dict:  # type: ignore[type-arg]
     notes = (folder / "notes").read_text().splitlines() if (folder / "notes").exists() else []
     before, spent = (
         {key: dict(value) for key, value in ledger.state.results.items()},
-        ledger.accounts.left(0, np.arange(30)),
+        ledger.individual_budgets.remaining(0, np.arange(30)),
     )
     labels = teach(folder, socket).answer(Queries(ASKED)).labels.tolist()
     after = Ledger(place, anchor)
-    left = after.accounts.left(0, np.arange(30))
+    left = after.individual_budgets.remaining(0, np.arange(30))
     return {
         "problems": finding.problems + audited(place, folder).problems,
         "reserved": all(note.endswith("1") for note in notes),
@@ -188,7 +190,7 @@ def examine(folder: Path, socket: str) -> dict:  # type: ignore[type-arg]
             after.state.results[key].items() >= value.items() for key, value in before.items()
         ),
         "answered": len(before),
-        "open": len(ledger.accounts.reserved.get(0, {})),
+        "open": len(ledger.individual_budgets.reserved.get(0, {})),
         "in_range": bool(
             (spent >= 0).all()
             and (left >= 0).all()

@@ -1,4 +1,4 @@
-"""A ledger for each analyst: which of them may be opened, and against whom each certificate holds."""
+"""A ledger for each analyst: who may open which, and against whom its certificate holds."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_an_anchor_guards_the_register_and_every_ledger(tmp_path: Path) -> None:
 def test_each_analysts_ledger_has_an_anchor_that_lets_one_copy_go_on(
     tmp_path: Path, postgres: Server, copy_first: bool, server: bool
 ) -> None:
-    """Two copies of the custodian's directory, with the register and all ledgers, open at the same time."""
+    """Two copies of the custodian's directory, register and ledgers, open at the same time."""
     anchor = postgres.schema() if server else tmp_path / "anchor"
     custody = register(tmp_path / "custody", anchor=anchor)
     for name in ("ann", "bob"):
@@ -235,7 +235,7 @@ FORGED: dict[str, tuple[str, Callable[[Entries], None]]] = {
 
 @pytest.mark.parametrize("name", FORGED)
 def test_an_adversary_that_is_left_out_or_changed_is_found(tmp_path: Path, name: str) -> None:
-    """Even where whoever forged it hashed the whole chain anew. Neither the auditor nor the ledger itself takes such a file."""
+    """Even with recomputed hashes. Neither the auditor nor the ledger accepts such a file."""
     problem, forge = FORGED[name]
     path = forged(tmp_path, forge)
     finding = audit(path)

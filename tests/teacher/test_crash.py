@@ -1,4 +1,4 @@
-"""A SIGKILL before any statement of a release loses no charge and changes no answer that was recorded."""
+"""A SIGKILL before any statement of a release loses no charge and changes no recorded answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def sweep(script: str, root: Path, stride: int, socket: str, *more: str) -> list[dict]:
-    """Every ``stride``-th kill's findings. On a server each kill has a schema, named by ``root``."""
+    """Findings of every ``stride``-th kill. On a server each has a schema, named by ``root``."""
     root.mkdir()
     command = [sys.executable, "-m", f"tests.teacher.{script}", root, str(stride), socket, *more]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
@@ -24,7 +24,7 @@ def sweep(script: str, root: Path, stride: int, socket: str, *more: str) -> list
 
 @pytest.mark.slow
 def test_kill_before_every_statement(tmp_path: Path, socket: str) -> None:
-    """On a server before some: what breaks its connections at every commit is test_lost_connections.py."""
+    """On a server before some statements; test_lost_connections.py breaks every commit."""
     kills = sweep("crash_sweep", tmp_path / "crash", 97 if socket else 1, socket, "private_knn")
     assert len(kills) > (5 if socket else 200)
     for kill in kills:
@@ -33,9 +33,8 @@ def test_kill_before_every_statement(tmp_path: Path, socket: str) -> None:
         assert kill["kept"], kill  # what was recorded before the kill is the answer after it
         assert kill["double"] <= 3, kill  # at most the batch in flight is paid again
     assert kills[-1]["sent"]
-    assert socket or any(
-        kill["double"] for kill in kills
-    )  # the sweep does hit the window between charge and record
+    # The sweep does hit the window between charge and record.
+    assert socket or any(kill["double"] for kill in kills)
 
 
 @pytest.mark.slow
@@ -65,9 +64,8 @@ def test_kill_around_the_payments_of_individual_budgets(tmp_path: Path, socket: 
     if socket:
         return  # too few kills to meet the window between reservation and payment for sure
     lost = [kill["paid"] for kill in kills if kill["open"]]
-    assert any(
-        kill["open"] and kill["answered"] for kill in kills
-    )  # the window between reservation and payment is hit
+    # The window between reservation and payment is hit.
+    assert any(kill["open"] and kill["answered"] for kill in kills)
     assert sum(lost) / len(lost) > kills[-1]["paid"]
 
 

@@ -1,16 +1,18 @@
-"""The custodian's directory answers for one data set, one plan, one process, and keeps others out."""
+"""The custodian's directory serves one data set, one plan and one process at a time."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import stat
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.custodian import Custodian, open_custodian
+from labelwall.teacher.custodian import FORMAT, Custodian, open_custodian
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from tests.postgres import Server
@@ -38,7 +40,7 @@ def directory(tmp_path: Path) -> Path:
 def test_directory_is_for_its_owner_alone_and_reopens(directory: Path) -> None:
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     custodian = reopen(directory)
-    assert custodian.ledger.state.left(0, "screen") == 4
+    assert custodian.ledger.state.remaining(0, "screen") == 4
     custodian.close()
 
 
@@ -64,6 +66,74 @@ def test_another_data_set_plan_or_entropy_is_refused(directory: Path, changes: d
     with pytest.raises(LedgerMismatch):
         reopen(directory, **changes)
     reopen(directory).close()  # and the lock was given back
+
+
+def rewrite_identity(directory: Path, change: Callable[[dict], object]) -> None:
+    """Change what the directory's dataset.json records."""
+    path = directory / "dataset.json"
+    stored = json.loads(path.read_text())
+    change(stored)
+    path.write_text(json.dumps(stored))
+
+
+def test_an_identity_without_a_format_is_of_format_1(directory: Path) -> None:
+    rewrite_identity(directory, lambda stored: stored.pop("format"))
+    reopen(directory).close()
+
+
+@pytest.mark.parametrize("found", [0, FORMAT + 1, "1", None])
+def test_an_identity_of_another_format_is_refused_in_one_line(
+    directory: Path, found: object
+) -> None:
+    rewrite_identity(directory, lambda stored: stored.update(format=found))
+    before = (directory / "dataset.json").read_bytes(), (directory / "ledger.sqlite").read_bytes()
+    with pytest.raises(LedgerMismatch, match="`format` of the custodian's") as refused:
+        reopen(directory)
+    assert "\n" not in str(refused.value)
+    assert before == (
+        (directory / "dataset.json").read_bytes(),
+        (directory / "ledger.sqlite").read_bytes(),
+    )
+
+
+def test_a_setting_that_an_earlier_version_did_not_record_must_have_its_default(
+    directory: Path,
+) -> None:
+    later, defaults = {**DATA, "colours": "rgb"}, {"source": "mnist5k", "colours": "rgb"}
+    reopen(directory, data=later, data_defaults=defaults).close()
+    for data, known in (
+        ({**DATA, "colours": "grey"}, defaults),  # not the default
+        ({**DATA, "path": "b.npz", "colours": "rgb"}, defaults),  # recorded, and different
+        (later, {"source": "mnist5k"}),  # no default is known
+        (DATA, defaults),  # the setting is missing
+    ):
+        with pytest.raises(LedgerMismatch, match="another data set"):
+            reopen(directory, data=data, data_defaults=known)
+
+
+def test_a_recorded_setting_is_never_replaced_by_a_default(tmp_path: Path) -> None:
+    data = {**DATA, "colours": "grey"}
+    defaults = {"source": "arrays", "path": "a.npz", "colours": "rgb"}
+    reopen(tmp_path / "c", data=data, data_defaults=defaults).close()
+    reopen(tmp_path / "c", data=data, data_defaults=defaults).close()
+    with pytest.raises(LedgerMismatch, match="another data set"):
+        reopen(tmp_path / "c", data={**data, "colours": "rgb"}, data_defaults=defaults)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda stored: stored.pop("data"),
+        lambda stored: stored.update(data=None),
+        lambda stored: stored.pop("dataset"),
+        lambda stored: stored.update(owner="unknown"),
+        lambda stored: stored["data"].update(unknown=1),
+    ],
+)
+def test_a_damaged_identity_is_refused(directory: Path, change: Callable[[dict], object]) -> None:
+    rewrite_identity(directory, change)
+    with pytest.raises(LedgerMismatch, match="another data set"):
+        reopen(directory, data_defaults=DATA)
 
 
 def test_lost_identity_is_not_guessed(directory: Path) -> None:
@@ -131,11 +201,9 @@ def test_a_ledger_on_a_server_belongs_to_its_directory(tmp_path: Path, postgres:
     custodian.close()
     assert not (tmp_path / "c" / "ledger.sqlite").exists()
     again = reopen(tmp_path / "c", ledger_url=url)
-    assert (again.dataset, again.ledger.state.left(0, "screen")) == (custodian.dataset, 4)
+    assert (again.dataset, again.ledger.state.remaining(0, "screen")) == (custodian.dataset, 4)
     again.close()
-    with pytest.raises(
-        LedgerMismatch, match="which rows"
-    ):  # from elsewhere, without knowing what it answers for
+    with pytest.raises(LedgerMismatch, match="which rows"):  # its identity is not in this directory
         reopen(tmp_path / "elsewhere", ledger_url=url)
     with pytest.raises(LedgerMismatch, match="budget"):
         reopen(tmp_path / "c", ledger_url=url, plan=replace(PLAN, epsilon=2.0))
@@ -144,7 +212,7 @@ def test_a_ledger_on_a_server_belongs_to_its_directory(tmp_path: Path, postgres:
 def test_a_directory_with_a_ledger_gets_no_other_one(
     directory: Path, tmp_path: Path, postgres: Server
 ) -> None:
-    """Neither a fresh budget on a server, nor in a file, nor in place of a schema that was dropped."""
+    """Neither a new budget on a server or in a file, nor one in place of a dropped schema."""
     url = postgres.schema()
     with pytest.raises(LedgerMismatch, match="gone"):
         reopen(directory, ledger_url=url)

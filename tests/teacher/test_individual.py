@@ -59,8 +59,8 @@ def teacher(
 
 
 def left(folder: Path, ids: np.ndarray, slot: int = 0) -> np.ndarray:
-    accounts = Ledger(folder / "ledger.sqlite").accounts
-    return accounts.left(slot, accounts.serials(ids))
+    budgets = Ledger(folder / "ledger.sqlite").individual_budgets
+    return budgets.remaining(slot, budgets.serials(ids))
 
 
 def test_answers_and_payments_are_the_mechanisms_own(tmp_path: Path) -> None:

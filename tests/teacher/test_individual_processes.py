@@ -196,8 +196,8 @@ class World:
 
     def left(self) -> np.ndarray:
         """Of the twelve records, and last of the one more: int64 [13] or [12] units."""
-        accounts = Ledger(self.place).accounts
-        return accounts.left(0, accounts.serials(data(self.with_record, self.near).ids))
+        budgets = Ledger(self.place).individual_budgets
+        return budgets.remaining(0, budgets.serials(data(self.with_record, self.near).ids))
 
 
 def public(outcome: Answers | Exception | None) -> object:

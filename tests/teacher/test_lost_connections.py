@@ -1,4 +1,4 @@
-"""The connection to a ledger's server breaks, also where nobody knows if a commit was stored: no release without a charge."""
+"""Connections to a ledger's server break, also during a commit: no release without a charge."""
 
 from __future__ import annotations
 
@@ -80,15 +80,13 @@ def test_a_charge_that_nobody_confirmed_is_never_forgotten(
 
 
 class Witness(SystemEntropy):
-    """The real entropy. Counts what it draws, and looks up, past the wire, whether it was paid for."""
+    """The real entropy. Counts draws, and checks past the wire whether each was paid for."""
 
     def __init__(self, url: LedgerUrl) -> None:
         super().__init__()
-        self._database, self.drawn, self.unpaid = (
-            open_database(url),
-            {"screen": 0, "aggregate": 0},
-            0,
-        )
+        self._database = open_database(url)
+        self.drawn = {"screen": 0, "aggregate": 0}
+        self.unpaid = 0
 
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int
@@ -116,7 +114,7 @@ class Witness(SystemEntropy):
 def test_whatever_is_cut_nothing_leaves_unpaid_and_no_answer_changes(
     postgres: Server, wire: Wire, mechanism: PrivateKnn | IndKnn, stored: bool, tmp_path: Path
 ) -> None:
-    """Cut at the first commit of a request, at the second, and so on until none is left; each time, the request is repeated."""
+    """Cut the connection at each commit of a request in turn; repeat the request each time."""
     for number in range(1, 100):
         url = postgres.schema()
         witness, directory = Witness(url), tmp_path / str(number)
@@ -141,15 +139,17 @@ def test_whatever_is_cut_nothing_leaves_unpaid_and_no_answer_changes(
 
 
 def check(url: LedgerUrl, teacher: Teacher, witness: Witness) -> None:
-    """Ask again after a cut: all that was stored stands, and nothing was drawn that was not paid for."""
+    """Ask again after a cut: what was stored stands, and every draw was paid for."""
     before = Ledger(url)
     labels = teacher.answer(Queries(ASKED)).labels
     after = Ledger(url)
     assert witness.unpaid == 0
     for identity, values in before.state.results.items():
         assert after.state.results[identity].items() >= values.items()
-    left = after.accounts.left(0, np.arange(len(after.accounts.ids)))
-    assert (left <= before.accounts.left(0, np.arange(len(after.accounts.ids)))).all()
+    left = after.individual_budgets.remaining(0, np.arange(len(after.individual_budgets.ids)))
+    assert (
+        left <= before.individual_budgets.remaining(0, np.arange(len(after.individual_budgets.ids)))
+    ).all()
     assert ((left >= 0) & (left <= FULL)).all()
     assert teacher.answer(Queries(ASKED)).labels.tolist() == labels.tolist()
 

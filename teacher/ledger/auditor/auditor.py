@@ -23,16 +23,19 @@ from labelwall.teacher.ledger.auditor.values import Problem
 from labelwall.wall.adversary import EACH, POOLED
 from labelwall.wall.errors import LabelwallError, MissingData
 
-MOST_PROBLEMS = 20  # lines; the rest is counted
+MAX_PROBLEMS = 20  # lines; the others are counted
 
 Entry = tuple[str, dict[str, Any]]  # kind and body
 
 
 @dataclass
 class Finding:
-    """What an audit says. ``epsilon``: of the recorded plan, None where nothing is certified; ``problems``: one line each.
+    """The result of an audit of one ledger; findings of two ledgers can not be joined to one.
 
-    ``adversary``: against whom it holds, as the first entry says. A finding is about one ledger; two can not be joined to one.
+    ``epsilon``: of the recorded plan, None where nothing is certified. ``problems``: one line each.
+    ``adversary``: against whom it holds, as the first entry says.
+    ``analysts``: of a register, from a name to the data set of the analyst's ledger.
+    ``charged``, ``released``: counts, by "slot/release".
     ``pooled``: of a register, the epsilon against all its analysts together, at the same delta.
     """
 
@@ -44,12 +47,10 @@ class Finding:
     dataset: str = ""
     unsafe: bool = False
     adversary: str = ""
-    analysts: dict[str, str] = field(
-        default_factory=dict
-    )  # of a register: name -> data set of the own ledger
+    analysts: dict[str, str] = field(default_factory=dict)
     pooled: float | None = None
     certificates: dict[str, float] = field(default_factory=dict)
-    charged: dict[str, int] = field(default_factory=dict)  # "slot/release" -> releases paid
+    charged: dict[str, int] = field(default_factory=dict)
     released: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -61,23 +62,23 @@ class Finding:
         return {**vars(self), "consistent": self.consistent}
 
     def render(self) -> str:
-        """The finding for a reader."""
-        certified = (
-            "nothing"
-            if self.epsilon is None
-            else f"epsilon {self.epsilon:.3f} at delta {self.delta:g}"
-        )
+        """The finding as text."""
+        certified = "nothing"
+        if self.epsilon is not None:
+            certified = f"epsilon {self.epsilon:.3f} at delta {self.delta:g}"
+        verdict = "consistent" if self.consistent else "NOT CONSISTENT"
         lines = [
-            f"{'consistent' if self.consistent else 'NOT CONSISTENT'}: {self.entries} entries certify {certified}"
+            f"{verdict}: {self.entries} entries certify {certified}",
+            f"  against {self.adversary or 'an unknown adversary'}",
         ]
-        lines.append(f"  against {self.adversary or 'an unknown adversary'}")
         lines += [
             f"  analyst {name}: ledger of data set {dataset}"
             for name, dataset in self.analysts.items()
         ]
         if self.pooled is not None:
             lines.append(
-                f"  if all {len(self.analysts)} pool their answers: epsilon {self.pooled:.3f} at delta {self.delta:g}"
+                f"  if all {len(self.analysts)} pool their answers: epsilon {self.pooled:.3f} "
+                f"at delta {self.delta:g}"
             )
         lines += [
             f"  {name:36} {epsilon:8.3f}"
@@ -110,14 +111,14 @@ def audit(path: Path, *, expect_head: str | None = None) -> Finding:
     _check_entries(stored.entries, finding)
     if finding.problems:
         finding.epsilon, finding.pooled, finding.certificates = None, None, {}
-    if len(finding.problems) > MOST_PROBLEMS:
-        left_out = len(finding.problems) - MOST_PROBLEMS
-        finding.problems[MOST_PROBLEMS:] = [f"and {left_out} problems more"]
+    if len(finding.problems) > MAX_PROBLEMS:
+        omitted = len(finding.problems) - MAX_PROBLEMS
+        finding.problems[MAX_PROBLEMS:] = [f"and {omitted} problems more"]
     return finding
 
 
 def _check_entries(stored: list[tuple[str, str]], finding: Finding) -> None:
-    """Every entry by its schema; then, where each is one, what they say together."""
+    """Check every entry by its schema; where all are valid, check them together."""
     entries, before = _parsed(stored, finding), len(finding.problems)
     if not stored or stored[0][0] != "genesis":
         finding.problems.append("there is no first entry, which names the plan")
@@ -145,7 +146,7 @@ def _check_entries(stored: list[tuple[str, str]], finding: Finding) -> None:
 
 
 def _parsed(stored: list[tuple[str, str]], finding: Finding) -> list[Entry]:
-    """The entries that can be understood; the others are problems."""
+    """The valid entries; the others become problems."""
     entries = []
     for seq, (kind, text) in enumerate(stored):
         try:
@@ -156,7 +157,7 @@ def _parsed(stored: list[tuple[str, str]], finding: Finding) -> list[Entry]:
 
 
 def _check_adversary(entries: list[Entry], finding: Finding) -> None:
-    """Whether the entries are those of a budget, or of a register of analysts."""
+    """Check that the entries are those of a budget, or those of a register of analysts."""
     later = {kind for kind, _ in entries[1:]}
     if later - {"analyst"} if finding.adversary == EACH else "analyst" in later:
         finding.problems.append(
@@ -170,7 +171,7 @@ def _check_adversary(entries: list[Entry], finding: Finding) -> None:
 
 
 def _check_certificate(plan: Plan, finding: Finding) -> None:
-    """The price of the plan's caps. Last, and of a ledger without problems alone: it may take long."""
+    """Price the plan's caps. It may take long, so only for a ledger without other problems."""
     try:
         found = {name: c.epsilon for name, c in certificates(plan).items() if c.certified}
         exact = min(found.values())
@@ -186,7 +187,7 @@ def _check_certificate(plan: Plan, finding: Finding) -> None:
 
 
 def _check_history(entries: list[Entry], restated: list[list[Priced]], finding: Finding) -> None:
-    """What was paid, released and refused, entry by entry."""
+    """Check what was paid, released and refused, entry by entry."""
     history = History(entries[0][1]["plan"], restated)
     for seq, (kind, body) in enumerate(entries[1:], start=1):
         try:

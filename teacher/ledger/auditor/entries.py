@@ -1,4 +1,4 @@
-"""The entries of a ledger as the auditor reads them: one schema a kind, exact and closed."""
+"""The auditor's schemas of a ledger's entries: one for each kind, exact and closed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from labelwall.wall.adversary import EACH, is_alone
 from labelwall.wall.adversary import NAME as ANALYST
 
 Body = dict[str, Any]
-GENESIS, ALONE = 1, 2  # formats of a first entry; the second names its adversary
-MOST_SLOTS, MOST_ANALYSTS = 10_000, 1_000_000
+POOLED_FORMAT = 1  # of a first entry
+ADVERSARY_FORMAT = 2  # of a first entry that names its adversary
+MAX_SLOTS = 10_000
 
 _ANY = Rule("anything", lambda v: True)
 _OBJECT = Rule("an object", lambda v: type(v) is dict)
-_SLOT = integer(0, MOST_SLOTS)
+_SLOT = integer(0, MAX_SLOTS)
 _SEQ = integer(0, LARGEST_INTEGER)
 _FINITE = number(-LARGEST_NUMBER, LARGEST_NUMBER)
 _RESULTS = Rule(
@@ -44,11 +45,11 @@ _RESULTS = Rule(
 )
 _IDENTITIES = Rule(
     "a list of one or more, all different, each 64 hexadecimal digits",
-    lambda v: list_of(DIGEST, least=1).holds(v) and len(set(v)) == len(v),
+    lambda v: list_of(DIGEST, min_length=1).holds(v) and len(set(v)) == len(v),
 )
 SCHEMAS: dict[str, dict[str, Rule]] = {
     "genesis": {
-        "format": integer(GENESIS, ALONE),
+        "format": integer(POOLED_FORMAT, ADVERSARY_FORMAT),
         "dataset": NAME,
         "unsafe": BOOLEAN,
         "plan": _OBJECT,
@@ -69,12 +70,12 @@ SCHEMAS: dict[str, dict[str, Rule]] = {
 _PLAN = {
     "epsilon": EPSILON,
     "delta": number_above(0, 1, below=True),
-    "slots": list_of(_OBJECT, least=1),
+    "slots": list_of(_OBJECT, min_length=1),
 }
-_PLANNED = {"mechanism": _OBJECT, "releases": list_of(_OBJECT, least=1)}
+_PLANNED = {"mechanism": _OBJECT, "releases": list_of(_OBJECT, min_length=1)}
 _EXTRACTOR = {
     "backbone": NAME,
-    "input_shape": list_of(integer(1, LARGEST_INTEGER), least=1),
+    "input_shape": list_of(integer(1, LARGEST_INTEGER), min_length=1),
     "num_classes": integer(0, LARGEST_INTEGER),
     "weights_sha256": DIGEST,
     "mean": list_of(_FINITE),
@@ -86,8 +87,10 @@ _EXTRACTOR = {
 
 
 def read_entry(kind: str, text: str) -> Body:
-    """The body of an entry. Raises Problem for an unknown kind, and for a text that is not what a
-    writer writes: form, fields, types, ranges."""
+    """The body of an entry.
+
+    Raises Problem for an unknown kind, and unless form, fields, types and ranges are a writer's.
+    """
     if kind not in SCHEMAS:
         raise Problem(f"is of an unknown kind: {shown(kind)}")
     body: Body = require_object(kind, parse(text), SCHEMAS[kind], ("adversary",))
@@ -99,10 +102,12 @@ def read_entry(kind: str, text: str) -> Body:
 
 
 def check_plan(plan: Body) -> list[list[Priced]]:
-    """Each slot's releases, restated from its mechanism. Raises Problem where a slot prices
-    something else, or a field is not what it must be."""
+    """Each slot's releases, restated from its mechanism.
+
+    Raises Problem where a slot prices something else, or a field breaks its rule.
+    """
     require_object("plan", plan, _PLAN)
-    require("the number of slots", len(plan["slots"]), integer(1, MOST_SLOTS))
+    require("the number of slots", len(plan["slots"]), integer(1, MAX_SLOTS))
     restated = []
     for number_of, slot in enumerate(plan["slots"]):
         try:
@@ -114,13 +119,13 @@ def check_plan(plan: Body) -> list[list[Priced]]:
 
 
 def _check_adversary(body: Body) -> None:
-    """Format 1 names no adversary, format 2 one that a certificate is made for."""
+    """Format 1 names no adversary; format 2 names one that certificates exist for."""
     named = body.get("adversary")
-    if body["format"] == GENESIS and named is not None:
+    if body["format"] == POOLED_FORMAT and named is not None:
         raise Problem("names an adversary, an unknown field in its format")
-    if body["format"] == ALONE and named is None:
+    if body["format"] == ADVERSARY_FORMAT and named is None:
         raise Problem("names no adversary: against whom it holds is unknown")
-    if body["format"] == ALONE and not (named == EACH or is_alone(named)):
+    if body["format"] == ADVERSARY_FORMAT and not (named == EACH or is_alone(named)):
         raise Problem("names an adversary that no certificate is made for")
 
 

@@ -1,7 +1,7 @@
-"""A ledger's SQLite file as the auditor reads it: two plain tables of the right types, one chain.
+"""The auditor's reader of a ledger's SQLite file: two plain tables of the right types, one chain.
 
-Whatever else the file is, is a problem and never an error: damaged, truncated, another program's,
-too large, with values of other types than a ledger writes.
+Any other file is a problem and never an error: a damaged or truncated one, another program's, one
+that is too large, or one with values of types that a ledger does not write.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ UNREADABLE = "the file is not a readable ledger: truncated, damaged or something
 
 @dataclass
 class Stored:
-    """What the file holds. ``entries``: (kind, text) in order; ``hashes``: of each. Both are empty
-    where the file is not read at all."""
+    """A file's content. ``entries``: (kind, text) in order; ``hashes``: of each.
+
+    Both are empty where the file could not be read.
+    """
 
     entries: list[tuple[str, str]] = field(default_factory=list)
     hashes: list[str] = field(default_factory=list)
@@ -49,13 +51,14 @@ def read_file(path: Path) -> Stored:
     _chain(rows, found)
     if heads != [(1, len(rows) - 1, found.hashes[-1] if rows else FIRST_PREV)]:
         found.problems.append(
-            "the recorded head is not the last entry: entries are missing at the end, or were added by hand"
+            "the recorded head is not the last entry: entries are missing at the end, or were "
+            "added by hand"
         )
     return found
 
 
 def _rows(path: Path, problems: list[str]) -> tuple[list[Any], list[Any]]:
-    """(rows of entries by sequence number, rows of head); nothing where a table is not a ledger's."""
+    """(rows of entries, rows of head); both empty where the tables are not a ledger's."""
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
@@ -73,7 +76,7 @@ def _rows(path: Path, problems: list[str]) -> tuple[list[Any], list[Any]]:
 
 
 def _check_tables(connection: sqlite3.Connection, problems: list[str]) -> None:
-    """Tables of a ledger alone, no views or triggers; the public ones with their columns."""
+    """Allow a ledger's tables only, no views or triggers; check the public tables' columns."""
     stored = connection.execute("SELECT type, name FROM sqlite_master").fetchall()
     tables = {name for kind, name in stored if kind == "table"}
     other = sorted(
@@ -94,7 +97,7 @@ def _expected(kind: object, name: object) -> bool:
 
 
 def _typed(rows: list[Any], heads: list[Any], problems: list[str]) -> bool:
-    """Whether each value has the type that a ledger writes; sorts the rows if so."""
+    """Whether each value has the type that a ledger writes. If so, sorts the rows by number."""
     for row in rows:
         if [type(value) for value in row] != [int, str, str, str, str]:
             problems.append(f"an entry holds values of other types: {shown(row[:2])}")
@@ -109,7 +112,7 @@ def _typed(rows: list[Any], heads: list[Any], problems: list[str]) -> bool:
 
 
 def _chain(rows: list[Any], found: Stored) -> None:
-    """Take the rows in, with the problems of their numbers and hashes."""
+    """Add the rows to ``found``, with the problems of their numbers and hashes."""
     prev = FIRST_PREV
     for position, (seq, kind, body, before, digest) in enumerate(rows):
         text = json.dumps([seq, kind, body, before], separators=(",", ":")).encode()

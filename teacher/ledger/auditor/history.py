@@ -1,9 +1,9 @@
-"""The order of a ledger's entries, checked a second time: what is paid, released and refused.
+"""The auditor's check of the order of a ledger's entries: what is paid, released and refused.
 
-A charge pays for draws, one release records what a charge paid for, no query has two results under
-one name, and a query comes to a mechanism's second release by a 1 from its screening alone. A
-refusal is stored where the cap is reached, and ends a query. It may name one that was answered: by
-another process, after this one had seen that it was due.
+A charge pays for draws, and one release records what a charge paid for. No query has two results
+under one name. A query reaches a mechanism's second release only by a 1 from its screening. A
+refusal is stored where the cap is reached, and ends a query. It may name a query that was answered:
+by another process, after the refusing one had found that it was due.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ Key = tuple[int, str]  # a slot of the plan and the name of one of its releases
 
 
 class History:
-    """What the entries after the first add up to. ``plan``: as the first entry records it;
-    ``restated``: its slots' releases. ``charged``, ``released``: how many of each."""
+    """The sums of the entries after the first.
+
+    ``plan``: as the first entry records it. ``restated``: its slots' releases. ``charged``,
+    ``released``: counts by release.
+    """
 
     def __init__(self, plan: Body, restated: Sequence[Sequence[Priced]]) -> None:
         self.charged: Counter[Key] = Counter()
@@ -32,7 +35,7 @@ class History:
         self._mechanism = [canonical(slot["mechanism"]) for slot in plan["slots"]]
         self._open: dict[int, tuple[Key, int]] = {}
         self._results: dict[str, dict[str, Any]] = {}
-        self._asked: dict[str, str] = {}  # identity -> the mechanism that it was asked of
+        self._asked: dict[str, str] = {}  # identity -> the mechanism that was asked
         self._refused: set[str] = set()
         self._extractor = ""
         self._widths: set[int] = set()
@@ -60,7 +63,7 @@ class History:
             raise Problem(f"of the kind {kind!r} is misplaced: a ledger has one first entry")
 
     def finish(self) -> None:
-        """Check what only the whole shows. Raises Problem."""
+        """Check what only all entries together show. Raises Problem."""
         if len(self._widths) > 1:
             raise Problem(f"results show different numbers of classes: {sorted(self._widths)[:5]}")
         if self._widths and self._largest_label >= min(self._widths):
@@ -116,7 +119,8 @@ class History:
         results = priced.results
         if not results.holds(value, beside):
             raise Problem(
-                f"releases something else than its curve prices: {priced.name!r} must be {results.words}. Found {shown(value)}"
+                f"releases something else than its curve prices: {priced.name!r} must be "
+                f"{results.words}. Found {shown(value)}"
             )
         label, width = results.label(value), results.width(value)
         if label is not None:

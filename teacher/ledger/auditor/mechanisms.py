@@ -1,8 +1,8 @@
-"""What the auditor knows of each mechanism: its fields, and what it releases at which price.
+"""The auditor's description of each mechanism: its fields, and the prices of its releases.
 
 Restated from docs/privacy.md (the section beside each), on purpose without the teacher's own
-mechanisms: a slot of a plan is believed only if the releases that it prices are these. A kind that
-is not in ``KINDS`` is refused, so one more mechanism has one more entry here.
+mechanisms: a slot of a plan is accepted only if it prices exactly these releases. A kind that is
+not in ``KINDS`` is refused, so every new mechanism needs an entry here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from labelwall.wall.labels.values import STEPS
 
 Fields = Mapping[str, Any]
 LARGEST_CAP = 10**9
-LARGEST_COUNT = 10**12  # of records: a plausible limit, and no promise
+LARGEST_COUNT = 10**12  # of records; a plausible limit, not a guaranteed one
 BY_QUERY, BY_BATCH, ONCE = "by the query", "by the batch", "once and in full"
 
 
@@ -53,9 +53,12 @@ class Priced:
 
 @dataclass(frozen=True)
 class Known:
-    """A mechanism's kind. ``fields``: rules of the publishable fields, ``optional``: those that
-    ledgers of earlier versions lack, none of which enters a price; ``related``: rules between
-    fields, each with its words; ``releases``: in the order in which a query meets them."""
+    """A mechanism's kind.
+
+    ``fields``: rules of the publishable fields. ``releases``: in the order in which a query meets
+    them. ``optional``: fields that ledgers of earlier versions lack; none enters a price.
+    ``related``: rules between fields, by their text.
+    """
 
     fields: dict[str, Rule]
     releases: Callable[[Fields], list[Priced]]
@@ -106,10 +109,10 @@ def check_slot(slot: Fields) -> list[Priced]:
 
 
 def _check_release(known: Priced, release: Fields) -> None:
-    said = canonical([release["name"], release["curve"], release["parameters"]])
-    true = canonical([known.name, known.curve, known.parameters])
-    if said != true:
-        raise Problem(f"the plan prices {shown(said)}, but its mechanism releases {true}")
+    recorded = canonical([release["name"], release["curve"], release["parameters"]])
+    restated = canonical([known.name, known.curve, known.parameters])
+    if recorded != restated:
+        raise Problem(f"the plan prices {shown(recorded)}, but its mechanism releases {restated}")
     prepaid, batch = release.get("prepaid", False), release.get("batch", False)
     if prepaid != (known.charging == ONCE) or batch != (known.charging == BY_BATCH):
         raise Problem(f"release {known.name!r} should be charged {known.charging}")
@@ -238,7 +241,7 @@ SMALLER_NOISE = number(1e-3, 1e5)
 PURE = number(1e-6, 1e3)
 SHARE = number(1e-3, 0.999)
 AT_LEAST_0 = number(0, LARGEST_NUMBER)
-PEOPLE = integer(1, 10_000)  # classifiers, or neighbours that say attributes
+VOTERS = integer(1, 10_000)  # classifiers, or neighbours that vote on attributes
 CLASSIFIER = one_of("linear", "cnn")
 LABEL_NOISE = one_of("laplace", "exponential", "exponential_paper")
 ACCOUNTING = one_of("local", "component", "queries")
@@ -270,7 +273,7 @@ _CELLS = {
     "reach": integer(1, 64),
 }
 _CONFIDENT = {
-    "teachers": PEOPLE,
+    "teachers": VOTERS,
     "threshold": integer(0, 10_000),
     "sigma_screen": NOISE,
     "sigma_vote": NOISE,
@@ -337,12 +340,12 @@ KINDS: dict[str, Known] = {
     ),
     "naive_knn": Known({"k": integer(1, LARGEST_COUNT), "sigma_vote": NOISE}, _unsampled),
     "lnmax": Known(
-        {"teachers": PEOPLE, "scale": NOISE, "classifier": CLASSIFIER},
+        {"teachers": VOTERS, "scale": NOISE, "classifier": CLASSIFIER},
         _laplace,
         frozenset({"classifier"}),
     ),
     "gnmax": Known(
-        {"teachers": PEOPLE, "sigma_vote": NOISE, "classifier": CLASSIFIER},
+        {"teachers": VOTERS, "sigma_vote": NOISE, "classifier": CLASSIFIER},
         _unsampled,
         frozenset({"classifier"}),
     ),
@@ -359,9 +362,9 @@ KINDS: dict[str, Known] = {
         related={"a part of epsilon must be left for the labels": _shares},
     ),
     "private_knn_attributes": Known(
-        {**_ATTRIBUTES, "k": PEOPLE, "sampling_probability": PROBABILITY}, _attributes("k")
+        {**_ATTRIBUTES, "k": VOTERS, "sampling_probability": PROBABILITY}, _attributes("k")
     ),
-    "gnmax_attributes": Known({**_ATTRIBUTES, "teachers": PEOPLE}, _attributes("teachers")),
+    "gnmax_attributes": Known({**_ATTRIBUTES, "teachers": VOTERS}, _attributes("teachers")),
     "private_knn_mean": Known({**_VALUES, "sigma_mean": SMALLER_NOISE}, _mean, related=_WINDOWED),
     "private_knn_median": Known({**_VALUES, "epsilon": PURE}, _median, related=_WINDOWED),
 }

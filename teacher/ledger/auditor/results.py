@@ -1,4 +1,4 @@
-"""The sets that released values come from, as far as an auditor can know them.
+"""The ranges of released values, as far as an auditor can know them.
 
 Exact where a release is a bit, the middle of a cell or a radius that follows from the fields. A
 label is a class, whose number no ledger records: it is at least 0 and below ``LARGEST_LABEL``, and
@@ -30,9 +30,12 @@ DEVIATIONS = 14
 
 @dataclass(frozen=True)
 class Results:
-    """``words``: what a value must be; ``holds(value, beside)``: whether it is, ``beside`` results
-    in one entry. ``label(value)``: the class in it, None where it has none. ``width(value)``: the
-    number of classes or of attributes that it shows, None where it shows none."""
+    """A release's possible values.
+
+    ``words``: what a value must be, for error texts. ``holds(value, beside)``: whether it is, in an
+    entry of ``beside`` results. ``label(value)``: the class in it, None where it has none.
+    ``width(value)``: the number of classes or attributes that it shows, None where it shows none.
+    """
 
     words: str
     holds: Callable[[Any, int], bool]
@@ -49,13 +52,13 @@ def label() -> Results:
 
 
 def noisy_sum(neighbours: int, sigma: float) -> Results:
-    """Values in -STEPS..STEPS of at most so many neighbours, with noise."""
-    most = neighbours * STEPS + _tail(sigma)
-    return Results(f"an integer from -{most} to {most}", lambda v, _: _integer(v, -most, most))
+    """A sum of values in -STEPS..STEPS of at most ``neighbours`` records, with noise."""
+    high = neighbours * STEPS + _tail(sigma)
+    return Results(f"an integer from -{high} to {high}", lambda v, _: _integer(v, -high, high))
 
 
 def middle_of_a_cell(cells: int) -> Results:
-    """One of so many equal cells of 0..STEPS, said by its middle, rounded down."""
+    """The middle, rounded down, of one of ``cells`` equal cells of 0..STEPS."""
     middles = frozenset((2 * cell + 1) * (STEPS + 1) // (2 * cells) for cell in range(cells))
     return Results(
         f"the middle of one of {cells} cells", lambda v, _: type(v) is int and v in middles
@@ -73,7 +76,7 @@ def attribute_counts(voters: int, sigma: float) -> Results:
 
 
 def histogram(cells: int, sigma: float, records: int) -> Results:
-    """A noisy count of at most so many records for each cell and class, cell after cell."""
+    """A noisy count of at most ``records`` for each cell and class, cell after cell."""
     low, high = -_tail(sigma), records + _tail(sigma)
     return Results(
         f"integers from {low} to {high}, as many for each of {cells} cells",
@@ -97,11 +100,12 @@ def count_and_label(sigma: float, records: int) -> Results:
 def ball(*, everyone: bool, radius: float | None) -> Results:
     """[class, bound, whether it is exact, squared radius] of one query of a batch.
 
-    The bound counts queries of the batch, itself among them; all of them, and exactly, where
-    ``everyone``. ``radius``: that of every ball, in sides of the box; None where it was chosen.
+    The bound counts queries of the batch, this one included; where ``everyone``, it is exactly the
+    batch's size. ``radius``: of every ball, in sides of the box; None where radii were chosen.
     """
-    whole = None if radius is None else round((Fraction(radius) * BOX) ** 2)
-    squares = (0, LARGEST_SQUARE) if whole is None else (min(whole, LARGEST_SQUARE),) * 2
+    squares = (0, LARGEST_SQUARE)
+    if radius is not None:
+        squares = (min(round((Fraction(radius) * BOX) ** 2), LARGEST_SQUARE),) * 2
 
     def holds(value: Any, beside: int) -> bool:
         if not _integers(value, 0, LARGEST_INTEGER) or len(value) != 4:
@@ -115,7 +119,7 @@ def ball(*, everyone: bool, radius: float | None) -> Results:
 
 
 def no_ball() -> Results:
-    """The same where the k nearest vote: every query counts, and there is no radius."""
+    """As ``ball``, where the k nearest vote: every query counts, and there is no radius."""
 
     def holds(value: Any, beside: int) -> bool:
         fits = _integers(value, -1, LARGEST_INTEGER) and len(value) == 4

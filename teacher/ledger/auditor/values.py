@@ -1,7 +1,7 @@
 """Strict reading of a ledger's text, for the auditor: one byte form, exact types, finite numbers.
 
-What is not known is refused. A problem never quotes text of the file as it stands: it is cut, and
-what is not plain ASCII is escaped.
+Everything unknown is refused. A problem never quotes the file's text verbatim: the text is cut, and
+characters beyond ASCII are escaped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHOWN = 60  # characters of a value in a problem
 
 
 class Problem(Exception):
-    """One line that says what is wrong with an entry."""
+    """One line on what is wrong with an entry."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,11 @@ def require(what: str, value: Any, rule: Rule) -> None:
 def require_object(
     what: str, value: Any, rules: Mapping[str, Rule], optional: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The object itself. Raises Problem unless it has the rules' keys, and no others, and each
-    rule holds. ``optional``: keys that ledgers of earlier versions lack."""
+    """The object itself.
+
+    Raises Problem unless it has exactly the rules' keys and each rule holds. ``optional``: keys
+    that ledgers of earlier versions lack.
+    """
     if type(value) is not dict:
         raise Problem(f"{what} must be an object. Found {shown(value)}")
     missing = sorted(set(rules) - set(value) - set(optional))
@@ -85,7 +88,7 @@ def require_object(
 
 
 def integer(low: int, high: int) -> Rule:
-    """An integer, written as one: 1.0 and true are none."""
+    """An integer; 1.0 and true are not integers."""
     return Rule(f"an integer from {low} to {high}", lambda v: type(v) is int and low <= v <= high)
 
 
@@ -113,10 +116,12 @@ def nullable(rule: Rule) -> Rule:
     return Rule(f"null, or {rule.words}", lambda v: v is None or rule.holds(v))
 
 
-def list_of(rule: Rule, *, least: int = 0) -> Rule:
+def list_of(rule: Rule, *, min_length: int = 0) -> Rule:
     return Rule(
-        f"a list, of {least} or more, each {rule.words}",
-        lambda v: type(v) is list and len(v) >= least and all(rule.holds(entry) for entry in v),
+        f"a list, of {min_length} or more, each {rule.words}",
+        lambda v: (
+            type(v) is list and len(v) >= min_length and all(rule.holds(entry) for entry in v)
+        ),
     )
 
 

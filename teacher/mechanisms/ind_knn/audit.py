@@ -26,15 +26,15 @@ from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.individual_budgets import (
     ENROL,
-    Accounts,
+    IndividualBudgets,
     Payments,
     Row,
-    encode_ids,
-    hold,
+    encode_integers,
     new_token,
-    settle,
+    payment_row,
+    reservation_row,
 )
-from labelwall.teacher.ledger.ledger import Most, Reservation
+from labelwall.teacher.ledger.ledger import Reservation, UpperBound
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, FEWEST, IndKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
@@ -193,23 +193,32 @@ class _Books:
     """A ledger's private half, in memory."""
 
     ids: np.ndarray
-    accounts: Accounts = field(default_factory=Accounts)
+    accounts: IndividualBudgets = field(default_factory=IndividualBudgets)
     values: dict[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._keep((ENROL, -1, 0, encode_ids(self.ids)))
+        self._keep((ENROL, -1, 0, encode_integers(self.ids)))
 
     def charge_prepaid(
-        self, slot: int, release: str, identities: Sequence[str], serials: np.ndarray, most: Most
+        self,
+        slot: int,
+        release: str,
+        identities: Sequence[str],
+        serials: np.ndarray,
+        upper_bound: UpperBound,
     ) -> Reservation:
-        held = Reservation(0, tuple(identities), 1, self.accounts.left(slot, serials), new_token())
-        self._keep(hold(slot, held.token, most(held.granted, held.left)))
+        held = Reservation(
+            0, tuple(identities), 1, self.accounts.remaining(slot, serials), new_token()
+        )
+        bounds = upper_bound(held.granted, held.remaining)
+        self._keep(reservation_row(slot, held.token, bounds))
         return held
 
     def record_prepaid(
         self, reservation: Reservation, results: dict[str, Value], payments: Payments
     ) -> tuple[str, ...]:
-        self._keep(settle(0, self.accounts.batches.get(0, 0) + 1, reservation.token, payments))
+        batch = self.accounts.batches.get(0, 0) + 1
+        self._keep(payment_row(0, batch, reservation.token, payments))
         self.values.update(results)
         return tuple(results)
 

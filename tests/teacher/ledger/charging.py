@@ -1,4 +1,7 @@
-"""A process that charges a ledger query by query, records an answer to each, and prints what it was granted, as JSON."""
+"""A process that charges a ledger query by query and records each answer.
+
+Prints the granted queries as JSON.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Kill a ledger's process with SIGKILL before every statement of a charge and a record under an anchor; then let the ledger and a
-copy of it from before try to go on, in both orders. Prints one JSON line a kill.
+"""SIGKILL a ledger's process before every statement of a charge and a record under an anchor.
+
+Then the ledger and an earlier copy of it try to continue, in both orders. Prints one JSON line a
+kill.
 
 Run in a process of its own, so that the forks start from a process without threads.
 """
@@ -24,7 +26,10 @@ WATCHED = ("ledger.py", "anchor.py", "anchored.py", "anchor_store.py", "database
 
 
 def answer(place: Place, anchor: Place, query: str, notes: Path | None = None) -> bool:
-    """Charge, draw, record and send; whether the anchor let it. ``notes``: durable, of what was drawn and sent."""
+    """Charge, draw, record and send; whether the anchor allowed it.
+
+    ``notes``: a durable list of what was drawn and sent.
+    """
 
     def note(what: str) -> None:
         if notes is not None:
@@ -64,7 +69,8 @@ def doomed(place: Place, anchor: Place, point: int, notes: Path) -> None:
     sys.settrace(None)
 
 
-def swept_kill(folder: Path, point: int, copy_first: bool, socket: str, anchor_socket: str) -> dict:  # type: ignore[type-arg]
+def swept_kill(folder: Path, point: int, copy_first: bool, socket: str, anchor_socket: str) -> dict:
+    # type: ignore[type-arg]
     """One kill and what it left."""
     place, notes = swept(folder, socket), folder / "notes"
     name = f"{folder.parent.name}_{point}"

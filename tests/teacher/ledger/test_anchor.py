@@ -1,4 +1,4 @@
-"""Of all copies of a ledger, its anchor lets one go on: whoever comes first, however the processes are killed."""
+"""An anchor lets one copy of a ledger continue: the first to write, however processes die."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger import anchor_store
-from labelwall.teacher.ledger.anchor_store import FileStore, Held
+from labelwall.teacher.ledger.anchor_store import AnchoredEntry, FileStore
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import Payments
-from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.ledger import Ledger, Reservation
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.wall.errors import LedgerMismatch
@@ -88,7 +88,10 @@ def is_refused(place: Place, anchor: Place, ledger: Ledger | None = None) -> Non
 def test_one_of_two_copies_goes_on(
     place: Place, anchor: Place, copy_first: bool, open_early: bool
 ) -> None:
-    """Whichever is the first to charge, and the same query or another: also where both are open before either charges."""
+    """Whichever copy charges first, with the same query or another.
+
+    Also where both are open before either charges.
+    """
     both = [in_use(place, anchor), fork(place)]
     first, second = reversed(both) if copy_first else both
     early = {here: Ledger(here, anchor) for here in both} if open_early else {}
@@ -118,23 +121,28 @@ def test_a_copy_from_any_time_is_refused_once_the_ledger_has_gone_on(
 def test_a_reservation_that_adds_no_entry_moves_the_anchor(
     place: Place, anchor: Place, copy_first: bool
 ) -> None:
-    """Individual budgets draw after a commit of private rows alone, so two copies with the same entries must not both."""
+    """Individual budgets draw after a commit of private rows alone.
+
+    So of two copies with the same entries only one may draw.
+    """
     slot = Slot(INDIVIDUAL.fields(), INDIVIDUAL.releases(9, 9))
     ledger = Ledger.create(
         place, dataset="d", plan=Plan(1e9, 1e-5, (slot,)), unsafe=False, anchor=anchor
     )
     serials = ledger.enrol(np.arange(3))
     payment = Payments(serials, np.ones(3, dtype=np.int64))
-    ledger.record_prepaid(
-        ledger.charge_prepaid(0, "individual_budgets", ["q"], payment), {"q": 1}, payment
-    )
+
+    def reserve(ledger: Ledger, query: str) -> Reservation:
+        return ledger.charge_prepaid(0, "individual_budgets", [query], serials, lambda *_: payment)
+
+    ledger.record_prepaid(reserve(ledger, "q"), {"q": 1}, payment)
     both = [place, fork(place)]
     first, second = (Ledger(here, anchor) for here in (reversed(both) if copy_first else both))
-    charge = first.charge_prepaid(0, "individual_budgets", ["a"], payment)
+    reservation = reserve(first, "a")
     assert stored(both[0]) == stored(both[1])
     with pytest.raises(LedgerMismatch, match="anchor"):
-        second.charge_prepaid(0, "individual_budgets", ["a"], payment)
-    first.record_prepaid(charge, {"a": 1}, payment)
+        reserve(second, "a")
+    first.record_prepaid(reservation, {"a": 1}, payment)
 
 
 class Killed(BaseException):
@@ -178,7 +186,10 @@ def test_killed_between_the_commit_and_the_anchor(
     late: bool,
     step: str,
 ) -> None:
-    """Nothing was drawn or sent for what was committed. Whichever copy comes first goes on, the other one never again."""
+    """Nothing was drawn or sent for what was committed.
+
+    The first copy to write continues, the other never does.
+    """
     ledger = Ledger(in_use(place, anchor), anchor)
     copy = fork(place)
     if step == "record":
@@ -212,7 +223,7 @@ def test_the_same_entry_written_by_two_copies_is_not_the_same_turn(
 def test_what_the_anchor_does_not_hold_yet_is_anchored_before_it_is_read(
     place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Else a stored answer could be served, exported or shown, and another copy could still draw it anew."""
+    """Otherwise a stored answer could be sent, and another copy could still draw it again."""
     ledger = Ledger(in_use(place, anchor), anchor)
     readers: list[Callable[[Ledger], object]] = [
         lambda opened: opened.entries_after(0, 9),
@@ -417,12 +428,12 @@ def test_a_lock_that_is_held_for_ever_is_an_error(
 def test_whoever_finds_a_new_anchor_makes_its_name_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that renamed it may have died just then; a power failure would bring back what was there before."""
+    """Its writer may have died there; a power failure would restore the previous anchor."""
     one, other, synchronised = FileStore(tmp_path / "a"), FileStore(tmp_path / "a"), []
     monkeypatch.setattr(FileStore, "_synchronise", lambda store: synchronised.append(store))
-    one.write(Held(1, "h", "t"))
+    one.write(AnchoredEntry(1, "h", "t"))
     for store in (one, other, other):
-        assert store.read() == Held(1, "h", "t")
+        assert store.read() == AnchoredEntry(1, "h", "t")
     assert synchronised == [one, other]
 
 

@@ -1,4 +1,4 @@
-"""Copies of one ledger under one anchor, taken, opened and killed at any time: what was drawn, sent or read is one chain."""
+"""Copies of a ledger under one anchor, killed at any time: all that is seen is one chain."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ class Killed(BaseException):
 
 @dataclass
 class Copy:
-    """A copy of the ledger, the process that has it open, and the charges that the process has drawn and not recorded."""
+    """A copy of the ledger and the process that uses it.
+
+    ``drawn``: charges that the process has drawn and not recorded.
+    """
 
     path: Path
     ledger: Ledger | None = None
@@ -49,13 +52,15 @@ class Copy:
 
 
 class Forks(RuleBasedStateMachine):
-    """Up to four copies. ``drawn``, ``seen``: the chain of hashes behind each draw, and behind each reading of the entries."""
+    """Up to four copies.
+
+    ``drawn``, ``seen``: the chain of hashes behind each draw, and behind each read of the entries.
+    """
 
     @initialize()
     def begin(self) -> None:
-        self.folder = Path(
-            tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
-        )  # no disk is waited for
+        # In memory where possible: no waiting for a disk.
+        self.folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
         self.anchor, self.queries = self.folder / "anchor.json", 0
         self.drawn: list[list[str]] = []
         self.seen: list[list[str]] = []
@@ -82,10 +87,8 @@ class Forks(RuleBasedStateMachine):
     @rule(number=ONE)
     def restore(self, number: int) -> None:
         """A copy put in the place of another one, below a living process."""
-        source, target = (
-            self.copies[number % len(self.copies)],
-            self.copies[(number + 1) % len(self.copies)],
-        )
+        source = self.copies[number % len(self.copies)]
+        target = self.copies[(number + 1) % len(self.copies)]
         if source is not target:
             shutil.copyfile(source.path, target.path)
             self.all_there = False
@@ -101,7 +104,7 @@ class Forks(RuleBasedStateMachine):
 
     @rule(number=ONE, step=st.sampled_from(sorted(STEPS)))
     def charge_and_die(self, number: int, step: str) -> None:
-        """The charge is committed or not, anchored or not; what is not drawn is not in ``drawn``."""
+        """The charge may be committed and anchored; what is not drawn is not in ``drawn``."""
         with killed_at(step):
             self._charge(number, draws=False)
 
@@ -127,12 +130,14 @@ class Forks(RuleBasedStateMachine):
             assert chosen.ledger is not None
             chosen.drawn.append((charge, query))
             self.drawn.append(list(chosen.ledger.state.hashes))
-            assert len({chain[-1] for chain in self.drawn}) == len(
-                self.drawn
-            )  # each charge is drawn for once
+            # Each charge is drawn once.
+            assert len({chain[-1] for chain in self.drawn}) == len(self.drawn)
 
     def _do(self, chosen: Copy, work: Callable[[Ledger], T]) -> T | None:
-        """What the copy's process comes back with, None where it was refused. What it then knows must be on the one chain."""
+        """The result of the copy's process, None where it was refused.
+
+        What the process then knows must be on the one chain.
+        """
         try:
             if chosen.ledger is None:
                 chosen.ledger = Ledger(chosen.path, self.anchor)
@@ -154,7 +159,10 @@ class Forks(RuleBasedStateMachine):
 
 @contextmanager
 def killed_at(step: str) -> Iterator[None]:
-    """End the work inside at a step: after an entry, before the commit, before, within and after the anchor's move."""
+    """End the work inside at a step.
+
+    After an entry, before the commit, and before, within and after the anchor's move.
+    """
     owner, name, after = STEPS[step]
     real = getattr(owner, name)
 

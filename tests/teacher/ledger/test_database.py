@@ -1,4 +1,4 @@
-"""What the two engines owe the ledger, each in its own way: one writer at a time, durable commits, closed private tables."""
+"""Both engines: one writer at a time, durable commits, closed private tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def create(place: Place, asked: int = 5) -> Ledger:
 
 
 def test_processes_that_share_a_ledger_never_pass_its_cap(place: Place, tmp_path: Path) -> None:
-    """Each of two charges 20 queries, one by one, and records them; the cap is 30, so the faster one leaves 10 to the other."""
+    """Each of two processes charges 20 queries, one by one, and records them.
+
+    The cap is 30, so the faster one leaves 10 to the other.
+    """
     ledger = create(place, asked=30)
     use_extractor(ledger)
     command = [sys.executable, CHARGING, address(place), "20"]
@@ -124,9 +127,7 @@ def charge_for_long(ledger: Ledger) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_wait_for_its_disk_is_refused_and_one_that_crashes_keeps_what_it_confirmed() -> (
-    None
-):
+def test_a_server_must_wait_for_its_disk_and_keeps_confirmed_commits_in_a_crash() -> None:
     with new_server() as server:
         ledger = create(server.schema(), asked=30)
         for number in range(10):
@@ -145,7 +146,10 @@ def test_a_server_that_does_not_wait_for_its_disk_is_refused_and_one_that_crashe
 
 
 def test_only_the_owner_reads_the_private_tables(postgres: Server) -> None:
-    """A custodian's role without other rights; an auditor of the public tables; a grant too much, which stops everything."""
+    """A custodian's role without other rights, and an auditor of the public tables.
+
+    One grant too many stops everything.
+    """
     url = postgres.schema("custodian")
     postgres.administer(
         "DROP ROLE IF EXISTS custodian, auditor",
@@ -179,15 +183,14 @@ def test_only_the_owner_reads_the_private_tables(postgres: Server) -> None:
         postgres.administer(f"REVOKE {grant.format(url.schema).replace(' TO ', ' FROM ')}")
         assert ledger.charge(0, "screen", ["b"]).granted == ("b",)
     with pytest.raises(LedgerMismatch):
-        Ledger(
-            LedgerUrl("auditor", "postgres", url.schema, socket=url.socket)
-        )  # who may not write is no custodian
+        # A role that may not write is no custodian's.
+        Ledger(LedgerUrl("auditor", "postgres", url.schema, socket=url.socket))
 
 
 def test_data_sets_of_one_database_know_nothing_of_each_other(postgres: Server) -> None:
     first, second = create(postgres.schema()), create(postgres.schema(), asked=7)
     first.charge(0, "screen", ["a"])
-    assert second.state.left(0, "screen") == 7
+    assert second.state.remaining(0, "screen") == 7
     assert second.charge(0, "screen", ["a"]).granted == ("a",)
     assert first.state.head != second.state.head
 

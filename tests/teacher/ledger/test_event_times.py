@@ -1,4 +1,4 @@
-"""Times of day: the custodian's own, in the transaction of what they tell of, and in nothing that leaves."""
+"""Event times: private, written in the event's transaction, and in nothing that is sent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from labelwall.teacher.ledger import event_times as moments
+from labelwall.teacher.ledger import event_times
 from labelwall.teacher.ledger.database import Place
-from labelwall.teacher.ledger.event_times import ADDED, CHARGED, REMOVED, Moment
+from labelwall.teacher.ledger.event_times import ADDED, CHARGED, REMOVED, EventTime
 from labelwall.teacher.service.charts import Chart
 from labelwall.teacher.service.history import History
 from labelwall.wall.messages import Queries
@@ -23,9 +23,12 @@ DAY = 86400
 
 
 def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes a day further after each step. A row that is there already, and a known query, are nothing new."""
+    """The clock advances by a day after each step.
+
+    A row that is present, and a known query, are no events.
+    """
     now = [1_900_000_000]
-    monkeypatch.setattr(moments, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(event_times, "time", SimpleNamespace(time=lambda: now[0]))
     made = tiny.make(tmp_path, place=place)
     teacher, desk, ledger = made.service.teacher, made.service.desk, made.service.ledger
     with (
@@ -46,8 +49,10 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
         history = History(ledger, made.service.plan)
         history.catch_up()
         chart = Chart(made.service.plan, 1.0, history)
-        charged = ledger.in_custody(lambda connection: moments.listed(connection, CHARGED))
-        changes = ledger.in_custody(lambda connection: moments.listed(connection, ADDED, REMOVED))
+        charged = ledger.in_custody(lambda connection: event_times.listed(connection, CHARGED))
+        changes = ledger.in_custody(
+            lambda connection: event_times.listed(connection, ADDED, REMOVED)
+        )
         told = [
             call(url, made.tokens[name], path=path).json()
             for name in ("ann", "carol")
@@ -59,8 +64,8 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
         by_day[moment.caller, (moment.time - 1_900_000_000) // DAY] += moment.size
     assert by_day == {("ann", 0): 20, ("bob", 1): 7}
     assert changes == [
-        Moment(1_900_000_000 + 2 * DAY, ADDED, 3),
-        Moment(1_900_000_000 + 3 * DAY, REMOVED, 2),
+        EventTime(1_900_000_000 + 2 * DAY, ADDED, 3),
+        EventTime(1_900_000_000 + 3 * DAY, REMOVED, 2),
     ]
     shown = chart.by_time(charged)
     assert shown is not None
@@ -69,17 +74,15 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
         "100.00",
         "100",
     ]
-    assert (
-        str(shown["path"]).split()[-2] == str(chart.by_entry()["path"]).split()[-2]
-    )  # both end at what was spent
+    # Both end at what was spent.
+    assert str(shown["path"]).split()[-2] == str(chart.by_entry()["path"]).split()[-2]
     with sqlite3.connect(tmp_path / "copy.sqlite") as copy:
         assert {
             name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         } == {"entries", "head"}
         told += [json.loads(body) for (body,) in copy.execute("SELECT body FROM entries")]
-    assert (
-        max(numbers([told, made.lines])) < DAY
-    )  # no time is among them; caps, positions and counts are
+    # No time is among them; caps, positions and counts are.
+    assert max(numbers([told, made.lines])) < DAY
     assert desk.calls.charged == {"ann": 20, "bob": 7}
 
 
@@ -102,34 +105,33 @@ def test_a_change_that_fails_leaves_no_time(
     ledger = made.service.ledger
 
     def failing(connection: object) -> None:
-        moments.note(connection, REMOVED, 2)  # type: ignore[arg-type]
+        event_times.note(connection, REMOVED, 2)  # type: ignore[arg-type]
         raise ValueError("stopped")
 
     with pytest.raises(ValueError, match="stopped"):
         ledger.in_custody(failing)
-    assert ledger.in_custody(lambda connection: moments.listed(connection, REMOVED)) == []
+    assert ledger.in_custody(lambda connection: event_times.listed(connection, REMOVED)) == []
     made.custodian.close()
 
 
-def test_a_curve_by_time_holds_what_was_charged_before_the_first_note_and_bears_a_clock_that_is_set_back() -> (
-    None
-):
+def test_a_curve_by_time_shows_earlier_charges_and_tolerates_a_clock_set_back() -> None:
     class Entries:
         points = ((0, (0,)), (3, (10,)), (5, (20,)), (9, (40,)))
 
     plan = tiny.Plan(100.0, 1e-5, (tiny.Slot({}, (tiny.MECHANISM.releases(100, 100)[0],)),))
     chart = Chart(plan, 100.0, Entries())  # type: ignore[arg-type]
     noted = [
-        Moment(1000, CHARGED, 10, "ann", 4),
-        Moment(3000, CHARGED, 5, "ann", 6),
-        Moment(2000, CHARGED, 5, "ann", 8),
+        EventTime(1000, CHARGED, 10, "ann", 4),
+        EventTime(3000, CHARGED, 5, "ann", 6),
+        EventTime(2000, CHARGED, 5, "ann", 8),
     ]
     shown = chart.by_time(noted)
     assert shown is not None
     places = [step.split()[0] for step in str(shown["path"]).split(" H")[1:]]
+    # Entries up to 5 at the first note, the ninth at the last.
     assert places == [
         "0.00",
         "100.00",
         "100",
-    ]  # entries up to 5 at the first note, the ninth at the last
+    ]
     assert chart.by_time([]) is None

@@ -1,4 +1,4 @@
-"""Per-record payments: replayed, never refilled, kept out of what is public, and missed when they are gone."""
+"""Individual budgets: replayed, never refilled, never public, and missed when they are gone."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from labelwall.teacher.ledger.individual_budgets import (
     FULL,
     PAY,
     RESERVE,
-    Accounts,
+    IndividualBudgets,
     Payments,
-    encode_ids,
+    encode_integers,
 )
 from labelwall.teacher.ledger.ledger import Ledger, Reservation
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
@@ -46,7 +46,7 @@ def ledger(place: Place) -> Ledger:
 
 
 def reserve(ledger: Ledger, name: str, most: Payments, slot: int = 0) -> Reservation:
-    everybody = np.arange(len(ledger.accounts.ids))
+    everybody = np.arange(len(ledger.individual_budgets.ids))
     return ledger.charge_prepaid(slot, ANSWER, [name], everybody, lambda granted, left: most)
 
 
@@ -57,10 +57,8 @@ def batch(ledger: Ledger, name: str, most: Payments, paid: Payments, slot: int =
 @settings(max_examples=50)
 @given(st.dictionaries(st.integers(0, 2**31), st.integers(0, FULL), max_size=40))
 def test_payments_survive_their_encoding(amounts: dict[int, int]) -> None:
-    serials, units = (
-        np.array(list(amounts), dtype=np.int64),
-        np.array(list(amounts.values()), dtype=np.int64),
-    )
+    serials = np.array(list(amounts), dtype=np.int64)
+    units = np.array(list(amounts.values()), dtype=np.int64)
     again = Payments.decode(Payments.of(serials, units).encode())
     assert dict(zip(again.serials.tolist(), again.amounts.tolist(), strict=True)) == {
         s: u for s, u in amounts.items() if u
@@ -68,7 +66,7 @@ def test_payments_survive_their_encoding(amounts: dict[int, int]) -> None:
     assert again.serials.tolist() == sorted(again.serials.tolist())
 
 
-def test_reopened_accounts_are_those_that_were_paid(
+def test_reopened_budgets_are_those_that_were_paid(
     ledger: Ledger, place: Place, tmp_path: Path
 ) -> None:
     assert ledger.enrol(IDS).tolist() == [2, 0, 1]  # ascending ids
@@ -78,7 +76,12 @@ def test_reopened_accounts_are_those_that_were_paid(
     batch(ledger, second, payments(FULL - 5, 1, 0), payments(7, 1, 0))
     assert ledger.enrol(np.array([50, 3, 10])).tolist() == [1, 3, 0]
     for found in (ledger, Ledger(place)):
-        assert (FULL - found.accounts.left(0, np.arange(4))).tolist() == [12, 1, 9, 0]
+        assert (FULL - found.individual_budgets.remaining(0, np.arange(4))).tolist() == [
+            12,
+            1,
+            9,
+            0,
+        ]
         assert found.state.spent == {(0, ANSWER): 1}  # charged once, in full
         assert found.state.results == {first: {ANSWER: [31, 2]}, second: {ANSWER: [31, 2]}}
     ledger.export(tmp_path / "copy.sqlite")
@@ -89,9 +92,13 @@ def test_a_reservation_without_payments_stays_paid(ledger: Ledger, place: Place)
     ledger.enrol(IDS)
     reserve(ledger, "a", payments(9, 8, 7))
     again = Ledger(place)
-    assert (FULL - again.accounts.left(0, np.arange(3))).tolist() == [9, 8, 7]
+    assert (FULL - again.individual_budgets.remaining(0, np.arange(3))).tolist() == [9, 8, 7]
     batch(again, "a", payments(100, 0, 0), payments(1, 0, 0))
-    assert (FULL - Ledger(place).accounts.left(0, np.arange(3))).tolist() == [10, 8, 7]
+    assert (FULL - Ledger(place).individual_budgets.remaining(0, np.arange(3))).tolist() == [
+        10,
+        8,
+        7,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +123,7 @@ def test_payments_past_their_reservation_are_refused_with_the_answers(
         ledger.record_prepaid(charge, {"a": [1, 1]}, payments(3, 4))
     again = Ledger(place)
     assert again.state.results == {}
-    assert (FULL - again.accounts.left(0, np.arange(3))).tolist() == [3, 3, 0]
+    assert (FULL - again.individual_budgets.remaining(0, np.arange(3))).tolist() == [3, 3, 0]
 
 
 def test_a_prepaid_release_has_no_other_way_in(ledger: Ledger) -> None:
@@ -129,12 +136,13 @@ def test_slots_do_not_share_budgets(place: Place) -> None:
     ledger.enrol(IDS)
     batch(ledger, "a", payments(FULL), payments(FULL), slot=0)
     batch(ledger, "b", payments(4), payments(4), slot=1)
-    assert ledger.accounts.left(0, np.arange(1)).tolist() == [0]
-    assert ledger.accounts.left(1, np.arange(1)).tolist() == [FULL - 4]
+    assert ledger.individual_budgets.remaining(0, np.arange(1)).tolist() == [0]
+    assert ledger.individual_budgets.remaining(1, np.arange(1)).tolist() == [FULL - 4]
+    # Each is accounted.
     assert [release.parameters["rho"] for release in plan(2).releases()] == [
         0.03,
         0.03,
-    ]  # each is accounted
+    ]
 
 
 def test_snapshots_bound_the_table_and_change_no_budget(
@@ -146,7 +154,7 @@ def test_snapshots_bound_the_table_and_change_no_budget(
     for number in range(10):
         batch(ledger, f"q{number}", payments(9, 9), payments(1, number))
         found = Ledger(place)
-        assert (FULL - found.accounts.left(0, np.arange(3))).tolist() == [
+        assert (FULL - found.individual_budgets.remaining(0, np.arange(3))).tolist() == [
             number + 1,
             number * (number + 1) // 2,
             50,
@@ -194,18 +202,21 @@ def reopen_and_charge(place: Place) -> None:
 
 
 def test_rows_that_make_no_sense_are_refused() -> None:
-    accounts = Accounts()
-    accounts.apply(1, (ENROL, -1, 0, encode_ids(IDS)))
+    budgets = IndividualBudgets()
+    budgets.apply(1, (ENROL, -1, 0, encode_integers(IDS)))
     for row in (
-        (ENROL, -1, 0, encode_ids(IDS[:1])),  # enrolled twice
+        (ENROL, -1, 0, encode_integers(IDS[:1])),  # enrolled twice
         (PAY, 0, 1, payments(1).encode()),  # nothing reserved
         (RESERVE, 0, 2, payments(1).encode()),  # a batch is missing
         (RESERVE, 0, 1, b"rubbish"),
     ):
         with pytest.raises(LedgerMismatch):
-            accounts.apply(2, row)
+            budgets.apply(2, row)
     with pytest.raises(LedgerMismatch):
-        accounts.serials(np.array([11]))
+        budgets.serials(np.array([11]))
+
+
+GAUSSIAN_PARAMETERS = {"sigma": 1.0, "sensitivity": 1.0, "sampling_probability": 1.0}
 
 
 def forged(release: Release, fields: dict[str, object]) -> Plan:
@@ -215,12 +226,17 @@ def forged(release: Release, fields: dict[str, object]) -> Plan:
 @pytest.mark.parametrize(
     "wrong",
     [
-        forged(Release(ANSWER, "zcdp", {"rho": 0.001}, 1, prepaid=True), MECHANISM.fields()),  # cheaper than its budget
-        forged(Release(ANSWER, "zcdp", {"rho": 0.03}, 1), MECHANISM.fields()),  # not prepaid
-        forged(Release("screen", "gaussian", {"sigma": 1.0, "sensitivity": 1.0, "sampling_probability": 1.0}, 1, prepaid=True),
-               {"kind": "private_knn"}),  # answers without end for the price of one
+        # cheaper than its budget
+        forged(Release(ANSWER, "zcdp", {"rho": 0.001}, 1, prepaid=True), MECHANISM.fields()),
+        # not prepaid
+        forged(Release(ANSWER, "zcdp", {"rho": 0.03}, 1), MECHANISM.fields()),
+        # answers without end for the price of one
+        forged(
+            Release("screen", "gaussian", GAUSSIAN_PARAMETERS, 1, prepaid=True),
+            {"kind": "private_knn"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_auditor_knows_which_charge_may_answer_without_end(tmp_path: Path, wrong: Plan) -> None:
     Ledger.create(tmp_path / "l.sqlite", dataset="d", plan=wrong, unsafe=False)
     finding = audit(tmp_path / "l.sqlite")

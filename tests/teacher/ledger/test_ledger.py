@@ -1,4 +1,4 @@
-"""The ledger keeps its order, its caps and its chain, and never forgets a charge: in a file and on a server alike."""
+"""The ledger keeps its order, caps and chain and never forgets a charge, on both engines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_reopened_ledger_knows_charges_results_and_refusals(ledger: Ledger, plac
 def test_charge_without_results_stays_spent(ledger: Ledger, place: Place) -> None:
     ledger.charge(0, "screen", ["a", "b", "c"])
     again = Ledger(place)
-    assert again.state.left(0, "screen") == 2
+    assert again.state.remaining(0, "screen") == 2
     assert again.charge(0, "screen", ["a", "b", "c"]).granted == ("a", "b")
 
 
@@ -138,7 +138,7 @@ def test_two_writers_never_pass_a_cap_together(place: Place) -> None:
     for thread in threads:
         thread.join()
     assert len(granted) == len(set(granted)) == 40
-    assert Ledger(place).state.left(0, "screen") == 0
+    assert Ledger(place).state.remaining(0, "screen") == 0
 
 
 def test_anchor_refuses_a_restored_and_a_forked_copy(tmp_path: Path) -> None:
@@ -150,9 +150,8 @@ def test_anchor_refuses_a_restored_and_a_forked_copy(tmp_path: Path) -> None:
     path.write_bytes(old)
     with pytest.raises(LedgerMismatch, match="anchor"):
         Ledger(path, anchor)
-    Ledger(path).charge(
-        0, "screen", ["b", "c"]
-    )  # a fork of the same length, written without the anchor
+    # A fork of the same length, written without the anchor.
+    Ledger(path).charge(0, "screen", ["b", "c"])
     with pytest.raises(LedgerMismatch, match="anchor"):
         Ledger(path, anchor)
     path.write_bytes(newest)
@@ -162,7 +161,7 @@ def test_anchor_refuses_a_restored_and_a_forked_copy(tmp_path: Path) -> None:
 def test_export_holds_the_entries_and_is_a_function_of_them(
     tmp_path: Path, postgres: Server
 ) -> None:
-    """Also of nothing else: a file's and a server's exports of the same entries are the same bytes."""
+    """Of nothing else: a file and a server export the same entries to the same bytes."""
     exported = []
     for name, place in (("one", tmp_path / "ledger.sqlite"), ("two", postgres.schema())):
         ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
@@ -192,7 +191,10 @@ def test_no_ledger_is_an_error_and_nothing_is_created(place: Place) -> None:
 def test_a_ledger_that_goes_back_behind_a_living_process_is_refused(
     ledger: Ledger, place: Place
 ) -> None:
-    """As after a fail-over to a server that had not received the last commits, with or without a failure before it."""
+    """As after a fail-over to a server without the last commits.
+
+    With or without a failure before it.
+    """
     before = entries(place), rows(place, "SELECT * FROM head")
     ledger.record(ledger.charge(0, "screen", ["a"]), {"a": 1})
     rows(place, "DELETE FROM entries WHERE seq > 0")
@@ -219,10 +221,11 @@ def test_after_a_failure_the_anchor_goes_on(place: Place, tmp_path: Path) -> Non
 
 def test_every_commit_is_on_disk_with_full_durability(tmp_path: Path) -> None:
     Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan(), unsafe=False)
+    # EXTRA: a power failure does not leave the anchor ahead either.
     for anchored, level in (
         (False, 2),
         (True, 3),
-    ):  # EXTRA: a power failure does not leave the anchor ahead either
+    ):
         with open_database(
             tmp_path / "ledger.sqlite", anchored=anchored
         ).transaction() as connection:

@@ -1,5 +1,4 @@
-"""Reservations of several processes at once: each pays in place of its own, in any order, and nothing
-is lost or paid twice."""
+"""Reservations of several processes at once: nothing is lost or paid twice, in any order."""
 
 from __future__ import annotations
 
@@ -25,19 +24,20 @@ from labelwall.teacher.ledger.individual_budgets import (
     RESERVE,
     SETTLE,
     SNAPSHOT,
-    Accounts,
+    IndividualBudgets,
     Payments,
     Row,
-    encode_ids,
+    encode_integers,
+    payment_row,
+    reservation_row,
 )
-from labelwall.teacher.ledger.individual_budgets import hold as held_row
-from labelwall.teacher.ledger.individual_budgets import settle as settled_row
 from labelwall.teacher.ledger.ledger import Ledger, Reservation
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.kernels import GRID, Similar
 from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.messages import Value
+from tests.ledgers import identities, use_extractor
 from tests.postgres import rows
 from tests.teacher.ledger.test_individual_budgets import IDS, batch, payments, plan, reserve
 from tests.teacher.test_individual_processes import MECHANISM, Told
@@ -54,18 +54,21 @@ def ledger(place: Place) -> Ledger:
 
 
 def spent(ledger: Ledger, slot: int = 0) -> list[int]:
-    return (FULL - ledger.accounts.left(slot, np.arange(len(ledger.accounts.ids)))).tolist()
+    return (
+        FULL
+        - ledger.individual_budgets.remaining(slot, np.arange(len(ledger.individual_budgets.ids)))
+    ).tolist()
 
 
 def test_each_pays_in_place_of_its_own(ledger: Ledger, place: Place) -> None:
     other = Ledger(place)
     first, second = reserve(ledger, "a", payments(9, 8)), reserve(other, "b", payments(0, 5, 6))
-    assert second.left.tolist() == [FULL - 9, FULL - 8, FULL]  # what the other holds is spent
+    assert second.remaining.tolist() == [FULL - 9, FULL - 8, FULL]  # what the other holds is spent
     ledger.record_prepaid(first, {"a": VALUE}, payments(2, 3))
     other.record_prepaid(second, {"b": VALUE}, payments(0, 1, 6))
     for found in (other, Ledger(place)):
         assert spent(found) == [2, 4, 6]
-        assert found.accounts.reserved == {0: {}}
+        assert found.individual_budgets.reserved == {0: {}}
 
 
 def test_what_was_read_before_another_reserved_does_not_count(ledger: Ledger, place: Place) -> None:
@@ -77,26 +80,28 @@ def test_what_was_read_before_another_reserved_does_not_count(ledger: Ledger, pl
     other = Ledger(place)  # has read all budgets, full
     for one, name, left in ((ledger, "a", FULL), (other, "b", 0)):
         held = one.charge_prepaid(0, ANSWER, [name], np.arange(3), everything)
-        assert held.left.tolist() == [left] * 3
+        assert held.remaining.tolist() == [left] * 3
     assert spent(Ledger(place)) == [FULL] * 3
 
 
 def test_an_answer_stays_the_first_one_and_the_second_draw_is_paid(
     ledger: Ledger, place: Place, tmp_path: Path
 ) -> None:
+    a, b, c = identities(*"abc")
+    use_extractor(ledger)
     other = Ledger(place)
-    first = reserve(ledger, "a", payments(9))
+    first = reserve(ledger, a, payments(9))
     second = other.charge_prepaid(
-        0, ANSWER, ["a", "b"], np.arange(3), lambda granted, left: payments(9)
+        0, ANSWER, [a, b], np.arange(3), lambda granted, remaining: payments(9)
     )
-    third = reserve(Ledger(place), "a", payments(0, 7))
-    assert ledger.record_prepaid(first, {"a": VALUE}, payments(2)) == ("a",)
-    assert other.record_prepaid(second, {"a": [1, 1], "b": [2, 2]}, payments(4)) == ("b",)
-    assert other.record_prepaid(third, {"a": [3, 3]}, payments(0, 3)) == ()
+    third = reserve(Ledger(place), a, payments(0, 7))
+    assert ledger.record_prepaid(first, {a: VALUE}, payments(2)) == (a,)
+    assert other.record_prepaid(second, {a: [1, 1], b: [2, 2]}, payments(4)) == (b,)
+    assert other.record_prepaid(third, {a: [3, 3]}, payments(0, 3)) == ()
     found = Ledger(place)
-    assert found.state.results == {"a": {ANSWER: VALUE}, "b": {ANSWER: [2, 2]}}
+    assert found.state.results == {a: {ANSWER: VALUE}, b: {ANSWER: [2, 2]}}
     assert spent(found) == [6, 3, 0]
-    batch(found, "c", payments(1), payments(1))  # entries and payments still stand alike
+    batch(found, c, payments(1), payments(1))  # entries and budgets still match
     found.export(tmp_path / "copy.sqlite")
     assert audit(tmp_path / "copy.sqlite").problems == []
 
@@ -130,7 +135,7 @@ def test_a_snapshot_keeps_what_others_hold(
     ledger.record_prepaid(sleeping, {"late": VALUE}, payments(5, 6))
     for found in (ledger, Ledger(place)):
         assert spent(found) == [12, 27, 50]
-        assert list(found.accounts.reserved[0]) == [lost.token]
+        assert list(found.individual_budgets.reserved[0]) == [lost.token]
     batch(busy, "last", payments(9), payments(9))
     assert spent(busy) == spent(Ledger(place)) == [21, 27, 50]
 
@@ -138,7 +143,7 @@ def test_a_snapshot_keeps_what_others_hold(
 def test_nobody_pays_with_another_token_or_twice(ledger: Ledger, place: Place) -> None:
     other = Ledger(place)
     first, second = reserve(ledger, "a", payments(9)), reserve(other, "b", payments(9))
-    unknown = Reservation(first.seq, ("a",), first.left, bytes(16))
+    unknown = Reservation(first.seq, ("a",), 0, first.remaining, bytes(16))
     with pytest.raises(LedgerMismatch):
         other.record_prepaid(unknown, {"a": VALUE}, payments(1))
     assert Ledger(place).state.results == {}
@@ -154,7 +159,7 @@ def test_processes_that_enrol_at_once_agree_on_every_place(ledger: Ledger, place
     other = Ledger(place)
     mine, theirs = np.array([7, 10, 8, 90]), np.array([8, 50, 7, 95, 70])
     serials = {"mine": ledger.enrol(mine).tolist(), "theirs": other.enrol(theirs).tolist()}
-    found = Ledger(place).accounts
+    found = Ledger(place).individual_budgets
     assert sorted(found.ids.tolist()) == [7, 8, 10, 50, 70, 90, 95]  # each once
     assert serials == {
         "mine": found.serials(mine).tolist(),
@@ -173,30 +178,30 @@ def test_the_table_is_there_after_enrolment_whoever_the_records_are(place: Place
 
 
 def test_a_record_that_is_not_enrolled_has_nothing_left() -> None:
-    accounts = Accounts()
-    accounts.apply(1, (ENROL, -1, 0, encode_ids(IDS)))
+    budgets = IndividualBudgets()
+    budgets.apply(1, (ENROL, -1, 0, encode_integers(IDS)))
     with pytest.raises(LedgerMismatch):
-        accounts.left(0, np.arange(4))
+        budgets.remaining(0, np.arange(4))
 
 
 @pytest.mark.parametrize(
     "row",
     [
         (HOLD, 0, 0, b"short"),
-        held_row(0, b"t" * 16, payments(1)),  # a token that is open
-        settled_row(0, 0, b"u" * 16, payments(1)),  # one that is not
-        settled_row(0, 2, b"t" * 16, payments(1)),  # a batch is missing
-        settled_row(0, 0, b"t" * 16, payments(0, 4)),  # more than was reserved
-        settled_row(0, 0, b"", payments(1)),
+        reservation_row(0, b"t" * 16, payments(1)),  # a token that is open
+        payment_row(0, 0, b"u" * 16, payments(1)),  # one that is not
+        payment_row(0, 2, b"t" * 16, payments(1)),  # a batch is missing
+        payment_row(0, 0, b"t" * 16, payments(0, 4)),  # more than was reserved
+        payment_row(0, 0, b"", payments(1)),
         (PAY, 0, 1, payments(1).encode()),  # without a token, and nothing was reserved without one
     ],
 )
 def test_rows_that_make_no_sense_are_refused(row: Row) -> None:
-    accounts = Accounts()
-    accounts.apply(1, (ENROL, -1, 0, encode_ids(IDS)))
-    accounts.apply(2, held_row(0, b"t" * 16, payments(1, 3)))
+    budgets = IndividualBudgets()
+    budgets.apply(1, (ENROL, -1, 0, encode_integers(IDS)))
+    budgets.apply(2, reservation_row(0, b"t" * 16, payments(1, 3)))
     with pytest.raises(LedgerMismatch):
-        accounts.apply(3, row)
+        budgets.apply(3, row)
 
 
 def write_as_before(ledger: Ledger, name: str, most: Payments, paid: Payments | None) -> None:
@@ -208,14 +213,14 @@ def write_as_before(ledger: Ledger, name: str, most: Payments, paid: Payments | 
     with ledger._transaction() as write:
         if ledger.state.prepaid_charge(0, ANSWER) is None:
             write.append("charge", {"slot": 0, "release": ANSWER, "count": 1})
-        write.keep((RESERVE, 0, number, most.encode()))
+        write.append_private((RESERVE, 0, number, most.encode()))
     if paid is not None:
         with ledger._transaction() as write:
             write.append(
                 "release",
                 {"charge": ledger.state.prepaid_charge(0, ANSWER), "results": {name: VALUE}},
             )
-            write.keep((PAY, 0, number, paid.encode()))
+            write.append_private((PAY, 0, number, paid.encode()))
 
 
 def test_tables_from_before_replay_to_the_same_budgets_and_go_on(
@@ -228,7 +233,7 @@ def test_tables_from_before_replay_to_the_same_budgets_and_go_on(
     write_as_before(ledger, "lost too", payments(0, 200), None)
     for found in (ledger, Ledger(place)):
         assert spent(found) == [106, 201, 9]
-        assert found.state.batches == found.accounts.batches == {0: 2}
+        assert found.state.batches == found.individual_budgets.batches == {0: 2}
     held = reserve(ledger, "late", payments(50))
     for number in range(4):  # the third is compacted
         batch(Ledger(place), f"q{number}", payments(0, 0, 9), payments(0, 0, 1))
@@ -311,7 +316,7 @@ class World:
         held, _ = self.open.pop(owner)
         near, labels = self.similar(held.granted), np.arange(self.records) % 3
         values, paid = self.mechanism.answer(
-            near, held.left, labels, 3, held.granted, SystemEntropy()
+            near, held.remaining, labels, 3, held.granted, SystemEntropy()
         )
         results = dict(zip(held.granted, values.tolist(), strict=True))
         self.paid += paid
@@ -323,7 +328,7 @@ class World:
         return self.paid + self.abandoned + sum(amounts for _, amounts in self.open.values())
 
     def stored(self) -> np.ndarray:
-        return FULL - Ledger(self.place).accounts.left(0, self.serials)
+        return FULL - Ledger(self.place).individual_budgets.remaining(0, self.serials)
 
 
 @settings(max_examples=25)

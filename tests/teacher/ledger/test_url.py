@@ -26,7 +26,8 @@ SECRET = "tr0ub4dor"
 WITH_A_PASSWORD = [
     f"postgresql://custodian:{SECRET}@db.example/ledgers?schema=digits",
     f"postgresql://custodian@db.example/ledgers?schema=digits&password={SECRET}",
-    f"postgresql://custodian:{SECRET}/x@db.example/ledgers?schema=digits",  # a slash ends the host: a bad port to a parser
+    # A slash ends the host, so a parser finds a bad port.
+    f"postgresql://custodian:{SECRET}/x@db.example/ledgers?schema=digits",
     f"postgresql://custodian:12/{SECRET}@db.example/ledgers?schema=digits",
     f"postgresql://custodian:12#{SECRET}@db.example/ledgers?schema=digits",
     f"postgresql://custodian:12?{SECRET}@db.example/ledgers?schema=digits",
@@ -77,9 +78,8 @@ def test_a_bad_address_is_refused_without_repeating_it(text: str) -> None:
         with pytest.raises(InvalidInput, match="`ledger` must be") as caught:
             refused(text)
         assert SECRET not in f"{vars(caught.value)}"
-        assert SECRET not in "".join(
-            traceback.format_exception(caught.value)
-        )  # as a log would show it, with what caused it
+        # As a log would show it, with what caused it.
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_password_is_called_by_its_name() -> None:

@@ -1,4 +1,7 @@
-"""Records that come and go: tombstones keep what was spent, deleted data is gone from every file, nothing is retrained."""
+"""Records added and removed: tombstones keep what was spent, and deleted data is erased.
+
+Nothing is retrained.
+"""
 
 from __future__ import annotations
 
@@ -66,15 +69,18 @@ def teacher(
 
 
 def left(made: Teacher, ids: list[int]) -> list[int]:
-    accounts = made._ledger.accounts
-    return accounts.left(0, accounts.serials(np.array(ids))).tolist()
+    budgets = made._ledger.individual_budgets
+    return budgets.remaining(0, budgets.serials(np.array(ids))).tolist()
 
 
 @pytest.mark.parametrize("mechanism", [IND, KNN], ids=["ind_knn", "private_knn"])
 def test_updated_is_as_if_it_had_been_so_from_the_start(
     tmp_path: Path, place: Place, mechanism: AnyMechanism
 ) -> None:
-    """On a tape: records added and removed before the first query, and after a restart, leave no trace in the answers."""
+    """Records added and removed before the first query leave no trace in the answers.
+
+    On a tape, also after a restart.
+    """
     plain = teacher(tmp_path / "plain", range(5, 80), mechanism, UnsafeTape(1)).answer(
         Queries(rows(30, 1))
     )
@@ -91,7 +97,7 @@ def test_updated_is_as_if_it_had_been_so_from_the_start(
 def test_after_removal_answers_are_those_of_the_others_with_what_they_have_left(
     tmp_path: Path,
 ) -> None:
-    """Unlearning, exactly: on a tape, the same queries after removing a record and after a life without its later selections."""
+    """Exact unlearning, on a tape: the same answers as without the record's later selections."""
     before, after = Queries(rows(20, 1)), Queries(rows(20, 2))
     removed = teacher(tmp_path / "removed", range(0, 60), entropy=UnsafeTape(2))
     removed.answer(before)
@@ -100,7 +106,9 @@ def test_after_removal_answers_are_those_of_the_others_with_what_they_have_left(
     labels = removed.answer(after).labels.tolist()
     # a data set that never had the record, whose others have spent the same
     never = teacher(tmp_path / "never", [i for i in range(60) if i != 7], entropy=UnsafeTape(2))  # type: ignore[arg-type]
-    never._ledger.accounts.spent[0] = FULL - np.array([b for i, b in enumerate(budgets) if i != 7])
+    never._ledger.individual_budgets.spent[0] = FULL - np.array(
+        [b for i, b in enumerate(budgets) if i != 7]
+    )
     assert never.answer(after).labels.tolist() == labels
     assert left(removed, [7]) == [budgets[7]]  # a tombstone spends nothing
 
@@ -143,9 +151,8 @@ def test_the_data_of_a_removed_record_is_in_no_file(tmp_path: Path, source: str)
     made.remove(np.array([victim]))
     for content in features:
         assert held_by(tmp_path, content) == []
-    assert len(list(tmp_path.glob("embeddings-*.npz"))) == (
-        2 if source == "added" else 1
-    )  # the other cache knew it, or not
+    # The other cache knew it, or not.
+    assert len(list(tmp_path.glob("embeddings-*.npz"))) == (2 if source == "added" else 1)
     made.answer(Queries(rows(20, 2)))
     teacher(tmp_path, range(0, 40)).use_extractor(ExtractorSpec("raw", (D,), CLASSES, scale=0.5))
     for content in features:
@@ -178,7 +185,7 @@ def test_only_new_records_are_embedded(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_updates_cost_no_more_after_many_answers(tmp_path: Path) -> None:
-    """Counted, not timed: calls of functions, and steps of SQLite's machine, each of which calls its progress handler."""
+    """Counts calls of functions and steps of SQLite's machine, not time."""
     calls = 0
 
     def count(*_: object) -> None:
@@ -204,15 +211,13 @@ def test_updates_cost_no_more_after_many_answers(tmp_path: Path) -> None:
         "connect",
         lambda connection, _: connection.set_progress_handler(count, 1),
     )
-    first = min(
-        work(partial(update, start)) for start in (200, 205, 210)
-    )  # the least: the first ones set something up
+    # The minimum: the first calls also set something up.
+    first = min(work(partial(update, start)) for start in (200, 205, 210))
     for number in range(5):
         made.answer(Queries(rows(64, 10 + number)))
     assert min(work(partial(update, start)) for start in (300, 305, 310)) < 1.1 * first
-    assert (
-        work(lambda: Ledger(tmp_path / "ledger.sqlite")) > 0.2 * first
-    )  # so reading the answers again would have shown
+    # So replaying the answers would have shown.
+    assert work(lambda: Ledger(tmp_path / "ledger.sqlite")) > 0.2 * first
 
 
 MISFITS = {

@@ -229,7 +229,8 @@ def test_progress_tells_percent_not_how_many(image_folders):
     assert heard == [(100, 100)]
 
 
-# --- block by block ------------------------------------------------------------------------------------------------
+# --- block by block
+# ------------------------------------------------------------------------------------------------
 
 
 def joined(config: DataConfig, task: Task, size: int, start: int = 0) -> Records:
@@ -299,7 +300,7 @@ def test_arrays_of_another_length_are_refused_in_blocks_too(tmp_path):
 
 
 def test_an_npz_file_is_read_once_however_many_blocks_there_are(tmp_path, monkeypatch):
-    """What is read of the zipped members, in bytes: their size and one start, not one for each block."""
+    """Bytes read of the zipped members: their size and one start, not one for each block."""
     config = write_private(tmp_path / "a.npz", np.zeros((4000, 8)), np.zeros(4000, dtype=int))
     read, taken = zipfile.ZipExtFile.read, [0]
 

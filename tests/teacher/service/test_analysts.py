@@ -261,7 +261,7 @@ def expected(made: tiny.Made, name: str) -> bool:
 def ids_paid(made: tiny.Made, name: str) -> list[int]:
     """Positions of accounts from which something was paid."""
     service = made.service.analysts.of(name)  # type: ignore[union-attr]
-    spent = service.ledger.accounts.spent.get(0, np.zeros(0))
+    spent = service.ledger.individual_budgets.spent.get(0, np.zeros(0))
     return np.flatnonzero(spent).tolist()
 
 

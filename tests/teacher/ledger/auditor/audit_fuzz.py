@@ -2,8 +2,9 @@
 
     python -m tests.teacher.privacy.audit_fuzz N SEED
 
-Honest ledgers of every mechanism are changed at random (values, types, keys, order, the plan and its
-prices, one or several changes at once), numbered and hashed anew, and audited. Each mutant is one of
+Honest ledgers of every mechanism are changed at random (values, types, keys, order, the plan and
+its prices, one or several changes at once), numbered and hashed anew, and audited. Each mutant is
+one of
 
 - ``refused``: the auditor names a problem, and an independent reading refuses it as well;
 - ``over budget``: an honest ledger of a plan that costs more than its budget; refused;
@@ -14,7 +15,8 @@ prices, one or several changes at once), numbered and hashed anew, and audited. 
 
 Anything else is a failure: a mutant that passes and that the independent reading refuses or prices
 otherwise, one that is refused though an honest writer could have written it, and a traceback. The
-independent reading (``believed``) is the teacher's: ``LedgerState``, the registry's mechanisms, their
+independent reading (``believed``) is the teacher's: ``LedgerState``, the registry's mechanisms,
+their
 ``next_stage`` and their releases; what a mechanism can release is restated in ``drawable``.
 """
 
@@ -188,7 +190,10 @@ def _extractor(spec: ExtractorSpec) -> dict[str, object]:
 
 
 def drawable(mechanism: AnyMechanism, release: str, value: Any, beside: int) -> bool:
-    """Whether a release of so many queries can be this value; types and 64 bits are checked before."""
+    """Whether a release of so many queries can be this value.
+
+    Types and 64 bits are checked before.
+    """
     if release == "screen":
         return value in (0, 1)
     if isinstance(mechanism, PrivateKnnMean):
@@ -334,7 +339,7 @@ def _label(mechanism: AnyMechanism, release: str, value: Any) -> list[int]:
 
 
 def _named(bodies: list[tuple[str, dict]]) -> bool:
-    """Whether texts are what teachers write: printable names, hashes as identities, all distinct."""
+    """Whether texts are a teacher's: printable names, distinct hashes as identities."""
     texts = [bodies[0][1]["dataset"]]
     texts += [body["dataset"] for kind, body in bodies if kind == "analyst"]
     keys = [key for kind, body in bodies if kind == "release" for key in body["results"]]
@@ -490,7 +495,7 @@ def add_an_entry(rows: Rows, rng: random.Random) -> None:
 
 
 def change_the_price(rows: Rows, rng: random.Random) -> None:
-    """A field and what is priced, together or one of them; a cap; a curve; a charge by the batch."""
+    """Change a field, what is priced or both; or a cap, a curve, a charge by the batch."""
     slots = _slots(rows)
     if not slots:
         return change_a_value(rows, rng)
@@ -535,7 +540,7 @@ def price_it_again(rows: Rows, rng: random.Random) -> None:
 
 
 def change_the_text(rows: Rows, rng: random.Random) -> None:
-    """Another text: a repeated key, other spellings of numbers, spaces, things that are not JSON."""
+    """Other texts: repeated keys, other spellings of numbers, spaces, invalid JSON."""
     row = rng.choice(rows)
     text = _text(row[1])
     keys = [i for i in range(len(text)) if text[i : i + 1] in "{," and text[i + 1 : i + 2] == '"']
@@ -655,7 +660,8 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
 def remembered() -> Iterator[None]:
     """Keep every curve and certificate that is computed: thousands of mutants share a few plans.
 
-    The diagnosis by continuous noise, which certifies nothing and which no audit shows, is left out.
+    The diagnosis by continuous noise, which certifies nothing and which no audit shows, is left
+    out.
     """
     faster = {
         name: replace(curves.CURVES[name], rdp=kept(curves.CURVES[name].rdp))
@@ -671,7 +677,7 @@ def remembered() -> Iterator[None]:
 
 
 def kept(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, each result kept by the text of its arguments, as long as the process lives."""
+    """The function with its results cached by the text of its arguments."""
     results = KEPT.setdefault(function.__name__, {})
 
     @functools.wraps(function)

@@ -1,4 +1,6 @@
-"""Thousands of forged ledgers: none passes that an honest writer could not have written, none fails that one could.
+"""Thousands of forged ledgers.
+
+None passes that an honest writer could not have written, none fails that one could.
 
 `python -m tests.teacher.privacy.audit_fuzz 100000 1` is the long form.
 """

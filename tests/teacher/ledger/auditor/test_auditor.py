@@ -1,4 +1,4 @@
-"""The auditor finds whatever was done to a ledger, also when the forger chains the hashes anew, and says so of nothing else."""
+"""The auditor finds every change of a ledger, even with recomputed hashes, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Row = tuple[int, str, str, str, str]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A ledger with two batches: 5 of 5 screenings and 3 of 3 aggregations charged, one query refused."""
+    """5 of 5 screenings and 3 of 3 aggregations in two batches; one query is refused."""
     plan = Plan(1.0, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(5, 3)),))
     ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan, unsafe=False)
     use_extractor(ledger)
@@ -137,24 +137,37 @@ def added(kind: str, body: str) -> Callable[[list[Entry]], list[Entry]]:
 
 FIRST = f'"{min(A, B, C)}":1'  # of the first screening's results
 WON = f'"{min(A, B, C)}":7'  # of the first winners
+REFUSED = f'{{"identities":["{Y}"],"release":"screen","slot":0}}'
 FORGERIES: dict[str, tuple[str, Callable[[list[Entry]], list[Entry]]]] = {
     "cap exceeded": ("past the cap", added("charge", '{"count":1,"release":"screen","slot":0}')),
     "released before charged": ("unused charge", lambda e: [*e[:2], e[3], e[2], *e[4:]]),
-    "released without a charge": ("unused charge", added("release", f'{{"charge":99,"results":{{"{Z}":1}}}}')),
-    "one charge, two releases": ("unused charge", added("release", f'{{"charge":2,"results":{{"{Z}":1}}}}')),
+    "released without a charge": (
+        "unused charge",
+        added("release", f'{{"charge":99,"results":{{"{Z}":1}}}}'),
+    ),
+    "one charge, two releases": (
+        "unused charge",
+        added("release", f'{{"charge":2,"results":{{"{Z}":1}}}}'),
+    ),
     "more released than charged": ("paid for", edited(3, FIRST, f'{FIRST},"{"f" * 64}":1')),
     "refused with cap left": (
         "not reached",
-        lambda e: [*e[:2], ("refusal", f'{{"identities":["{Y}"],"release":"screen","slot":0}}'), *e[2:]],
+        lambda e: [*e[:2], ("refusal", REFUSED), *e[2:]],
     ),
     "unknown kind": ("unknown kind", added("gift", "{}")),
     "unknown field": ("unknown ['time']", edited(1, '"sha256"', '"time":1,"sha256"')),
     "unknown curve": ("prices", changed(0, '"curve":"argmax"', '"curve":"free"')),
     "plan over budget": ("budget", changed(0, '"epsilon":1.0', '"epsilon":0.001')),
     "unsafe": ("unsafe", changed(0, '"unsafe":false', '"unsafe":true')),
-    "votes released under an argmax's price": ("a class", changed(5, WON, WON.replace(":7", ":[1,2]"))),
+    "votes released under an argmax's price": (
+        "a class",
+        changed(5, WON, WON.replace(":7", ":[1,2]")),
+    ),
     "something else released": ("0 or 1", changed(3, FIRST, FIRST.replace(":1", ':"1"'))),
-    "negative count": ("integer from 1", added("charge", '{"count":-3,"release":"screen","slot":0}')),
+    "negative count": (
+        "integer from 1",
+        added("charge", '{"count":-3,"release":"screen","slot":0}'),
+    ),
     "two genesis": ("second first entry", lambda e: [e[0], *e]),
     "a later genesis": ("second first entry", lambda e: [*e, e[0]]),
     "not json": ("JSON", added("charge", "count")),
@@ -171,7 +184,10 @@ FORGERIES: dict[str, tuple[str, Callable[[list[Entry]], list[Entry]]]] = {
     "a label of 10^30": ("a class", changed(5, WON, WON.replace(":7", f":{10**30}"))),
     "a label of -1": ("a class", changed(5, WON, WON.replace(":7", ":-1"))),
     "a query without a hash": ("64 hexadecimal", edited(3, FIRST, '"a":1')),
-    "a winner although the screening said no": ("did not pass", changed(3, FIRST, FIRST.replace(":1", ":0"))),
+    "a winner although the screening said no": (
+        "did not pass",
+        changed(3, FIRST, FIRST.replace(":1", ":0")),
+    ),
     "a winner without a screening": ("did not pass", edited(5, min(A, B, C), "f" * 64)),
     "a charge before an extractor": ("extractor", lambda e: [e[0], *e[2:]]),
     "an extractor of another hash": ("hash", changed(1, '"scale":1.0', '"scale":2.0')),
@@ -217,7 +233,10 @@ def laplace(scale: float, cap: int = 100) -> dict[str, Any]:
 
 
 def test_the_releases_priced_are_those_of_the_mechanism(tmp_path: Path) -> None:
-    """lnmax of scale 1 costs 2 a label, 195.817 for 100; a plan that prices scale 900 would say 0.066."""
+    """lnmax of scale 1 costs 2 a label, 195.817 for 100.
+
+    A plan that prices scale 900 would say 0.066.
+    """
     mechanism = Lnmax(scale=1.0)
     honest = audit(ledger_of(mechanism, [laplace(1.0)], tmp_path))
     assert (honest.problems, honest.epsilon) == ([], 195.817)
@@ -261,7 +280,8 @@ TABLES: dict[str, tuple[str, str]] = {
     "a null": (
         "other types",
         "ALTER TABLE entries RENAME TO updates; CREATE TABLE entries (seq, kind, body, prev, hash);"
-        "INSERT INTO entries SELECT seq, kind, CASE WHEN seq = 1 THEN NULL ELSE body END, prev, hash FROM updates",
+        "INSERT INTO entries SELECT seq, kind, CASE WHEN seq = 1 THEN NULL ELSE body END, prev, "
+        "hash FROM updates",
     ),
     "a real number": (
         "other types",
@@ -321,9 +341,11 @@ def test_what_the_auditor_refuses_the_teacher_refuses(path: Path) -> None:
     """What no mechanism is asked for: form, types, order, caps, bits and classes."""
     before = entries(path)
     shared = (
-        "count: NaN", "count: infinity", "count: true", "count: 3.0", "a repeated key", "another form", "a repeated key within",
-        "two genesis", "a later genesis", "a screening bit of 123456789", "a screening bit of true", "a label of 10^30",
-        "a label of -1", "delta: 0", "delta: 1.0", "a cap of true", "batch: 1", "cap exceeded", "unknown kind",
+        "count: NaN", "count: infinity", "count: true", "count: 3.0", "a repeated key",
+        "another form", "a repeated key within", "two genesis", "a later genesis",
+        "a screening bit of 123456789", "a screening bit of true", "a label of 10^30",
+        "a label of -1", "delta: 0", "delta: 1.0", "a cap of true", "batch: 1", "cap exceeded",
+        "unknown kind",
     )  # fmt: skip
     for name in shared:
         rechain(path, FORGERIES[name][1](before))
@@ -348,7 +370,8 @@ PARTS = ("auditor", "entries", "file", "history", "mechanisms", "results", "valu
 
 def test_the_auditor_needs_nothing_of_the_teacher_but_the_curves(path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from labelwall.teacher.ledger.auditor.auditor import audit;"
+        "import sys; from pathlib import Path;"
+        "from labelwall.teacher.ledger.auditor.auditor import audit;"
         f"assert audit(Path({str(path)!r})).consistent;"
         "print(sorted(name for name in sys.modules if name.startswith('labelwall.teacher.')"
         " or name in ('torch', 'opendp', 'sqlalchemy')))"

@@ -23,11 +23,12 @@ from tests.teacher.ledger.auditor import audit_fuzz
 
 EXAMPLES = {m.kind: m for m in audit_fuzz.MECHANISMS}
 EDGES = [
-    None, True, False, "", "cnn", "linear", "rbf", "cosine", "queries", "local", "component", "laplace",
-    "exponential", "exponential_paper", "grid", "interactive", "none", -1, 0, 1, 2, 30, 62, 63, 64, 65, 256, 257, 1000,
-    1001, 1023, 1024, 1025, 4096, 4097, 10_000, 10_001, 100_000, 100_001, 10**6, 10**6 + 1, 10**9, 10**9 + 1, 2**31, 2**31 + 1,
-    -1.0, 0.0, 1e-10, 1e-9, 1e-7, 1e-6, 0.0009, 1e-3, 0.5, 0.999, 0.9999, 1.0, 1.0000001, 2.5, 100.0, 100.5, 1000.0,
-    1000.1, 1e5, 1.1e5, 1e6, 1.1e6, 1e9, 1.1e9, 1e300, math.nan, math.inf, -math.inf, [], [1], {},
+    None, True, False, "", "cnn", "linear", "rbf", "cosine", "queries", "local", "component",
+    "laplace", "exponential", "exponential_paper", "grid", "interactive", "none", -1, 0, 1, 2, 30,
+    62, 63, 64, 65, 256, 257, 1000, 1001, 1023, 1024, 1025, 4096, 4097, 10_000, 10_001, 100_000,
+    100_001, 10**6, 10**6 + 1, 10**9, 10**9 + 1, 2**31, 2**31 + 1, -1.0, 0.0, 1e-10, 1e-9, 1e-7,
+    1e-6, 0.0009, 1e-3, 0.5, 0.999, 0.9999, 1.0, 1.0000001, 2.5, 100.0, 100.5, 1000.0, 1000.1, 1e5,
+    1.1e5, 1e6, 1.1e6, 1e9, 1.1e9, 1e300, math.nan, math.inf, -math.inf, [], [1], {},
 ]  # fmt: skip
 
 
@@ -91,12 +92,13 @@ def test_a_mechanism_of_any_fields_is_taken_by_both_or_by_neither(
             "mechanism": fields,
             "releases": [asdict(release) for release in mechanism.releases(5, 3)],
         }
+    # No writer: the auditor refuses the fields.
     except (
         LabelwallError,
         TypeError,
         ValueError,
         OverflowError,
-    ):  # no writer: the auditor refuses the fields
+    ):
         slot = {**recorded(EXAMPLES[kind]), "mechanism": fields}
     if kind == "naive_knn" and type(fields["k"]) is int and fields["k"] > 10**12:
         return  # more neighbours than the auditor takes for plausible

@@ -172,8 +172,8 @@ class RefillsWhenAdded(Teacher):
 
     def add(self, records: Records) -> None:
         super().add(records)
-        accounts = self._ledger.accounts
-        accounts.spent[0][accounts.serials(records.ids)] = 0
+        budgets = self._ledger.individual_budgets
+        budgets.spent[0][budgets.serials(records.ids)] = 0
 
 
 COUNTS, LABELS, DENSE = (probe for probe, _ in probes_individual(IndKnn(threshold=0.9)))

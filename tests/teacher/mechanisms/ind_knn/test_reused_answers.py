@@ -113,7 +113,9 @@ def test_answers_go_on_where_all_records_are_silent_and_the_receipt_counts_them(
     """Everybody spends all on the first queries. Then forty released labels of a class decide: 15 deviations of the noise."""
     made = teacher(tmp_path / "reuse")
     first = [made.answer(Queries(vectors(60, seed))) for seed in range(1, 12)]
-    assert (made._ledger.accounts.left(0, made._serials) < MECHANISM._count_units()).all()
+    assert (
+        made._ledger.individual_budgets.remaining(0, made._serials) < MECHANISM._count_units()
+    ).all()
     assert first[0].receipt.reused < 60  # nothing was there to begin with
     asked = Queries(vectors(30, 99))
     last = made.answer(asked)
