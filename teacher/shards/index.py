@@ -6,9 +6,8 @@ import math
 
 import numpy as np
 
-from labelwall.teacher.search.index import Count, Recent
+from labelwall.teacher.search.index import Count, PrefixCache, check_queries
 from labelwall.teacher.search.kernels import Select, Similar
-from labelwall.teacher.search.ordered import check_queries
 from labelwall.teacher.shards.pools import Pool
 from labelwall.teacher.shards.requests import Held, NearestOf, PartOf, SimilarTo, TotalOf
 
@@ -33,7 +32,7 @@ class ShardedIndex:
         self._places = np.split(
             place, np.cumsum([len(own) for own, _, _ in held])[:-1]
         )  # [shard][its row] -> row
-        self._recent = Recent()
+        self._recent = PrefixCache()
 
     def __len__(self) -> int:
         return len(self.ids)
