@@ -182,7 +182,10 @@ def quantise_box(
 
 
 def folded_sum(x: np.ndarray) -> np.ndarray:
-    """Sums of rows, float64 [n, 1]: halves are added until one column is left."""
+    """Sums of rows, float64 [n, 1].
+
+    The second half of the columns is added to the first until one column is left.
+    """
     while x.shape[1] > 1:
         half = (x.shape[1] + 1) // 2
         folded = x[:, :half].copy()
