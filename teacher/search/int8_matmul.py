@@ -74,8 +74,8 @@ def _probe() -> str:
 
     The products alternate, so that a moment's load on the machine does not decide.
     """
-    entries = np.arange(PROBED_RECORDS * PROBED_DIMENSIONS, dtype=np.int64)
-    entries = entries.reshape(PROBED_RECORDS, PROBED_DIMENSIONS)
+    shape = PROBED_RECORDS, PROBED_DIMENSIONS
+    entries = np.arange(PROBED_RECORDS * PROBED_DIMENSIONS, dtype=np.int64).reshape(shape)
     right = (entries * 2654435761 % 127 - 63).astype(np.int8)  # any fixed integers in -63..63
     left = minus_twice(right[:PROBED_QUERIES])
     exact = left.astype(np.float64) @ right.astype(np.float64).T  # integers far below 2^53

@@ -68,7 +68,7 @@ BOX = ExtractorSpec("box", (DIMENSIONS,), CLASSES, **SIDES)
 
 
 def records(n: int = 400, seed: int = 0, attributes: bool = False) -> Records:
-    """Rounded, so that distances tie and rows repeat; ids neither sorted nor dense nor all positive."""
+    """Rounded, so that distances tie and rows repeat; ids neither sorted nor dense nor positive."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 1 << CLASSES if attributes else CLASSES, n)
     x = (rng.normal(size=(n, DIMENSIONS)) + 2 * np.eye(CLASSES)[labels % CLASSES]).round()
