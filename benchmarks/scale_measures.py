@@ -183,9 +183,9 @@ class FixedPool:
         self._rows = rows
 
     def ask(self, requests: Sequence[Any]) -> list[Any]:
-        from labelwall.teacher.shards.requests import Held
+        from labelwall.teacher.shards.requests import EmbeddedRows
 
-        if isinstance(requests[0], Held):
+        if isinstance(requests[0], EmbeddedRows):
             return [
                 (np.sort(ids), np.zeros(len(ids), dtype=np.int64), DIMENSIONS) for ids in self._ids
             ]

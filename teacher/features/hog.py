@@ -1,42 +1,42 @@
-"""Histograms of oriented gradients (Dalal and Triggs 2005) by scikit-image; cells follow from the image's size."""
+"""Histograms of oriented gradients (Dalal and Triggs 2005) by scikit-image.
+
+The size of the cells follows from the image's size.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.progress import TaskProgress
 
 ORIENTATIONS = 9
 BLOCK = 2  # cells of a block, each way
 MAX_HOG_DIMENSIONS = 4000  # what exact products allow
-# Quantised entries are round(HOG_UNIT sqrt(d) x) for L2-normalised x, whose root mean square is 1 / sqrt(d): a constant, so
-# that no private row has a say in it. With 7,000 records the votes' plurality agrees with float's on 99.9% of queries on MNIST
-# (288 x; 0.006% of entries clip) and 95% on CIFAR-10 (336 x; none clips), at the same accuracy within 0.1 points.
+# Quantised entries are round(HOG_UNIT sqrt(d) x) for L2-normalised x, whose root mean square is
+# 1 / sqrt(d). The factor is a constant, so it does not depend on private rows. With 7,000 records
+# the votes' plurality agrees with float's on 99.9% of queries on MNIST (288 x; 0.006% of entries
+# clip) and 95% on CIFAR-10 (336 x; none clips), at the same accuracy within 0.1 points.
 HOG_UNIT = 8.0
 CHUNK = 500  # images a task: about a quarter of a second
 
-Progress = Callable[[int, int], None]
-
 
 def cell_size(height: int, width: int) -> tuple[int, int]:
-    """Pixels per cell (rows, columns): 4, or more where 4 would give over 4,000 dimensions, or half of a smaller image.
+    """Pixels per cell (rows, columns): 4, more for a large image, half the size of a small one.
 
-    28 x 28: 4 x 4, 1,296 dimensions; 32 x 32: 4 x 4, 1,764. Raises InvalidInput for images below 4 x 4.
+    Larger cells keep the features within 4,000 dimensions. 28 x 28: 4 x 4, 1,296 dimensions;
+    32 x 32: 4 x 4, 1,764. Raises InvalidInput for images below 4 x 4.
     """
     if min(height, width) < 4:
-        raise InvalidInput(
-            "extractor.input_shape", "at least 4 x 4 pixels for hog", (height, width)
-        )
+        rule = "at least 4 x 4 pixels for hog"
+        raise InvalidInput("extractor.input_shape", rule, (height, width))
     rows, columns = min(4, height // 2), min(4, width // 2)
     while _dimensions(height // rows, width // columns) > MAX_HOG_DIMENSIONS:
         down, across = height // rows, width // columns
-        rows, columns = (
-            rows + (down >= across),
-            columns + (across >= down),
-        )  # the finer direction, or both
+        # Coarsen the finer direction, or both.
+        rows, columns = rows + (down >= across), columns + (across >= down)
     return rows, columns
 
 
@@ -47,14 +47,17 @@ def hog_dimensions(height: int, width: int) -> int:
 
 
 def hog_scale(dimensions: int) -> float:
-    """The fixed quantisation scale for L2-normalised vectors of so many entries."""
+    """The fixed quantisation scale for L2-normalised vectors of ``dimensions`` entries."""
     return HOG_UNIT * math.sqrt(dimensions)
 
 
-def hog_features(images: np.ndarray, workers: int, progress: Progress | None = None) -> np.ndarray:
-    """float64 [n, d] of uint8 [n, height, width, channels] images; colour takes each pixel's strongest gradient.
+def hog_features(
+    images: np.ndarray, workers: int, progress: TaskProgress | None = None
+) -> np.ndarray:
+    """float64 [n, d] of uint8 [n, height, width, channels] images, each computed by itself.
 
-    One image at a time by construction. ``progress(done, total)`` is told after each task.
+    In colour images each pixel's strongest gradient counts. ``progress(done, total)`` is called
+    after each task.
     """
     from joblib import Parallel, delayed
 
@@ -62,10 +65,8 @@ def hog_features(images: np.ndarray, workers: int, progress: Progress | None = N
     features = np.empty((total, hog_dimensions(*images.shape[1:3])))
     starts = range(0, total, CHUNK)
     jobs = workers if len(starts) > 1 else 1
-    parts = Parallel(n_jobs=jobs, return_as="generator")(
-        delayed(_chunk)(images[s : s + CHUNK]) for s in starts
-    )
-    for part in parts:
+    tasks = (delayed(_chunk)(images[start : start + CHUNK]) for start in starts)
+    for part in Parallel(n_jobs=jobs, return_as="generator")(tasks):
         features[done : done + len(part)] = part
         done += len(part)
         if progress is not None:
@@ -80,13 +81,14 @@ def _dimensions(cell_rows: int, cell_columns: int) -> int:
 def _chunk(images: np.ndarray) -> np.ndarray:
     from skimage.feature import hog
 
-    cells = cell_size(*images.shape[1:3])
-    grey = images.shape[3] == 1
+    if images.shape[3] == 1:
+        images, channel_axis = images[..., 0], None
+    else:
+        channel_axis = -1
     options = {
         "orientations": ORIENTATIONS,
-        "pixels_per_cell": cells,
+        "pixels_per_cell": cell_size(*images.shape[1:3]),
         "cells_per_block": (BLOCK, BLOCK),
+        "channel_axis": channel_axis,
     }
-    return np.array(
-        [hog(x[..., 0], **options) if grey else hog(x, channel_axis=-1, **options) for x in images]
-    )
+    return np.array([hog(image, **options) for image in images])

@@ -1,4 +1,4 @@
-"""Exact search among quantised features."""
+"""Exact search among quantised features on the processor."""
 
 from __future__ import annotations
 
@@ -8,38 +8,43 @@ from typing import TypeVar
 
 import numpy as np
 
+from labelwall.teacher.search.index import OrderedIndex, check_features, squared_norms
 from labelwall.teacher.search.int8_matmul import choose_product, minus_twice
 from labelwall.teacher.search.kernels import Select, Similar
-from labelwall.teacher.search.lsh import HashTables, codes, products_of
-from labelwall.teacher.search.ordered import OrderedIndex, check_features, squared_norms
-from labelwall.teacher.search.threads import default_threads, spread
-from labelwall.teacher.search.top_k import UNBOUNDED, Smallest, bounds_of_sample, stride_of
+from labelwall.teacher.search.lsh import HashTables, codes, gathered_products
+from labelwall.teacher.search.threads import default_threads, parallel_map
+from labelwall.teacher.search.top_k import UNBOUNDED, TopK, sample_bounds, sampling_stride
 
-SCORE_BYTES = 256 << 20  # one block of int32 scores that are wanted for all records
-CACHED_BYTES = (
-    2 << 20
-)  # one block of a search: scores that are still in a core's cache when they are looked at
-ROOM_BYTES = (
-    256 << 20
-)  # of lists that are kept for the next search: fresh pages, huge ones, cost more than a small search
-TOGETHER = 256  # queries searched together
-AT_ONCE = 1 << 16  # records whose similarity is decided together
-ALONE, STREAM = (
-    40,
-    17,
-)  # in steps of a batch's product with one record: a candidate gathered for one query; reading a record
+SCORE_BYTES = 256 << 20  # a block of int32 scores of all records
+CACHED_BYTES = 2 << 20  # a block of a search: its scores are read while in a core's cache
+# The largest buffer of lists that is kept for the next search: fresh pages cost more than a small
+# search.
+BUFFER_BYTES = 256 << 20
+QUERY_BATCH = 256  # queries searched together
+SELECT_ROWS = 1 << 16  # records whose similarity is decided together
+
+# Costs in units of a batch's product with one record: to gather a candidate for one query, and to
+# read a record.
+GATHER_COST = 40
+READ_COST = 17
+
 T = TypeVar("T")
 
 
 class ExactIndex(OrderedIndex):
-    """The records in exact order of (squared distance, id), for any batch size, thread count and company of records.
+    """The records in exact order of (squared distance, id).
 
-    ``features``: int8 [n, d], entries in -63..63, d <= 4000; ``ids``: int64 [n], unique. Squared distances are integers
-    below 2^26 and equal ones are ordered by id: a total order, which an added record enters without reordering the others.
-    Memory beyond the features: 12 bytes a record, a sample of the features (a 31st, from 2^18 records a 127th) and under 1 GiB
-    for two threads, whatever the number of records (features whose ids do not ascend are copied once). Features may be a
-    memory-mapped file.
-    ``product``: "int8" or "float32" instead of the faster one; ``threads``: of the selection, torch's number where None.
+    The order does not depend on the batch size, the number of threads or the other records.
+    ``features``: int8 [n, d], entries in -63..63, d <= 4000; ``ids``: int64 [n], unique. Squared
+    distances are integers below 2^26, and equal ones are ordered by id. This is a total order: an
+    added record does not reorder the others.
+
+    Memory beyond the features: 12 bytes a record, a sample of the features (a 31st, from 2^18
+    records a 127th) and under 1 GiB for two threads, for any number of records. Features whose ids
+    do not ascend are copied once. Features may be a memory-mapped file.
+
+    ``product``: "int8" or "float32" instead of the faster one; ``threads``: of the selection,
+    torch's number if None.
 
     Raises InvalidInput for any other shape, dtype or entry. n = 0 is allowed.
     """
@@ -54,196 +59,203 @@ class ExactIndex(OrderedIndex):
     ) -> None:
         super().__init__(features, ids)
         self._norms = squared_norms(self._features)
-        self._stride = stride_of(len(ids))
-        self._sample, self._sample_norms = (
-            np.ascontiguousarray(a[:: self._stride]) for a in (self._features, self._norms)
-        )
-        self._product, self._threads = choose_product(product), threads
+        self._stride = sampling_stride(len(ids))
+        self._sample = np.ascontiguousarray(self._features[:: self._stride])
+        self._sample_norms = np.ascontiguousarray(self._norms[:: self._stride])
+        self._product = choose_product(product)
+        self._threads = threads
         self._tables: tuple[tuple[int, int, int], HashTables] | None = None
 
     def similar(
         self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None
     ) -> list[Similar]:
-        """What ``select`` makes of all records for each of ``queries`` (int8 [q, d]), as row positions, ascending by id.
+        """What ``select`` selects for each query (int8 [q, d]), as rows ascending by id.
 
-        ``hashing``: (tables, bits, public seed): only records that share a bucket with the query are looked at. Their products
-        are computed one query at a time where that is less work than one product of the whole batch with all records.
+        ``hashing``: (tables, bits, public seed). It restricts the selection to records that share a
+        bucket with the query. Products are then computed one query at a time if that costs less
+        than one product of the whole batch with all records.
         """
         check_features("queries", queries, self.dimensions)
         norms = squared_norms(queries).tolist()
         if hashing is not None:
-            return self._similar_hashed(queries, norms, select, self._hashed(hashing))
+            return self._similar_hashed(queries, norms, select, self._hash_tables(hashing))
 
-        def whole(number: int, first: int, cross: np.ndarray) -> Similar:
-            near = select(cross, self._norms[first : first + len(cross)], norms[number])
+        def select_in_block(query: int, first: int, cross: np.ndarray) -> Similar:
+            near = select(cross, self._norms[first : first + len(cross)], norms[query])
             return Similar(near.rows + np.int32(first), near.weights)
 
-        return self._gathered(queries, whole)
+        return self._select_by_block(queries, select_in_block)
 
     def _similar_hashed(
         self, queries: np.ndarray, norms: list[int], select: Select, tables: HashTables
     ) -> list[Similar]:
-        def among(rows: np.ndarray, cross: np.ndarray, norm: int) -> Similar:
+        def select_rows(rows: np.ndarray, cross: np.ndarray, norm: int) -> Similar:
             near = select(cross, self._norms[rows], norm)
             return Similar(rows[near.rows].astype(np.int32), near.weights)
 
-        def alone(rows: np.ndarray, query: np.ndarray, norm: int) -> Similar:
-            return self._outward(
-                among(rows, products_of(self._features, rows, query, self._product), norm)
-            )
+        def select_for_one(rows: np.ndarray, query: np.ndarray, norm: int) -> Similar:
+            cross = gathered_products(self._features, rows, query, self._product)
+            return self._to_given_rows(select_rows(rows, cross, norm))
 
-        looked = self._spread(
-            tables.candidates, codes(queries, tables.planes, tables.bits, self._product)
-        )
-        if ALONE * sum(len(rows) for rows in looked) <= len(self) * (len(queries) + STREAM):
-            return self._spread(alone, looked, queries, norms)
+        buckets = codes(queries, tables.planes, tables.bits, self._product)
+        candidates = self._map(tables.candidates, buckets)
+        gathering = GATHER_COST * sum(len(rows) for rows in candidates)
+        if gathering <= len(self) * (len(queries) + READ_COST):
+            return self._map(select_for_one, candidates, queries, norms)
 
-        def whole(number: int, first: int, cross: np.ndarray) -> Similar:
-            rows = looked[number]
+        def select_in_block(query: int, first: int, cross: np.ndarray) -> Similar:
+            rows = candidates[query]
             start, stop = np.searchsorted(rows, (first, first + len(cross)))
-            return among(rows[start:stop], cross[rows[start:stop] - first], norms[number])
+            rows = rows[start:stop]
+            return select_rows(rows, cross[rows - first], norms[query])
 
-        return self._gathered(queries, whole)
+        return self._select_by_block(queries, select_in_block)
 
-    def _gathered(
-        self, queries: np.ndarray, whole: Callable[[int, int, np.ndarray], Similar]
+    def _select_by_block(
+        self, queries: np.ndarray, select_in_block: Callable[[int, int, np.ndarray], Similar]
     ) -> list[Similar]:
-        """For each query the joined results of ``whole(query, first row, cross terms of a block of records)``."""
+        """For each query, the concatenated results of ``select_in_block`` over blocks of records.
+
+        Its arguments: the query's number, the block's first row, the query's cross terms with it.
+        """
         found: list[Similar] = []
-        for start in range(0, len(queries), TOGETHER):
-            part = queries[start : start + TOGETHER]
-            numbers, parts = range(start, start + len(part)), []
-            for first, cross in self._blocks(part, AT_ONCE):
-                parts.append(self._spread(whole, numbers, [first] * len(part), cross))
-            found += [self._outward(joined(of_query)) for of_query in zip(*parts, strict=True)]
-            found += [joined(()) for _ in part if not parts]
+        for start in range(0, len(queries), QUERY_BATCH):
+            batch = queries[start : start + QUERY_BATCH]
+            numbers = range(start, start + len(batch))
+            parts = [
+                self._map(select_in_block, numbers, [first] * len(batch), cross)
+                for first, cross in self._blocks(batch, SELECT_ROWS)
+            ]
+            of_queries = zip(*parts, strict=True) if parts else [()] * len(batch)
+            found += [self._to_given_rows(concatenated(part)) for part in of_queries]
         return found
 
     def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
-        """Squared distances of each of ``queries`` (int8 [q, d]) to all records, in the order they were given: int32 [n] each."""
+        """Squared distances of each query to all records, in the order they were given.
+
+        ``queries``: int8 [q, d]. Yields int32 [n] for each.
+        """
         check_features("queries", queries, self.dimensions)
         norms = squared_norms(queries)
-        together = max(1, SCORE_BYTES // (4 * max(1, len(self))))
-        for start in range(0, len(queries), together):
-            cross = np.empty(
-                (len(part := queries[start : start + together]), len(self)), dtype=np.int32
-            )
-            self._product(minus_twice(part), self._features, cross)
+        batch_size = max(1, SCORE_BYTES // (4 * max(1, len(self))))
+        for start in range(0, len(queries), batch_size):
+            batch = queries[start : start + batch_size]
+            cross = np.empty((len(batch), len(self)), dtype=np.int32)
+            self._product(minus_twice(batch), self._features, cross)
             for row, norm in zip(cross, norms[start:], strict=False):
-                yield self._as_given(row + self._norms + norm)  # below 2^26
+                yield self._in_given_order(row + self._norms + norm)  # below 2^26
 
-    def _hashed(self, hashing: tuple[int, int, int]) -> HashTables:
+    def _hash_tables(self, hashing: tuple[int, int, int]) -> HashTables:
         """The tables of these settings, built once."""
         if self._tables is None or self._tables[0] != hashing:
             self._tables = hashing, HashTables.build(self._features, *hashing, self._product)
         return self._tables[1]
 
     def _blocks(
-        self, queries: np.ndarray, rows: int, part: range | None = None
+        self, queries: np.ndarray, size: int, rows: range | None = None
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """(first row, int32 [q, r] of -2 q.x in a buffer that the next block overwrites), r <= ``rows``, by rising row.
+        """(first row, -2 q.x) of each block of at most ``size`` records, by ascending row.
 
-        ``part``: of the records; all where None.
+        ``rows``: the records, all if None. Products are int32 [q, r], in a buffer that the next
+        block overwrites.
         """
-        part = range(len(self)) if part is None else part
+        rows = range(len(self)) if rows is None else rows
         doubled = minus_twice(queries)
-        scores = np.empty(
-            len(queries) * min(rows, len(part)), dtype=np.int32
-        )  # fresh pages cost as much as a selection
-        for first in part[::rows]:
-            block = self._features[first : min(first + rows, part.stop)]
+        # One buffer for all blocks: fresh pages cost as much as a selection.
+        scores = np.empty(len(queries) * min(size, len(rows)), dtype=np.int32)
+        for first in rows[::size]:
+            block = self._features[first : min(first + size, rows.stop)]
             cross = scores[: len(queries) * len(block)].reshape(len(queries), len(block))
             self._product(doubled, block, cross)
             yield first, cross
 
     def _search(self, queries: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-        rows, distances = (
-            np.empty((len(queries), width), dtype=np.int64),
-            np.empty((len(queries), width), dtype=np.int32),
-        )
-        for start in range(0, len(queries), TOGETHER):
-            part = slice(start, start + TOGETHER)
-            counts = self._select(
-                queries[part], self._guessed(queries[part], width), rows[part], distances[part]
-            )
-            short = start + np.flatnonzero(
-                counts < width
-            )  # the guess was too low: once more, without one
-            if len(short):
-                more = (
-                    np.empty((len(short), width), dtype=np.int64),
-                    np.empty((len(short), width), dtype=np.int32),
-                )
-                self._select(queries[short], np.full(len(short), UNBOUNDED, dtype=np.int32), *more)
-                rows[short], distances[short] = more
+        rows, distances = _empty_lists(len(queries), width)
+        for start in range(0, len(queries), QUERY_BATCH):
+            part = slice(start, start + QUERY_BATCH)
+            bounds = self._guess_bounds(queries[part], width)
+            counts = self._select(queries[part], bounds, rows[part], distances[part])
+            short = start + np.flatnonzero(counts < width)
+            if len(short):  # their bounds were too low: search again without
+                again = _empty_lists(len(short), width)
+                self._select(queries[short], np.full(len(short), UNBOUNDED, dtype=np.int32), *again)
+                rows[short], distances[short] = again
         return rows, distances
 
-    def _guessed(self, queries: np.ndarray, width: int) -> np.ndarray:
-        """A bound of each query's scores that ``width`` records or somewhat more stay within: int32 [q]."""
+    def _guess_bounds(self, queries: np.ndarray, width: int) -> np.ndarray:
+        """A bound of each query's scores that ``width`` records or somewhat more satisfy.
+
+        int32 [q].
+        """
 
         def guess(share: range) -> np.ndarray:
-            own = minus_twice(queries[share.start : share.stop])
-            cross = np.empty((len(own), len(self._sample)), dtype=np.int32)
-            self._product(own, self._sample, cross)
-            return bounds_of_sample(cross, self._sample_norms, width, self._stride)
+            doubled = minus_twice(queries[share.start : share.stop])
+            cross = np.empty((len(doubled), len(self._sample)), dtype=np.int32)
+            self._product(doubled, self._sample, cross)
+            return sample_bounds(cross, self._sample_norms, width, self._stride)
 
-        return np.concatenate(self._spread(guess, _shares(len(queries), self._number_of_threads())))
+        return np.concatenate(self._map(guess, _split(len(queries), self._number_of_threads())))
 
     def _select(
         self, queries: np.ndarray, bounds: np.ndarray, rows: np.ndarray, distances: np.ndarray
     ) -> np.ndarray:
-        """Fill ``rows`` and ``distances`` (less |q|^2, which does not change the order) within ``bounds``; counts int64 [q]."""
-        workers = self._number_of_threads()
-        parts = _shares(len(self), workers)
-        smallest = Smallest(bounds, rows.shape[1], len(parts), max(map(len, parts)), _room())
-        at_once = max(1, CACHED_BYTES // (4 * max(1, len(queries))))
+        """Fill ``rows`` and ``distances`` within ``bounds`` and return the counts, int64 [q].
 
-        def fill(number: int) -> None:
-            for first, cross in self._blocks(queries, at_once, parts[number]):
-                smallest.add(
-                    number, cross, self._norms[first : first + cross.shape[1]], first
-                )  # |x - q|^2 - |q|^2
+        Distances are less |q|^2, which does not change the order.
+        """
+        workers = self._number_of_threads()
+        parts = _split(len(self), workers)
+        top = TopK(bounds, rows.shape[1], len(parts), max(map(len, parts)), _take_buffer())
+        block_rows = max(1, CACHED_BYTES // (4 * max(1, len(queries))))
+
+        def fill(part: int) -> None:
+            for first, cross in self._blocks(queries, block_rows, parts[part]):
+                # |x - q|^2 - |q|^2 = -2 q.x + |x|^2
+                top.add(part, cross, self._norms[first : first + cross.shape[1]], first)
 
         def order(share: range) -> np.ndarray:
-            return smallest.order(share, rows, distances)
+            return top.order(share, rows, distances)
 
-        self._spread(fill, range(len(parts)))
-        counts = np.concatenate(self._spread(order, _shares(len(queries), workers)))
-        if smallest.room.nbytes <= ROOM_BYTES:
-            _ROOMS.append(smallest.room)
+        self._map(fill, range(len(parts)))
+        counts = np.concatenate(self._map(order, _split(len(queries), workers)))
+        if top.buffer.nbytes <= BUFFER_BYTES:
+            _BUFFERS.append(top.buffer)
         return counts
 
-    def _spread(self, function: Callable[..., T], *columns: Iterable[object]) -> list[T]:
-        return spread(self._number_of_threads(), function, *columns)
+    def _map(self, function: Callable[..., T], *columns: Iterable[object]) -> list[T]:
+        return parallel_map(self._number_of_threads(), function, *columns)
 
     def _number_of_threads(self) -> int:
         return self._threads or default_threads()
 
 
-_ROOMS: deque[np.ndarray] = deque(
-    maxlen=1
-)  # the last search's, for the next one's lists, of whichever index
+_BUFFERS: deque[np.ndarray] = deque(maxlen=1)  # the last search's, reused by any index's next one
 
 
-def _room() -> np.ndarray | None:
+def _take_buffer() -> np.ndarray | None:
+    """The last search's buffer, or None before a search and while another thread uses it."""
     try:
-        return _ROOMS.pop()
-    except IndexError:  # no search was before, or another thread's has it now
+        return _BUFFERS.pop()
+    except IndexError:
         return None
 
 
-def _shares(count: int, workers: int) -> list[range]:
-    """0 to count - 1 in as many ranges as there are workers, or somewhat fewer; one where there is nothing."""
+def _empty_lists(queries: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Uninitialised (rows int64, distances int32), both [queries, width]."""
+    shape = queries, width
+    return np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int32)
+
+
+def _split(count: int, workers: int) -> list[range]:
+    """0 to count - 1 as at most ``workers`` ranges of about equal length; one range if empty."""
     step = max(1, -(-count // workers))
     return [range(start, min(start + step, count)) for start in range(0, max(count, 1), step)]
 
 
-def joined(parts: Sequence[Similar]) -> Similar:
-    """What blocks of rising rows select."""
+def concatenated(parts: Sequence[Similar]) -> Similar:
+    """The selections of consecutive blocks of rows as one."""
     if len(parts) == 1:
         return parts[0]
     rows = [np.zeros(0, dtype=np.int32), *(part.rows for part in parts)]
-    return Similar(
-        np.concatenate(rows),
-        np.concatenate([np.zeros(0, dtype=np.uint8), *(part.weights for part in parts)]),
-    )
+    weights = [np.zeros(0, dtype=np.uint8), *(part.weights for part in parts)]
+    return Similar(np.concatenate(rows), np.concatenate(weights))

@@ -1,4 +1,4 @@
-"""Where the teacher computes: the processor or an accelerator, kernels whose bits can be relied on, and exact products there."""
+"""Devices: finding one, running reproducible kernels on it, and its exact integer products."""
 
 from __future__ import annotations
 
@@ -12,33 +12,35 @@ import torch
 from labelwall.teacher.search.int8_matmul import LARGEST, MAX_DIMENSIONS
 from labelwall.wall.errors import InvalidInput
 
-ALIGNED, LEAST = (
-    8,
-    32,
-)  # cuBLAS's int8 product takes multiples of 8, and more than 16 rows on the left
+# cuBLAS's int8 product takes multiples of 8, and more than 16 rows on the left.
+ALIGNMENT = 8
+MIN_LEFT_ROWS = 32
 
 DeviceProduct = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def device_of(name: str) -> torch.device:
-    """The device of that type. Raises InvalidInput where this machine has none: another one would give other features."""
+    """The device of the type ``name``.
+
+    Raises InvalidInput if this machine has none: a substitute would compute other features.
+    """
     found = torch.accelerator.current_accelerator(check_available=True)
     if name != "cpu" and (found is None or found.type != name):
-        raise InvalidInput(
-            "device", f"cpu{'' if found is None else f' or {found.type}'} on this machine", name
-        )
-    _one_workspace()
+        rule = f"cpu{'' if found is None else f' or {found.type}'} on this machine"
+        raise InvalidInput("device", rule, name)
+    _fix_cublas_workspace()
     return torch.device(name)
 
 
 @contextmanager
 def reproducible() -> Iterator[None]:
-    """Kernels that give the same bits each time, and float32 that is float32, whatever else this process asked for."""
-    _one_workspace()
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    """Inside, kernels are deterministic and float32 is IEEE, whatever the process has set.
+
+    The former settings are restored at the end.
+    """
+    _fix_cublas_workspace()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     precision = torch.get_float32_matmul_precision()
     flags = {
         "benchmark": False,
@@ -53,21 +55,27 @@ def reproducible() -> Iterator[None]:
             yield
         finally:
             torch.set_float32_matmul_precision(precision)
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
 
 
-def _one_workspace() -> None:
-    """Of cuBLAS, which reads this once, when it is first used: else its sums may differ from call to call."""
+def _fix_cublas_workspace() -> None:
+    """Make cuBLAS's sums the same in each call. It reads the variable once, at its first use."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def int8_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """left[i] . right[j]: int8 [a, d], int8 [b, d] -> int32 [a, b]; a >= 32, b and d multiples of 8."""
+    """left[i] . right[j]: int8 [a, d], int8 [b, d] -> int32 [a, b].
+
+    a >= 32; b and d are multiples of 8.
+    """
     return torch._int_mm(left, right.T)
 
 
 def float32_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The same integers by float32: every partial sum is an even integer below 2^25 where ``left`` is even (see gemm)."""
+    """The same integers by a float32 product.
+
+    Exact for an even ``left``: every partial sum is an even integer below 2^25 (see int8_matmul).
+    """
     with reproducible():
         return (left.float() @ right.float().T).to(torch.int32)
 
@@ -77,27 +85,23 @@ PRODUCTS: dict[str, DeviceProduct] = {"int8": int8_product, "float32": float32_p
 
 @lru_cache(maxsize=4)
 def product_on(device: torch.device) -> DeviceProduct:
-    """The first product that is exact on ``device``: tried at the largest entries, the most dimensions and few of them.
+    """The first product that is exact on ``device``.
 
-    Raises InvalidInput where none is.
+    Each is tested at the largest entries, with the most dimensions and with few of them. Raises
+    InvalidInput if none is exact.
     """
+    sizes = (MIN_LEFT_ROWS, MAX_DIMENSIONS), (256, ALIGNMENT)
     for product in PRODUCTS.values():
-        if all(
-            _exact(product, device, rows, dimensions)
-            for rows, dimensions in ((LEAST, MAX_DIMENSIONS), (256, ALIGNED))
-        ):
+        if all(_is_exact(product, device, rows, dimensions) for rows, dimensions in sizes):
             return product
     raise InvalidInput("device", "one with exact products of integers", device.type)
 
 
-def _exact(product: DeviceProduct, device: torch.device, rows: int, dimensions: int) -> bool:
-    entries = (
-        torch.arange(4 * rows * dimensions).reshape(4 * rows, dimensions)
-        * 2654435761
-        % (2 * LARGEST + 1)
-        - LARGEST
-    )
-    entries[0], entries[1] = LARGEST, -LARGEST
+def _is_exact(product: DeviceProduct, device: torch.device, rows: int, dimensions: int) -> bool:
+    entries = torch.arange(4 * rows * dimensions).reshape(4 * rows, dimensions)
+    entries = entries * 2654435761 % (2 * LARGEST + 1) - LARGEST
+    entries[0] = LARGEST
+    entries[1] = -LARGEST
     left, right = (-2 * entries[:rows]).to(torch.int8), entries.to(torch.int8)
     try:
         found = product(left.to(device), right.to(device)).cpu()
@@ -108,5 +112,5 @@ def _exact(product: DeviceProduct, device: torch.device, rows: int, dimensions: 
 
 
 def aligned(count: int) -> int:
-    """``count`` up to the next multiple of 8."""
-    return -(-count // ALIGNED) * ALIGNED
+    """``count`` rounded up to a multiple of 8."""
+    return -(-count // ALIGNMENT) * ALIGNMENT

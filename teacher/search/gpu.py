@@ -1,4 +1,4 @@
-"""The exact index on an accelerator: features, products and selection are there; lists of the nearest come back."""
+"""Exact search on an accelerator, which stores features, multiplies and selects."""
 
 from __future__ import annotations
 
@@ -7,40 +7,44 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from labelwall.teacher.search.cpu import ExactIndex, joined
-from labelwall.teacher.search.devices import ALIGNED, LEAST, aligned, product_on
-from labelwall.teacher.search.index import WholeIndex
+from labelwall.teacher.search.cpu import ExactIndex, concatenated
+from labelwall.teacher.search.devices import ALIGNMENT, MIN_LEFT_ROWS, aligned, product_on
+from labelwall.teacher.search.index import (
+    OrderedIndex,
+    WholeIndex,
+    check_features,
+    squared_norms,
+)
 from labelwall.teacher.search.int8_matmul import minus_twice
 from labelwall.teacher.search.kernels import Select, Similar
-from labelwall.teacher.search.ordered import OrderedIndex, check_features, squared_norms
 
-TOGETHER = 256  # queries searched together
-SCORES = (
-    1 << 24
-)  # looked at together, and entries of the lists of queries that are searched together
-FIRST = (
-    1 << 14
-)  # records of a search's first block: its lists are a bound that spares most of what follows
-BLOCK_BYTES = 256 << 20  # of a block's features
-RETURNED_BYTES = 256 << 20  # distances brought back at once
+QUERY_BATCH = 256  # queries searched together
+MAX_SCORES = 1 << 24  # scores of a block, and entries of the lists of queries searched together
+FIRST_BLOCK = 1 << 14  # records of the first block: its lists bound most of what follows
+BLOCK_BYTES = 256 << 20  # features of a block
+RETURNED_BYTES = 256 << 20  # distances copied to the host together
 ROW_BITS = 32  # of a key: scores are below 2^26 in absolute value, rows below 2^31
-NOBODY = torch.iinfo(torch.int64).max  # a key above all others
+MAX_KEY = torch.iinfo(torch.int64).max  # above the key of any record
 
 
 class DeviceIndex(OrderedIndex):
     """The lists, sets and sums of an ``ExactIndex`` over the same records, computed on ``device``.
 
-    ``features``: int8 [n, d], entries in -63..63, d <= 4000; ``ids``: int64 [n], unique. Records have one order, that of the
-    unique key (squared distance, id rank), so that no kernel's way with ties can show.
+    ``features``: int8 [n, d], entries in -63..63, d <= 4000; ``ids``: int64 [n], unique. The key
+    (squared distance, id rank) is unique, so no kernel's treatment of ties can show.
 
-    On the device lie 4 bytes a record, and its features (d up to the next multiple of 8 bytes) where all of them fit into
-    ``room`` bytes, by default half of what is free. Where they do not, each search streams them from the host: a refusal would
-    tell whoever sent the extractor how many records there are. Besides, a block of at most SCORES scores and BLOCK_BYTES of
-    features: 64 and 256 MiB, up to 2 GiB where all scores of a block enter the lists, and 1 GiB where the device's exact
-    product is float32's. On the host: the features as given, which may be a memory-mapped file (copied once where ids do not
-    ascend). Hashed sets are found there, by an ExactIndex.
+    The device stores 4 bytes a record, and its features (d up to the next multiple of 8 bytes) if
+    all of them fit into ``resident_bytes``, by default half of what is free. If not, each search
+    streams them from the host: a refusal would tell the extractor's sender how many records there
+    are. Besides, it stores a block of at most MAX_SCORES scores and BLOCK_BYTES of features: 64 and
+    256 MiB, up to 2 GiB if all scores of a block enter the lists, and 1 GiB if the device's exact
+    product is float32's.
 
-    Raises InvalidInput for any other shape, dtype or entry, and for a device without exact products. n = 0 is allowed.
+    The host stores the features as given, which may be a memory-mapped file (copied once if ids do
+    not ascend). An ExactIndex computes hashed sets there.
+
+    Raises InvalidInput for any other shape, dtype or entry, and for a device without exact
+    products. n = 0 is allowed.
     """
 
     def __init__(
@@ -49,168 +53,160 @@ class DeviceIndex(OrderedIndex):
         ids: np.ndarray,
         *,
         device: torch.device,
-        room: int | None = None,
+        resident_bytes: int | None = None,
     ) -> None:
         super().__init__(features, ids)
-        self._device, self._product, self._width = (
-            device,
-            product_on(device),
-            aligned(features.shape[1]),
-        )
+        self._device = device
+        self._product = product_on(device)
+        self._width = aligned(features.shape[1])
         self._norms = torch.empty(len(ids), dtype=torch.int32, device=device)
+        if resident_bytes is None:
+            resident_bytes = _free_bytes(device) // 2
         shape = aligned(len(ids)), self._width
-        fits = shape[0] * shape[1] <= (_free(device) // 2 if room is None else room)
+        fits = shape[0] * shape[1] <= resident_bytes
         resident = torch.zeros(shape, dtype=torch.int8, device=device) if fits else None
-        for first in range(0, len(ids), FIRST):
-            block = self._uploaded(first, first + FIRST)
+        for first in range(0, len(ids), FIRST_BLOCK):
+            block = self._upload(first, first + FIRST_BLOCK)
             wide = block.to(torch.int32)
-            self._norms[first : first + FIRST] = (wide * wide).sum(dim=1, dtype=torch.int32)[
-                : len(ids) - first
-            ]
+            norms = (wide * wide).sum(dim=1, dtype=torch.int32)
+            self._norms[first : first + FIRST_BLOCK] = norms[: len(ids) - first]
             if resident is not None:
                 resident[first : first + len(block)] = block
         self._resident = resident
-        self._hashed: ExactIndex | None = None
+        self._host_index: ExactIndex | None = None
 
     def similar(
         self, queries: np.ndarray, select: Select, hashing: tuple[int, int, int] | None = None
     ) -> list[Similar]:
-        """What ``select`` makes of all records for each of ``queries`` (int8 [q, d]), as row positions; see ExactIndex."""
+        """What ``select`` selects for each query (int8 [q, d]), as rows; see ExactIndex."""
         check_features("queries", queries, self.dimensions)
         if hashing is not None:
-            return [
-                self._outward(found)
-                for found in self._on_the_host().similar(queries, select, hashing)
-            ]
-        found: list[Similar] = []
-        for start in range(0, len(queries), TOGETHER):
-            part = queries[start : start + TOGETHER]
-            found += [self._outward(joined(parts)) for parts in self._similar(part, select)]
-        return found
+            found = self._on_host().similar(queries, select, hashing)
+        else:
+            found = []
+            for start in range(0, len(queries), QUERY_BATCH):
+                found += self._similar(queries[start : start + QUERY_BATCH], select)
+        return [self._to_given_rows(similar) for similar in found]
 
     def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
-        """Squared distances of each of ``queries`` (int8 [q, d]) to all records, in the order they were given: int32 [n] each."""
-        check_features("queries", queries, self.dimensions)
-        together = max(1, min(TOGETHER, RETURNED_BYTES // (4 * max(1, len(self)))))
-        for start in range(0, len(queries), together):
-            part = queries[start : start + together]
-            squared = np.empty((len(part), len(self)), dtype=np.int32)
-            for first, cross, norms in self._blocks(part):
-                squared[:, first : first + len(norms)] = cross.add_(norms).cpu()
-            squared += squared_norms(part)[:, None]  # below 2^26
-            yield from map(self._as_given, squared)
+        """Squared distances of each query to all records, in the order they were given.
 
-    def _similar(self, queries: np.ndarray, select: Select) -> list[list[Similar]]:
-        """For each query what ``select`` makes of each block, of which only records within its reach come back to it."""
+        ``queries``: int8 [q, d]. Yields int32 [n] for each.
+        """
+        check_features("queries", queries, self.dimensions)
+        batch_size = max(1, min(QUERY_BATCH, RETURNED_BYTES // (4 * max(1, len(self)))))
+        for start in range(0, len(queries), batch_size):
+            batch = queries[start : start + batch_size]
+            squared = np.empty((len(batch), len(self)), dtype=np.int32)
+            for first, cross, norms in self._blocks(batch):
+                squared[:, first : first + len(norms)] = cross.add_(norms).cpu()
+            squared += squared_norms(batch)[:, None]  # below 2^26
+            yield from map(self._in_given_order, squared)
+
+    def _similar(self, queries: np.ndarray, select: Select) -> list[Similar]:
+        """What ``select`` selects for each query of one batch, as stored rows.
+
+        The device preselects by ``max_cross``, so that few records return to the host.
+        """
         parts: list[list[Similar]] = [[] for _ in queries]
-        lengths = squared_norms(queries).tolist()
+        query_norms = squared_norms(queries).tolist()
         for first, cross, norms in self._blocks(queries):
-            least = int(norms.min())
-            most = torch.tensor(
-                [[select.most(least, length)] for length in lengths],
-                dtype=torch.int32,
-                device=self._device,
-            )
-            near = cross <= most
+            min_norm = int(norms.min())
+            bounds = [[select.max_cross(min_norm, norm)] for norm in query_norms]
+            near = cross <= torch.tensor(bounds, dtype=torch.int32, device=self._device)
             numbers, columns = near.nonzero(as_tuple=True)  # by query
             ends = near.sum(dim=1).cumsum(dim=0).tolist()
-            brought = [
-                part.cpu().numpy()
-                for part in (columns + first, cross[numbers, columns], norms[columns])
-            ]
-            for found, length, start, stop in zip(
-                parts, lengths, [0, *ends[:-1]], ends, strict=True
-            ):
-                rows, crossing, own = (part[start:stop] for part in brought)
-                similar = select(crossing, own, length)
-                found.append(Similar(rows[similar.rows].astype(np.int32), similar.weights))
-        return parts
+            on_device = columns + first, cross[numbers, columns], norms[columns]
+            on_host = [column.cpu().numpy() for column in on_device]
+            starts = [0, *ends[:-1]]
+            for part, norm, start, stop in zip(parts, query_norms, starts, ends, strict=True):
+                rows, own_cross, own_norms = (column[start:stop] for column in on_host)
+                similar = select(own_cross, own_norms, norm)
+                part.append(Similar(rows[similar.rows].astype(np.int32), similar.weights))
+        return [concatenated(part) for part in parts]
 
     def _search(self, queries: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
         keys = np.empty((len(queries), width), dtype=np.int64)
-        together = max(1, min(TOGETHER, SCORES // max(1, width)))
-        for start in range(0, len(queries) if width else 0, together):
-            part = queries[start : start + together]
-            best = torch.empty((len(part), 0), dtype=torch.int64, device=self._device)
-            for first, cross, norms in self._blocks(part):
-                best = smallest(best, cross.add_(norms), first, width)  # |x - q|^2 - |q|^2
-            keys[start : start + together] = best.cpu()
+        batch_size = max(1, min(QUERY_BATCH, MAX_SCORES // max(1, width)))
+        for start in range(0, len(queries) if width else 0, batch_size):
+            batch = queries[start : start + batch_size]
+            best = torch.empty((len(batch), 0), dtype=torch.int64, device=self._device)
+            for first, cross, norms in self._blocks(batch):
+                # |x - q|^2 - |q|^2 = -2 q.x + |x|^2
+                best = merge_top_k(best, cross.add_(norms), first, width)
+            keys[start : start + batch_size] = best.cpu()
         return keys & ((1 << ROW_BITS) - 1), (keys >> ROW_BITS).astype(np.int32)
 
     def _blocks(self, queries: np.ndarray) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """(first row, -2 q.x int32 [q, r], |x|^2 int32 [r]) by rising row, from FIRST rows a block to what SCORES allow."""
-        left = torch.zeros(
-            (max(LEAST, aligned(len(queries))), self._width), dtype=torch.int8, device=self._device
-        )
+        """(first row, -2 q.x int32 [q, r], |x|^2 int32 [r]) of each block, by ascending row.
+
+        Blocks double from FIRST_BLOCK rows to what MAX_SCORES and BLOCK_BYTES allow.
+        """
+        left_shape = max(MIN_LEFT_ROWS, aligned(len(queries))), self._width
+        left = torch.zeros(left_shape, dtype=torch.int8, device=self._device)
         left[: len(queries), : self.dimensions] = torch.from_numpy(minus_twice(queries))
-        most = max(
-            ALIGNED, min(SCORES // len(left), BLOCK_BYTES // self._width) // ALIGNED * ALIGNED
-        )
-        rows, first = FIRST, 0
+        fitting = min(MAX_SCORES // len(left), BLOCK_BYTES // self._width)
+        max_rows = max(ALIGNMENT, fitting // ALIGNMENT * ALIGNMENT)
+        rows, first = FIRST_BLOCK, 0
         while first < len(self):
-            rows = min(rows, most)
+            rows = min(rows, max_rows)
             stop = min(first + rows, len(self))
-            block = (
-                self._uploaded(first, stop)
-                if self._resident is None
-                else self._resident[first : first + aligned(stop - first)]
-            )
-            yield (
-                first,
-                self._product(left, block)[: len(queries), : stop - first],
-                self._norms[first:stop],
-            )
+            if self._resident is None:
+                block = self._upload(first, stop)
+            else:
+                block = self._resident[first : first + aligned(stop - first)]
+            cross = self._product(left, block)[: len(queries), : stop - first]
+            yield first, cross, self._norms[first:stop]
             first, rows = stop, 2 * rows
 
-    def _uploaded(self, first: int, stop: int) -> torch.Tensor:
-        """Rows of the host's features with zeros up to multiples of 8 both ways: int8 [r, width]."""
+    def _upload(self, first: int, stop: int) -> torch.Tensor:
+        """The host's features of some rows, zero-padded both ways to multiples of 8.
+
+        int8 [r, width].
+        """
         part = self._features[first:stop]
-        block = torch.zeros(
-            (aligned(len(part)), self._width), dtype=torch.int8, device=self._device
-        )
+        shape = aligned(len(part)), self._width
+        block = torch.zeros(shape, dtype=torch.int8, device=self._device)
         block[: len(part), : self.dimensions] = torch.from_numpy(part)
         return block
 
-    def _on_the_host(self) -> ExactIndex:
-        """The same records for what is looked up in tables, by rising id; made once."""
-        if self._hashed is None:
-            self._hashed = ExactIndex(self._features, np.arange(len(self)))
-        return self._hashed
+    def _on_host(self) -> ExactIndex:
+        """An index of the stored rows with hash tables, built once."""
+        if self._host_index is None:
+            self._host_index = ExactIndex(self._features, np.arange(len(self)))
+        return self._host_index
 
 
-def smallest(best: torch.Tensor, scores: torch.Tensor, first: int, m: int) -> torch.Tensor:
-    """The ``m`` smallest keys (score << 32 | row) of each query, ascending, of those in ``best`` and of a block's scores.
+def merge_top_k(best: torch.Tensor, scores: torch.Tensor, first: int, m: int) -> torch.Tensor:
+    """The ``m`` smallest keys (score << 32 | row) of each query in ``best`` and a block, ascending.
 
-    ``best``: int64 [q, w], w <= m, of rows before the block's; ``scores``: int32 [q, r] of rows ``first`` to ``first + r - 1``.
-    Keys are unique, so that any sort gives these; a row as far as the last of a whole list comes after it.
+    ``best``: int64 [q, w], w <= m, of rows before the block's; ``scores``: int32 [q, r] of rows
+    ``first`` to ``first + r - 1``. Keys are unique, so any sort gives the same list. A row whose
+    score equals that of a full list's last entry comes after it.
     """
     if best.shape[1] < m:
         rows = torch.arange(first, first + scores.shape[1], device=scores.device)
-        fresh = (scores.long() << ROW_BITS) | rows
+        added = (scores.long() << ROW_BITS) | rows
     else:
         near = scores < (best[:, -1:] >> ROW_BITS).to(torch.int32)
         queries, columns = near.nonzero(as_tuple=True)
         counts = near.sum(dim=1)
         if not len(queries):
             return best
-        places = (
-            torch.arange(len(queries), device=scores.device)
-            - (counts.cumsum(dim=0) - counts)[queries]
-        )
-        fresh = torch.full((len(best), int(counts.max())), NOBODY, device=scores.device)
-        fresh[queries, places] = (scores[queries, columns].long() << ROW_BITS) | (columns + first)
-    return torch.cat([best, fresh], dim=1).sort(dim=1).values[:, :m]
+        starts = counts.cumsum(dim=0) - counts
+        places = torch.arange(len(queries), device=scores.device) - starts[queries]
+        added = torch.full((len(best), int(counts.max())), MAX_KEY, device=scores.device)
+        added[queries, places] = (scores[queries, columns].long() << ROW_BITS) | (columns + first)
+    return torch.cat([best, added], dim=1).sort(dim=1).values[:, :m]
 
 
 def index_on(device: torch.device, features: np.ndarray, ids: np.ndarray) -> WholeIndex:
-    """The index of a device: ExactIndex where that is the processor."""
-    return (
-        ExactIndex(features, ids)
-        if device.type == "cpu"
-        else DeviceIndex(features, ids, device=device)
-    )
+    """The index of a device: ExactIndex for the processor, DeviceIndex for any other."""
+    if device.type == "cpu":
+        return ExactIndex(features, ids)
+    return DeviceIndex(features, ids, device=device)
 
 
-def _free(device: torch.device) -> int:
-    """Bytes that are free on an accelerator; on the processor the features are in its memory already, and may be there twice."""
+def _free_bytes(device: torch.device) -> int:
+    """Free memory of an accelerator; of the processor, enough for a second copy of any features."""
     return 1 << 62 if device.type == "cpu" else int(torch.accelerator.get_memory_info(device)[0])

@@ -10,7 +10,7 @@ import numpy as np
 from labelwall.teacher.noise.entropy import BITS, Entropy, inclusion_bound
 from labelwall.teacher.search.index import Index
 
-PREFIX_ENTRIES = 1 << 23  # entries of the ordered lists that are handled at once
+PREFIX_ENTRIES = 1 << 23  # entries of ordered lists in memory together
 
 
 def sampled_votes(
@@ -25,19 +25,20 @@ def sampled_votes(
     keys: Sequence[str],
     release: str,
 ) -> np.ndarray:
-    """Votes of the min(k, |sample|) nearest of a fresh Poisson sample for each query: int64 [q, num_classes].
+    """Votes of the min(k, |sample|) nearest of a fresh Poisson sample for each query.
 
-    ``labels``: int64 [n] in 0..num_classes-1, by row of the index, each a vote for that class; or ballots, int64
-    [n, num_classes], which are added up; ``queries``: int8 [q, d]; ``keys``, ``release``: what the draw is for. A record is in a
-    query's sample with probability floor(gamma 2^32) / 2^32 <= gamma, independently.
+    Returns int64 [q, num_classes]. ``labels``: int64 [n] in 0..num_classes-1, by row of the index,
+    each a vote for that class; or ballots, int64 [n, num_classes], which are added up; ``queries``:
+    int8 [q, d]; ``keys``, ``release``: what the draw is for. A record is in a query's sample with
+    probability floor(gamma 2^32) / 2^32 <= gamma, independently.
 
-    Sensitivity, for one query, the other records' bits fixed: a record added to the sample moves the votes by 0, by e_a
-    (sample smaller than k) or by e_a - e_b (it displaces the k-th); L2 sqrt(2), L1 2. With ballots, by one or by the
-    difference of two.
+    Sensitivity, for one query, the other records' bits fixed: a record added to the sample moves
+    the votes by 0, by e_a (sample smaller than k) or by e_a - e_b (it displaces the k-th); L2
+    sqrt(2), L1 2. With ballots, by one or by the difference of two.
 
-    The bits are drawn along the records in order of distance, nearest first, only as far as k hits need: the law is that
-    of sampling the whole data set first. A query without k hits keeps its bits and goes on along a prefix twice as long,
-    until the data set ends.
+    The bits are drawn along the records in order of distance, nearest first, only as far as k hits
+    need: the law is that of sampling the whole data set first. A query without k hits keeps its
+    bits and continues along a prefix twice as long, until the data set ends.
     """
     bound = inclusion_bound(sampling_probability)
     length = prefix_length(k, sampling_probability)
@@ -51,21 +52,21 @@ def sampled_votes(
         ) -> np.ndarray:
             if bound == 1 << BITS:
                 return np.ones(ids.shape, dtype=bool)
-            return entropy.inclusion(
-                sampling_probability, [keys[i] for i in rows.tolist()], release, ids
-            )
+            own = [keys[i] for i in rows.tolist()]
+            return entropy.inclusion(sampling_probability, own, release, ids)
 
         _count(index, labels, queries[part], k, length, included, votes[part])
     return votes
 
 
 def prefix_length(k: int, sampling_probability: float) -> int:
-    """How many nearest records the first k of a sample are looked for among: too few about once in 10^5 queries."""
-    return (
-        k
-        if sampling_probability == 1
-        else math.ceil((k + 4 * math.sqrt(k) + 8) / sampling_probability)
-    )
+    """The number of nearest records whose bits are drawn first.
+
+    Fewer than k of them are in the sample for about one in 10^5 queries.
+    """
+    if sampling_probability == 1:
+        return k
+    return math.ceil((k + 4 * math.sqrt(k) + 8) / sampling_probability)
 
 
 def _count(
@@ -77,20 +78,23 @@ def _count(
     included: Callable[[np.ndarray, np.ndarray], np.ndarray],
     votes: np.ndarray,
 ) -> None:
-    """Add to ``votes`` (int64 [q, c], zeros). ``included(ids, rows)``: fresh bits for records ``ids`` of queries ``rows``."""
+    """Add to ``votes`` (int64 [q, c], zeros).
+
+    ``included(ids, rows)``: fresh bits for records ``ids`` of queries ``rows``.
+    """
     hits = np.zeros(len(queries), dtype=np.int64)
-    todo, done = np.arange(len(queries)), 0
-    while len(todo) and done < len(index):
-        near = index.prefix(queries[todo], length)[:, done:]  # [len(todo), not yet drawn]
-        bits = included(index.ids[near], todo)
-        rank = hits[todo, None] + np.cumsum(bits, axis=1, dtype=np.int32)
-        query, column = np.divmod(
-            np.flatnonzero(bits & (rank <= k)), near.shape[1]
-        )  # a hit votes as one of the first k
-        voting = labels[near[query, column]]
+    pending, drawn = np.arange(len(queries)), 0
+    while len(pending) and drawn < len(index):
+        near = index.prefix(queries[pending], length)[:, drawn:]  # [len(pending), not yet drawn]
+        bits = included(index.ids[near], pending)
+        rank = hits[pending, None] + np.cumsum(bits, axis=1, dtype=np.int32)
+        voting = np.flatnonzero(bits & (rank <= k))  # the first k hits
+        query, column = np.divmod(voting, near.shape[1])
+        ballots = labels[near[query, column]]
         if labels.ndim == 1:
-            np.add.at(votes, (todo[query], voting), 1)
+            np.add.at(votes, (pending[query], ballots), 1)
         else:
-            np.add.at(votes, todo[query], voting)
-        hits[todo] = rank[:, -1]
-        todo, done, length = todo[hits[todo] < k], done + near.shape[1], 2 * length
+            np.add.at(votes, pending[query], ballots)
+        hits[pending] = rank[:, -1]
+        drawn += near.shape[1]
+        pending, length = pending[hits[pending] < k], 2 * length

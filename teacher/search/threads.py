@@ -1,4 +1,4 @@
-"""Work that several threads share, of which the caller is one."""
+"""A parallel map over threads, of which the caller is one."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ T = TypeVar("T")
 
 
 def default_threads() -> int:
-    """torch's number."""
+    """torch's number of threads."""
     import torch
 
     return torch.get_num_threads()
 
 
-def spread(threads: int, function: Callable[..., T], *columns: Iterable[object]) -> list[T]:
-    """``function`` of each row of ``columns``, as by ``map``, on so many threads, whose products start no threads of their own.
+def parallel_map(threads: int, function: Callable[..., T], *columns: Iterable[object]) -> list[T]:
+    """``function`` of each row of ``columns``, in order, on at most ``threads`` threads.
 
-    The caller takes rows as the others do. Were it to wait instead, the system would begin by putting two of those that it
-    wakes on one core. Raises what the function raises, when nobody works any more.
+    Products inside start no threads of their own. The caller takes rows as the others do: if it
+    waited instead, the system would first put two of the woken threads on one core. Raises what
+    ``function`` raises, once no thread works any more.
     """
     rows = list(zip(*columns, strict=True))
     threads = min(threads, len(rows))
     if threads <= 1:
         return [function(*row) for row in rows]
     results: dict[int, T] = {}
-    left = iter(range(len(rows)))  # a step of it is one for all threads
+    remaining = iter(range(len(rows)))  # a step of it is atomic
 
-    def take() -> None:
-        for number in left:
+    def work() -> None:
+        for number in remaining:
             results[number] = function(*rows[number])
 
-    others = [_pool(threads - 1, os.getpid()).submit(take) for _ in range(threads - 1)]
+    others = [_pool(threads - 1, os.getpid()).submit(work) for _ in range(threads - 1)]
     try:
         with _libraries().limit(limits=1, user_api="openmp"):
-            take()
+            work()
     finally:
         started = [other for other in others if not other.cancel()]
         failures = [other.exception() for other in started]
@@ -51,16 +52,19 @@ def spread(threads: int, function: Callable[..., T], *columns: Iterable[object])
 
 @lru_cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """Kept, as new threads begin on their maker's core and stay there for milliseconds. ``process``: a fork has no threads."""
-    return ThreadPoolExecutor(threads, initializer=_alone)
+    """A pool that is kept: new threads stay on their creator's core for milliseconds.
+
+    ``process``: the process id, since a fork inherits the cache but no threads.
+    """
+    return ThreadPoolExecutor(threads, initializer=_use_one_thread)
 
 
-def _alone() -> None:
+def _use_one_thread() -> None:
     default_threads()  # torch sets a thread's number when it is first asked
     _libraries().limit(limits=1, user_api="openmp")
 
 
 @lru_cache(maxsize=1)
 def _libraries() -> ThreadpoolController:
-    """Those of this process, looked for once: that takes milliseconds."""
+    """This process's thread pools, found once: the search takes milliseconds."""
     return ThreadpoolController()

@@ -1,6 +1,8 @@
-"""The smallest of many integer scores, in order: a bound from a sample, one pass over blocks, a radix sort of what is left.
+"""The smallest of many integer scores, in order.
 
-The loops are compiled by numba: they look at a score while it is in the processor's cache, and let other threads run.
+A sample bounds them, one pass over blocks collects what is within the bound, and a radix sort
+orders it. numba compiles the loops: they read a score while it is in the processor's cache, and
+release the GIL.
 """
 
 from __future__ import annotations
@@ -13,20 +15,20 @@ import numpy as np
 from numba import int32, int64, njit, uint64
 from numba.extending import register_jitable
 
-STRIDES = (
-    31,
-    127,
-)  # a first guess of a query's bound looks at every 31st record; primes, as data sets come in periods
-MANY = 1 << 18  # records of which every 127th is enough
+# Sampling strides, for the guess of a query's bound. Primes, since data sets can be periodic.
+STRIDE = 31
+LARGE_STRIDE = 127
+LARGE = 1 << 18  # records from which LARGE_STRIDE is used
 UNBOUNDED = np.iinfo(np.int32).max
-DIGIT = 11  # bits of a score that one pass of the sort looks at, or fewer
-ROOM = 4096  # scores that are looked at together; room for them is left behind each list
+DIGIT_BITS = 11  # at most, of a score in one pass of the sort
+CHUNK = 4096  # scores compared together; each list has space for as many behind it
 
 
 def compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """``function`` by numba, from its first call on: an import writes nothing.
+    """``function``, compiled by numba at its first call, so that an import writes nothing.
 
-    What was compiled is kept on disk for the next process; where there is no place to write, each compiles anew.
+    The result is cached on disk for the next process. Without a writable place, each process
+    compiles anew.
     """
     lock, made = Lock(), list[Callable[..., None]]()
 
@@ -42,13 +44,13 @@ def compiled(function: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def stride_of(records: int) -> int:
-    """Every how manieth of so many records is in the sample of ``bounds_of_sample``."""
-    return STRIDES[1] if records >= MANY else STRIDES[0]
+def sampling_stride(records: int) -> int:
+    """Sampling stride for this many records."""
+    return LARGE_STRIDE if records >= LARGE else STRIDE
 
 
-def bounds_of_sample(cross: np.ndarray, norms: np.ndarray, m: int, stride: int) -> np.ndarray:
-    """A bound, int32 [b], that about ``m`` records or somewhat more stay within.
+def sample_bounds(cross: np.ndarray, norms: np.ndarray, m: int, stride: int) -> np.ndarray:
+    """A bound of each query's scores that ``m`` records or somewhat more satisfy: int32 [b].
 
     The sample's scores are ``cross`` + ``norms``: int32 [b, s] and [s].
     """
@@ -59,59 +61,67 @@ def bounds_of_sample(cross: np.ndarray, norms: np.ndarray, m: int, stride: int) 
     return bounds
 
 
-class Smallest:
-    """The ``m`` smallest records of each of b queries by the integer key (score, row), among blocks of rows.
+class TopK:
+    """The ``m`` smallest keys (score, row) of each of b queries, among blocks of rows.
 
-    ``bounds``: int32 [b]; records above a query's bound are left out. ``parts``: ranges of rows, the lowest first, each of
-    whose blocks come by rising row; parts may be filled at the same time, by a thread each. ``rows``: of the longest part.
-    Whatever the bounds, the blocks, the parts and the other queries are, ``order`` gives the same lists, and tells where a
-    bound was too low for ``m`` of them. Memory: 8 bytes for each of min(2 m, rows) + ROOM entries, a query and part; ``room``
-    is that of former lists, int64 [size], used instead of fresh pages where it suffices, and afterwards to be had as ``room``.
+    ``bounds``: int32 [b]; scores above a query's bound are ignored. ``parts``: the number of ranges
+    of rows, lowest first. Each part receives its blocks by ascending row; each may be filled by a
+    thread of its own. ``rows``: of the longest part. ``order`` gives the same lists for any bounds,
+    blocks, parts and other queries, and tells where a bound was too low for ``m`` of them.
 
-    Compiled loops do not look at where they write, so ``add`` and ``order`` raise ValueError for arrays that do not fit.
+    Memory: 8 bytes for each of min(2 m, rows) + CHUNK entries, a query and part. ``buffer``: int64
+    [size], an earlier one, used instead of fresh pages if it suffices; the attribute ``buffer`` is
+    the one in use.
+
+    Compiled loops do not check bounds, so ``add`` and ``order`` raise ValueError for arrays of
+    other shapes.
     """
 
     def __init__(
-        self, bounds: np.ndarray, m: int, parts: int, rows: int, room: np.ndarray | None = None
+        self, bounds: np.ndarray, m: int, parts: int, rows: int, buffer: np.ndarray | None = None
     ) -> None:
-        self._m, self._most, self._to_come = m, min(2 * m, rows), [rows] * parts
+        self._m = m
+        self._capacity = min(2 * m, rows)
+        self._rows_to_come = [rows] * parts
         self._bounds = np.repeat(bounds[np.newaxis], parts, axis=0)
-        shape = parts, len(bounds), self._most + ROOM
+        shape = parts, len(bounds), self._capacity + CHUNK
         size = math.prod(shape)
-        self.room = (
-            room if room is not None and len(room) >= size else np.empty(size, dtype=np.int64)
-        )
-        self._keys = self.room[:size].reshape(shape)
+        if buffer is None or len(buffer) < size:
+            buffer = np.empty(size, dtype=np.int64)
+        self.buffer = buffer
+        self._keys = buffer[:size].reshape(shape)
         self._counts = np.zeros((parts, len(bounds)), dtype=np.int64)
 
     def add(self, part: int, cross: np.ndarray, norms: np.ndarray, first: int) -> None:
-        """A block: rows ``first`` to ``first + r - 1`` with the scores ``cross`` + ``norms``, int32 [b, r] and [r]."""
-        self._to_come[part] -= len(norms)
-        if self._to_come[part] < 0 or cross.shape != (self._keys.shape[1], len(norms)):
+        """Add rows ``first`` to ``first + r - 1`` with scores ``cross`` + ``norms``.
+
+        int32, [b, r] and [r].
+        """
+        self._rows_to_come[part] -= len(norms)
+        if self._rows_to_come[part] < 0 or cross.shape != (self._keys.shape[1], len(norms)):
             raise ValueError(
                 f"a block of shape {cross.shape}: too many rows, or not of these queries"
             )
-        kept = self._keys[part], self._counts[part], self._bounds[part]
-        _collect(cross, norms, first, self._m, self._most, *kept)
+        lists = self._keys[part], self._counts[part], self._bounds[part]
+        _collect(cross, norms, first, self._m, self._capacity, *lists)
 
     def order(self, queries: range, rows: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Fill those queries' ``rows`` (int64 [b, m]) and ``scores`` (int32 [b, m]), the first counts[i] entries in order.
+        """Fill ``rows`` (int64 [b, m]) and ``scores`` (int32 [b, m]) of ``queries`` in order.
 
-        Returns counts, int64 [len(queries)]; where one is below m there are no more within the bound, and what follows in
-        the arrays means nothing.
+        Returns counts, int64 [len(queries)]. Only the first counts[i] entries of a list are
+        defined; a count below m means that no more are within the bound.
         """
-        if not rows.shape == scores.shape == (self._keys.shape[1], self._m):
-            raise ValueError(
-                f"lists of shape {rows.shape} and {scores.shape} for {self._m} of {self._keys.shape[1]} queries"
-            )
+        number = self._keys.shape[1]
+        if not rows.shape == scores.shape == (number, self._m):
+            shapes = f"{rows.shape} and {scores.shape}"
+            raise ValueError(f"lists of shape {shapes} for {self._m} of {number} queries")
         _order(self._keys, self._counts, self._m, queries.start, queries.stop, rows, scores)
-        counts: np.ndarray = np.minimum(
-            self._counts[:, queries.start : queries.stop].sum(axis=0), self._m
-        )
+        found = self._counts[:, queries.start : queries.stop].sum(axis=0)
+        counts: np.ndarray = np.minimum(found, self._m)
         return counts
 
 
-# Places are unsigned below, as numba looks at each signed one for being counted from the end.
+# Indices are unsigned below: numba checks each signed one for being negative.
 
 
 @compiled
@@ -120,23 +130,24 @@ def _collect(
     norms: np.ndarray,
     first: int,
     m: int,
-    most: int,
+    capacity: int,
     keys: np.ndarray,
     counts: np.ndarray,
     bounds: np.ndarray,
 ) -> None:
     """Add a block's keys, score << 32 | row, to each query's list.
 
-    A list of more than ``most`` entries gives up all but its m smallest; rows to come are higher, and have to be smaller
-    than all of these. No branch depends on a single score: the processor would guess wrong at each hit.
+    A list of more than ``capacity`` entries is cut to its m smallest. Later rows are higher, so
+    their scores must be smaller than all of these. No branch depends on a single score: the
+    processor would mispredict each hit.
     """
-    within = np.empty(ROOM, dtype=np.uint8)
+    within = np.empty(CHUNK, dtype=np.uint8)
     eights = within.view(np.uint64)
-    chosen, places = np.empty(ROOM // 8, dtype=np.uint32), np.empty(ROOM + 1, dtype=np.uint32)
+    chosen, places = np.empty(CHUNK // 8, dtype=np.uint32), np.empty(CHUNK + 1, dtype=np.uint32)
     scratch = np.empty(0, dtype=np.int64)
     for query in range(len(cross)):
-        for start in range(0, len(norms), ROOM):
-            line, own = cross[query, start : start + ROOM], norms[start : start + ROOM]
+        for start in range(0, len(norms), CHUNK):
+            line, own = cross[query, start : start + CHUNK], norms[start : start + CHUNK]
             columns, groups, bound = uint64(len(own)), uint64(len(own) >> 3), bounds[query]
             for column in range(columns):
                 within[column] = int32(line[column] + own[column]) <= bound
@@ -156,13 +167,12 @@ def _collect(
             kept, count = keys[query], uint64(counts[query])
             for number in range(found):
                 column = uint64(places[number])
-                kept[count + number] = (int64(line[column] + own[column]) << 32) | int64(
-                    first + start + column
-                )
+                row = int64(first + start + column)
+                kept[count + number] = (int64(line[column] + own[column]) << 32) | row
             counts[query] += found
-            if counts[query] > most:
+            if counts[query] > capacity:
                 if len(scratch) == 0:
-                    scratch = np.empty(most + ROOM, dtype=np.int64)
+                    scratch = np.empty(capacity + CHUNK, dtype=np.int64)
                 _sort(kept[: counts[query]], scratch[: counts[query]])
                 counts[query] = min(m, counts[query])
                 if m > 0 and counts[query] == m:
@@ -179,7 +189,7 @@ def _order(
     rows: np.ndarray,
     scores: np.ndarray,
 ) -> None:
-    """Join the parts of queries ``start`` to ``stop`` - 1, sort them, and write out the first m."""
+    """Concatenate the parts of queries ``start`` to ``stop`` - 1, sort them, write the first m."""
     for query in range(start, stop):
         joined, done = np.empty(counts[:, query].sum(), dtype=np.int64), 0
         for part in range(len(keys)):
@@ -194,7 +204,10 @@ def _order(
 
 @register_jitable
 def _sort(keys: np.ndarray, scratch: np.ndarray) -> None:
-    """Sort keys, score << 32 | row, by score; those of one score stay as they come, which is by row. ``scratch``: as long."""
+    """Sort keys, score << 32 | row, by score. Stable, so equal scores stay ordered by row.
+
+    ``scratch``: as long as ``keys``.
+    """
     if len(keys) == 0:
         return
     low = high = keys[0] >> 32
@@ -203,8 +216,8 @@ def _sort(keys: np.ndarray, scratch: np.ndarray) -> None:
     bits = 0
     while (high - low) >> bits:
         bits += 1
-    passes = -(-bits // DIGIT)
-    digit = -(-bits // max(passes, 1))  # as short as that many passes allow
+    passes = -(-bits // DIGIT_BITS)
+    digit = -(-bits // max(passes, 1))  # the shortest for as many passes
     starts, mask = np.empty((1 << digit) + 1, dtype=np.int64), (1 << digit) - 1
     source, target = keys, scratch
     for number in range(passes):
@@ -225,7 +238,7 @@ def _sort(keys: np.ndarray, scratch: np.ndarray) -> None:
 
 @compiled
 def _bound(cross: np.ndarray, norms: np.ndarray, guess: int, bounds: np.ndarray) -> None:
-    """Bounds that more than ``guess`` of each query's scores stay within, and few more: edges of a histogram."""
+    """Bounds that slightly more than ``guess`` of each query's scores satisfy: histogram edges."""
     for query in range(len(cross)):
         line = cross[query]
         low = high = int32(line[0] + norms[0])
@@ -233,9 +246,9 @@ def _bound(cross: np.ndarray, norms: np.ndarray, guess: int, bounds: np.ndarray)
             score = int32(line[column] + norms[column])
             low, high = min(low, score), max(high, score)
         shift = 0
-        while (int64(high) - int64(low)) >> (shift + DIGIT):
+        while (int64(high) - int64(low)) >> (shift + DIGIT_BITS):
             shift += 1
-        counts = np.zeros(1 << DIGIT, dtype=np.int64)
+        counts = np.zeros(1 << DIGIT_BITS, dtype=np.int64)
         for column in range(uint64(len(norms))):
             counts[(int64(line[column] + norms[column]) - low) >> shift] += 1
         below, edge = int64(0), 0

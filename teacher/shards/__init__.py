@@ -1,1 +1,1 @@
-"""Private rows that outgrow a process: shards on disk, a worker for each, and a teacher over them."""
+"""Private rows in shards on disk, a worker for each shard, and one index over them."""

@@ -1,4 +1,7 @@
-"""A connection to Ray: to the custodian's cluster, or to one of this process's own. Its doors are locked, or it is not used."""
+"""Connections to Ray: to the custodian's cluster, or to one that this process starts.
+
+A cluster that does not authenticate by a token is refused.
+"""
 
 from __future__ import annotations
 
@@ -17,69 +20,65 @@ from typing import Any
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.errors import InvalidInput, MissingData
 
-KNOCK = "/ray.rpc.NodeInfoGcsService/CheckAlive"  # what any node may ask a cluster's head, without content
-PATIENCE = 10.0  # seconds until a head must have answered
-PREFIX, LOCK = (
-    "lw-ray-",
-    "lock",
-)  # of our own cluster's directories: short, since a socket's path has 107 characters
+CHECK_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"  # an empty request to a cluster's head
+TIMEOUT = 10.0  # seconds for the head's answer
+PREFIX = "lw-ray-"  # of our own clusters' directories: short, as a socket's path has 107 characters
+LOCK = "lock"  # a file in them, locked while its process lives
 
 
-def connected(config: ScaleConfig) -> Any:
-    """Ray, connected. Raises MissingData without the extra, InvalidInput for a cluster that can not be had or lets everybody in.
+def connect(config: ScaleConfig) -> Any:
+    """Connect to Ray and return its module.
 
-    Whoever reaches a Ray cluster without a token runs code in it, next to the private rows. So a token is needed in any case. Our
-    own cluster lives as long as this process, has no dashboard, sends nothing about its use, and keeps its files (sockets, logs,
-    spilled objects) where this user alone can look.
+    Anyone who reaches a Ray cluster without a token can run code in it, next to the private rows,
+    so a token is always required. Our own cluster lives as long as this process, has no dashboard,
+    reports no usage, and stores its files (sockets, logs, spilled objects) in a directory that only
+    this user can read.
+
+    Raises MissingData without the extra, InvalidInput for a cluster that cannot be reached or is
+    open to everybody.
     """
     mode = os.environ.get("RAY_AUTH_MODE", "token" if config.ray_address is None else None)
     if mode != "token":
-        raise InvalidInput(
-            "RAY_AUTH_MODE", "token in the environment, with the cluster's RAY_AUTH_TOKEN", mode
-        )
+        rule = "token in the environment, with the cluster's RAY_AUTH_TOKEN"
+        raise InvalidInput("RAY_AUTH_MODE", rule, mode)
     os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0")
     if config.ray_address is None:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        os.environ.setdefault(
-            "RAY_worker_niceness", "0"
-        )  # Ray's 15 is for workers beside more urgent work; here they are the work
+        # Ray's 15 is for workers beside more urgent work.
+        os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         import ray
     except ImportError as error:
-        raise MissingData(
-            'Ray is not installed. Install it with: pip install "labelwall[scale]"'
-        ) from error
+        text = 'Ray is not installed. Install it with: pip install "labelwall[scale]"'
+        raise MissingData(text) from error
     if ray.is_initialized():
         return ray
     start = partial(ray.init, log_to_driver=False, logging_level=logging.ERROR)
     if config.ray_address is None:
-        start(address="local", include_dashboard=False, _temp_dir=f"{_place(ray)}/ray")
+        start(address="local", include_dashboard=False, _temp_dir=f"{_private_directory(ray)}/ray")
         return ray
     require_locked(config.ray_address, _own_token())
     try:
         start(address=config.ray_address)
-    except (
-        RuntimeError,
-        OSError,
-        ValueError,
-    ) as error:  # another version of Ray or Python, no node on this machine
-        why = " ".join(str(error).split())
-        raise InvalidInput(
-            "scale.ray_address", "a cluster that this machine belongs to", config.ray_address, why
-        ) from error
+    except (RuntimeError, OSError, ValueError) as error:
+        # Another version of Ray or Python, or no node on this machine.
+        rule, why = "a cluster that this machine belongs to", " ".join(str(error).split())
+        raise InvalidInput("scale.ray_address", rule, config.ray_address, why) from error
     return ray
 
 
 def working_nodes(ray: Any) -> list[str]:
-    """Names of the nodes that are there, in order; without those that were started with no CPUs, where there are others."""
-    alive = {
-        node["NodeID"]: node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]
-    }
-    return sorted(name for name, count in alive.items() if count > 0) or sorted(alive)
+    """Ids of the nodes that are alive, in order: those with CPUs, or all if none has any."""
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    with_cpus = [node for node in alive if node["Resources"].get("CPU", 0) > 0]
+    return sorted(node["NodeID"] for node in with_cpus or alive)
 
 
 def _own_token() -> dict[str, str]:
-    """The header with the token that Ray finds: in the environment, or in a file. Raises InvalidInput where there is none."""
+    """The header with the token that Ray finds in the environment or in a file.
+
+    Raises InvalidInput if there is none.
+    """
     from ray import _raylet  # compiled: its names are unknown to type checkers
 
     loader: Any = vars(_raylet)["AuthenticationTokenLoader"].instance()
@@ -90,48 +89,39 @@ def _own_token() -> dict[str, str]:
 
 
 def require_locked(address: str, token: Mapping[str, str]) -> None:
-    """Raises InvalidInput unless a cluster's head answers to a header with this ``token``, and to nobody without one.
+    """Raise InvalidInput unless a cluster's head requires a token and accepts this one.
 
-    Ray itself says nothing where it is sent a token that it did not ask for.
+    ``token``: the header that carries it. Ray itself does not report a token that it did not ask
+    for.
     """
     import grpc
 
     refused = grpc.StatusCode.UNAUTHENTICATED
-    stranger, known = _knock(address, {}), _knock(address, token)
-    if stranger == grpc.StatusCode.OK:
-        raise InvalidInput(
-            "scale.ray_address",
-            "a cluster that asks for a token: `ray start` with RAY_AUTH_MODE=token",
-            address,
-        )
-    if stranger != refused:
+    without, with_token = _check_alive(address, {}), _check_alive(address, token)
+    if without == grpc.StatusCode.OK:
+        rule = "a cluster that asks for a token: `ray start` with RAY_AUTH_MODE=token"
+        raise InvalidInput("scale.ray_address", rule, address)
+    if without != refused:
+        rule = "HOST:PORT of the head of a Ray cluster that can be reached"
         cure = "With TLS, RAY_USE_TLS and its files are needed here, too."
-        raise InvalidInput(
-            "scale.ray_address",
-            "HOST:PORT of the head of a Ray cluster that can be reached",
-            address,
-            cure,
-        )
-    if known == refused:
+        raise InvalidInput("scale.ray_address", rule, address, cure)
+    if with_token == refused:
         raise InvalidInput("RAY_AUTH_TOKEN", "the cluster's token", "another one")
 
 
-def _knock(address: str, headers: Mapping[str, str]) -> Any:
-    """How a cluster's head answers a question with these headers: a gRPC status."""
+def _check_alive(address: str, headers: Mapping[str, str]) -> Any:
+    """The gRPC status of the head's answer to a request with these headers."""
     import grpc
 
     if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
-        channel = grpc.secure_channel(
-            address,
-            grpc.ssl_channel_credentials(*map(_pem, ("CA_CERT", "SERVER_KEY", "SERVER_CERT"))),
-        )
+        files = map(_pem, ("CA_CERT", "SERVER_KEY", "SERVER_CERT"))
+        channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(*files))
     else:
         channel = grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
+    metadata = [(name.lower(), value) for name, value in headers.items()]
     with channel:
         try:
-            channel.unary_unary(KNOCK)(
-                b"", timeout=PATIENCE, metadata=[(k.lower(), v) for k, v in headers.items()]
-            )
+            channel.unary_unary(CHECK_ALIVE)(b"", timeout=TIMEOUT, metadata=metadata)
         except grpc.RpcError as error:
             return error.code()  # type: ignore[attr-defined]
     return grpc.StatusCode.OK
@@ -142,26 +132,27 @@ def _pem(name: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise InvalidInput(
-            f"RAY_TLS_{name}", "a readable PEM file with RAY_USE_TLS", path
-        ) from error
+        rule = "a readable PEM file with RAY_USE_TLS"
+        raise InvalidInput(f"RAY_TLS_{name}", rule, path) from error
 
 
-def _place(owner: Any) -> str:
-    """A directory for Ray's files, mode 0700, that goes with ``owner``. Those of processes that were killed go now: records may
-    lie there."""
-    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
+def _private_directory(owner: Any) -> str:
+    """A new directory for Ray's files, mode 0700, deleted together with ``owner``.
+
+    Directories of killed processes are deleted first: they may contain records.
+    """
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         try:
-            with left.open() as lock:
+            with path.open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left.parent, ignore_errors=True)
+                shutil.rmtree(path.parent, ignore_errors=True)
         except OSError:  # in use, or another user's
             continue
     private = tempfile.mkdtemp(prefix=PREFIX)
-    held = os.open(f"{private}/part", os.O_CREAT | os.O_WRONLY, 0o600)  # closed with this process
-    fcntl.flock(held, fcntl.LOCK_EX)
-    os.rename(
-        f"{private}/part", f"{private}/{LOCK}"
-    )  # before this, nobody takes the directory for an abandoned one
+    part = f"{private}/part"
+    descriptor = os.open(part, os.O_CREAT | os.O_WRONLY, 0o600)  # closed with this process
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    # Renamed once locked, so that no process takes the directory for an abandoned one.
+    os.rename(part, f"{private}/{LOCK}")
     weakref.finalize(owner, shutil.rmtree, private, ignore_errors=True)
     return private

@@ -1,4 +1,7 @@
-"""Where private rows are held and searched. No torch and no Ray here: the command line's help reads these fields."""
+"""Settings of the shards of the private rows.
+
+Imports neither torch nor Ray: the command line's help reads these fields.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,23 @@ from typing import Literal
 
 from labelwall.wall.errors import InvalidInput
 
-MOST_SHARDS = 10_000
+MAX_SHARDS = 10_000
 ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 
 
 @dataclass(frozen=True)
 class ScaleConfig:
-    """Shards of the private rows. Answers do not depend on it: the same ones come from any backend and number of shards.
+    """Shards of the private rows. Answers do not depend on the backend or the number of shards.
 
     Args:
-        backend: who searches the shards: local (this process, one after the other) or ray (a worker process for each shard, on
-            this machine or a cluster; extra "scale").
-        shards: parts in which the private rows lie on disk, by a keyed hash of their ids, a count; 0 (local alone): all rows in
-            this process's memory.
-        ray_address: of a running Ray cluster that asks for a token, as HOST:PORT; null: workers on this machine.
+        backend: what searches the shards: local (this process, one after the other) or ray (a
+            worker process for each shard, on this machine or a cluster; extra "scale").
+        shards: parts of the private rows on disk, by a keyed hash of their ids, a count; 0 (local
+            only): all rows in this process's memory.
+        ray_address: of a running Ray cluster that asks for a token, as HOST:PORT; null: workers on
+            this machine.
         threads: CPU threads of a Ray worker, a count.
-        gpus: of a GPU that a Ray worker is given where the device is no CPU (a share below 1, or a count).
+        gpus: GPUs of a Ray worker if the device is not the CPU (a share below 1, or a count).
     """
 
     backend: Literal["local", "ray"] = "local"
@@ -35,19 +39,16 @@ class ScaleConfig:
     def __post_init__(self) -> None:
         if self.backend not in ("local", "ray"):
             raise InvalidInput("scale.backend", "local or ray", self.backend)
-        least = 1 if self.backend == "ray" else 0
-        if not least <= self.shards <= MOST_SHARDS:
-            raise InvalidInput(
-                "scale.shards", f"from {least} to {MOST_SHARDS} for {self.backend}", self.shards
-            )
+        min_shards = 1 if self.backend == "ray" else 0
+        if not min_shards <= self.shards <= MAX_SHARDS:
+            rule = f"from {min_shards} to {MAX_SHARDS} for {self.backend}"
+            raise InvalidInput("scale.shards", rule, self.shards)
         if self.ray_address is not None and self.backend != "ray":
-            raise InvalidInput(
-                "scale.ray_address", "left out without the backend ray", self.ray_address
-            )
+            rule = "left out without the backend ray"
+            raise InvalidInput("scale.ray_address", rule, self.ray_address)
         if self.ray_address is not None and not ADDRESS.fullmatch(self.ray_address):
-            raise InvalidInput(
-                "scale.ray_address", "HOST:PORT of the head of a Ray cluster", self.ray_address
-            )
+            rule = "HOST:PORT of the head of a Ray cluster"
+            raise InvalidInput("scale.ray_address", rule, self.ray_address)
         if not 1 <= self.threads <= 1024:
             raise InvalidInput("scale.threads", "from 1 to 1024", self.threads)
         if not (0 < self.gpus <= 1 or self.gpus in range(1, 17)):

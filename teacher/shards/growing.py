@@ -1,11 +1,14 @@
-"""Arrays on disk that grow by blocks. Who was killed while writing one, goes on after the last whole block."""
+"""Arrays on disk that grow by blocks.
+
+An interrupted writer resumes after the last complete block.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,11 @@ JOURNAL = "journal.json"
 
 @dataclass(frozen=True)
 class Journal:
-    """``done``: how much of the source was taken in, in its own unit; ``rows``: of every array; ``complete``: nothing follows."""
+    """What is on disk.
+
+    ``done``: how much of the source has been read, in its own unit; ``rows``: of every array;
+    ``complete``: no more rows follow.
+    """
 
     done: int = 0
     rows: int = 0
@@ -23,32 +30,28 @@ class Journal:
 
 
 def journal(directory: Path) -> Journal:
-    """What is on disk; an empty one where nothing is."""
+    """The journal in ``directory``; an empty one if there is none."""
     path = directory / JOURNAL
     return Journal(**json.loads(path.read_text())) if path.exists() else Journal()
 
 
 def append(directory: Path, blocks: Mapping[str, np.ndarray], done: int) -> None:
-    """Add rows to the arrays NAME.npy, each block [n, ...] of the same n and always of the same dtype and row shape.
+    """Add rows to the arrays NAME.npy.
 
-    On disk when this returns, all of it; a crash before that leaves the former rows alone.
+    Each block is [n, ...] of the same n, and an array's blocks have the same dtype and row shape.
+    All of it is on disk when this returns. A crash before that leaves the former rows unchanged.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    held = journal(directory)
-    rows = held.rows + len(next(iter(blocks.values())))
+    before = journal(directory)
+    rows = before.rows + len(next(iter(blocks.values())))
     for name, block in blocks.items():
-        path = directory / f"{name}.npy"
+        path, row_shape = directory / f"{name}.npy", block.shape[1:]
+        header = {"descr": block.dtype.str, "fortran_order": False, "shape": (rows, *row_shape)}
         with path.open("r+b" if path.exists() else "w+b") as file:
-            description = {
-                "descr": block.dtype.str,
-                "fortran_order": False,
-                "shape": (rows, *block.shape[1:]),
-            }
-            np.lib.format.write_array_header_1_0(
-                file, description
-            )  # padded by numpy: as long for any number of rows
-            size = block.dtype.itemsize * int(np.prod(block.shape[1:]))
-            file.seek(held.rows * size, os.SEEK_CUR)  # a torn block is written over
+            # numpy pads the header: its length does not depend on the number of rows.
+            np.lib.format.write_array_header_1_0(file, header)
+            row_bytes = block.dtype.itemsize * int(np.prod(row_shape))
+            file.seek(before.rows * row_bytes, os.SEEK_CUR)  # overwrites a torn block
             file.write(np.ascontiguousarray(block).data)
             file.truncate()
             file.flush()
@@ -57,22 +60,21 @@ def append(directory: Path, blocks: Mapping[str, np.ndarray], done: int) -> None
 
 
 def finish(directory: Path) -> None:
-    """Nothing will follow."""
+    """Record that no more rows follow."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    held = journal(directory)
-    _write(directory, Journal(held.done, held.rows, True))
+    _write(directory, replace(journal(directory), complete=True))
 
 
 def read(directory: Path, name: str) -> np.ndarray:
-    """An array, mapped into memory: what is looked at is read, and nothing is ever written back."""
+    """An array, mapped into memory. Only what is used is read, and nothing is written back."""
     mapped: np.ndarray = np.load(directory / f"{name}.npy", mmap_mode="c", allow_pickle=False)
     return np.asarray(mapped)
 
 
-def _write(directory: Path, held: Journal) -> None:
+def _write(directory: Path, content: Journal) -> None:
     scratch = directory / f"{JOURNAL}.part"
     with scratch.open("w") as file:
-        json.dump(asdict(held), file)
+        json.dump(asdict(content), file)
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(directory / JOURNAL)

@@ -1,4 +1,7 @@
-"""Who does a shard's work: this process, or a Ray worker for each shard. What is asked and what comes back are the same."""
+"""Pools that run requests on all shards: this process, or a Ray worker for each shard.
+
+Requests and results are the same.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from labelwall.teacher.shards.clusters import connected, working_nodes
+from labelwall.teacher.shards.clusters import connect, working_nodes
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.growing import journal
-from labelwall.teacher.shards.worker import ROWS, Request, Shard, ShardFailed, Sight, program
+from labelwall.teacher.shards.worker import ROWS, Request, Shard, ShardFailed, View, program
 from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-TRIES = 20  # of one request, each in a worker that Ray started anew
-PAUSES = (
-    0.2,
-    1.0,
-    3.0,
-)  # seconds before workers that Ray put on another node are started anew; then they stay there
+TRIES = 20  # of one request, each in a worker that Ray restarted
+# Seconds before misplaced workers are restarted. After the last pause they stay where they are.
+PAUSES = (0.2, 1.0, 3.0)
 T = TypeVar("T")
 
 
 class Pool(Protocol):
-    """Workers of all shards."""
+    """The workers of all shards."""
 
     def ask(self, requests: Sequence[Request[T]]) -> list[T]:
-        """The results of one request a shard, all of them. Raises where one can not be had: there are no partial results."""
+        """The results of one request for each shard. Raises if one fails: none is partial."""
         ...
 
 
@@ -44,109 +44,101 @@ class LocalPool:
 
 
 class WorkersLost(LabelwallError):
-    """A constant: why stands in the custodian's own files."""
+    """A constant text: the cause is in the custodian's own files."""
 
     def __init__(self) -> None:
         super().__init__(
-            "the Ray workers are gone and do not come back. See whether the cluster runs, then start this again."
+            "the Ray workers are gone and do not come back. "
+            "See whether the cluster runs, then start this again."
         )
 
 
 class RayPool:
-    """An actor for each shard, in turns on the nodes that there are. One that dies is started again by Ray, on another node where
-    its own is gone, and does its request once more: requests may be repeated.
+    """An actor for each shard, distributed over the nodes in turn.
 
-    Raises as ``connected``; InvalidInput where Ray has fewer GPUs than the workers are to share: it would wait without
-    end; MissingData for a node on which the program or the shards' files are not those of this process.
+    Ray restarts an actor that dies, on another node if its own is gone. The actor then repeats its
+    request, so requests must be repeatable.
+
+    Raises as ``connect``; InvalidInput if Ray has fewer GPUs than the workers share, for which it
+    would wait forever; MissingData for a node whose program or shard files differ from this
+    process's.
     """
 
     def __init__(
         self, directories: Sequence[Path], config: ScaleConfig, device: str = "cpu"
     ) -> None:
-        ray = connected(config)
+        ray = connect(config)
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         gpus = 0.0 if device == "cpu" else config.gpus
-        if gpus * len(directories) > (held := ray.cluster_resources().get("GPU", 0)):
-            raise InvalidInput("scale.gpus", f"at most {held} over `scale.shards`", config.gpus)
+        available = ray.cluster_resources().get("GPU", 0)
+        if gpus * len(directories) > available:
+            rule = f"at most {available} over `scale.shards`"
+            raise InvalidInput("scale.gpus", rule, config.gpus)
         actor, nodes = ray.remote(Shard), working_nodes(ray)
-        options = {"num_cpus": 0, "num_gpus": gpus}  # as many shards on a machine as one likes
-        options |= {"max_restarts": -1, "max_task_retries": TRIES}
-        wished = [nodes[number % len(nodes)] for number in range(len(directories))]
+        # No CPUs: any number of shards may share a machine.
+        options = {"num_cpus": 0, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": TRIES}
+        planned = [nodes[number % len(nodes)] for number in range(len(directories))]
 
         def start(number: int) -> ActorHandle[Shard]:
-            place = NodeAffinitySchedulingStrategy(
-                wished[number], soft=True
-            )  # elsewhere, once that node is gone
-            made = actor.options(
-                scheduling_strategy="SPREAD" if gpus else place, **options
-            )  # a GPU is where one is free
-            return made.remote(str(directories[number].absolute()), config.threads, device)
+            # Soft: on another node if this one is gone. With GPUs, wherever one is free.
+            node = NodeAffinitySchedulingStrategy(planned[number], soft=True)
+            placed = actor.options(scheduling_strategy="SPREAD" if gpus else node, **options)
+            return placed.remote(str(directories[number].absolute()), config.threads, device)
 
         self.actors: list[ActorHandle[Shard]] = [
             start(number) for number in range(len(directories))
         ]
         try:
-            self._look(directories)
+            self._check_workers(directories)
             for pause in () if gpus else PAUSES:
-                if not (strays := self._strays(wished)):
+                if not (misplaced := self._misplaced(planned)):
                     break
                 time.sleep(pause)
-                for number in strays:
+                for number in misplaced:
                     ray.kill(self.actors[number])
                     self.actors[number] = start(number)
-                self._look(directories)
+                self._check_workers(directories)
         except BaseException:
             self.close()
             raise
 
-    def _strays(self, wished: Sequence[str]) -> list[int]:
-        """Workers that are on another node than they were meant for: a node that has just heard of the others keeps them."""
-        return [
-            number
-            for number, (is_on, node) in enumerate(
-                zip(self.ask([_node] * len(wished)), wished, strict=True)
-            )
-            if is_on != node
-        ]
+    def _misplaced(self, planned: Sequence[str]) -> list[int]:
+        """Workers on another node than planned: Ray misplaces them while it learns of new nodes."""
+        nodes = zip(self.ask([_node] * len(planned)), planned, strict=True)
+        return [number for number, (node, own) in enumerate(nodes) if node != own]
 
-    def _look(self, directories: Sequence[Path]) -> None:
-        """See that all workers start, and what they see."""
-        here = [Sight(program(), journal(directory / ROWS)) for directory in directories]
+    def _check_workers(self, directories: Sequence[Path]) -> None:
+        """Raise MissingData unless all workers start and see this process's program and files."""
+        here = [View(program(), journal(directory / ROWS)) for directory in directories]
         cure = "The guide says what a cluster's nodes need."
         try:
-            there = self.ask([Shard.look] * len(directories))
+            there = self.ask([Shard.view] * len(directories))
         except (WorkersLost, ShardFailed) as error:
-            raise MissingData(
-                f"labelwall's workers do not start on the Ray cluster. {cure}"
-            ) from error
+            text = "labelwall's workers do not start on the Ray cluster."
+            raise MissingData(f"{text} {cure}") from error
         if any(seen.program != own.program for seen, own in zip(there, here, strict=True)):
-            raise MissingData(
-                f"every node of the Ray cluster must have the same labelwall. Found another one. {cure}"
-            )
+            text = "every node of the Ray cluster must have the same labelwall. Found another one."
+            raise MissingData(f"{text} {cure}")
         if there != here:
-            raise MissingData(
-                f"`custodian_dir` must be the same directory on every node of the Ray cluster. {cure}"
-            )
+            text = "`custodian_dir` must be the same directory on every node of the Ray cluster."
+            raise MissingData(f"{text} {cure}")
 
     def ask(self, requests: Sequence[Request[T]]) -> list[T]:
-        """Raises ShardFailed for a request that failed, WorkersLost where nobody is left to do it."""
+        """See Pool. Raises ShardFailed for a request that failed, WorkersLost without workers."""
         import ray
 
+        pairs = zip(self.actors, requests, strict=True)
         try:
-            pending = [
-                worker.do.remote(request)
-                for worker, request in zip(self.actors, requests, strict=True)
-            ]
-            results: list[T] = ray.get(pending)
+            results: list[T] = ray.get([worker.do.remote(request) for worker, request in pairs])
         except ShardFailed:
-            raise ShardFailed from None  # Ray's own has a traceback in its text
+            raise ShardFailed from None  # Ray's exception has a traceback in its text
         except ray.exceptions.RayError as error:
             raise WorkersLost from error
         return results
 
     def close(self) -> None:
-        """End the workers; a cluster of our own ends with this process."""
+        """Stop the workers. Our own cluster ends with this process."""
         import ray
 
         for worker in self.actors:
@@ -154,7 +146,7 @@ class RayPool:
 
 
 def _node(shard: Shard) -> str:
-    """Where a worker is."""
+    """The id of a worker's node."""
     import ray
 
     name: str = ray.get_runtime_context().get_node_id()

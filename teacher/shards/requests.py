@@ -1,4 +1,4 @@
-"""What is asked of a shard: frozen descriptions of public things, which hold no record but those that a custodian adds."""
+"""Requests to a shard: frozen descriptions that contain no record but those a custodian adds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labelwall.wall.messages import ExtractorSpec
 
 @dataclass(frozen=True, eq=False)
 class EmbedBlock:
-    """The next rows' features: (rows done, rows)."""
+    """Embed the next rows: (rows done, rows)."""
 
     spec: ExtractorSpec = field(repr=False)
     probe: np.ndarray | None = field(repr=False)
@@ -26,8 +26,8 @@ class EmbedBlock:
 
 
 @dataclass(frozen=True)
-class Held:
-    """(ids, labels) of the embedded rows, int64 [n] each, by rising id, and their features' dimensions."""
+class EmbeddedRows:
+    """(ids, labels) of the embedded rows, int64 [n] each, by ascending id, and their dimensions."""
 
     extractor: str
 
@@ -38,7 +38,10 @@ class Held:
 
 @dataclass(frozen=True, eq=False)
 class NearestOf:
-    """(rows int32 [q, w], squared distances int32 [q, w]) of the w = min(m, n) nearest, by (distance, id)."""
+    """(rows, squared distances) of the w = min(m, n) nearest, by (distance, id).
+
+    int32 [q, w] each.
+    """
 
     extractor: str
     queries: np.ndarray = field(repr=False)
@@ -51,7 +54,7 @@ class NearestOf:
 
 @dataclass(frozen=True, eq=False)
 class SimilarTo:
-    """What a kernel selects for each query, rows of the shard."""
+    """What a kernel selects for each query, as rows of the shard."""
 
     extractor: str
     queries: np.ndarray = field(repr=False)
@@ -75,7 +78,7 @@ class TotalOf:
 
 @dataclass(frozen=True)
 class PartOf:
-    """(features, labels, ids) of the rows that belong to one of ``teachers`` of PATE, by the custodian's key."""
+    """(features, labels, ids) of the rows of one of PATE's ``teachers``, by the custodian's key."""
 
     extractor: str
     key: bytes = field(repr=False)
@@ -88,7 +91,7 @@ class PartOf:
 
 @dataclass(frozen=True, eq=False)
 class RowsOf:
-    """The raw rows of some ids (int64 [m]); ``like``: no rows, of their form."""
+    """The raw rows of ``ids`` (int64 [m]); ``like``: empty records of the same dtype and shape."""
 
     ids: np.ndarray = field(repr=False)
     like: Records = field(repr=False)
@@ -99,7 +102,7 @@ class RowsOf:
 
 @dataclass(frozen=True, eq=False)
 class Amend:
-    """Rows that go, by id (int64 [m]), and rows that come."""
+    """Remove the rows of ids ``named`` (int64 [m]), then add rows."""
 
     named: np.ndarray = field(repr=False)
     added: Records = field(repr=False)

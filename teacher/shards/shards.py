@@ -1,4 +1,4 @@
-"""The private rows in shards: taken in as a stream, embedded shard by shard, changed by the custodian, searched together."""
+"""The private rows in shards: ingested as a stream, embedded, updated and searched."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ from labelwall.teacher.shards.growing import append, finish, journal
 from labelwall.teacher.shards.index import ShardedIndex
 from labelwall.teacher.shards.pools import LocalPool, Pool, RayPool
 from labelwall.teacher.shards.requests import Amend, EmbedBlock, RowsOf
-from labelwall.teacher.shards.worker import COLUMNS, ROWS, Request, block_rows
+from labelwall.teacher.shards.worker import ROWS, Request, block_rows, columns_of
 from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.progress import Progress, TaskProgress
 
-# (rows in a block, rows to leave out) -> (rows found by then, of how many, the good ones of a block)
+# (rows in a block, rows to skip) -> (rows read so far, of how many, the valid ones of a block)
 Stream = Callable[[int, int], Iterator[tuple[int, int, Records]]]
-Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
-APPLIED = "applied"  # digest of the updates that the shards hold
+APPLIED = "applied"  # file with a digest of the updates that the shards contain
 
 
 class Shards:
-    """Private rows by keyed hash of their ids: which shard holds a record depends on nothing but its id and the custodian's key.
+    """Private rows by a keyed hash of their ids.
 
-    ``directory``: the custodian's; every worker sees it under the same path. ``input_shape``: of a row. Memory: four blocks of
-    rows while they are taken in; a block, and what an extractor makes of it, in each worker that embeds; afterwards the features,
-    read through the system's cache, and ``ShardedIndex``. ``device``: type of the one that computes in every worker.
+    A record's shard depends on its id and the custodian's key alone. ``directory``: the
+    custodian's; every worker sees it under the same path. ``input_shape``: of a row. ``device``:
+    type of the device that computes in every worker.
+
+    Memory: four blocks of rows during ingestion; a block and its features in each worker that
+    embeds; afterwards the features, read through the system's cache, and ``ShardedIndex``.
     """
 
     def __init__(
@@ -43,38 +46,34 @@ class Shards:
         input_shape: tuple[int, ...],
         device: str = "cpu",
     ) -> None:
-        self._directory, self._config, self._stream, self._device = (
-            directory,
-            config,
-            stream,
-            device,
-        )
+        self._directory, self._config = directory, config
+        self._stream, self._device = stream, device
         self._root = directory / f"shards-{config.shards}"
         self._folders = [self._root / f"{number:04d}" for number in range(config.shards)]
         self._key = shard_key(directory)
         dtype = np.uint8 if len(input_shape) == 3 else np.float32
-        nobody = np.zeros(0, dtype=np.int64)
-        self.like = Records(np.zeros((0, *input_shape), dtype=dtype), nobody, nobody)
+        none = np.zeros(0, dtype=np.int64)
+        self.like = Records(np.zeros((0, *input_shape), dtype=dtype), none, none)
         self._pool: Pool | None = None
 
     def open(self, progress: Progress) -> None:
-        """Take in the rows, as far as that is not done, and start the workers."""
+        """Ingest the rows that are not in shards yet, and start the workers."""
         if self._pool is not None:
             return
         forget_shards(self._directory, self._root)
-        self._take_in(progress)
-        ray = self._config.backend == "ray"
-        self._pool = (
-            RayPool(self._folders, self._config, self._device)
-            if ray
-            else LocalPool(self._folders, self._device)
-        )
+        self._ingest(progress)
+        if self._config.backend == "ray":
+            self._pool = RayPool(self._folders, self._config, self._device)
+        else:
+            self._pool = LocalPool(self._folders, self._device)
 
     def apply(self, named: np.ndarray, added: Records) -> None:
-        """Make the shards hold the data source's rows less those ``named`` (int64 [m] ids), and ``added``. Durable."""
-        digest = hashlib.sha256(
-            b"".join(column.tobytes() for column in (named, added.inputs, added.labels, added.ids))
-        ).hexdigest()
+        """Make the shards contain the source's rows without the ids ``named``, and ``added``.
+
+        ``named``: int64 [m]. Durable.
+        """
+        columns = (named, added.inputs, added.labels, added.ids)
+        digest = hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()
         path = self._root / APPLIED
         if not len(named) or (path.exists() and path.read_text() == digest):
             return
@@ -84,7 +83,7 @@ class Shards:
         path.write_text(digest)
 
     def rows_of(self, ids: np.ndarray) -> Records:
-        """The records of some ids (int64 [m]), those that there are."""
+        """The records among ``ids`` (int64 [m]) that exist."""
         found = self.like
         for part in self._ask([RowsOf(ids, self.like)] * len(self._folders)):
             found = found.joined(part)
@@ -95,9 +94,12 @@ class Shards:
         spec: ExtractorSpec,
         probe: np.ndarray | None,
         batch_size: int,
-        progress: Callable[[int, int], None],
+        progress: TaskProgress,
     ) -> ShardedIndex:
-        """Embed what is not embedded yet, a block in every shard at a time, and search it. ``progress(rows done, rows)``."""
+        """Embed the rows that are not embedded yet, one block in every shard at a time.
+
+        Returns their index. ``progress`` counts rows.
+        """
         done, rows = -1, 0
         while done < rows:
             parts = self._ask([EmbedBlock(spec, probe, batch_size)] * len(self._folders))
@@ -110,29 +112,26 @@ class Shards:
         assert self._pool is not None
         return self._pool.ask(requests)
 
-    def _take_in(self, progress: Progress) -> None:
-        """Rows of the stream to their shards. A killed process goes on at the first block that a shard has not on disk."""
+    def _ingest(self, progress: Progress) -> None:
+        """Write the stream's rows to their shards.
+
+        An interrupted process resumes at the first block that some shard does not have on disk.
+        """
         rows = [folder / ROWS for folder in self._folders]
         missing = [number for number, folder in enumerate(rows) if not journal(folder).complete]
         if not missing:
             return
         start = min(journal(rows[number]).done for number in missing)
-        (self._root / APPLIED).unlink(
-            missing_ok=True
-        )  # a shard that is taken in again holds what was removed
-        for found, total, records in self._stream(block_rows(self.like.inputs.shape[1:]), start):
+        # A shard that is ingested again contains removed records again.
+        (self._root / APPLIED).unlink(missing_ok=True)
+        for done, total, records in self._stream(block_rows(self.like.inputs.shape[1:]), start):
             where = shards(records.ids, self._key, len(rows))
             for number in missing:
-                if journal(rows[number]).done < found:
+                if journal(rows[number]).done < done:
                     part = _rows(records, np.flatnonzero(where == number))
-                    append(
-                        rows[number],
-                        dict(zip(COLUMNS, (part.inputs, part.labels, part.ids), strict=True)),
-                        found,
-                    )
-            progress(
-                "taking in private rows (percent)", 100 * found // total, 100
-            )  # their number is private
+                    append(rows[number], columns_of(part), done)
+            # In percent: the number of rows is private.
+            progress("taking in private rows (percent)", 100 * done // total, 100)
         for number in missing:
             finish(rows[number])
 

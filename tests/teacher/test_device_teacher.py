@@ -1,4 +1,4 @@
-"""A teacher on a device: the same answers, receipts and ledger as on the processor, for every mechanism and over shards."""
+"""A teacher on a device: answers, receipts and ledger as on the processor, also over shards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.teacher.test_sharded_teacher import asked
 def test_answers_are_the_processors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str, device: str
 ) -> None:
-    """Vectors as they are, whose features no device computes: what differs is who searches."""
+    """Raw vectors, whose features no device computes: only the search differs."""
     held = tiny.records(attributes=mechanism.endswith("attributes"))
     made = []
 
@@ -37,13 +37,12 @@ def test_answers_are_the_processors(
 
     results = []
     for place, shards in (("plain", 0), ("whole", 0), ("sharded", 2)):
-        if place == "whole":  # the device index, on the processor too
+        if place == "whole":  # from here on the device index, also on the processor
             monkeypatch.setattr(teacher_module, "index_on", on_device)
             monkeypatch.setattr(worker_module, "index_on", on_device)
         on = "cpu" if place == "plain" else device
-        answering = tiny.teacher(
-            tmp_path / place, mechanism, held, ScaleConfig(shards=shards), device=on
-        )
+        scale = ScaleConfig(shards=shards)
+        answering = tiny.teacher(tmp_path / place, mechanism, held, scale, device=on)
         answering.use_extractor(tiny.spec_of(mechanism))
         results.append(asked(answering, mechanism))
     assert results[1:] == results[:1] * 2
@@ -53,14 +52,11 @@ def test_answers_are_the_processors(
 def test_an_absent_device_is_refused_before_anything_is_charged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        torch.accelerator, "current_accelerator", lambda check_available=False: None
-    )
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
     for shards in (0, 2):
+        scale = ScaleConfig(shards=shards)
         with pytest.raises(InvalidInput, match="`device` must be cpu on this machine"):
-            tiny.teacher(
-                tmp_path, "private_knn", tiny.records(), ScaleConfig(shards=shards), device="cuda"
-            )
+            tiny.teacher(tmp_path, "private_knn", tiny.records(), scale, device="cuda")
     ledger = tiny.ledger_in(tmp_path, tiny.MECHANISMS["private_knn"], 1000)
     assert (ledger.state.seq, ledger.state.spent) == (0, {})
 
@@ -96,13 +92,13 @@ def test_more_gpus_than_a_cluster_has_are_refused_and_not_waited_for(
         def cluster_resources() -> dict[str, float]:
             return {"CPU": 2.0, "GPU": 1.0}
 
-    monkeypatch.setattr(pools, "connected", lambda config: Cluster)
+    monkeypatch.setattr(pools, "connect", lambda config: Cluster)
     config = ScaleConfig(backend="ray", shards=3, gpus=0.4)
     with pytest.raises(InvalidInput, match=r"`scale\.gpus` must be"):
         RayPool([tmp_path] * 3, config, "cuda")
 
 
 @pytest.mark.parametrize("gpus", [0.0, -1.0, 1.5, 17, float("nan")])
-def test_shares_of_gpus_that_ray_has_not(gpus: float) -> None:
+def test_shares_of_gpus_that_ray_does_not_have_are_refused(gpus: float) -> None:
     with pytest.raises(InvalidInput, match=r"scale\.gpus"):
         ScaleConfig(backend="ray", shards=1, gpus=gpus)

@@ -1,4 +1,4 @@
-"""Shards answer as one piece does: for every mechanism, number of shards, change of the records and interruption."""
+"""Shards answer as one process: for every mechanism, number of shards, update, interruption."""
 
 from __future__ import annotations
 
@@ -27,17 +27,14 @@ from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries
+from labelwall.wall.progress import quiet
 from tests.teacher.shards import tiny
 
 COUNTS = (1, 2, 5, 16)
 
 
-def quiet(*_: object) -> None:
-    pass
-
-
 def asked(made: Teacher, name: str) -> tuple[object, ...]:
-    """Everything that comes back, receipts with the ledger's head included."""
+    """All answers, with receipts, which contain the ledger's head."""
     if name == "reverse_knn":
         cells = np.random.default_rng(2).integers(-63, 64, (6, tiny.DIMENSIONS)).astype(np.int8)
         found = made.count(Cells(cells))
@@ -63,7 +60,7 @@ def index_of(directory: Path, held: Records, count: int) -> ShardedIndex:
     directory.mkdir(parents=True)
     made = Shards(directory, ScaleConfig(shards=count), tiny.streamed(held), (tiny.DIMENSIONS,))
     made.open(quiet)
-    return made.index(tiny.RAW, None, 16, quiet)
+    return made.index(tiny.RAW, None, 16, lambda done, total: None)
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -82,14 +79,12 @@ def test_merged_lists_are_those_of_one_index(tmp_path: Path, count: int, m: int)
 def test_lists_are_lengthened_where_one_shard_holds_all_that_is_near(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A share of the list is not enough then: shards are cut off by id here, and ids follow the distance."""
+    """A shard's share of the list is too few here: ids follow the distance, and shards the ids."""
     monkeypatch.setattr(shards_module, "shards", lambda ids, key, count: ids * count // 2000)
-    x = np.stack(
-        [np.cos(np.arange(2000) / 1000), np.sin(np.arange(2000) / 1000), np.zeros(2000)], axis=1
-    ).astype(np.float32)
-    index = index_of(tmp_path / "d", Records(x, np.zeros(2000, dtype=np.int64), np.arange(2000)), 5)
+    angle, ids = np.arange(2000) / 1000, np.arange(2000)
+    x = np.stack([np.cos(angle), np.sin(angle), np.zeros(2000)], axis=1).astype(np.float32)
+    index = index_of(tmp_path / "d", Records(x, np.zeros(2000, dtype=np.int64), ids), 5)
     query = np.array([[63, 0, 0]], dtype=np.int8)
-    np.testing.assert_array_equal(index.prefix(query, 300)[0], np.sort(index.prefix(query, 300)[0]))
     np.testing.assert_array_equal(index.prefix(query, 300)[0], np.arange(300))
 
 
@@ -99,19 +94,17 @@ def test_counts_are_of_the_shards_own_labels(tmp_path: Path) -> None:
         index.total(lambda part, labels: labels, index.labels.copy())
 
 
-# --- taking in, embedding, changing --------------------------------------------------------------------------------
+# --- ingestion, features, updates ---
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 5])
-def test_a_killed_start_goes_on_where_it_was(
+def test_an_interrupted_start_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """Killed at every few blocks, while rows are taken in and while they are embedded: the same answers, no row twice."""
+    """Killed every few blocks, in ingestion and embedding: the same answers, no row twice."""
     monkeypatch.setattr(worker_module, "BLOCK", 37)
-    held, whole = (
-        tiny.records(),
-        tiny.teacher(tmp_path / "whole", "private_knn", tiny.records(), ScaleConfig()),
-    )
+    held = tiny.records()
+    whole = tiny.teacher(tmp_path / "whole", "private_knn", held, ScaleConfig())
     whole.use_extractor(tiny.RAW)
     expected = asked(whole, "private_knn")
     blocks, killed = [0], 0
@@ -144,7 +137,7 @@ def test_blocks_are_bounded_in_rows_and_in_bytes(shape: tuple[int, ...], rows: i
 
 
 def peak_of(step: Callable[[], object]) -> int:
-    """The most bytes that were allocated at once, mapped files aside."""
+    """Peak of the allocated bytes, without mapped files."""
     tracemalloc.start()
     try:
         step()
@@ -157,24 +150,23 @@ def peak_of(step: Callable[[], object]) -> int:
 def test_memory_is_that_of_blocks_whatever_the_number_of_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int
 ) -> None:
-    """The guide's function, for 4 blocks and for 64: blocks of raw rows, 4,096 rows for their lengths, bytes for a record's id,
-    label and place. All rows at once are 64 blocks, their features 16."""
+    """The guide's formula, for 4 blocks and for 64.
+
+    Blocks of raw rows, 4,096 rows for their lengths, and bytes for a record's id, label and place.
+    All rows together are 64 blocks, their features 16.
+    """
     monkeypatch.setattr(worker_module, "BLOCK", 512)
     block, rng = 512 * 256 * 4, np.random.default_rng(0)
-    index_of(tmp_path / "small", tiny.records(20), 2)  # what is imported on the way
-    np.savez(
-        tmp_path / "a.npz",
-        private_x=rng.normal(size=(n, 256)).astype(np.float32),
-        private_y=np.arange(n) % 2,
-    )
-    task, config = (
-        Task(ClassLabels(("a", "b")), (256,)),
-        DataConfig(source="arrays", path=str(tmp_path / "a.npz")),
-    )
+    index_of(tmp_path / "small", tiny.records(20), 2)  # imports are not measured
+    path, x = tmp_path / "a.npz", rng.normal(size=(n, 256)).astype(np.float32)
+    np.savez(path, private_x=x, private_y=np.arange(n) % 2)
+    task = Task(ClassLabels(("a", "b")), (256,))
+    config = DataConfig(source="arrays", path=str(path))
     made = Shards(tmp_path, ScaleConfig(shards=2), partial(stream_records, config, task), (256,))
     assert peak_of(lambda: made.open(quiet)) < 5 * block
     spec = ExtractorSpec("raw", (256,), 2)
-    assert peak_of(lambda: made.index(spec, None, 16, quiet)) < 12 * block + 4096 * 256 * 4 + 60 * n
+    peak = peak_of(lambda: made.index(spec, None, 16, lambda done, total: None))
+    assert peak < 12 * block + 4096 * 256 * 4 + 60 * n
 
 
 def test_rows_of_one_id_in_several_blocks_are_one_record(
@@ -190,15 +182,14 @@ def test_rows_of_one_id_in_several_blocks_are_one_record(
         made = tiny.teacher(tmp_path / name, "private_knn", rows, ScaleConfig(shards=3))
         made.use_extractor(tiny.RAW)
         (tmp_path / name / "answers").write_text(str(asked(made, "private_knn")))
-    assert (tmp_path / "once" / "answers").read_text() == (
-        tmp_path / "twice" / "answers"
-    ).read_text()
+    once, twice = ((tmp_path / name / "answers").read_text() for name in ("once", "twice"))
+    assert once == twice
 
 
 def test_pates_teachers_are_trained_without_a_removed_record_and_with_an_added_one(
     tmp_path: Path,
 ) -> None:
-    """One removed and one added row change some of the teachers, in shards as in one piece."""
+    """One removed and one added row change some of the teachers, in shards as in one process."""
     held, weights = tiny.records(60), []
     for count in (0, 3):
         made = tiny.teacher(tmp_path / str(count), "gnmax", held, ScaleConfig(shards=count))
@@ -211,7 +202,9 @@ def test_pates_teachers_are_trained_without_a_removed_record_and_with_an_added_o
     np.testing.assert_array_equal(*weights)
 
 
-def test_added_and_removed_records_count_as_in_one_piece_and_leave_no_bytes(tmp_path: Path) -> None:
+def test_added_and_removed_records_count_as_in_one_process_and_leave_no_bytes(
+    tmp_path: Path,
+) -> None:
     held, new, results = tiny.records(), tiny.records(30, seed=9), []
     new = Records(new.inputs[3:] + np.float32(0.25), new.labels[3:], np.arange(10_000, 10_027))
     gone = np.concatenate([held.ids[5:60], [10_003, 77_777]])
@@ -231,9 +224,8 @@ def test_added_and_removed_records_count_as_in_one_piece_and_leave_no_bytes(tmp_
         reopened = tiny.teacher(tmp_path / str(count), "ind_knn", held, ScaleConfig(shards=count))
         reopened.use_extractor(tiny.RAW)
         last = reopened.answer(Queries(tiny.queries(30, 8)))
-        results.append(
-            (first, again.labels.tolist(), again.receipt, last.labels.tolist(), last.receipt)
-        )
+        later = [(answers.labels.tolist(), answers.receipt) for answers in (again, last)]
+        results.append((first, later))
     assert results[0] == results[1]
     victim, others = new.inputs[3].tobytes(), new.inputs[4].tobytes()
     files = [path.read_bytes() for path in (tmp_path / "3").rglob("*.npy")]
@@ -243,15 +235,13 @@ def test_added_and_removed_records_count_as_in_one_piece_and_leave_no_bytes(tmp_
 
 def test_another_number_of_shards_leaves_no_copies_behind(tmp_path: Path) -> None:
     for count in (3, 2):
-        tiny.teacher(
-            tmp_path, "private_knn", tiny.records(), ScaleConfig(shards=count)
-        ).use_extractor(tiny.RAW)
+        scale = ScaleConfig(shards=count)
+        tiny.teacher(tmp_path, "private_knn", tiny.records(), scale).use_extractor(tiny.RAW)
     assert [path.name for path in tmp_path.glob("shards-*")] == ["shards-2"]
     folders = sorted((tmp_path / "shards-2").iterdir())
     assert sum(journal(folder / "rows").rows for folder in folders if folder.is_dir()) == 400
-    tiny.teacher(
-        tmp_path, "private_knn", tiny.records(), ScaleConfig()
-    ).open()  # in one piece, none is needed
+    # Without shards no copy is needed.
+    tiny.teacher(tmp_path, "private_knn", tiny.records(), ScaleConfig()).open()
     assert not list(tmp_path.glob("shards-*"))
 
 
@@ -267,7 +257,7 @@ def test_few_records_and_empty_shards(tmp_path: Path, n: int) -> None:
     assert results[0] == results[1]
 
 
-# --- failures ------------------------------------------------------------------------------------------------------
+# --- failures ---
 
 
 def test_a_shard_that_fails_fails_the_whole_batch_which_stays_charged(
@@ -287,16 +277,14 @@ def test_a_shard_that_fails_fails_the_whole_batch_which_stays_charged(
     with pytest.raises(TeacherFailed) as caught:
         made.answer(Queries(tiny.queries(10)))
     assert "record:" not in str(caught.value)
-    assert (
-        "about a record" not in (tmp_path / "errors.log").read_text()
-    )  # only the shard's own file says why
+    # Only the shard's own log has the cause.
+    assert "about a record" not in (tmp_path / "errors.log").read_text()
     assert made._ledger.state.spent == {(0, "screen"): 10}
     assert made._ledger.state.results == {}
     answers = made.answer(Queries(tiny.queries(10)))
     assert answers.receipt.charged["screen"] == 10
-    assert (
-        made._ledger.state.spent[0, "screen"] == 20
-    )  # as after a crash: charged again, answered once
+    # As after a crash: charged again, answered once.
+    assert made._ledger.state.spent[0, "screen"] == 20
 
 
 def test_a_pool_has_a_result_for_every_shard(tmp_path: Path) -> None:

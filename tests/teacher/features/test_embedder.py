@@ -1,4 +1,4 @@
-"""Features: a record's integers are a function of the record, finite or dropped, and mean what floats would."""
+"""Features depend on the record alone, are finite or dropped, and agree with float features."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _images(n: int, shape: tuple[int, int, int] = (28, 28, 1), seed: int = 0) ->
     return images
 
 
-# --- quantisation --------------------------------------------------------------------------------------------------
+# --- quantisation ---
 
 
 def test_quantised_is_the_rounded_unit_vector():
@@ -35,24 +35,22 @@ def test_quantised_is_the_rounded_unit_vector():
     center = tuple(np.linspace(-1, 1, 37))
     integers, finite = quantise(x, center, 120.0)
     moved = x.astype(np.longdouble) - np.array(center)
-    expected = np.clip(
-        np.rint(120 * moved / np.sqrt((moved**2).sum(axis=1, keepdims=True))), -63, 63
-    )
+    length = np.sqrt((moved**2).sum(axis=1, keepdims=True))
+    expected = np.clip(np.rint(120 * moved / length), -63, 63)
     assert integers.dtype == np.int8
     assert finite.all()
     np.testing.assert_array_equal(integers, expected)
-    assert (abs(integers) == 63).any()  # something was clipped
+    assert (abs(integers) == 63).any()  # some entries clip
 
 
-def test_rows_that_are_not_finite_are_zeros_and_say_so():
+def test_rows_that_are_not_finite_are_zeros_and_reported():
     x = np.ones((6, 3), dtype=np.float32)
     x[1, 0], x[2, 1], x[3, 2], x[4], x[5] = np.nan, np.inf, -np.inf, 3e38, 0
     integers, finite = quantise(x, (), 40.0)
     np.testing.assert_array_equal(finite, [True, False, False, False, True, True])
     assert not integers[[1, 2, 3, 5]].any()
-    np.testing.assert_array_equal(
-        integers[4], integers[0]
-    )  # squares beyond float32 do not overflow
+    # Squares beyond float32 do not overflow.
+    np.testing.assert_array_equal(integers[4], integers[0])
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 7, 64, 1296])
@@ -60,12 +58,8 @@ def test_folded_sums_are_sums_whatever_the_company(d):
     x = np.random.default_rng(d).normal(size=(50, d))
     sums = folded_sum(x)
     np.testing.assert_allclose(sums[:, 0], x.sum(axis=1), rtol=1e-12, atol=1e-12)
-    for layout in (
-        x[17:18],
-        np.asfortranarray(x)[17:18],
-        x[::-1][32:33],
-        np.repeat(x, 2, axis=1)[17:18, ::2],
-    ):
+    strided = np.repeat(x, 2, axis=1)[17:18, ::2]
+    for layout in (x[17:18], np.asfortranarray(x)[17:18], x[::-1][32:33], strided):
         assert folded_sum(layout)[0, 0] == sums[17, 0]
 
 
@@ -77,20 +71,19 @@ def test_a_shape_that_does_not_fit_is_refused(center, d, rule):
         quantise(np.ones((2, d), dtype=np.float32), center, 1.0)
 
 
-# --- axes ----------------------------------------------------------------------------------------------------------
+# --- axes ---
 
 
 def _turned(row: np.ndarray, center: np.ndarray, axes: np.ndarray, scale: float) -> list[int]:
-    """What ``quantise`` is to give, in Python's own integers and 50 decimal digits."""
+    """What ``quantise`` must give, in Python's integers and 50 decimal digits."""
     with localcontext(prec=50):
         moved = [Decimal(float(x)) - Decimal(float(c)) for x, c in zip(row, center, strict=True)]
         length = sum(m * m for m in moved).sqrt()
         fine = [int((m / length * 2**20).to_integral_value()) for m in moved]
         sums = [sum(f * int(a) for f, a in zip(fine, column, strict=True)) for column in axes.T]
         norm = Decimal(sum(v * v for v in sums)).sqrt()
-        return [
-            max(-63, min(63, int((v / norm * Decimal(scale)).to_integral_value()))) for v in sums
-        ]
+        rounded = [int((v / norm * Decimal(scale)).to_integral_value()) for v in sums]
+        return [max(-63, min(63, v)) for v in rounded]
 
 
 def test_axes_turn_rows_exactly_whatever_their_company():
@@ -103,13 +96,12 @@ def test_axes_turn_rows_exactly_whatever_their_company():
     assert integers.tolist() == [_turned(row, center, axes, 80.0) for row in x]
     for rows in (slice(17, 18), slice(None, None, -1), rng.permutation(60)):
         assert np.array_equal(quantise(x[rows], tuple(center), 80.0, axes)[0], integers[rows])
-    assert np.array_equal(
-        quantise(np.asfortranarray(x), tuple(center), 80.0, np.asfortranarray(axes))[0], integers
-    )
+    by_column, axes = np.asfortranarray(x), np.asfortranarray(axes)
+    assert np.array_equal(quantise(by_column, tuple(center), 80.0, axes)[0], integers)
 
 
 def test_the_largest_sums_are_exact():
-    """Every product at its most, as many as are allowed: the sum is 2^52, and one unit more or less would show."""
+    """The most and largest products allowed: their sum is 2^52, and an error of one unit shows."""
     x, axes = np.zeros((3, 1 << 17)), np.full((1 << 17, 2), -32768.0)
     x[0, 0] = x[1] = 1.0
     x[2, 0] = -1.0
@@ -121,9 +113,8 @@ def test_the_largest_sums_are_exact():
 
 
 def test_a_row_in_no_axis_is_zeros():
-    integers, finite = quantise(
-        np.array([[0.0, 3.0], [np.nan, 1.0]]), (), 60.0, np.array([[5.0], [0.0]])
-    )
+    rows, axes = np.array([[0.0, 3.0], [np.nan, 1.0]]), np.array([[5.0], [0.0]])
+    integers, finite = quantise(rows, (), 60.0, axes)
     assert (integers.tolist(), finite.tolist()) == ([[0], [0]], [True, False])
 
 
@@ -138,39 +129,23 @@ def test_an_extractor_embeds_along_its_axes():
     spec = ExtractorSpec("raw", (3,), 2, center=(1.0, 0.0, 0.0), axes=axes.tobytes())
     embedder, x = Embedder(spec, probe=None), np.array([[2, 1, 9], [1, 0, 9]], dtype=np.float32)
     integers, _ = embedder.embed(x)
-    assert integers.tolist() == [
-        [32, 54],
-        [0, 0],
-    ]  # 63 (3, 5) / sqrt(34), and nothing but what no axis sees
+    # 63 (3, 5) / sqrt(34); and a row that differs from the center along no axis
+    assert integers.tolist() == [[32, 54], [0, 0]]
     assert embedder.length(2) == 63.0
+    box = {"mean": (0.0,) * 3, "std": (1.0,) * 3, "center": (0.0,) * 3}
     with pytest.raises(InvalidInput, match="box"):
-        Embedder(
-            ExtractorSpec(
-                "box",
-                (3,),
-                2,
-                mean=(0.0,) * 3,
-                std=(1.0,) * 3,
-                center=(0.0,) * 3,
-                axes=axes.tobytes(),
-            ),
-            probe=None,
-        )
+        Embedder(ExtractorSpec("box", (3,), 2, axes=axes.tobytes(), **box), probe=None)
 
 
-# --- HOG -----------------------------------------------------------------------------------------------------------
+# --- HOG ---
 
 
 def test_hog_is_scikit_images_unit_vector():
     from skimage.feature import hog
 
     images = _images(5)
-    reference = np.array(
-        [
-            hog(x[..., 0], orientations=9, pixels_per_cell=(4, 4), cells_per_block=(2, 2))
-            for x in images
-        ]
-    )
+    options = {"orientations": 9, "pixels_per_cell": (4, 4), "cells_per_block": (2, 2)}
+    reference = np.array([hog(x[..., 0], **options) for x in images])
     unit = reference / np.linalg.norm(reference, axis=1, keepdims=True)
     integers, finite = Embedder(HOG, probe=None).embed(images)
     assert integers.shape == (5, 1296)
@@ -181,9 +156,9 @@ def test_hog_is_scikit_images_unit_vector():
 def test_hog_of_colour_takes_the_strongest_gradient():
     grey = _images(4, (32, 32, 1))
     colour = np.concatenate([grey, np.zeros_like(grey), np.zeros_like(grey)], axis=3)
-    spec = [ExtractorSpec("hog", (32, 32, channels), 10) for channels in (1, 3)]
     from_grey, from_colour = (
-        Embedder(s, probe=None).embed(x)[0] for s, x in zip(spec, (grey, colour), strict=True)
+        Embedder(ExtractorSpec("hog", x.shape[1:], 10), probe=None).embed(x)[0]
+        for x in (grey, colour)
     )
     assert from_colour.shape == (4, 1764)
     np.testing.assert_array_equal(from_colour, from_grey)
@@ -214,9 +189,8 @@ def test_hog_is_a_function_of_the_image_alone(workers):
 def test_cells_follow_from_the_size(size, cells, dimensions):
     assert cell_size(*size) == cells
     assert hog_dimensions(*size) == dimensions
-    features, _ = Embedder(ExtractorSpec("hog", (*size, 1), 2), probe=None).embed(
-        np.ones((2, *size, 1), dtype=np.uint8)
-    )
+    embedder = Embedder(ExtractorSpec("hog", (*size, 1), 2), probe=None)
+    features, _ = embedder.embed(np.ones((2, *size, 1), dtype=np.uint8))
     assert features.shape == (2, dimensions)
 
 
@@ -258,25 +232,24 @@ def test_integer_votes_agree_with_float_votes_on_mnist(realdata_root):
 
 def _plurality(features: np.ndarray, labels: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
     distance = (features**2).sum(axis=1) - 2 * queries @ features.T
-    return np.array(
-        [np.bincount(labels[np.argsort(row)[:k]], minlength=10).argmax() for row in distance]
-    )
+    nearest = [labels[np.argsort(row)[:k]] for row in distance]
+    return np.array([np.bincount(found, minlength=10).argmax() for found in nearest])
 
 
-# --- raw vectors ---------------------------------------------------------------------------------------------------
+# --- raw vectors ---
 
 
 def test_raw_vectors_keep_their_neighbours():
     x = np.random.default_rng(0).normal(size=(300, 40)).astype(np.float32)
     integers, _ = Embedder(ExtractorSpec("raw", (40,), 3), probe=None).embed(x)
     assert 14 < integers.std() < 18
-    cosine = (
-        integers.astype(float)
-        @ integers.T
-        / np.outer(*2 * [np.linalg.norm(integers.astype(float), axis=1)])
-    )
-    truth = x @ x.T / np.outer(*2 * [np.linalg.norm(x, axis=1)])
-    assert abs(cosine - truth).max() < 0.03
+    found, truth = _cosines(integers.astype(float)), _cosines(x)
+    assert abs(found - truth).max() < 0.03
+
+
+def _cosines(x: np.ndarray) -> np.ndarray:
+    length = np.linalg.norm(x, axis=1)
+    return x @ x.T / np.outer(length, length)
 
 
 @pytest.mark.parametrize(
@@ -294,31 +267,29 @@ def test_inputs_that_do_not_fit_the_extractor_are_refused(spec, inputs):
         Embedder(spec, probe=None).embed(inputs)
 
 
-# --- networks ------------------------------------------------------------------------------------------------------
+# --- networks ---
 
 
 class _Plain(torch.nn.Module):
-    """Weighted maxima of an image, float32 [n, 12]. No sums: a function of the row whatever the processor's kernels do."""
+    """Weighted maxima of an image, float32 [n, 12]: without sums, no kernel can mix rows."""
 
     def __init__(self) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0)
-        self.weight = torch.nn.Parameter(
-            torch.randn(12, 28, 28, generator=generator), requires_grad=False
-        )
+        weight = torch.randn(12, 28, 28, generator=generator)
+        self.weight = torch.nn.Parameter(weight, requires_grad=False)
         self.shapes: list[int] = []
         self.reproducible = True
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         self.shapes.append(len(x))
         self.reproducible &= torch.are_deterministic_algorithms_enabled()
-        return (x * self.weight).amax(
-            dim=(2, 3)
-        )  # [n, 1, 28, 28] * [12, 28, 28] -> [n, 12, 28, 28]
+        product = x * self.weight  # [n, 1, 28, 28] * [12, 28, 28] -> [n, 12, 28, 28]
+        return product.amax(dim=(2, 3))
 
 
 class _SlotDependent(_Plain):
-    """The last bit of a row's output follows its slot in the batch, as a kernel with a ragged tail would have it."""
+    """The last bit of a row's output depends on its slot, as with a kernel with a ragged tail."""
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         y = super().features(x)
@@ -327,7 +298,7 @@ class _SlotDependent(_Plain):
 
 
 class _CompanyDependent(_Plain):
-    """Batch statistics: forbidden, and noticed."""
+    """Batch statistics, which the probe must find."""
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         return super().features(x - x.mean())
@@ -358,11 +329,8 @@ def test_a_network_sees_one_batch_shape(monkeypatch, device):
     assert not torch.are_deterministic_algorithms_enabled()
     x = (torch.from_numpy(images).permute(0, 3, 1, 2) / 255 - 0.1) / 0.3
     reference = module.cpu().features(x).numpy()
-    assert (
-        abs(integers - 100 * reference / np.linalg.norm(reference, axis=1, keepdims=True)).max()
-        < 0.51
-        or (integers == 63).any()
-    )
+    unit = reference / np.linalg.norm(reference, axis=1, keepdims=True)
+    assert abs(integers - 100 * unit).max() < 0.51 or (integers == 63).any()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -377,13 +345,12 @@ def test_a_network_whose_slots_matter_runs_one_row_at_a_time(monkeypatch, module
 
 
 def test_in_batches_such_a_network_would_have_failed(monkeypatch):
-    """The fault that the probe is for is real: without the fallback an added record moves the others' bits."""
+    """The probe's fault is real: without the fallback an added record moves the others' bits."""
     monkeypatch.setattr(network, "load", lambda spec: _SlotDependent())
     spec = ExtractorSpec("under_test", (28, 28, 1), 10, mean=(0.1,), std=(0.3,))
     images, batched = _images(10), network.FixedShapeNetwork(spec, 8)
-    assert (
-        batched.features(np.concatenate([images[-1:], images]))[1:] != batched.features(images)
-    ).any()
+    shifted = batched.features(np.concatenate([images[-1:], images]))[1:]
+    assert (shifted != batched.features(images)).any()
     assert not batched.slot_independent(images[:1])  # one public row is enough
 
 
@@ -394,9 +361,8 @@ class _WithoutKernels(_Plain):
 
 def test_a_network_without_deterministic_kernels_is_refused_when_it_is_loaded(monkeypatch):
     monkeypatch.setattr(network, "load", lambda spec: _WithoutKernels())
-    monkeypatch.setattr(
-        network, "device_of", lambda name: torch.device("cpu")
-    )  # an accelerator that this machine need not have
+    # Stands for an accelerator, which this machine may not have.
+    monkeypatch.setattr(network, "device_of", lambda name: torch.device("cpu"))
     spec = ExtractorSpec("under_test", (28, 28, 1), 10, mean=(0.1,), std=(0.3,))
     with pytest.raises(InvalidInput, match="deterministic kernels"):
         Embedder(spec, probe=None, device="cuda")
@@ -435,23 +401,17 @@ def test_a_real_backbone_reports_progress_and_ignores_company(device):
     assert told[-1] == (19, 19)
     order = np.random.default_rng(1).permutation(19)
     np.testing.assert_array_equal(embedder.embed(images[order])[0], whole[order])
-    np.testing.assert_array_equal(
-        embedder.embed(np.concatenate([images[-1:], images]))[0][1:], whole
-    )
+    shifted = embedder.embed(np.concatenate([images[-1:], images]))[0][1:]
+    np.testing.assert_array_equal(shifted, whole)
 
 
 def test_a_box_becomes_the_cube_and_rows_stay_apart() -> None:
     spec = ExtractorSpec("box", (2,), 2, mean=(1.0, 0.0), std=(1.0, 10.0))
-    rows = np.array(
-        [[0, -10], [2, 10], [1, 0], [1.5, 5], [9, -99], [np.nan, 0], [1e30, 0]], dtype=np.float32
-    )
-    features, finite = Embedder(spec, probe=None).embed(rows)
+    rows = [[0, -10], [2, 10], [1, 0], [1.5, 5], [9, -99], [np.nan, 0], [1e30, 0]]
+    features, finite = Embedder(spec, probe=None).embed(np.array(rows, dtype=np.float32))
     assert features.dtype == np.int8
     assert features.tolist() == [[-63, -63], [63, 63], [0, 0], [32, 32], [63, -63], [0, 0], [63, 0]]
     assert finite.tolist() == [True] * 5 + [False, True]
-    for wrong in (
-        ExtractorSpec("box", (2,), 2),
-        ExtractorSpec("box", (2,), 2, mean=(0.0,), std=(1.0,)),
-    ):
+    for sides in ({}, {"mean": (0.0,), "std": (1.0,)}):
         with pytest.raises(InvalidInput, match="one a dimension"):
-            Embedder(wrong, probe=None)
+            Embedder(ExtractorSpec("box", (2,), 2, **sides), probe=None)

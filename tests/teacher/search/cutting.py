@@ -1,4 +1,7 @@
-"""A wire to a PostgreSQL server, to be cut at a chosen message: before the server gets it, or before its answer comes back."""
+"""A connection to a PostgreSQL server that a test cuts at a chosen message.
+
+It is cut before the server receives the message, or before the answer comes back.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ from pathlib import Path
 
 @dataclass
 class Wire:
-    """``home``: directory of its socket. Set ``at``: messages with these bytes are counted down from ``number``; 0 is cut.
+    """``home``: directory of its socket. The ``number``-th message that contains ``at`` is cut.
 
-    ``answered``: the server gets the message and answers it, and nobody hears that. Else it does not even get it.
+    ``answered``: the server receives the message, and its answer is lost. Otherwise the server does
+    not receive it.
     """
 
     home: Path
@@ -30,7 +34,7 @@ class Wire:
         self.at, self.number, self.answered = at, number, answered
 
     def carry(self, client: socket.socket) -> None:
-        """Carry one connection until an end closes it, or it is cut."""
+        """Relay one connection until an end closes it, or it is cut."""
         heard = threading.Event()  # whether the client still hears the server
         heard.set()
         with client, socket.socket(socket.AF_UNIX) as server:
@@ -79,7 +83,7 @@ def _close(end: socket.socket, how: int = socket.SHUT_RDWR) -> None:
 
 @contextmanager
 def wire_to(server: Path) -> Iterator[Wire]:
-    """A wire to the server whose socket lies in ``server``."""
+    """A wire to the server whose socket is in the directory ``server``."""
     wire = Wire(Path(tempfile.mkdtemp(prefix="lw", dir="/tmp")), server)
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(wire.home / ".s.PGSQL.5432"))

@@ -1,4 +1,4 @@
-"""Every way in which records are searched: the processor's products, and the device index, on the devices that there are."""
+"""Every index under test: the processor's products, and the device index on each present device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WAYS: dict[str, Make] = {
     **{name: partial(ExactIndex, product=name) for name in PRODUCTS},
     **{f"on {name}": partial(DeviceIndex, device=torch.device(name)) for name in PRESENT},
     **{
-        f"streamed to {name}": partial(DeviceIndex, device=torch.device(name), room=0)
+        f"streamed to {name}": partial(DeviceIndex, device=torch.device(name), resident_bytes=0)
         for name in PRESENT
     },
 }

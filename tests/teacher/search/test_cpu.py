@@ -11,7 +11,7 @@ import torch
 
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.search import int8_matmul as gemm
+from labelwall.teacher.search import int8_matmul
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.gpu import DeviceIndex
 from labelwall.teacher.search.int8_matmul import PRODUCTS, choose_product, minus_twice
@@ -28,9 +28,8 @@ from tests.teacher.search.indexes import PRESENT, brute_force, everywhere, int_f
 )
 def test_prefix_is_brute_force(index_of, n, d, m, high):
     features, queries = int_features(n, n, d, -high, high), int_features(1, 9, d, -high, high)
-    ids = (
-        np.random.default_rng(2).permutation(5 * n)[:n].astype(np.int64) - n
-    )  # neither sorted nor dense nor positive
+    # neither sorted nor dense nor positive
+    ids = np.random.default_rng(2).permutation(5 * n)[:n].astype(np.int64) - n
     found = index_of(features, ids).prefix(queries, m)
     assert found.dtype == np.int64
     np.testing.assert_array_equal(found, brute_force(features, ids, queries, m))
@@ -38,22 +37,19 @@ def test_prefix_is_brute_force(index_of, n, d, m, high):
 
 @everywhere
 def test_records_in_a_period_are_ordered_too(index_of):
-    features = np.tile(
-        int_features(5, 31, 3), (200, 1)
-    )  # the threshold's sample sees one value in 31: the guess is wrong
+    # The sample of every 31st record sees one value in 31: the guess of the bound is wrong.
+    features = np.tile(int_features(5, 31, 3), (200, 1))
     ids = np.arange(len(features))
     queries = np.concatenate([features[:4], int_features(6, 4, 3)])
-    np.testing.assert_array_equal(
-        index_of(features, ids).prefix(queries, 500), brute_force(features, ids, queries, 500)
-    )
+    expected = brute_force(features, ids, queries, 500)
+    np.testing.assert_array_equal(index_of(features, ids).prefix(queries, 500), expected)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_are_exact_at_the_largest_entries_and_dimensions(name):
     signs = np.array([[1], [-1]], dtype=np.int8)
-    right = np.concatenate(
-        [63 * signs * np.ones((2, 4000), dtype=np.int8), int_features(0, 30, 4000)]
-    )
+    largest = 63 * signs * np.ones((2, 4000), dtype=np.int8)
+    right = np.concatenate([largest, int_features(0, 30, 4000)])
     left = minus_twice(right)
     out = np.empty((len(left), len(right)), dtype=np.int32)
     PRODUCTS[name](left, right, out)
@@ -69,32 +65,34 @@ def test_a_product_that_is_missing_or_wrong_is_not_chosen(monkeypatch):
         raise NotImplementedError
 
     for broken in (wrong, missing):
-        monkeypatch.setattr(gemm, "PRODUCTS", {"int8": broken, "float32": gemm.float32_product})
-        assert gemm._probe.__wrapped__() == "float32"
+        monkeypatch.setattr(
+            int8_matmul, "PRODUCTS", {"int8": broken, "float32": int8_matmul.float32_product}
+        )
+        assert int8_matmul._probe.__wrapped__() == "float32"
     with pytest.raises(InvalidInput, match="product"):
         choose_product("bfloat16")
 
 
 def test_the_faster_product_is_chosen_on_a_busy_machine(monkeypatch):
-    """Whatever slows a run, and most runs, does not decide: on a clock of the test's own, one run of six is undisturbed."""
+    """The fastest run decides. On this test's clock, one run of six is undisturbed."""
     now, runs = [0.0], []
 
     def timed(name, seconds):
         def product(left, right, out):
             runs.append(name)
-            gemm.float32_product(left, right, out)
+            int8_matmul.float32_product(left, right, out)
             now[0] += seconds[runs.count(name) - 1]
 
         return product
 
-    monkeypatch.setattr(gemm.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(int8_matmul.time, "perf_counter", lambda: now[0])
     products = {
         "int8": timed("int8", [9, 9, 9, 1, 9, 9]),
         "float32": timed("float32", [3, 3, 4, 9, 3, 3]),
     }
-    monkeypatch.setattr(gemm, "PRODUCTS", products)
-    assert gemm._probe.__wrapped__() == "int8"
-    assert runs == ["int8", "float32"] * 6  # by turns, so that a busy second meets both
+    monkeypatch.setattr(int8_matmul, "PRODUCTS", products)
+    assert int8_matmul._probe.__wrapped__() == "int8"
+    assert runs == ["int8", "float32"] * 6  # alternating, so that a busy second slows both
 
 
 def test_float32_products_survive_reduced_precision():
@@ -112,9 +110,8 @@ def test_an_inserted_record_reorders_nobody(index_of):
     ids = np.arange(10, 410)
     before = index_of(features, ids).prefix(queries, 400)
     for new_id in (0, 5000):
-        after = index_of(
-            np.concatenate([features[:1], features]), np.concatenate([[new_id], ids])
-        ).prefix(queries, 401)
+        more, more_ids = np.concatenate([features[:1], features]), np.concatenate([[new_id], ids])
+        after = index_of(more, more_ids).prefix(queries, 401)
         np.testing.assert_array_equal(after[after > 0].reshape(20, 400) - 1, before)
 
 
@@ -159,7 +156,7 @@ def test_wrong_queries_are_refused(index_of):
     assert index.prefix(np.zeros((0, 3), dtype=np.int8), 2).shape == (0, 2)
 
 
-# --- the measured size ---------------------------------------------------------------------------------------------
+# --- the measured size ---
 
 
 def _hog_like(n: int, d: int, seed: int) -> np.ndarray:
@@ -172,20 +169,20 @@ def _hog_like(n: int, d: int, seed: int) -> np.ndarray:
 
 
 def _check_bits(features: np.ndarray, queries: np.ndarray, m: int) -> None:
-    """The same lists for batches of 1, 7, 256, one and two threads, on an accelerator where there is one, a record before all
-    others; equal to brute force."""
+    """The lists equal brute force for batches of 1, 7 and 256, and one and two threads.
+
+    Also on an accelerator if there is one, and with a record inserted before all others.
+    """
     n = len(features)
     expected = np.empty((len(queries), m), dtype=np.int64)
     norms = np.concatenate(
         [(features[s : s + 4096].astype(np.int64) ** 2).sum(axis=1) for s in range(0, n, 4096)]
     )
     cross = np.empty((len(queries), n), dtype=np.int64)
-    for start in range(
-        0, n, 4096
-    ):  # float64 holds these integers, too: an oracle that needs neither int8 nor float32
-        cross[:, start : start + 4096] = (
-            queries.astype(np.float64) @ features[start : start + 4096].astype(np.float64).T
-        )
+    wide = queries.astype(np.float64)  # exact too: an oracle that needs neither int8 nor float32
+    for start in range(0, n, 4096):
+        block = features[start : start + 4096].astype(np.float64)
+        cross[:, start : start + 4096] = wide @ block.T
     for i, row in enumerate(cross):
         key = ((norms - 2 * row - (norms - 2 * row).min()) << 32) | np.arange(n)
         expected[i] = np.sort(key)[:m] & 0xFFFFFFFF
@@ -202,10 +199,8 @@ def _check_bits(features: np.ndarray, queries: np.ndarray, m: int) -> None:
             for i in range(len(queries)):
                 np.testing.assert_array_equal(index.prefix(queries[i : i + 1], m)[0], expected[i])
         for name in PRESENT[1:]:
-            found = DeviceIndex(features, np.arange(1, n + 1), device=torch.device(name)).prefix(
-                queries, m
-            )
-            np.testing.assert_array_equal(found, expected)
+            on_device = DeviceIndex(features, np.arange(1, n + 1), device=torch.device(name))
+            np.testing.assert_array_equal(on_device.prefix(queries, m), expected)
         index = ExactIndex(np.concatenate([queries[:1], features]), np.arange(n + 1))
         found = index.prefix(queries, m)
         assert found[0, 0] == 0  # the record inserted is the first query
@@ -229,10 +224,8 @@ def test_memory_of_a_batch_is_bounded():
     queries = _hog_like(256, 1296, 1)
     tracemalloc.start()
     try:
-        for k, count in (
-            (300, 256),
-            (20_000, 40),
-        ):  # as planned, and prefixes that cover the data set
+        # as planned, and prefixes that cover the data set
+        for k, count in ((300, 256), (20_000, 40)):
             sampled_votes(
                 index,
                 np.zeros(60_000, dtype=np.int64),

@@ -1,4 +1,4 @@
-"""Devices: absent ones are refused, settings of the process are left as they were, products are exact or not used."""
+"""Absent devices are refused, process settings are restored, inexact products are not used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from labelwall.teacher.search import devices as device
+from labelwall.teacher.search import devices
 from labelwall.teacher.search.devices import PRODUCTS, aligned, device_of, product_on, reproducible
 from labelwall.wall.errors import InvalidInput
 from tests.teacher.search.indexes import DEVICES, PRESENT
@@ -20,12 +20,9 @@ def test_a_device_that_is_there_is_found(name):
 
 
 def test_a_device_that_is_not_there_is_refused_in_one_line(monkeypatch):
-    monkeypatch.setattr(
-        torch.accelerator, "current_accelerator", lambda check_available=False: None
-    )
-    with pytest.raises(
-        InvalidInput, match=r"^`device` must be cpu on this machine\. Found 'cuda'\.$"
-    ):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
+    text = r"^`device` must be cpu on this machine\. Found 'cuda'\.$"
+    with pytest.raises(InvalidInput, match=text):
         device_of("cuda")
 
 
@@ -73,7 +70,7 @@ def test_products_are_exact_at_the_largest_entries_whatever_the_process_asked_fo
 
 def test_a_product_that_is_missing_or_off_by_one_is_not_used(monkeypatch):
     def wrong(left, right):
-        found = device.int8_product(left, right)
+        found = devices.int8_product(left, right)
         found[-1, -1] += 1
         return found
 
@@ -82,9 +79,11 @@ def test_a_product_that_is_missing_or_off_by_one_is_not_used(monkeypatch):
 
     choose, processor = product_on.__wrapped__, torch.device("cpu")
     for broken in (wrong, missing):
-        monkeypatch.setattr(device, "PRODUCTS", {"int8": broken, "float32": device.float32_product})
-        assert choose(processor) is device.float32_product
-    monkeypatch.setattr(device, "PRODUCTS", {"int8": missing})
+        monkeypatch.setattr(
+            devices, "PRODUCTS", {"int8": broken, "float32": devices.float32_product}
+        )
+        assert choose(processor) is devices.float32_product
+    monkeypatch.setattr(devices, "PRODUCTS", {"int8": missing})
     with pytest.raises(InvalidInput, match="exact products"):
         choose(processor)
 

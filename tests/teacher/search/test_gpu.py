@@ -1,4 +1,4 @@
-"""The index of a device: in blocks of any size and from records in any order, what brute force and the processor's index give."""
+"""The device index equals brute force and the processor's index, for any blocks and order."""
 
 from __future__ import annotations
 
@@ -7,32 +7,31 @@ import pytest
 import torch
 
 from labelwall.teacher.mechanisms.counts import BallCounts, BallVotes, CellVotes
-from labelwall.teacher.search import gpu as device_index
+from labelwall.teacher.search import gpu
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.gpu import DeviceIndex, index_on, smallest
+from labelwall.teacher.search.gpu import DeviceIndex, index_on, merge_top_k
 from labelwall.teacher.search.kernels import cosine, rbf
 from tests.teacher.search.indexes import DEVICES
 
 
 @pytest.fixture(params=[16, 3000], ids=["small blocks", "larger blocks"])
 def blocks(request, monkeypatch):
-    """A first block of 16 or 3,000 records, and room for little more than two such blocks of scores."""
-    monkeypatch.setattr(device_index, "FIRST", request.param)
-    monkeypatch.setattr(device_index, "SCORES", 64 * request.param + 5)
-    monkeypatch.setattr(device_index, "RETURNED_BYTES", 40_000)
+    """A first block of 16 or 3,000 records, and scores for little more than two such blocks."""
+    monkeypatch.setattr(gpu, "FIRST_BLOCK", request.param)
+    monkeypatch.setattr(gpu, "MAX_SCORES", 64 * request.param + 5)
+    monkeypatch.setattr(gpu, "RETURNED_BYTES", 40_000)
 
 
-@pytest.fixture(params=[None, 0], ids=["resident", "streamed"], name="room")
-def _room(request):
+@pytest.fixture(params=[None, 0], ids=["resident", "streamed"])
+def resident_bytes(request):
     return request.param
 
 
 def _records(n: int = 2000, d: int = 13, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Few values, so that distances tie; ids that neither ascend nor are dense or positive."""
     rng = np.random.default_rng(seed)
-    return rng.integers(-2, 3, (n, d)).astype(np.int8), rng.permutation(5 * n)[:n].astype(
-        np.int64
-    ) - n
+    features = rng.integers(-2, 3, (n, d)).astype(np.int8)
+    return features, rng.permutation(5 * n)[:n].astype(np.int64) - n
 
 
 def _distances(features: np.ndarray, queries: np.ndarray) -> np.ndarray:
@@ -42,9 +41,9 @@ def _distances(features: np.ndarray, queries: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", DEVICES)
 @pytest.mark.parametrize("m", [0, 1, 40, 700, 5000])
-def test_lists_do_not_depend_on_blocks(blocks, room, name, m):
+def test_lists_do_not_depend_on_blocks(blocks, resident_bytes, name, m):
     (features, ids), queries = _records(), _records(70, seed=1)[0]
-    index = DeviceIndex(features, ids, device=torch.device(name), room=room)
+    index = DeviceIndex(features, ids, device=torch.device(name), resident_bytes=resident_bytes)
     found, expected = index.nearest(queries, m), _distances(features, queries)
     order = np.array([np.lexsort((ids, row))[:m] for row in expected])
     assert (found.rows.dtype, found.distances.dtype) == (np.int64, np.int32)
@@ -58,9 +57,8 @@ def test_records_by_rising_and_by_falling_distance(blocks, name, falling):
     """Every block enters the lists whole, or none after the first does."""
     features = np.repeat(np.arange(-60, 60, dtype=np.int8)[:, None], 40, axis=0).repeat(4, axis=1)
     queries = np.full((3, 4), 60 if falling else -60, dtype=np.int8)
-    found = DeviceIndex(features, np.arange(len(features)), device=torch.device(name)).prefix(
-        queries, 90
-    )
+    index = DeviceIndex(features, np.arange(len(features)), device=torch.device(name))
+    found = index.prefix(queries, 90)
     expected = np.lexsort((np.arange(len(features)), _distances(features, queries[:1])[0]))[:90]
     np.testing.assert_array_equal(found, np.repeat(expected[None], 3, axis=0))
 
@@ -68,9 +66,8 @@ def test_records_by_rising_and_by_falling_distance(blocks, name, falling):
 @pytest.mark.parametrize("name", DEVICES)
 def test_the_largest_entries_and_dimensions(name):
     features = np.array([[63], [-63], [0]], dtype=np.int8).repeat(4000, axis=1)
-    found = DeviceIndex(features, np.array([5, 4, 3]), device=torch.device(name)).nearest(
-        features[:2], 3
-    )
+    index = DeviceIndex(features, np.array([5, 4, 3]), device=torch.device(name))
+    found = index.nearest(features[:2], 3)
     assert found.rows.tolist() == [[0, 2, 1], [1, 2, 0]]
     assert found.distances.tolist() == [[0, 63**2 * 4000, 126**2 * 4000]] * 2
 
@@ -80,10 +77,10 @@ def test_the_largest_entries_and_dimensions(name):
     "select", [cosine(0.3), cosine(1.0), rbf(0.5, 0.7, 8.0), rbf(0.9, 0.5, 8.0, near=0.4)]
 )
 @pytest.mark.parametrize("hashing", [None, (3, 2, 7)])
-def test_similar_records_are_the_processors(blocks, room, name, select, hashing):
+def test_similar_records_are_the_processors(blocks, resident_bytes, name, select, hashing):
     features, ids = _records()
     queries = np.concatenate([features[:35], _records(35, seed=1)[0]])
-    index = DeviceIndex(features, ids, device=torch.device(name), room=room)
+    index = DeviceIndex(features, ids, device=torch.device(name), resident_bytes=resident_bytes)
     expected = ExactIndex(features, ids, threads=1).similar(queries, select, hashing)
     assert sum(len(near.rows) for near in expected) >= 35
     for found, wanted in zip(index.similar(queries, select, hashing), expected, strict=True):
@@ -92,17 +89,14 @@ def test_similar_records_are_the_processors(blocks, room, name, select, hashing)
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_sums_and_features_are_the_processors(blocks, room, name):
+def test_sums_and_features_are_the_processors(blocks, resident_bytes, name):
     (features, ids), queries = _records(900), _records(30, seed=1)[0]
     labels = np.random.default_rng(2).integers(0, 4, len(ids))
-    index, exact = (
-        DeviceIndex(features, ids, device=torch.device(name), room=room),
-        ExactIndex(features, ids),
-    )
+    index = DeviceIndex(features, ids, device=torch.device(name), resident_bytes=resident_bytes)
+    exact = ExactIndex(features, ids)
     np.testing.assert_array_equal(index.features, features)
-    np.testing.assert_array_equal(
-        np.array(list(index.distances(queries))), _distances(features, queries)
-    )
+    found = np.array(list(index.distances(queries)))
+    np.testing.assert_array_equal(found, _distances(features, queries))
     assert index.dimensions == 13
     for count in (
         BallVotes(queries, np.full(30, 25), 4),
@@ -114,9 +108,8 @@ def test_sums_and_features_are_the_processors(blocks, room, name):
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_nobody(name):
-    index = DeviceIndex(
-        np.zeros((0, 5), dtype=np.int8), np.zeros(0, dtype=np.int64), device=torch.device(name)
-    )
+    features, ids = np.zeros((0, 5), dtype=np.int8), np.zeros(0, dtype=np.int64)
+    index = DeviceIndex(features, ids, device=torch.device(name))
     queries = np.ones((2, 5), dtype=np.int8)
     assert index.prefix(queries, 3).shape == (2, 0)
     assert [len(row) for row in index.distances(queries)] == [0, 0]
@@ -128,11 +121,10 @@ def test_nobody(name):
 def test_a_block_leaves_lists_alone_that_it_is_too_far_for():
     best = torch.tensor([[3 << 32, (5 << 32) | 2]])
     far = torch.tensor([[5, 6]], dtype=torch.int32)
-    assert (
-        smallest(best, far, 10, 2) is best
-    )  # the first ties with the last of the list, and comes after it
+    # Its first score ties with the last of the list, and comes after it.
+    assert merge_top_k(best, far, 10, 2) is best
     near = torch.tensor([[6, 4]], dtype=torch.int32)
-    assert smallest(best, near, 10, 2).tolist() == [[3 << 32, (4 << 32) | 11]]
+    assert merge_top_k(best, near, 10, 2).tolist() == [[3 << 32, (4 << 32) | 11]]
 
 
 def test_the_processor_keeps_its_index():
@@ -141,14 +133,13 @@ def test_the_processor_keeps_its_index():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no cuda device")
 def test_device_memory_is_bounded_in_the_worst_case():
-    """Records by falling distance, short lists and lists of all of them: every score of every block enters the lists."""
-    features = np.repeat(np.arange(-60, 60, dtype=np.int8)[:, None], 2000, axis=0).repeat(
-        64, axis=1
-    )
-    index = DeviceIndex(features, np.arange(len(features)), device=torch.device("cuda"), room=0)
+    """Records by falling distance, short and complete lists: all scores of a block enter them."""
+    column = np.repeat(np.arange(-60, 60, dtype=np.int8)[:, None], 2000, axis=0)
+    features = column.repeat(64, axis=1)
+    ids = np.arange(len(features))
+    index = DeviceIndex(features, ids, device=torch.device("cuda"), resident_bytes=0)
     for m in (10, len(features)):
         torch.cuda.reset_peak_memory_stats()
         index.nearest(np.full((256, 64), 60, dtype=np.int8), m)
-        assert (
-            torch.cuda.max_memory_allocated() < 5 << 29
-        )  # 2 GiB for a block, 256 MiB of features and what lay there before
+        # 2 GiB for a block, 256 MiB of features and what was there before
+        assert torch.cuda.max_memory_allocated() < 5 << 29

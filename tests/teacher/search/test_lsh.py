@@ -1,16 +1,15 @@
-"""Hash tables: candidates by definition, one record at a time, and the share of neighbours that they find."""
+"""Hash tables: candidates by definition, and the share of neighbours that they find."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from labelwall.teacher.search import cpu as neighbors
-from labelwall.teacher.search import lsh as hashing_module
+from labelwall.teacher.search import cpu, lsh
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.int8_matmul import PRODUCTS
 from labelwall.teacher.search.kernels import cosine
-from labelwall.teacher.search.lsh import HashTables, codes, hyperplanes, products_of
+from labelwall.teacher.search.lsh import HashTables, codes, gathered_products, hyperplanes
 
 D, TABLES, BITS, SEED = 24, 5, 4, 3
 
@@ -35,13 +34,13 @@ def test_candidates_are_those_on_the_same_side_of_all_planes_of_a_table() -> Non
 
 
 @pytest.mark.parametrize(
-    "alone", [0, 10**6], ids=["candidates gathered", "products of the whole batch"]
+    "cost", [0, 10**6], ids=["candidates gathered", "products of the whole batch"]
 )
 def test_hashed_selection_is_the_exact_one_among_candidates_whatever_the_company(
-    alone: int, monkeypatch: pytest.MonkeyPatch
+    cost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neighbors, "ALONE", alone)
-    monkeypatch.setattr(hashing_module, "GATHERED", 7)
+    monkeypatch.setattr(cpu, "GATHER_COST", cost)
+    monkeypatch.setattr(lsh, "GATHER_ROWS", 7)
     x, q, hashing = features(300, 1), features(12, 2), (TABLES, BITS, SEED)
     select = cosine(0.3)
     exact = ExactIndex(x, np.arange(300), threads=1).similar(q, select)
@@ -64,8 +63,8 @@ def test_collisions_have_the_law_of_random_hyperplanes() -> None:
     planes = hyperplanes(4000, 2 * D, 1).astype(np.int64)
     x, y = np.zeros(2 * D, np.int64), np.zeros(2 * D, np.int64)
     x[:D], y[D:] = 1, 1
-    for other, share in ((y, 1 / 2), (np.concatenate([np.ones(D // 2, int), np.zeros(D // 2, int), np.ones(D // 2, int),
-                                                      np.zeros(D // 2, int)]), 2 / 3)):  # fmt: skip
+    at_60_degrees = np.tile(np.repeat([1, 0], D // 2), 2)
+    for other, share in ((y, 1 / 2), (at_60_degrees, 2 / 3)):
         same = ((planes @ x >= 0) == (planes @ other >= 0)).mean()
         assert abs(same - share) < 0.03
     assert len(np.unique(planes[:, 0])) > 60
@@ -77,16 +76,14 @@ def test_products_of_gathered_rows_are_the_integers_themselves() -> None:
     x[::3] = features(434, 4)
     rows = np.flatnonzero(np.random.default_rng(5).random(1300) < 0.9)
     for product in PRODUCTS.values():
-        np.testing.assert_array_equal(
-            products_of(x, rows, q, product), -2 * (x[rows].astype(np.int64) @ q.astype(np.int64))
-        )
-        assert products_of(x, rows[:0], q, product).shape == (0,)
+        expected = -2 * (x[rows].astype(np.int64) @ q.astype(np.int64))
+        np.testing.assert_array_equal(gathered_products(x, rows, q, product), expected)
+        assert gathered_products(x, rows[:0], q, product).shape == (0,)
 
 
 def test_no_records_and_no_queries_have_no_candidates() -> None:
     none, hashing = np.zeros((0, D), dtype=np.int8), (TABLES, BITS, SEED)
     empty = ExactIndex(none, np.zeros(0, np.int64))
-    assert [len(found.rows) for found in empty.similar(features(9, 1), cosine(0.3), hashing)] == [
-        0
-    ] * 9
+    found = empty.similar(features(9, 1), cosine(0.3), hashing)
+    assert [len(similar.rows) for similar in found] == [0] * 9
     assert ExactIndex(features(9, 1), np.arange(9)).similar(none, cosine(0.3), hashing) == []

@@ -1,4 +1,4 @@
-"""Votes of a Poisson sample: those of sampling first, and how far one record moves them."""
+"""Votes of a Poisson sample equal those of sampling first, and one record moves them little."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
-from labelwall.teacher.search import poisson_sampling as module
+from labelwall.teacher.search import poisson_sampling
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import prefix_length, sampled_votes
 from labelwall.wall.messages import ExtractorSpec
@@ -28,7 +28,7 @@ def _sample_first(features, ids, labels, queries, k, classes, gamma, tape, keys)
 
 
 class _Recorded(UnsafeTape):
-    """A tape that notes for which records each query's bits were drawn."""
+    """A tape that records for which records each query's bits were drawn."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -47,10 +47,8 @@ class _Recorded(UnsafeTape):
 )
 def test_votes_are_those_of_sampling_first(index_of, n, k, gamma):
     features, queries = int_features(0, n, 3, -2, 2), int_features(1, 30, 3, -2, 2)
-    ids, labels = (
-        np.random.default_rng(2).permutation(n).astype(np.int64),
-        np.random.default_rng(3).integers(0, 4, n),
-    )
+    ids = np.random.default_rng(2).permutation(n).astype(np.int64)
+    labels = np.random.default_rng(3).integers(0, 4, n)
     tape, keys = UnsafeTape(7), [f"q{i}" for i in range(30)]
     index = index_of(features, ids)
     votes = sampled_votes(
@@ -65,18 +63,16 @@ def test_votes_are_those_of_sampling_first(index_of, n, k, gamma):
         release="screen",
     )
     assert votes.dtype == np.int64
-    np.testing.assert_array_equal(
-        votes, _sample_first(features, ids, labels, queries, k, 4, gamma, tape, keys)
-    )
+    expected = _sample_first(features, ids, labels, queries, k, 4, gamma, tape, keys)
+    np.testing.assert_array_equal(votes, expected)
 
 
 @everywhere
 @pytest.mark.parametrize("length", [1, 40, 64])
 def test_a_prefix_that_runs_out_is_widened_and_no_bit_drawn_twice(monkeypatch, index_of, length):
-    monkeypatch.setattr(
-        module, "prefix_length", lambda k, gamma: length
-    )  # prefixes far too short for 30 hits
-    monkeypatch.setattr(module, "PREFIX_ENTRIES", 4 * length)  # and few queries at once
+    # Prefixes far too short for 30 hits, and few queries at once.
+    monkeypatch.setattr(poisson_sampling, "prefix_length", lambda k, gamma: length)
+    monkeypatch.setattr(poisson_sampling, "PREFIX_ENTRIES", 4 * length)
     features, queries = int_features(0, 400, 3, -2, 2), int_features(1, 30, 3, -2, 2)
     ids, labels = np.arange(400), np.random.default_rng(3).integers(0, 4, 400)
     tape, keys = _Recorded(7), [f"q{i}" for i in range(30)]
@@ -91,9 +87,9 @@ def test_a_prefix_that_runs_out_is_widened_and_no_bit_drawn_twice(monkeypatch, i
         keys=keys,
         release="screen",
     )
-    np.testing.assert_array_equal(
-        votes, _sample_first(features, ids, labels, queries, 30, 4, 0.3, UnsafeTape(7), keys)
-    )
+    same_tape = UnsafeTape(7)
+    expected = _sample_first(features, ids, labels, queries, 30, 4, 0.3, same_tape, keys)
+    np.testing.assert_array_equal(votes, expected)
     assert set(tape.drawn) == set(keys)
     assert all(len(drawn) == len(set(drawn)) for drawn in tape.drawn.values())
 
@@ -128,7 +124,8 @@ def test_each_query_and_release_has_a_sample_of_its_own():
         )
 
     one, two = votes("screen"), votes("screen")
-    # No vector of votes has probability above 0.003, so 20 repeats come once in 10^11; 50 are sampled but once in 10^20.
+    # No vector of votes has probability above 0.003, so 20 repeats come once in 10^11; fewer than
+    # 50 are sampled once in 10^20.
     assert len(np.unique(one, axis=0)) > 20
     assert (one != two).any(axis=1).sum() > 20
     assert (one.sum(axis=1) == 50).all()
@@ -136,23 +133,16 @@ def test_each_query_and_release_has_a_sample_of_its_own():
 
 @st.composite
 def _worlds(draw):
-    """Raw rows with duplicates, ties and non-finite entries; labels; one more record somewhere; k, gamma, seed."""
+    """Rows with duplicates, ties and non-finite entries; labels; ids; queries; k, gamma; the
+    position of the added record; a seed."""
     n, d = draw(st.integers(0, 30)), draw(st.integers(1, 3))
     entry = st.sampled_from([0.0, 1.0, -1.0, 2.0, float("nan"), float("inf"), 1e38, 1e-38])
-    rows = np.array(
-        draw(st.lists(st.lists(entry, min_size=d, max_size=d), min_size=n + 1, max_size=n + 1)),
-        dtype=np.float32,
-    )
-    labels = np.array(
-        draw(st.lists(st.integers(0, 2), min_size=n + 1, max_size=n + 1)), dtype=np.int64
-    )
+    row, point = (st.lists(e, min_size=d, max_size=d) for e in (entry, st.integers(-2, 2)))
+    labels = st.lists(st.integers(0, 2), min_size=n + 1, max_size=n + 1)
+    rows = np.array(draw(st.lists(row, min_size=n + 1, max_size=n + 1)), dtype=np.float32)
+    labels = np.array(draw(labels), dtype=np.int64)
     ids = np.array(draw(st.permutations(range(n + 1))), dtype=np.int64)
-    queries = np.array(
-        draw(
-            st.lists(st.lists(st.integers(-2, 2), min_size=d, max_size=d), min_size=1, max_size=3)
-        ),
-        dtype=np.float32,
-    )
+    queries = np.array(draw(st.lists(point, min_size=1, max_size=3)), dtype=np.float32)
     k, gamma = draw(st.integers(1, 12)), draw(st.sampled_from([0.05, 0.4, 0.9, 1.0]))
     return rows, labels, ids, queries, k, gamma, draw(st.integers(0, n)), draw(st.integers(0, 1000))
 
@@ -181,12 +171,8 @@ def test_an_added_record_moves_the_votes_by_nothing_one_or_one_swap(world, way):
     before = _world_votes(rows[others], labels[others], ids[others], queries, k, gamma, tape, way)
     after = _world_votes(rows, labels, ids, queries, k, gamma, tape, way)
     one = np.eye(3, dtype=np.int64)[labels[added]]
-    sampled = tape.inclusion(
-        gamma,
-        [f"q{i}" for i in range(len(queries))],
-        "screen",
-        np.full((len(queries), 1), ids[added]),
-    )
+    keys, own = [f"q{i}" for i in range(len(queries))], np.full((len(queries), 1), ids[added])
+    sampled = tape.inclusion(gamma, keys, "screen", own)
     for change, total, bit in zip(after - before, before.sum(axis=1), sampled[:, 0], strict=True):
         if not bit or not np.isfinite(rows[added]).all():
             assert not change.any()

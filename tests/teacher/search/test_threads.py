@@ -1,4 +1,4 @@
-"""Work that threads share: every row once, in order, by the caller too, and failures when nobody works any more."""
+"""A parallel map runs each row once, in order, the caller too, and fails once all have stopped."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ import pytest
 import torch
 
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.threads import default_threads, spread
+from labelwall.teacher.search.threads import default_threads, parallel_map
 from tests.teacher.search.indexes import brute_force, int_features
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("count", [0, 1, 3, 200])
 def test_results_are_those_of_map(threads: int, count: int) -> None:
-    assert spread(threads, lambda a, b: a - b, range(count), range(0, 3 * count, 3)) == [
-        -2 * i for i in range(count)
-    ]
+    found = parallel_map(threads, lambda a, b: a - b, range(count), range(0, 3 * count, 3))
+    assert found == [-2 * i for i in range(count)]
 
 
 def test_the_caller_takes_rows_and_so_do_others() -> None:
-    gate = threading.Barrier(3)  # nobody goes on before three threads have a row each
+    gate = threading.Barrier(3)  # opens when three threads have a row each
 
     def who(_: int) -> int:
         gate.wait(timeout=60)
         return threading.get_ident()
 
-    assert len(found := set(spread(3, who, range(3)))) == 3
+    assert len(found := set(parallel_map(3, who, range(3)))) == 3
     assert threading.get_ident() in found
 
 
@@ -43,7 +42,7 @@ def test_products_inside_start_no_threads_and_the_callers_number_is_as_before() 
             gate.wait(timeout=60)
             return default_threads()
 
-        assert spread(2, inside, range(2)) == [1, 1]
+        assert parallel_map(2, inside, range(2)) == [1, 1]
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
@@ -62,22 +61,19 @@ def test_a_failure_comes_when_nobody_works_any_more(failing: int) -> None:
         working.remove(number)
 
     with pytest.raises(ValueError, match="no"):
-        spread(2, work, range(2))
+        parallel_map(2, work, range(2))
     assert working == []
 
 
 def test_searches_of_many_threads_at_once_are_right() -> None:
     features, queries = int_features(1, 3000, 6, -5, 5), int_features(2, 40, 6, -5, 5)
-    index, expected = (
-        ExactIndex(features, np.arange(3000), threads=3),
-        brute_force(features, np.arange(3000), queries, 70),
-    )
+    index = ExactIndex(features, np.arange(3000), threads=3)
+    expected = brute_force(features, np.arange(3000), queries, 70)
     found: dict[int, np.ndarray] = {}
 
     def search(number: int) -> None:
-        found[number] = np.array(
-            [index.nearest(queries[i : i + 1], 70).rows[0] for i in range(len(queries))]
-        )
+        rows = [index.nearest(queries[i : i + 1], 70).rows[0] for i in range(len(queries))]
+        found[number] = np.array(rows)
 
     callers = [threading.Thread(target=search, args=(number,)) for number in range(4)]
     for caller in callers:

@@ -1,4 +1,4 @@
-"""Whose cluster is used: one that asks for a token, and knows ours. And where our own keeps its files."""
+"""Only a cluster that requires our token is used, and our own keeps its files private."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from labelwall.teacher.shards import clusters
-from labelwall.teacher.shards.clusters import KNOCK, connected, require_locked, working_nodes
+from labelwall.teacher.shards.clusters import CHECK_ALIVE, connect, require_locked, working_nodes
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.errors import InvalidInput
 
@@ -28,12 +28,12 @@ def test_clusters_without_a_token_are_refused(
     if mode is not None:
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
     with pytest.raises(InvalidInput, match="RAY_AUTH_MODE"):
-        connected(ScaleConfig(backend="ray", shards=1, ray_address=address))
+        connect(ScaleConfig(backend="ray", shards=1, ray_address=address))
 
 
 @contextmanager
 def head(accepts: Callable[[str | None], bool]) -> Iterator[str]:
-    """The address of something that answers as a cluster's head does, to whom it accepts by the header."""
+    """The address of a server that answers as a cluster's head, if it accepts the header."""
     import grpc
 
     def answer(_: bytes, context: grpc.ServicerContext) -> bytes:
@@ -41,7 +41,7 @@ def head(accepts: Callable[[str | None], bool]) -> Iterator[str]:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "no")
         return b""
 
-    service, method = KNOCK.strip("/").split("/")
+    service, method = CHECK_ALIVE.strip("/").split("/")
     known = grpc.method_handlers_generic_handler(
         service, {method: grpc.unary_unary_rpc_method_handler(answer)}
     )
@@ -78,7 +78,7 @@ def test_other_heads_are_refused(accepts: Callable[[str | None], bool], part: st
 
 
 def test_what_is_no_head_is_refused() -> None:
-    """Nobody there, or somebody who does not know the question."""
+    """No server at the address, or one that does not know the request."""
     import grpc
 
     with head(lambda header: True) as address:
@@ -93,7 +93,7 @@ def test_what_is_no_head_is_refused() -> None:
     server.stop(None).wait()
 
 
-def test_nodes_without_processors_are_left_to_others() -> None:
+def test_nodes_without_cpus_are_used_only_if_there_are_no_others() -> None:
     class Ray:
         def __init__(self, *nodes: tuple[str, bool, float]) -> None:
             self._nodes = nodes
@@ -104,23 +104,22 @@ def test_nodes_without_processors_are_left_to_others() -> None:
                 for name, alive, cpus in self._nodes
             ]
 
-    assert working_nodes(
-        Ray(("c", True, 2.0), ("a", True, 1.0), ("b", False, 1.0), ("h", True, 0.0))
-    ) == ["a", "c"]
+    cluster = Ray(("c", True, 2.0), ("a", True, 1.0), ("b", False, 1.0), ("h", True, 0.0))
+    assert working_nodes(cluster) == ["a", "c"]
     assert working_nodes(Ray(("h", True, 0.0))) == ["h"]
 
 
 def test_files_of_a_killed_process_go_with_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory whose lock nobody holds is deleted; one in use, one that is being made, and what is not ours stay."""
+    """A directory whose lock is free is deleted; one in use, a new one and a foreign one stay."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     class Owner:
         pass
 
     owner = Owner()
-    first = Path(clusters._place(owner))
+    first = Path(clusters._private_directory(owner))
     assert first.stat().st_mode & 0o777 == 0o700
     used, left, new, foreign = (
         tmp_path / name for name in ("lw-ray-used", "lw-ray-left", "lw-ray-new", "lwother")
@@ -132,14 +131,8 @@ def test_files_of_a_killed_process_go_with_the_next_start(
         (place / "lock").touch()
     with (used / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        second = Path(clusters._place(owner))
-    assert {path.name for path in tmp_path.iterdir()} == {
-        first.name,
-        second.name,
-        used.name,
-        new.name,
-        foreign.name,
-    }
+        second = Path(clusters._private_directory(owner))
+    assert set(tmp_path.iterdir()) == {first, second, used, new, foreign}
     del owner
     assert not first.exists()
     assert not second.exists()

@@ -1,4 +1,4 @@
-"""Arrays that grow on disk: what a killed writer leaves is a whole number of blocks."""
+"""Arrays that grow on disk: an interrupted writer leaves a whole number of blocks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,8 @@ def block(rows: int, start: int = 0) -> dict[str, np.ndarray]:
 
 def test_blocks_add_up_and_stay_as_npy_files(tmp_path: Path) -> None:
     folder = tmp_path / "grown"
-    for start, rows in (
-        (0, 3),
-        (3, 0),
-        (3, 1000),
-        (1003, 99_000),
-    ):  # the number of rows grows by digits, the header does not
+    # The number of rows gains digits, the header keeps its length.
+    for start, rows in ((0, 3), (3, 0), (3, 1000), (1003, 99_000)):
         append(folder, block(rows, start), start + rows)
     assert journal(folder) == Journal(100_003, 100_003, False)
     finish(folder)
@@ -37,7 +33,7 @@ def test_blocks_add_up_and_stay_as_npy_files(tmp_path: Path) -> None:
 def test_a_torn_block_is_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append(tmp_path, block(5), 5)
 
-    def killed(directory: Path, held: Journal) -> None:
+    def killed(directory: Path, content: Journal) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

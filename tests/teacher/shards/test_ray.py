@@ -1,4 +1,7 @@
-"""Shards in Ray workers: the same bytes as in one piece, also while workers are killed. One small cluster for all tests."""
+"""Shards in Ray workers give the same bytes as one process, also while workers are killed.
+
+All tests share one small cluster.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,10 @@ SCALE = ScaleConfig(backend="ray", shards=2)
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    """The product's own start, once, which sets the environment before it imports Ray; it is left as it was found."""
+    """Our own cluster, started once. ``connect`` sets the environment, which is restored."""
     before = dict(os.environ)
     try:
-        ray = clusters.connected(SCALE)
+        ray = clusters.connect(SCALE)
         yield
     finally:
         ray.shutdown()
@@ -69,7 +72,7 @@ def own_pid(shard: object) -> int:
 
 
 def death_in_mid_request(shard: object) -> str:
-    """Kills its worker, but for the second time, as a file tells."""
+    """Kill the worker at the first call; a file records that."""
     mark = Path(shard._directory) / "died"  # type: ignore[attr-defined]
     if not mark.exists():
         mark.touch()
@@ -82,7 +85,7 @@ def failing(shard: object) -> int:
 
 
 def until_lost(pool: RayPool) -> None:
-    """Ends where nobody answers any more: killing a worker takes its time. Fails after a minute."""
+    """Wait until no worker answers, as a kill takes time. Fails after a minute."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         try:
@@ -97,28 +100,27 @@ def nothing(shard: object) -> str:
 
 
 def test_workers_answer_as_one_piece_does_and_a_death_changes_nothing(tmp_path: Path) -> None:
-    """A worker dies between two calls, and one in the middle of a request; they start again from their shards' files. What fails
-    in a worker is a constant outside. Without workers a batch fails whole, and stays charged."""
-    whole, (made, pool) = (
-        local(tmp_path / "local", "private_knn"),
-        over_ray(tmp_path / "ray", "private_knn"),
-    )
+    """One worker dies between two calls, one during a request; both resume from their files.
+
+    A failure in a worker is a constant outside. Without workers a batch fails as a whole, and stays
+    charged.
+    """
+    whole = local(tmp_path / "local", "private_knn")
+    made, pool = over_ray(tmp_path / "ray", "private_knn")
     first, second = (Queries(tiny.queries(30, seed)) for seed in (1, 2))
     assert str(made.answer(first)) == str(whole.answer(first))
     before = pid(pool, 0)
     os.kill(before, signal.SIGKILL)
     answers, expected = made.answer(second), whole.answer(second)
     np.testing.assert_array_equal(answers.labels, expected.labels)
-    assert (
-        answers.receipt == expected.receipt
-    )  # the ledger's head with it: nothing was charged twice
+    # Receipts contain the ledger's head: nothing was charged twice.
+    assert answers.receipt == expected.receipt
     assert pid(pool, 0) != before
     assert pool.ask([nothing, death_in_mid_request]) == ["nothing", "done"]
     with pytest.raises(ShardFailed) as caught:
         pool.ask([nothing, failing])
-    assert (
-        str(caught.value) == "a shard of the private rows failed."
-    )  # one line, without Ray's traceback
+    # One line, without Ray's traceback.
+    assert str(caught.value) == "a shard of the private rows failed."
     assert "about a record" in (tmp_path / "ray" / "shards-2" / "0001" / "errors.log").read_text()
     spent, results = dict(made._ledger.state.spent), len(made._ledger.state.results)
     pool.close()
@@ -129,8 +131,8 @@ def test_workers_answer_as_one_piece_does_and_a_death_changes_nothing(tmp_path: 
     assert len(made._ledger.state.results) == results
 
 
-def test_the_own_cluster_is_closed_to_others() -> None:
-    """A token for whoever connects; sockets, logs and spilled objects where this user alone can look."""
+def test_our_own_cluster_is_closed_to_others() -> None:
+    """It requires a token, and only this user can read its sockets, logs and spilled objects."""
     import ray
 
     assert os.environ["RAY_AUTH_MODE"] == "token"
@@ -143,13 +145,12 @@ def test_the_own_cluster_is_closed_to_others() -> None:
 def test_workers_that_see_something_else_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another program, as on a node with another version; other files, as on one without the shared directory."""
+    """Another program, as on a node of another version; other files, without a shared directory."""
     folder = tmp_path / "0000"
     append(folder / ROWS, {"ids": np.arange(3)}, 3)
-    for name, found, part in (
-        ("program", "another", "same labelwall"),
-        ("journal", Journal(7, 7), "same directory"),
-    ):
+    program = "program", "another", "same labelwall"
+    files = "journal", Journal(7, 7), "same directory"
+    for name, found, part in (program, files):
         monkeypatch.setattr(pools, name, lambda *_, found=found: found)
         with pytest.raises(MissingData, match=part):
             RayPool([folder], SCALE)
@@ -158,11 +159,9 @@ def test_workers_that_see_something_else_are_refused(
 
 @pytest.mark.slow
 def test_twenty_random_kills_lose_nothing(tmp_path: Path) -> None:
-    """Workers die at any moment of 40 calls: every answer and the ledger's head are those of one piece in peace."""
-    whole, (made, pool) = (
-        local(tmp_path / "local", "private_knn"),
-        over_ray(tmp_path / "ray", "private_knn"),
-    )
+    """Workers die at random in 40 calls: answers and ledger equal those of one process."""
+    whole = local(tmp_path / "local", "private_knn")
+    made, pool = over_ray(tmp_path / "ray", "private_knn")
     rng, stop, kills = np.random.default_rng(0), threading.Event(), [0]
 
     def killer() -> None:
@@ -189,23 +188,26 @@ def test_twenty_random_kills_lose_nothing(tmp_path: Path) -> None:
     pool.close()
 
 
-def test_workers_on_another_node_than_meant_are_started_anew_and_then_stay(
+def test_misplaced_workers_are_restarted_and_then_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first worker is meant for a node that is not there: it is started once more for each pause, the second one once."""
+    """The first worker is planned for an absent node: it is restarted once for each pause."""
     real = clusters.working_nodes
     monkeypatch.setattr(pools, "working_nodes", lambda ray: ["a" * 56, *real(ray)])
     monkeypatch.setattr(pools, "PAUSES", (0.0, 0.0))
-    looked, strays = [], RayPool._strays
-    monkeypatch.setattr(
-        RayPool, "_strays", lambda self, wished: looked.append(strays(self, wished)) or looked[-1]
-    )
+    found, misplaced = [], RayPool._misplaced
+
+    def recorded(self: RayPool, planned: list[str]) -> list[int]:
+        found.append(misplaced(self, planned))
+        return found[-1]
+
+    monkeypatch.setattr(RayPool, "_misplaced", recorded)
     folders = [tmp_path / name for name in "ab"]
     for folder in folders:
         folder.mkdir()
     pool = RayPool(folders, SCALE)
     try:
-        assert looked == [[0], [0]]
-        assert len(set(pool.ask([pools._node] * 2))) == 1  # both answer, on the node that there is
+        assert found == [[0], [0]]
+        assert len(set(pool.ask([pools._node] * 2))) == 1  # both answer, on the only node
     finally:
         pool.close()

@@ -1,4 +1,4 @@
-"""A shard's rows are changed by a request that may be killed anywhere and done again."""
+"""A change of a shard's rows may be interrupted anywhere and repeated."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.shards.growing import append, finish, journal, read
-from labelwall.teacher.shards.worker import COLUMNS, ROWS, Shard
+from labelwall.teacher.shards.worker import ROWS, Shard, columns_of
 
-NAMED = np.array([2, 5, 9, 20])  # everybody who came or went, the added ones among them
+NAMED = np.array([2, 5, 9, 20])  # all ids that were added or removed
 
 
 def records(ids: list[int]) -> Records:
@@ -26,15 +26,14 @@ def records(ids: list[int]) -> Records:
 
 
 def shard(folder: Path) -> Shard:
-    held = records(list(range(8)))
-    append(folder / ROWS, {name: getattr(held, name) for name in COLUMNS}, 8)
+    append(folder / ROWS, columns_of(records(list(range(8)))), 8)
     finish(folder / ROWS)
     append(folder / "features-0", {"features": np.zeros((8, 1), dtype=np.int8)}, 8)
     return Shard(str(folder))
 
 
 class Killed(BaseException):
-    """Nothing in the program may catch it."""
+    """A BaseException, which no code under test may catch."""
 
 
 @pytest.mark.parametrize("added", [[], [5, 20]], ids=["removed", "replaced"])
@@ -43,7 +42,7 @@ class Killed(BaseException):
 def test_a_change_that_was_killed_and_repeated_is_made_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, after: bool, added: list[int]
 ) -> None:
-    """Killed before or after each of the four steps on the file system, then done again by a worker that starts anew."""
+    """Killed before or after each of the four file system steps, then repeated by a new worker."""
     steps = 0
 
     def killing(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,6 +69,5 @@ def test_a_change_that_was_killed_and_repeated_is_made_once(
     assert journal(tmp_path / ROWS).complete
     assert read(tmp_path / ROWS, "ids").tolist() == expected
     np.testing.assert_array_equal(read(tmp_path / ROWS, "inputs")[:, 0], expected)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        ROWS
-    }  # nothing of a removed record is left
+    # Nothing of a removed record is left.
+    assert {path.name for path in tmp_path.iterdir()} == {ROWS}

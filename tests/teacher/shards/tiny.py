@@ -1,4 +1,4 @@
-"""A small private data set, and teachers over it that hold it in one piece or in shards."""
+"""A small private data set, and teachers over it, with all rows in memory or in shards."""
 
 from __future__ import annotations
 
@@ -58,26 +58,21 @@ MECHANISMS: dict[str, AnyMechanism] = {
 
 
 def spec_of(name: str) -> ExtractorSpec:
-    """Vectors as they are, or in a box for the mechanisms that count in balls."""
-    box = name.startswith(("radius", "batch"))
-    return (
-        ExtractorSpec(
-            "box", (DIMENSIONS,), CLASSES, mean=(0.0,) * DIMENSIONS, std=(4.0,) * DIMENSIONS
-        )
-        if box
-        else RAW
-    )
+    """Raw vectors, or a box for the mechanisms that count in balls."""
+    return BOX if name.startswith(("radius", "batch")) else RAW
 
 
 RAW = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
+SIDES = {"mean": (0.0,) * DIMENSIONS, "std": (4.0,) * DIMENSIONS}
+BOX = ExtractorSpec("box", (DIMENSIONS,), CLASSES, **SIDES)
 
 
 def records(n: int = 400, seed: int = 0, attributes: bool = False) -> Records:
-    """Rounded, so that distances tie and rows repeat; ids neither sorted nor dense, some negative."""
+    """Rounded, so that distances tie and rows repeat; ids neither sorted nor dense nor positive."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 1 << CLASSES if attributes else CLASSES, n)
     x = (rng.normal(size=(n, DIMENSIONS)) + 2 * np.eye(CLASSES)[labels % CLASSES]).round()
-    x[:3] = np.inf  # finite only as rows of nobody: dropped before ranking
+    x[:3] = np.inf  # dropped before ranking
     ids = rng.permutation(7 * n)[:n] - n
     return Records(x.astype(np.float32), labels.astype(np.int64), ids.astype(np.int64))
 
@@ -87,31 +82,27 @@ def queries(n: int = 40, seed: int = 1) -> np.ndarray:
 
 
 def streamed(held: Records) -> Stream:
-    """The records as a stream of found rows."""
+    """The records as a stream of blocks."""
 
     def stream(size: int, start: int) -> Iterator[tuple[int, int, Records]]:
         for first in range(start, len(held.ids), size):
             part = slice(first, first + size)
-            found = min(first + size, len(held.ids))
-            yield (
-                found,
-                len(held.ids),
-                Records(held.inputs[part], held.labels[part], held.ids[part]),
-            )
+            done = min(first + size, len(held.ids))
+            block = Records(held.inputs[part], held.labels[part], held.ids[part])
+            yield done, len(held.ids), block
 
     return stream
 
 
 def ledger_in(directory: Path, mechanism: AnyMechanism, asked: int) -> Ledger:
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / KEY).write_bytes(
-        bytes(range(KEY_BYTES))
-    )  # PATE's teachers are the same ones in every directory
+    # PATE's teachers are the same in every directory.
+    (directory / KEY).write_bytes(bytes(range(KEY_BYTES)))
     path = directory / "ledger.sqlite"
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, asked)),))
-    return (
-        Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=True)
-    )
+    if path.exists():
+        return Ledger(path)
+    return Ledger.create(path, dataset="d", plan=plan, unsafe=True)
 
 
 def teacher(
@@ -122,7 +113,7 @@ def teacher(
     asked: int = 1000,
     device: str = "cpu",
 ) -> Teacher:
-    """In one piece for no shards, or sharded; on a test tape."""
+    """A Teacher for 0 shards, else a ShardedTeacher; on a test tape."""
     place = ledger_in(directory, MECHANISMS[name], asked), directory, CLASSES, UnsafeTape(5)
     if not scale.shards:
         return Teacher(lambda: held, *place, batch_size=16, device=device)

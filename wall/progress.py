@@ -1,0 +1,16 @@
+"""Progress callbacks of long-running work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+# (task, done, total): the name of a task, and how many of its `total` units are done. A task that
+# counts private rows reports percent, or reports to the custodian alone.
+Progress = Callable[[str, int, int], None]
+
+# (done, total) of one task
+TaskProgress = Callable[[int, int], None]
+
+
+def quiet(task: str, done: int, total: int) -> None:
+    """Report nothing."""
