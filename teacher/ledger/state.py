@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labelwall.teacher.accounting.plan import Plan, Release
-from labelwall.wall.adversary import EACH, POOLED, alone, is_alone
+from labelwall.wall.adversary import EACH, POOLED, is_single_analyst, single_analyst
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.messages import Value, canonical_json
 
@@ -148,7 +148,7 @@ class LedgerState:
             type(dataset) is str and type(unsafe) is bool,
             "a data set without a name, or a noise without a source",
         )
-        held = adversary in (None, EACH) or is_alone(adversary)
+        held = adversary in (None, EACH) or is_single_analyst(adversary)
         self._require(held, "an adversary that no certificate is made for")
         self.dataset, self.unsafe, self.plan, self.adversary = (
             dataset,
@@ -159,7 +159,9 @@ class LedgerState:
 
     def _analyst(self, *, name: str, dataset: str) -> None:
         fresh = name not in self.analysts and dataset not in self.analysts.values()
-        named = type(name) is str and is_alone(alone(name)) and type(dataset) is str
+        named = (
+            type(name) is str and is_single_analyst(single_analyst(name)) and type(dataset) is str
+        )
         self._require(named and fresh, "an analyst, or a data set, that is known")
         self.analysts[name] = dataset
 
