@@ -59,7 +59,7 @@ class Running:
     def head(self) -> tuple[int, str, int]:
         """(newest entry, its hash, noted calls): what no bad request may change."""
         ledger = Ledger(self.folder / "ledger.sqlite")
-        found = ledger.state.seq, ledger.state.head, len(self.made.service.desk.calls.listed())
+        found = ledger.state.seq, ledger.state.head, len(self.made.service.queue.usage.calls())
         ledger.close()
         return found
 

@@ -231,10 +231,10 @@ def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path
         first = pool.submit(ask, url, "ann", 1)
         assert working.wait(60)
         second = pool.submit(ask, url, "bob", 2)
-        while made.service.desk.waiting < 2:
+        while made.service.queue.waiting < 2:
             time.sleep(0.01)
-        closing = pool.submit(made.service.desk.close)
-        while not made.service.desk._closing:
+        closing = pool.submit(made.service.queue.close)
+        while not made.service.queue._closing:
             time.sleep(0.01)
         go_on.set()
         closing.result()
@@ -252,7 +252,7 @@ def test_bodies_that_arrive_slowly_fill_the_room_and_end(
 ) -> None:
     """What is being read counts before it has come, so that no number of callers takes more memory than there is room for."""
     made, url = shared
-    monkeypatch.setattr("labelwall.teacher.service.auth.SLOWEST", 2)
+    monkeypatch.setattr("labelwall.teacher.service.auth.BODY_TIMEOUT", 2)
     monkeypatch.setattr(made.service.record_bodies, "_room", 1000)
     go_on, headers = (
         threading.Event(),
@@ -270,12 +270,12 @@ def test_bodies_that_arrive_slowly_fill_the_room_and_end(
 
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(post, slowly())
-        while made.service.record_bodies._held != 900:
+        while made.service.record_bodies._in_use != 900:
             time.sleep(0.01)
         crowded = post(b"x" * 900)
         assert (crowded.status_code, crowded.json()["code"]) == (503, "busy")
-        assert made.service.bodies._held == 0  # analysts notice nothing of it
-        while made.service.record_bodies._held:  # until its time is over
+        assert made.service.bodies._in_use == 0  # analysts notice nothing of it
+        while made.service.record_bodies._in_use:  # until its time is over
             time.sleep(0.01)
         go_on.set()
         with contextlib.suppress(httpx.TransportError):  # the connection may be closed by then

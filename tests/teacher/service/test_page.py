@@ -161,7 +161,7 @@ def test_the_figures_are_those_of_the_ledger_and_of_what_callers_were_told(shown
         earlier < later
         for (earlier, _), (later, _) in zip(history.points, history.points[1:], strict=False)
     )
-    calls = shown.made.service.desk.calls.listed()
+    calls = shown.made.service.queue.usage.calls()
     used = {(call.caller, history.round_after(call.position).sha256) for call in calls}  # type: ignore[union-attr]
     assert used == {("ann", SPEC.sha256()), ("bob", SPEC.sha256()), ("ann", OTHER.sha256())}
     told = sum(shown.outcomes.values(), Counter[int]())
@@ -203,9 +203,9 @@ def test_pages_that_are_made_at_once_are_the_same(shown: Shown) -> None:
 def test_names_are_text_and_a_revoked_key_ends_at_once(tmp_path: Path) -> None:
     made = tiny.make(tmp_path)
     with served(made) as url:
-        keys = made.service.guard._keys
+        keys = made.service.auth._keys
         keeper = keys.add("dan", "custodian")
-        made.service.desk.calls.charged["<script>alert(1)</script>"] = (
+        made.service.queue.usage.charged["<script>alert(1)</script>"] = (
             1  # keys have no such names; a table could
         )
         text = httpx.get(url, auth=("", keeper), trust_env=False).text

@@ -29,7 +29,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.jobs import Job
 from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.queue import Desk
+from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.service.server import build_app
 from labelwall.teacher.service.state import Service
 from labelwall.teacher.sharded_teacher import ShardedTeacher
@@ -149,7 +149,7 @@ class Conversation:
 
     def watch(self, service: Service) -> None:
         """Take the steps of a service's writer one by one, and look whenever its teacher speaks."""
-        self.gates.append(Gate(service.desk, self.look))
+        self.gates.append(Gate(service.queue, self.look))
         teacher = service.teacher
         inner = teacher._progress
 
@@ -198,11 +198,11 @@ class Conversation:
 
 
 class Gate:
-    """Lets the writer of a desk take one step at a time; ``look`` is called when one has begun."""
+    """Lets the writer of a queue take one step at a time; ``look`` is called when one has begun."""
 
-    def __init__(self, desk: Desk, look: Callable[[], None]) -> None:
-        self._desk, self._go, self._idle = desk, threading.Semaphore(0), threading.Event()
-        inner, step, close = desk._next, desk._step, desk.close
+    def __init__(self, queue: RequestQueue, look: Callable[[], None]) -> None:
+        self._queue, self._go, self._idle = queue, threading.Semaphore(0), threading.Event()
+        inner, step, close = queue._next, queue._step, queue.close
 
         def wait() -> list[Job]:
             self._idle.set()
@@ -211,7 +211,7 @@ class Gate:
             return inner()
 
         def open_and_close() -> None:
-            desk._closing = True
+            queue._closing = True
             self._go.release(100)  # as many steps as may be left
             close()
 
@@ -219,11 +219,11 @@ class Gate:
             look()
             step(jobs)
 
-        desk._next, desk._step, desk.close = wait, look_and_step, open_and_close  # type: ignore[method-assign, assignment]
+        queue._next, queue._step, queue.close = wait, look_and_step, open_and_close  # type: ignore[method-assign, assignment]
 
     def step(self) -> bool:
         """Do what is next; whether there was anything."""
-        if not self._desk.waiting:
+        if not self._queue.waiting:
             return False
         assert self._idle.wait(60)
         self._idle.clear()
