@@ -33,7 +33,7 @@ STATUS = {
     "teacher_failed": 503,
 }
 BODY_TIMEOUT = 300  # seconds
-RETRIED = ("too_fast", "busy", "shutting_down")  # by clients, without being told
+RETRIED = ("too_fast", "busy", "shutting_down")  # by clients, on their own
 BEARER, BASIC = "bearer ", "basic "
 CHALLENGES = {
     "unauthorized": "Bearer",

@@ -1,4 +1,4 @@
-"""What travels: exactly what was sent arrives; bytes that lie about themselves are refused before anything is made of them."""
+"""Wire formats: arrays arrive as sent, and bodies that contradict their headers are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A budget for each analyst in one service: nothing that one was told, charged or sent reaches another."""
+"""A budget for each analyst in one service: no answer, charge or request of one reaches another."""
 
 from __future__ import annotations
 
@@ -41,8 +41,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[tiny.Made
 
 
 def test_the_same_queries_are_charged_and_drawn_for_each(tmp_path: Path, place: Place) -> None:
-    """By true noise. Votes run to 9: at sigma 75 a query passes the threshold of 2 with a probability between 0.48 and 0.54, and
-    at sigma 25 no class wins above 0.5, so that two independent replies agree below 0.42, and all 60 of them below 1e-22."""
+    """With real noise.
+
+    There are at most 9 votes: at sigma 75 a query passes the threshold of 2 with a probability
+    between 0.48 and 0.54, and at sigma 25 no class wins with more than 0.5. So two independent
+    replies agree with a probability below 0.42, and all 60 with one below 1e-22.
+    """
     made = tiny.make(tmp_path, adversary=EACH, place=place)
     with (
         served(made) as url,
@@ -84,7 +88,10 @@ def test_the_same_queries_are_charged_and_drawn_for_each(tmp_path: Path, place: 
 def test_nothing_that_one_has_asked_or_sent_is_there_for_another(
     shared: tuple[tiny.Made, str],
 ) -> None:
-    """Stored answers, budget, receipts, ledger, jobs and extractors: bob's replies are those of a service without ann."""
+    """Bob's replies are those of a service without ann.
+
+    That is for stored answers, budget, receipts, ledger, jobs and extractors.
+    """
     made, url = shared
     headers = {"authorization": f"Bearer {made.tokens['bob']}", "content-type": SAFETENSORS}
     body, parameters = encode({"inputs": rows(5, 1)}), {"extractor": SPEC.sha256()}
@@ -99,7 +106,7 @@ def test_nothing_that_one_has_asked_or_sent_is_there_for_another(
     assert (reply.status_code, reply.json()["code"]) == (
         409,
         "unknown_extractor",
-    )  # though ann has sent it
+    )
     budget = call(url, made.tokens["bob"]).json()
     assert [(release["spent"], release["left"]) for release in budget["releases"]] == [
         (0, 1000),
@@ -231,9 +238,9 @@ def test_caps_are_each_ones_own_and_a_new_key_of_the_same_name_has_the_same_ledg
 
 
 def test_records_come_and_go_for_all_at_once(tmp_path: Path, place: Place) -> None:
-    """Also for an analyst whose ledger is opened later, and for one who was here before the service was started again.
+    """Also for an analyst whose ledger is opened later or was opened before a restart.
 
-    Individual budgets are each analyst's own: what a record paid to one, it has not paid to another."""
+    Individual budgets are separate: what a record paid to one analyst it did not pay to another."""
     mechanism = IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=0.5)
     made = tiny.make(tmp_path, mechanism=mechanism, adversary=EACH, place=place)
     gone, come = np.array([3, 7]), np.array([900, 901])
@@ -258,7 +265,7 @@ def test_records_come_and_go_for_all_at_once(tmp_path: Path, place: Place) -> No
 
 
 def expected(made: tiny.Made, name: str) -> bool:
-    """Whether an analyst's teacher votes with the records of the data source less 3 and 7, and 900 and 901."""
+    """Whether a teacher votes with the source's records without 3 and 7, and with 900 and 901."""
     ids = made.service.analysts.of(name).teacher._index.ids  # type: ignore[union-attr]
     return sorted(ids.tolist()) == sorted({*range(tiny.RECORDS), 900, 901} - {3, 7})
 
@@ -298,7 +305,7 @@ def test_a_teacher_that_can_not_take_the_records_in_answers_nothing_until_it_has
 
 
 def test_extractors_of_one_are_not_counted_against_another(tmp_path: Path) -> None:
-    """Each has a queue and rooms of the own: what is busy for ann says nothing of bob. Both change extractors as they like."""
+    """Queues and extractors are separate: ann's load tells nothing of bob."""
     made = tiny.make(tmp_path, adversary=EACH)
     with (
         served(made) as url,

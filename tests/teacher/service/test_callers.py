@@ -21,11 +21,9 @@ from tests.teacher.service.tiny import call, client, rows, served
 
 def test_who_may_do_what(shared: tuple[tiny.Made, str]) -> None:
     made, url = shared
-    everyone, asks, keeps = (
-        {"ann": 200, "carol": 200},
-        {"ann": 0, "carol": 403},
-        {"ann": 403, "carol": 0},
-    )
+    everyone = {"ann": 200, "carol": 200}
+    asks = {"ann": 0, "carol": 403}
+    keeps = {"ann": 403, "carol": 0}
     rules = {
         ("GET", "budget"): everyone,
         ("GET", "receipts"): everyone,
@@ -114,9 +112,8 @@ def test_a_keys_cap_is_below_the_plans_and_a_refused_request_is_not_charged(
             == 5
         )
         bob.answer(Queries(rows(40, 2)))
-        assert (
-            ann.answer(Queries(rows(40, 2))).receipt.served == 40
-        )  # known by now, so nothing is charged
+        receipt = ann.answer(Queries(rows(40, 2))).receipt
+        assert receipt.served == 40  # known by now, so nothing is charged
         assert ann.budget()["charged"] == ann.budget()["queries"] == 30
         assert [entry["caller"] for entry in ann.receipts()] == ["ann"] * len(ann.receipts())
     again = tiny.make(tmp_path, place=place)  # the cap survives a restart
@@ -125,7 +122,7 @@ def test_a_keys_cap_is_below_the_plans_and_a_refused_request_is_not_charged(
 
 
 def test_a_cap_is_kept_by_services_that_share_a_ledger(place: Place) -> None:
-    """Each asks its own memory first, which knows nothing of the other; the note's transaction decides."""
+    """Neither process's memory knows of the other's charges; the note's transaction decides."""
     ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
     one, other = Usage(ledger), Usage(Ledger(place))
     call = Call("ann", 0, 20, 0)

@@ -102,10 +102,8 @@ def test_a_key_ends_at_its_moment(tmp_path: Path) -> None:
 def test_an_expired_key_does_not_come_back_with_the_clock(tmp_path: Path, clock: Clock) -> None:
     """Neither in the process that saw it expire nor in one that starts afterwards."""
     keys = Keys(tmp_path)
-    ann, bob = (
-        keys.add("ann", "analyst", expires="2027-01-01"),
-        keys.add("bob", "analyst", expires="2028-01-01"),
-    )
+    ann = keys.add("ann", "analyst", expires="2027-01-01")
+    bob = keys.add("bob", "analyst", expires="2028-01-01")
     assert keys.authenticate(ann)
     clock("2027-01-01T00:00")
     assert keys.authenticate(bob)  # ann's key expires though another one is asked for
@@ -160,7 +158,7 @@ def test_a_service_that_nobody_asks_sees_a_key_expire(
 def test_a_clock_that_was_far_ahead_ends_keys_for_good_and_they_are_renewed(
     tmp_path: Path, clock: Clock
 ) -> None:
-    """A new key for the same name is judged by the clock as it is now, not by the latest time that was ever seen."""
+    """A new key for the same name is judged by the current clock, not by the latest time seen."""
     keys = Keys(tmp_path)
     old = keys.add("ann", "analyst", expires="2027-01-01")
     clock("2099-01-01T00:00")

@@ -1,7 +1,7 @@
-"""What callers are told of records that change no released value: nothing, by any byte of any reply.
+"""No byte of any reply depends on records that change no released value.
 
-A data set and one with a record more, on one tape, give the same answers here; then the whole transcripts must be the same, where
-the record was there from the beginning and goes, and where it comes in the middle.
+On one tape, a data set and the same with one record more give the same answers here. Then the whole
+transcripts must be equal, whether the record is present at the start and removed or added midway.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ NETWORKS: dict[str, AnyMechanism] = {
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks so small that a record more shows in every share of the rows, and few jobs that are kept."""
+    """Blocks so small that one record more changes all progress, and few finished jobs are kept."""
     monkeypatch.setattr(worker, "BLOCK", BATCH)
     monkeypatch.setattr(hog, "CHUNK", BATCH)
     monkeypatch.setattr(cnn_ensemble, "STEPS", 2)
@@ -94,9 +94,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def vectors(name: str, **options: object) -> Case:
-    """Three clouds of vectors and queries within them; one record more in a place that no query is near.
+    """Three clouds of vectors and queries within them; the extra record is far from all queries.
 
-    Where counts of all records or of all of a shard's are released, it is one that an extractor makes no finite features of.
+    Where counts of all records, or of all in a shard, are released, its features are not finite.
     """
     rng = np.random.default_rng(0)
     attributes = name in ("private_knn_attributes", "gnmax_attributes")
@@ -115,13 +115,12 @@ def vectors(name: str, **options: object) -> Case:
     extra = Records(far, np.zeros(1, dtype=np.int64), np.array([5000]))
     spec = network() if counted else BOX if name in ("radius", "batch_knn") else RAW
     embedder = replace(network(), scale=60.0)
-    return Case(
-        MECHANISMS[name], held, extra, queries.astype(np.float32), embedder, spec, **options
-    )  # type: ignore[arg-type]
+    queries = queries.astype(np.float32)
+    return Case(MECHANISMS[name], held, extra, queries, embedder, spec, **options)  # type: ignore[arg-type]
 
 
 def images(name: str) -> Case:
-    """Noise with a bright column for each class; one image more, which one classifier is trained with."""
+    """Noise with a bright column per class; the extra image is in one classifier's training set."""
     rng = np.random.default_rng(1)
 
     def drawn(labels: np.ndarray) -> np.ndarray:
@@ -221,7 +220,7 @@ def test_callers_are_told_nothing_of_a_record(
 def test_a_record_that_the_source_got_meanwhile_shows_in_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A service that is started again computes what is missing: other networks, or other rows, by number."""
+    """A restarted service computes what is missing: different numbers of networks or rows."""
     talks = restarted(tmp_path, CASES[name](), monkeypatch)
     assert differences(talks) == []
     plain, later = (
