@@ -26,7 +26,7 @@ from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.pate.cnn_ensemble import forget_classifiers
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.adversary import alone
+from labelwall.wall.adversary import single_analyst
 from labelwall.wall.errors import LedgerMismatch
 
 FOLDER, UNFINISHED = "analysts", "removing"
@@ -54,7 +54,7 @@ def open_analyst(register: Custodian, name: str) -> Custodian:
         anchor=anchor and _beside(anchor, place),
         ledger_url=url and _schema(url, place),
         known_dataset=known,
-        adversaries=[alone(name)],
+        adversaries=[single_analyst(name)],
     )
     try:
         if known is None and mine.ledger.state.seq > 0:

@@ -1,4 +1,7 @@
-"""Debian's chromium, without a window and without scripts, for tests of pages. Skips a test where it is not installed."""
+"""Headless chromium without scripts, for tests of pages.
+
+Tests are skipped where Debian's chromium is not installed.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +17,23 @@ from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 
 MISSING = "no browser is installed (Debian packages chromium and chromium-driver)"
-FLAGS = [
+FLAGS = (
     "headless",
     "no-sandbox",
     "disable-gpu",
     "disable-quic",
     "no-first-run",
     "disable-background-networking",
-]
-FLAGS += [
     "disable-component-update",
     "disable-sync",
     "disable-dev-shm-usage",
     "blink-settings=scriptEnabled=false",
-]
+)
 
 
 @contextmanager
 def browser(downloads: Path) -> Iterator[Chrome]:
-    """A browser with a profile of its own, which keeps what it is sent as files in ``downloads``."""
+    """A browser with a new profile, which saves downloads in ``downloads``."""
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or driver is None:
         pytest.skip(MISSING)
@@ -44,9 +45,7 @@ def browser(downloads: Path) -> Iterator[Chrome]:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         opened = Chrome(options, Service(driver))
         try:
-            opened.implicitly_wait(
-                60
-            )  # seconds until what a click leads to is there, on a busy machine
+            opened.implicitly_wait(60)  # seconds for a page to load on a busy machine
             opened.execute_cdp_cmd(
                 "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(downloads)}
             )
@@ -56,7 +55,7 @@ def browser(downloads: Path) -> Iterator[Chrome]:
 
 
 def resize(opened: Chrome, width: int, height: int, phone: bool) -> None:
-    """Show pages as a screen of so many CSS pixels does."""
+    """Emulate a screen of ``width`` x ``height`` CSS pixels."""
     size = {
         "width": width,
         "height": height,
@@ -73,6 +72,6 @@ def content_size(opened: Chrome) -> tuple[int, int]:
 
 
 def screenshot(opened: Chrome, path: Path) -> None:
-    """The whole page, also what lies below the screen, as PNG."""
+    """Save the whole page, including the part below the screen, as PNG."""
     shot = opened.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
     path.write_bytes(base64.b64decode(shot["data"]))

@@ -1,19 +1,20 @@
-"""Against whom a certificate holds: said wherever an epsilon is."""
+"""The adversary against whom a certificate holds. It is named wherever an epsilon is stated."""
 
 from __future__ import annotations
 
 import re
 
 POOLED = "all analysts together, who may pool their answers"
-EACH = "each analyst alone; analysts do not pool answers"  # of the register of several analysts' ledgers
+# The adversary of the register that lists several analysts' ledgers.
+EACH = "each analyst alone; analysts do not pool answers"
 NAME = r"[\w.@-]{1,64}"  # of an analyst
 
 
-def alone(analyst: str) -> str:
-    """The weaker adversary: one analyst, who keeps the answers and learns nothing of the others' (UAI23, section 1)."""
+def single_analyst(analyst: str) -> str:
+    """The weaker adversary: one analyst, who learns no others' answers (UAI23, section 1)."""
     return f"analyst {analyst} alone; analysts do not pool answers"
 
 
-def is_alone(adversary: object) -> bool:
-    """Whether it is what ``alone`` says of somebody, to the last character."""
-    return isinstance(adversary, str) and re.fullmatch(alone(NAME), adversary) is not None
+def is_single_analyst(adversary: object) -> bool:
+    """Whether a value is exactly what ``single_analyst`` returns for some valid name."""
+    return isinstance(adversary, str) and re.fullmatch(single_analyst(NAME), adversary) is not None

@@ -1,6 +1,6 @@
-"""Public cells: where private records vote once for all public rows, and what every row inherits from those next to it.
+"""Public cells: private records vote in them once, and public rows inherit the counts nearby.
 
-Centres go in, noisy counts come out. What follows from the counts is post-processing and costs nothing.
+Centres go in, noisy counts come out. Labels computed from the counts are post-processing and free.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ import numpy as np
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Receipt, canonical_json
 
-LARGEST = 63  # quantised features are integers in -63..63
+MAX_ENTRY = 63  # quantised features are integers in -63..63
 MAX_CELLS, MAX_DIMENSIONS = 4096, 4000
-ROWS_AT_ONCE = 4096
+BATCH_ROWS = 4096  # public rows compared with the centres at once
 
 
 @dataclass(frozen=True)
 class Cells:
-    """A partition of feature space, chosen from PUBLIC rows: each point belongs to its nearest centre.
+    """A partition of feature space from PUBLIC rows: each point belongs to its nearest centre.
 
-    ``centers``: int8 [m, d], entries in -63..63, 1 <= m <= 4096, 1 <= d <= 4000, in the extractor's quantised features.
-    ``slot``: which entry of the plan pays. Equal centres are allowed; the first of them is the nearer one.
+    ``centers``: int8 [m, d], entries in -63..63, 1 <= m <= 4096, 1 <= d <= 4000, in the extractor's
+    quantised features. Equal centres are allowed; points go to the first of them.
+    ``slot``: the entry of the plan that pays.
 
-    Raises InvalidInput for any other dtype, shape or entry: integers can not be NaN or infinite.
+    Raises InvalidInput for any other dtype, shape or entry. Integers cannot be NaN or infinite.
     """
 
     centers: np.ndarray
@@ -33,18 +34,14 @@ class Cells:
 
     def __post_init__(self) -> None:
         c = self.centers
-        if (
-            c.dtype != np.int8
-            or c.ndim != 2
-            or not 0 < len(c) <= MAX_CELLS
-            or not 0 < c.shape[1] <= MAX_DIMENSIONS
-        ):
+        valid_shape = c.ndim == 2 and 0 < len(c) <= MAX_CELLS and 0 < c.shape[1] <= MAX_DIMENSIONS
+        if c.dtype != np.int8 or not valid_shape:
             rule = f"int8 [m, d] with m in 1..{MAX_CELLS}, d in 1..{MAX_DIMENSIONS}"
             raise InvalidInput("cells.centers", rule, f"{c.dtype} {list(c.shape)}")
-        if c.min() < -LARGEST:
-            raise InvalidInput("cells.centers", f"integers in -{LARGEST}..{LARGEST}", int(c.min()))
-        if c.max() > LARGEST:
-            raise InvalidInput("cells.centers", f"integers in -{LARGEST}..{LARGEST}", int(c.max()))
+        for extreme in (int(c.min()), int(c.max())):
+            if abs(extreme) > MAX_ENTRY:
+                rule = f"integers in -{MAX_ENTRY}..{MAX_ENTRY}"
+                raise InvalidInput("cells.centers", rule, extreme)
         if self.slot < 0:
             raise InvalidInput("cells.slot", "at least 0", self.slot)
 
@@ -64,47 +61,49 @@ class Cells:
 
 @dataclass(frozen=True)
 class CellCounts:
-    """``counts``: int64 [m, n_classes], noisy votes by cell and class (some negative); None where the cap was reached."""
+    """``counts``: int64 [m, n_classes] noisy votes, some negative; None if the cap was reached."""
 
     counts: np.ndarray | None = field(repr=False)
     receipt: Receipt
 
 
 def nearest_cells(features: np.ndarray, centers: np.ndarray, neighbours: int) -> np.ndarray:
-    """The nearest cells of each row, nearest first, equal distances by the cell's number: int64 [n, neighbours].
+    """Each row's nearest cells, nearest first, ties by cell number: int64 [n, neighbours].
 
-    ``features``: int8 [n, d]; ``centers``: int8 [m, d], neighbours <= m. Squared distances are sums of integers below
-    2^53 in float64, hence exact whatever the order of summation: no row's cells depend on batch, threads or other rows.
+    ``features``: int8 [n, d]; ``centers``: int8 [m, d], neighbours <= m. Squared distances are sums
+    of integers below 2^53 in float64, so they are exact in any order of summation: no row's cells
+    depend on batch, threads or other rows.
     """
     wide = centers.astype(np.float64)
     found = np.empty((len(features), neighbours), dtype=np.int64)
     squares = (wide * wide).sum(axis=1)  # float64 [m]
-    for start in range(0, len(features), ROWS_AT_ONCE):
-        part = slice(start, start + ROWS_AT_ONCE)
-        distances = squares - 2 * (
-            features[part].astype(np.float64) @ wide.T
-        )  # less |x|^2, which changes no order
+    for start in range(0, len(features), BATCH_ROWS):
+        batch = slice(start, start + BATCH_ROWS)
+        # |x - c|^2 without |x|^2, which is the same for all centres
+        distances = squares - 2 * (features[batch].astype(np.float64) @ wide.T)
         if neighbours == 1:
-            found[part, 0] = distances.argmin(axis=1)  # the first of the smallest
+            found[batch, 0] = distances.argmin(axis=1)  # the first minimum, as the stable sort
         else:
-            found[part] = np.argsort(distances, axis=1, kind="stable")[:, :neighbours]
+            found[batch] = np.argsort(distances, axis=1, kind="stable")[:, :neighbours]
     return found
 
 
 def inherit(
     counts: np.ndarray | None, cells_of_row: np.ndarray, margin: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Labels int64 [n] and outcomes uint8 [n] of public rows from their cells' noisy counts. Post-processing: free.
+    """Labels int64 [n] and outcomes uint8 [n] of public rows from noisy counts.
 
-    ``counts``: as of CellCounts; ``cells_of_row``: int64 [n, reach]. A row gets the class with the most noisy votes in its
-    cells together (the lowest of equals) where they exceed the second most by more than ``margin`` votes; it abstains
-    elsewhere.
+    Post-processing: free.
+
+    ``counts``: as in CellCounts; ``cells_of_row``: int64 [n, reach]. Each row sums the noisy votes
+    of its cells. It gets the class with the most votes (the lowest on ties) where these exceed the
+    second most by more than ``margin`` votes, and abstains elsewhere.
     """
     labels = np.full(len(cells_of_row), ABSTAINED, dtype=np.int64)
     if counts is None:
         return labels, np.full(len(labels), Outcome.CAP_REACHED, dtype=np.uint8)
     votes = counts[cells_of_row].sum(axis=1)  # int64 [n, n_classes]
     ordered = np.sort(votes, axis=1)
-    sure = ordered[:, -1] - ordered[:, -2] > margin
-    labels[sure] = votes[sure].argmax(axis=1)
-    return labels, np.where(sure, Outcome.ANSWERED, Outcome.ABSTAINED).astype(np.uint8)
+    clear = ordered[:, -1] - ordered[:, -2] > margin
+    labels[clear] = votes[clear].argmax(axis=1)
+    return labels, np.where(clear, Outcome.ANSWERED, Outcome.ABSTAINED).astype(np.uint8)

@@ -1,9 +1,10 @@
-"""The teacher over HTTP, with the methods of the Teacher in process. Every request may be repeated: a query's identity decides.
+"""The teacher over HTTP, with the methods of the in-process Teacher. Every request may be repeated.
 
-Each call of ``answer`` or ``count`` returns one receipt, which says what that call was charged, also where replies were lost on
-the way. So the receipts of all calls add up to no more than the ledger charged, and to all of it unless a call failed, was given
-up, or lost its reply to the end of a service.
-Nothing is retried that would be charged again: where the teacher failed after a charge, the caller hears of it.
+Queries are recognised by their identities. Each call of ``answer`` or ``count`` returns one receipt
+of what that call was charged, also where replies were lost. So the receipts of all calls sum to at
+most what the ledger charged, and to exactly that unless a call failed, was given up, or lost its
+reply because a service stopped. Nothing that would be charged again is retried: where the teacher
+failed after a charge, the caller gets the error.
 """
 
 from __future__ import annotations
@@ -20,59 +21,54 @@ import numpy as np
 
 from labelwall.wall.cells import CellCounts, Cells
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
-from labelwall.wall.messages import Answers, ExtractorSpec, Queries, joined
+from labelwall.wall.messages import Answers, ExtractorSpec, Queries, join_answers
 from labelwall.wall.wire import (
     MAX_ROWS,
     SAFETENSORS,
-    answers_of,
-    counts_of,
+    decode_answers,
+    decode_counts,
     encode,
     encode_extractor,
 )
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
-WAIT = 20.0  # seconds that the service holds a request open for its job
-AGAIN = ("too_fast", "busy", "shutting_down")
-SHORTEST, LONGEST = 0.05, 2.0  # seconds between attempts
+WAIT = 20.0  # seconds that the service keeps a request open for its job
+RETRIED = ("too_fast", "busy", "shutting_down", "unreachable")  # codes of refusals
+MIN_PAUSE, MAX_PAUSE = 0.05, 2.0  # seconds between attempts
 MAX_BYTES = 32 << 20  # of one request's rows
 
 
 def _quiet(what: str, done: int, total: int) -> None:
-    """The default progress: none."""
+    """The default: report no progress."""
 
 
 class RemoteTeacher:
     """A teacher behind a URL.
 
-    ``url``: https://HOST[:PORT], or http:// on this machine. ``key``: from `labelwall keys add`; it is sent nowhere else.
-    ``progress`` hears whether a request is queued or running, and how many of its own queries are answered: how far the
-    teacher is with private rows is told to their custodian alone.
-    ``patience``: seconds without any reply of use after which a request is given up.
+    ``url``: https://HOST[:PORT], or http:// on this machine.
+    ``key``: from `labelwall keys add`; it is sent nowhere else.
+    ``progress``: is told whether a request is queued or running, and how many of its own queries
+    are answered. Progress over private rows is reported to their custodian only.
+    ``patience``: seconds without a useful reply after which a request is given up.
 
-    Raises InvalidInput for another kind of URL; methods raise Refused, TeacherFailed or LedgerMismatch.
+    Raises InvalidInput for any other URL. Methods raise Refused, TeacherFailed or LedgerMismatch.
     """
 
     def __init__(
         self, url: str, key: str, *, progress: Progress = _quiet, patience: float = 120.0
     ) -> None:
         parts = urlsplit(url)
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or parts.username
-            or parts.query
-            or parts.fragment
-        ):
+        extra = parts.username or parts.query or parts.fragment
+        if parts.scheme not in ("http", "https") or not parts.hostname or extra:
             raise InvalidInput("teacher", "https://HOST[:PORT]", url)
         if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
             raise InvalidInput("teacher", "https:// for a service on another machine", url)
-        timeout = httpx.Timeout(WAIT + 40, connect=10)
-        headers = {"authorization": f"Bearer {key}"}
-        secure = (
-            parts.scheme == "https"
-        )  # certificates by SSL_CERT_FILE; no proxy stands before this machine itself
         self._http = httpx.Client(
-            base_url=f"{url.rstrip('/')}/v1/", headers=headers, timeout=timeout, trust_env=secure
+            base_url=f"{url.rstrip('/')}/v1/",
+            headers={"authorization": f"Bearer {key}"},
+            timeout=httpx.Timeout(WAIT + 40, connect=10),
+            # https takes certificates from SSL_CERT_FILE; http on this machine uses no proxy.
+            trust_env=parts.scheme == "https",
         )
         self._progress, self._patience = progress, patience
         self._spec: ExtractorSpec | None = None
@@ -84,49 +80,53 @@ class RemoteTeacher:
         self._http.close()
 
     def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
-        """Later answers use this extractor. ``probe`` stays here: the service tests a network on rows of the custodian's."""
+        """Use this extractor for later answers.
+
+        ``probe`` is not sent: the service tests networks on public rows of the custodian.
+        """
         self._spec = spec
         path = f"extractors/{spec.sha256()}"
         self._job(lambda: self._send("PUT", path, encode_extractor(spec)), "sending features")
 
     def answer(self, queries: Queries) -> Answers:
-        """Noisy labels for public inputs; what was asked before comes from the ledger and costs nothing."""
+        """Noisy labels for public inputs. Repeated queries are served from the ledger for free."""
         inputs = queries.inputs
         rows = max(1, min(MAX_ROWS, MAX_BYTES // max(1, inputs[:1].nbytes)))
         starts = range(0, max(1, len(inputs)), rows)
-        return joined(
-            [
-                answers_of(self._ask("labels", {"inputs": inputs[s : s + rows]}, queries.slot))
-                for s in starts
-            ]
+        parts = ({"inputs": inputs[start : start + rows]} for start in starts)
+        return join_answers(
+            [decode_answers(self._ask("labels", part, queries.slot)) for part in parts]
         )
 
     def count(self, cells: Cells) -> CellCounts:
         """Noisy votes of all records in public cells."""
-        return counts_of(self._ask("cells", {"centers": cells.centers}, cells.slot))
+        return decode_counts(self._ask("cells", {"centers": cells.centers}, cells.slot))
 
     def budget(self) -> dict[str, Any]:
-        """The plan, its certificate, what is spent and left, and what this key may still be charged for."""
+        """The plan, its certificate, what is spent and left, and this key's own cap and charges."""
         return self._send("GET", "budget").json()
 
     def receipts(self) -> list[dict[str, Any]]:
-        """The calls that were charged: a custodian sees everybody's."""
+        """The calls that were charged: this key's own, or everybody's for a custodian."""
         return self._send("GET", "receipts").json()
 
     def export(self, path: Path) -> None:
-        """Write the auditors' copy of the ledger, whole or not at all."""
+        """Write the auditors' copy of the ledger to ``path``, complete or not at all."""
         content = self._send("GET", "ledger").content
         scratch = path.with_name(path.name + ".part")
         scratch.write_bytes(content)
         scratch.replace(path)
 
     def add(self, inputs: np.ndarray, labels: np.ndarray, ids: np.ndarray) -> None:
-        """For the custodian: records that vote from the next query on. inputs [n, ...], labels and ids int64 [n]."""
+        """For custodians: add records that vote from the next query on.
+
+        ``inputs``: [n, ...]; ``labels`` and ``ids``: int64 [n].
+        """
         body = encode({"inputs": inputs, "labels": labels, "ids": ids})
         self._job(lambda: self._send("POST", "records", body), "adding records")
 
     def remove(self, ids: np.ndarray) -> None:
-        """For the custodian: records (int64 [n] ids) that never vote again."""
+        """For custodians: remove records (int64 [n] ids), which never vote again."""
         removal = {"ids": ids.tolist()}
         self._job(lambda: self._send("POST", "records/removals", removal), "removing records")
 
@@ -134,24 +134,21 @@ class RemoteTeacher:
         if self._spec is None:
             raise InvalidInput("extractor", "set by use_extractor before the first query", None)
         body = encode(arrays)
-        place: dict[str, str | int] = {"slot": slot, "extractor": self._spec.sha256()}
-        call = secrets.token_hex(
-            16
-        )  # tried again, it finds its job, and the receipt that may have been lost
+        parameters: dict[str, str | int] = {"slot": slot, "extractor": self._spec.sha256()}
+        # All attempts share one idempotency key, so a retry finds its job and a lost receipt.
+        call = secrets.token_hex(16)
         while True:
             try:
                 return self._job(
-                    lambda: self._send("POST", path, body, place, call), "answering queries"
+                    lambda: self._send("POST", path, body, parameters, call), "answering queries"
                 )
             except Refused as refusal:
                 if refusal.code != "unknown_extractor":
                     raise
-                self.use_extractor(
-                    self._spec
-                )  # a service that was started again does not remember it
+                self.use_extractor(self._spec)  # the service was restarted and has forgotten it
 
     def _job(self, send: Callable[[], httpx.Response], what: str) -> dict[str, Any]:
-        """The result of a request that may take long. A job that the service forgot is asked for again."""
+        """The result of a long request. A job that the service has forgotten is sent again."""
         reply = send()
         while reply.status_code == 202:
             state = reply.json()
@@ -174,35 +171,33 @@ class RemoteTeacher:
         parameters: Mapping[str, str | int] | None = None,
         call: str | None = None,
     ) -> httpx.Response:
-        """A reply of 200 or 202. Lost connections, and refusals that ask for it, are tried again until patience ends.
+        """A reply of status 200 or 202.
 
-        ``call``: names a call with a receipt (``Idempotency-Key``).
+        Lost connections and refusals with a code in RETRIED are tried again until patience ends.
+        ``call``: the ``Idempotency-Key`` of a call with a receipt.
         """
-        content: dict[str, Any] = {"json": body}
+        content: dict[str, Any] = {} if body is None else {"json": body}
         if isinstance(body, bytes):
-            named = {} if call is None else {"idempotency-key": call}
-            content = {"content": body, "headers": {"content-type": SAFETENSORS, **named}}
+            headers = {"content-type": SAFETENSORS}
+            if call is not None:
+                headers["idempotency-key"] = call
+            content = {"content": body, "headers": headers}
         waits = {"wait": WAIT} if method != "GET" or path.startswith("jobs/") else {}
-        started, pause = time.monotonic(), SHORTEST
+        params = {**waits, **(parameters or {})}
+        started, pause = time.monotonic(), MIN_PAUSE
         while True:
             try:
-                arguments: dict[str, Any] = {} if body is None else content
-                reply = self._http.request(
-                    method, path, params={**waits, **(parameters or {})}, **arguments
-                )
+                reply = self._http.request(method, path, params=params, **content)
                 refusal = _refusal(reply)
             except httpx.TransportError as error:
-                refusal = Refused(
-                    "unreachable",
-                    f"the teacher's service can not be reached ({type(error).__name__}).",
-                )
+                text = f"the teacher's service can not be reached ({type(error).__name__})."
+                refusal = Refused("unreachable", text)
             if refusal is None:
                 return reply
-            again = refusal.code in AGAIN or refusal.code == "unreachable"
-            if not again or time.monotonic() - started > self._patience:
+            if refusal.code not in RETRIED or time.monotonic() - started > self._patience:
                 raise _error(refusal)
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST)
+            pause = min(2 * pause, MAX_PAUSE)
 
 
 def _refusal(reply: httpx.Response) -> Refused | None:
@@ -212,14 +207,12 @@ def _refusal(reply: httpx.Response) -> Refused | None:
         content = reply.json()
         return Refused(str(content["code"]), str(content["message"]))
     except (ValueError, KeyError, TypeError):
-        return Refused(
-            "unreachable",
-            f"something else than the teacher's service answered (status {reply.status_code}).",
-        )
+        text = f"something else than the teacher's service answered (status {reply.status_code})."
+        return Refused("unreachable", text)
 
 
 def _error(refusal: Refused) -> Exception:
-    """The error that the teacher in process would raise, where it has one."""
+    """The error that the in-process teacher would raise, where there is one."""
     if refusal.code == "teacher_failed":
         return TeacherFailed()
     return LedgerMismatch(str(refusal)) if refusal.code == "ledger_refused" else refusal

@@ -1,4 +1,4 @@
-"""One root exception; leaves carry typed attributes and say the rule, the value found and the cure."""
+"""One root exception; its leaves carry typed attributes and state rule, value and cure."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ import numpy as np
 
 
 class LabelwallError(Exception):
-    """Root of every error a user can meet. The command line prints its text on one line and exits with 2."""
+    """Root of all errors that users see. The command line prints one line and exits with 2."""
 
 
 class InvalidInput(LabelwallError):
-    """A parameter breaks a rule. ``found`` is a parameter of the caller's, never a private record."""
+    """A parameter breaks a rule. ``found`` is the caller's own value, never a private record."""
 
     def __init__(self, name: str, rule: str, found: object, cure: str = "") -> None:
-        self.name, self.rule, self.found = name, rule, found
+        self.name = name
+        self.rule = rule
+        self.found = found
         super().__init__(
             f"`{name}` must be {rule}. Found {found!r}." + (f" {cure}" if cure else "")
         )
 
 
 class MissingData(LabelwallError):
-    """A file or folder that a data source needs is not there."""
+    """A file or folder that a data source needs does not exist."""
 
 
 class BudgetRefused(LabelwallError):
-    """The configuration costs more than the budget, or the budget can not buy a single answer. Nothing was read."""
+    """The configuration exceeds the budget, or the budget buys no answer. Nothing was read."""
 
 
 class LedgerMismatch(LabelwallError):
-    """The ledger belongs to another data set or plan, is older than its anchor, or does not verify."""
+    """The ledger is of another data set or plan, is older than its anchor, or does not verify."""
 
 
 class TeacherFailed(LabelwallError):
-    """The one constant a caller sees for any failure after a charge; details stay on the private side."""
+    """The constant text callers see for any failure after a charge. Details stay private."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -41,7 +43,7 @@ class TeacherFailed(LabelwallError):
 
 
 class Refused(LabelwallError):
-    """The service refused a request, or could not be reached. ``code``: why, one of a fixed list (docs/guide.md)."""
+    """The service refused a request, or is unreachable. ``code``: the reason (docs/guide.md)."""
 
     def __init__(self, code: str, text: str) -> None:
         self.code = code

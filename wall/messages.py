@@ -1,4 +1,7 @@
-"""What may cross the wall: queries and extractors go in, answers and receipts come out. Frozen and validated."""
+"""The messages that cross the wall: queries and extractors in, answers and receipts out.
+
+All are frozen and validated.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +16,26 @@ import numpy as np
 from labelwall.wall.adversary import POOLED
 from labelwall.wall.errors import InvalidInput
 
-Value = int | list[int]  # what one release of a query is, in the ledger
+Value = int | list[int]  # the ledger's form of one release of a query
 
-ABSTAINED = -1  # label of every query without a released class, whatever the reason
+ABSTAINED = -1  # label of every query without a released class, for any reason
 
 
 class Outcome(IntEnum):
-    """Why a query has, or has not, a label. Outcomes are released, so they are public."""
+    """Why a query has a label or none. Outcomes are released, so they are public."""
 
     ANSWERED = 0
-    ABSTAINED = 1  # the noisy screening said no
-    CAP_REACHED = 2  # refused without a draw: a cap of the plan was used up
+    ABSTAINED = 1  # the noisy screening rejected the query
+    CAP_REACHED = 2  # refused without a draw: a cap of the plan is used up
 
 
 @dataclass(frozen=True)
 class Queries:
     """A batch of public inputs to be labelled.
 
-    ``inputs``: uint8 [n, height, width, channels] images, or float32 [n, dimensions] feature vectors, all finite.
-    ``slot``: which entry of the plan pays (an index into the ledger's list of mechanisms).
+    ``inputs``: uint8 [n, height, width, channels] images, or float32 [n, dimensions] feature
+    vectors, all finite.
+    ``slot``: the entry of the plan that pays (an index into the ledger's list of mechanisms).
 
     Raises InvalidInput for any other dtype or shape.
     """
@@ -41,7 +45,8 @@ class Queries:
 
     def __post_init__(self) -> None:
         x = self.inputs
-        image, vector = x.dtype == np.uint8 and x.ndim == 4, x.dtype == np.float32 and x.ndim == 2
+        image = x.dtype == np.uint8 and x.ndim == 4
+        vector = x.dtype == np.float32 and x.ndim == 2
         if not (image or vector):
             rule = "uint8 [n, height, width, channels] or float32 [n, dimensions]"
             raise InvalidInput("queries.inputs", rule, f"{x.dtype} {list(x.shape)}")
@@ -51,9 +56,9 @@ class Queries:
             raise InvalidInput("queries.slot", "at least 0", self.slot)
 
     def identities(self, extractor: str, mechanism: dict[str, object]) -> list[str]:
-        """SHA-256 (hex) of each query: canonical raw bytes, extractor hash, mechanism and parameters.
+        """SHA-256 (hex) of each query: canonical raw bytes, extractor hash, mechanism, parameters.
 
-        Asked again under the same identity, the ledger's stored answer is served and nothing is charged.
+        A query with a known identity gets the ledger's stored answer, and nothing is charged.
         """
         shape = [str(self.inputs.dtype), *self.inputs.shape[1:]]
         prefix = (
@@ -66,7 +71,7 @@ class Queries:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a call cost and what is left. Counts of releases, hence public; never anything about records."""
+    """What a call cost and what is left: counts of releases, hence public. Never of records."""
 
     asked: int  # queries in the call
     served: int  # of these, answered from the ledger at no charge
@@ -74,9 +79,8 @@ class Receipt:
     left: dict[str, int]  # release -> how many the slot may still pay for
     ledger_position: int  # sequence number of the last entry
     ledger_head: str  # its hash (hex), which `audit --expect_head` accepts
-    cliques: dict[str, int] = field(
-        default_factory=dict
-    )  # batches: largest clique bound, queries whose bound is a colouring's
+    # For batches: the largest clique bound, and the number of queries bounded by a colouring.
+    cliques: dict[str, int] = field(default_factory=dict)
     reused: int = 0  # of the queries, those on which earlier answers voted, at no charge
     adversary: str = POOLED  # against whom the ledger's certificate holds
 
@@ -85,8 +89,9 @@ class Receipt:
 class Answers:
     """``labels``: int64 [n], -1 where no class was released; ``outcomes``: uint8 [n] of Outcome.
 
-    Where rows have attributes, labels are int64 [n, n_attributes]: 1 present, 0 absent, -1 not said. Where they have a value, a
-    label is steps above the lower bound, 0..STEPS: wall.values.Scale makes values of them.
+    Where rows have attributes, labels are int64 [n, n_attributes]: 1 present, 0 absent, -1 not
+    released. Where rows have a value, a label is a number of steps above the lower bound, 0..STEPS,
+    which wall.labels.values.Scale converts.
     """
 
     labels: np.ndarray
@@ -94,25 +99,27 @@ class Answers:
     receipt: Receipt
 
 
-def joined(parts: Sequence[Answers]) -> Answers:
-    """Answers to one call's consecutive parts as the call's answers; what is left, and the ledger's place, are the last one's."""
+def join_answers(parts: Sequence[Answers]) -> Answers:
+    """Concatenate the answers to a call's consecutive parts and add up their receipts.
+
+    ``left`` and the ledger's position are those of the last part.
+    """
     first, last = parts[0].receipt, parts[-1].receipt
     charged = {
         release: sum(part.receipt.charged[release] for part in parts) for release in first.charged
     }
-    counts = ((p.receipt.asked, p.receipt.served, p.receipt.reused) for p in parts)
-    asked, served, reused = (sum(values) for values in zip(*counts, strict=True))
     bounds = [part.receipt.cliques for part in parts if part.receipt.cliques]
-    whole = (
-        {
-            "largest": max(b["largest"] for b in bounds),
-            "by_colouring": sum(b["by_colouring"] for b in bounds),
-        }
-        if bounds
-        else {}
-    )
+    cliques = {}
+    if bounds:
+        cliques["largest"] = max(bound["largest"] for bound in bounds)
+        cliques["by_colouring"] = sum(bound["by_colouring"] for bound in bounds)
     receipt = replace(
-        last, asked=asked, served=served, charged=charged, cliques=whole, reused=reused
+        last,
+        asked=sum(part.receipt.asked for part in parts),
+        served=sum(part.receipt.served for part in parts),
+        charged=charged,
+        cliques=cliques,
+        reused=sum(part.receipt.reused for part in parts),
     )
     return Answers(
         np.concatenate([p.labels for p in parts]),
@@ -125,16 +132,20 @@ def joined(parts: Sequence[Answers]) -> Answers:
 class ExtractorSpec:
     """A feature map by name: data, never code.
 
-    ``backbone``: "hog", "raw" (feature vectors as they are), "box" (vectors in a declared domain), or a name of wall.backbones.
-    ``num_classes``, ``input_shape``: constructor arguments of a network backbone; input_shape is (height, width,
-    channels) of the raw images, or (dimensions,).
+    ``backbone``: "hog", "raw" (feature vectors as they are), "box" (vectors in a declared domain),
+    or a name of wall.networks.
+    ``num_classes``, ``input_shape``: constructor arguments of a network backbone; input_shape is
+    (height, width, channels) of the raw images, or (dimensions,).
     ``weights``: the network's state dict as safetensors bytes; empty for "hog" and "raw".
-    ``mean``, ``std``: per-channel pixel statistics of PUBLIC rows, on the 0..1 scale, applied before the network; for "box" the
-    middle and half the length of each side of the domain, whose sides become -63..63.
-    ``center``, ``scale``: features are L2-normalised after subtracting ``center`` (zeros where empty), then multiplied
-    by ``scale`` and rounded to integers in -63..63. Both come from PUBLIC rows or are constants.
-    ``axes``: int16 [d, k] in C order, little-endian, where d = len(center): the centred features are turned into their k products
-    with these columns before they are scaled; empty: they stay as they are. From PUBLIC rows, too.
+    ``mean``, ``std``: per-channel pixel statistics of PUBLIC rows, on the 0..1 scale, applied
+    before the network; for "box" the middle and half the length of each side of the domain,
+    whose sides become -63..63.
+    ``center``, ``scale``: features are L2-normalised after subtracting ``center`` (zeros where
+    empty), then multiplied by ``scale`` and rounded to integers in -63..63. Both come from PUBLIC
+    rows or are constants.
+    ``axes``: int16 [d, k] in C order, little-endian, with d = len(center), from PUBLIC rows: the
+    centred features are replaced by their k products with these columns before they are scaled.
+    Empty: no projection.
     """
 
     backbone: str
@@ -152,29 +163,23 @@ class ExtractorSpec:
             raise InvalidInput("extractor.input_shape", "positive sizes", self.input_shape)
         if not (np.isfinite(self.scale) and self.scale > 0):
             raise InvalidInput("extractor.scale", "positive and finite", self.scale)
-        if not np.isfinite([*self.mean, *self.std, *self.center]).all() or any(
-            s <= 0 for s in self.std
-        ):
-            raise InvalidInput(
-                "extractor.mean, std, center", "finite, std positive", "something else"
-            )
+        finite = np.isfinite([*self.mean, *self.std, *self.center]).all()
+        if not finite or any(s <= 0 for s in self.std):
+            name = "extractor.mean, std, center"
+            raise InvalidInput(name, "finite, std positive", "something else")
         if self.axes and (not self.center or len(self.axes) % (2 * len(self.center))):
-            raise InvalidInput(
-                "extractor.axes",
-                "int16 [d, k], with a center of d numbers",
-                f"{len(self.axes)} bytes",
-            )
+            rule = "int16 [d, k], with a center of d numbers"
+            raise InvalidInput("extractor.axes", rule, f"{len(self.axes)} bytes")
 
     def projection(self) -> np.ndarray | None:
-        """``axes`` as float64 [d, k], whole numbers; None where there are none."""
-        return (
-            np.frombuffer(self.axes, dtype="<i2").reshape(len(self.center), -1).astype(np.float64)
-            if self.axes
-            else None
-        )
+        """``axes`` as float64 [d, k] of integers, None if empty."""
+        if not self.axes:
+            return None
+        axes = np.frombuffer(self.axes, dtype="<i2").reshape(len(self.center), -1)
+        return axes.astype(np.float64)
 
     def public_fields(self) -> dict[str, object]:
-        """What the ledger records about the extractor: everything but weights and axes, which enter by their hashes."""
+        """The extractor's entry in the ledger: its fields, with weights and axes as hashes."""
         return {
             "backbone": self.backbone,
             "input_shape": list(self.input_shape),
@@ -193,5 +198,5 @@ class ExtractorSpec:
 
 
 def canonical_json(value: object) -> bytes:
-    """The one byte form of a JSON value: sorted keys, no spaces, no NaN. Hashes are taken over it."""
+    """Canonical bytes of a JSON value, for hashing: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

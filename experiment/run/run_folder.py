@@ -18,7 +18,7 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.state import LedgerState
 from labelwall.wall.errors import LabelwallError, LedgerMismatch
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_of
+from labelwall.wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
 
 # What may change between a run and its resumption.
 NOT_IDENTITY = ("format", "threads", "workers", "batch_size", "device", "teacher")
@@ -108,7 +108,7 @@ class RunFolder:
         """The extractor that round ``number`` exported."""
         fields = json.loads((self.round(number) / "extractor.json").read_text())
         del fields["weights_sha256"], fields["axes_sha256"]
-        return spec_of(fields, (self.round(number) / "student.safetensors").read_bytes())
+        return spec_from_fields(fields, (self.round(number) / "student.safetensors").read_bytes())
 
     def features(self, build: Callable[[], ExtractorSpec]) -> ExtractorSpec:
         """The first round's extractor, built once: a resumed run asks under the very same one, to the last bit."""

@@ -1,1 +1,1 @@
-"""Private training that labelwall is compared with. Not on the path to a label."""
+"""Private training for comparison with labelwall. Not on the path to a label."""

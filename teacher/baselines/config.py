@@ -1,4 +1,4 @@
-"""Settings of the baselines. No torch here."""
+"""Settings of the baselines. Does not import torch."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from labelwall.wall.errors import InvalidInput
 
 @dataclass(frozen=True)
 class GradientDescent:
-    """What both NoisySGD baselines set.
+    """Settings of both NoisySGD baselines.
 
     Args:
-        batch_size: expected records a step, a count; over a public guess of the number of records it is the sampling rate.
-        expected_records: the public guess of the number of records, a count.
-        epochs: passes over so many records, a count.
+        batch_size: expected records per step, a count; divided by expected_records it is the
+            sampling rate.
+        expected_records: a public guess of the number of records, a count.
+        epochs: passes over expected_records records, a count.
         clip: bound on a record's gradient (L2).
         learning_rate: of plain SGD with momentum 0.9, per step.
-        other_rates: learning rates to try as well, per step.
-        rate_chosen_by: where there are several rates, what chooses among them. public_rows: rehearsals on public rows, by their
-            labels, or by clusters of them where they have none. test_split: the best on the test split, a choice that helps the
-            baseline and that its epsilon does not pay for; the table's row says so.
+        other_rates: further learning rates to try, per step.
+        rate_chosen_by: how one of several rates is chosen. public_rows: by simulations on public
+            rows with their labels, or with their clusters where they have no labels. test_split:
+            the best on the test split, a choice that helps the baseline and that its epsilon does
+            not pay for; the table's row says so.
     """
 
     batch_size: int = 1024
@@ -34,12 +36,12 @@ class GradientDescent:
 
     @property
     def rates(self) -> list[float]:
-        """All learning rates that may be taken, the configured one first."""
+        """All candidate learning rates, the configured one first."""
         return [self.learning_rate, *self.other_rates]
 
     @property
     def chooses_publicly(self) -> bool:
-        """Whether public rows have to choose a learning rate."""
+        """Whether a learning rate is to be chosen on public rows."""
         return len(self.rates) > 1 and self.rate_chosen_by == "public_rows"
 
     def __post_init__(self) -> None:
@@ -80,11 +82,14 @@ class LinearNoisySgd(GradientDescent):
 
 @dataclass(frozen=True)
 class DpLogisticRegression:
-    """Logistic regression by objective perturbation (Chaudhuri et al. 2011) through diffprivlib, on the first round's features.
+    """Logistic regression by objective perturbation (Chaudhuri et al. 2011), from diffprivlib.
+
+    Trained on the first round's features.
 
     Args:
         kind: the baseline's name.
-        penalty: weight of half the squared norm of the weights beside the sum of the records' losses; 1/C of scikit-learn.
+        penalty: factor of half the squared norm of the weights, which is added to the sum of the
+            records' losses; 1/C of scikit-learn.
     """
 
     kind: Literal["dp_logistic_regression"] = "dp_logistic_regression"
@@ -97,7 +102,7 @@ class DpLogisticRegression:
 
 @dataclass(frozen=True)
 class DpNaiveBayes:
-    """Gaussian naive Bayes (Vaidya et al. 2013) through diffprivlib, on the first round's features.
+    """Gaussian naive Bayes (Vaidya et al. 2013) from diffprivlib, on the first round's features.
 
     Args:
         kind: the baseline's name.
@@ -108,11 +113,13 @@ class DpNaiveBayes:
 
 @dataclass(frozen=True)
 class DpForest:
-    """Random decision trees with private leaves (Fletcher and Islam 2017) through diffprivlib, on the first round's features.
+    """Random decision trees with private leaves (Fletcher and Islam 2017), from diffprivlib.
+
+    Trained on the first round's features.
 
     Args:
         kind: the baseline's name.
-        trees: each record trains one of so many trees, a count; 1 is a single decision tree.
+        trees: number of trees, a count; each record trains one of them.
         depth: splits from the root to a leaf, a count.
     """
 
@@ -121,9 +128,9 @@ class DpForest:
     depth: int = 5
 
     def __post_init__(self) -> None:
-        for name, value, most in (("trees", self.trees, 1000), ("depth", self.depth, 12)):
-            if not 1 <= value <= most:
-                raise InvalidInput(f"baseline.{name}", f"from 1 to {most}", value)
+        for name, value, maximum in (("trees", self.trees, 1000), ("depth", self.depth, 12)):
+            if not 1 <= value <= maximum:
+                raise InvalidInput(f"baseline.{name}", f"from 1 to {maximum}", value)
 
 
 PrivateClassification = DpLogisticRegression | DpNaiveBayes | DpForest

@@ -1,8 +1,9 @@
-"""NoisySGD through Opacus: end to end (Abadi et al. 2016) and of a linear model on features (Tramer and Boneh 2021).
+"""NoisySGD with Opacus: end to end (Abadi et al. 2016) and linear (Tramer and Boneh 2021).
 
-A baseline for comparisons: its Gaussian noise is torch's floating point noise from a seeded generator, so its epsilon is that
-of the idealised algorithm and its models are not for release. Batches are Poisson samples at a public rate; the number of
-steps and the noise follow from public settings alone.
+A baseline for comparisons: its Gaussian noise is torch's floating point noise from a seeded
+generator, so its epsilon is that of the idealised algorithm and its models are not for release.
+Batches are Poisson samples at a public rate; the number of steps and the noise follow from public
+settings alone.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ from torch import nn
 
 from labelwall.teacher.baselines.config import LinearNoisySgd, NoisySgd
 
-Progress = Callable[[int, int], None]
-PREDICTED_AT_ONCE = 1000
-LARGEST_BATCH = (
-    256  # records whose gradients are held at once; a Poisson batch is cut into such parts
-)
+Progress = Callable[[int, int], None]  # (steps done, total)
+PREDICTION_BATCH = 1000  # rows
+MAX_PHYSICAL_BATCH = 256  # records whose gradients are in memory at once; parts of a Poisson batch
 
 
 @dataclass(frozen=True)
 class PrivateModel:
-    """``epsilon``: by the PRV accountant, the smaller; ``epsilon_rdp``: by Renyi DP. ``noise_multiplier``: sigma over clip."""
+    """A trained network and its privacy.
+
+    ``epsilon``: by the PRV accountant, the smaller; ``epsilon_rdp``: by Renyi DP.
+    ``noise_multiplier``: sigma over clip.
+    """
 
     network: nn.Module = field(repr=False)
     epsilon: float
@@ -40,7 +43,7 @@ class PrivateModel:
     def predict(self, inputs: torch.Tensor) -> np.ndarray:
         """Classes of float32 [n, ...] inputs: int64 [n]."""
         with torch.no_grad():
-            parts = [self.network(part).argmax(dim=1) for part in inputs.split(PREDICTED_AT_ONCE)]
+            parts = [self.network(part).argmax(dim=1) for part in inputs.split(PREDICTION_BATCH)]
         return torch.cat(parts).numpy()
 
 
@@ -55,43 +58,48 @@ def train_privately(
     seed: int,
     progress: Progress | None = None,
 ) -> PrivateModel:
-    """Train on PRIVATE ``inputs`` (float32 [n, c, h, w] or [n, d], standardised by public statistics), int64 [n] labels.
+    """Train on PRIVATE ``inputs`` and int64 [n] ``labels``.
 
-    (epsilon, delta) under add/remove of one record, for steps and sampling rate of ``config``: each record is in each batch
-    with probability batch_size / expected_records, its gradient is clipped, and Gaussian noise is added to the sum.
+    ``inputs``: float32 [n, c, h, w] or [n, d], standardised by public statistics.
+    (epsilon, delta) under add/remove of one record, for steps and sampling rate of ``config``: each
+    record is in each batch with probability batch_size / expected_records, its gradient is clipped,
+    and Gaussian noise is added to the sum.
     """
     rate = config.batch_size / config.expected_records
     steps = round(config.epochs / rate)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # Opacus on hooks, orders, and its noise: this module says so too
+        # Opacus warns of hooks, Renyi orders and its noise, which this module's docstring covers.
+        warnings.simplefilter("ignore")
         multiplier, by_prv, by_rdp = calibrate(epsilon, delta, rate, steps)
         torch.manual_seed(seed)
-        linear = isinstance(config, LinearNoisySgd)
-        network = (
-            nn.Linear(inputs.shape[1], num_classes)
-            if linear
-            else tanh_cnn(inputs.shape[1:], num_classes)
-        )
+        network: nn.Module
+        if isinstance(config, LinearNoisySgd):
+            network = nn.Linear(inputs.shape[1], num_classes)
+        else:
+            network = tanh_cnn(inputs.shape[1:], num_classes)
         _descend(config, network, inputs, labels, rate, steps, multiplier, progress)
     return PrivateModel(network.eval(), by_prv, by_rdp, multiplier, steps)
 
 
-@cache  # several learning rates have the same noise
+@cache  # all learning rates share the noise
 def calibrate(epsilon: float, delta: float, rate: float, steps: int) -> tuple[float, float, float]:
-    """(noise multiplier, epsilon by PRV, epsilon by RDP): the least noise whose PRV epsilon is at most ``epsilon``."""
+    """The least noise whose PRV epsilon is at most ``epsilon``.
+
+    Returns (noise multiplier, epsilon by PRV, epsilon by RDP).
+    """
     from opacus.accountants import PRVAccountant, RDPAccountant
     from opacus.accountants.utils import get_noise_multiplier
 
-    asked = {
-        "target_epsilon": epsilon,
-        "target_delta": delta,
-        "sample_rate": rate,
-        "steps": steps,
-        "accountant": "prv",
-    }
-    multiplier = float(get_noise_multiplier(**asked, epsilon_tolerance=epsilon / 100))
+    multiplier = float(
+        get_noise_multiplier(
+            target_epsilon=epsilon,
+            target_delta=delta,
+            sample_rate=rate,
+            steps=steps,
+            accountant="prv",
+            epsilon_tolerance=epsilon / 100,
+        )
+    )
     spent = []
     for accountant in (PRVAccountant(), RDPAccountant()):
         accountant.history = [(multiplier, rate, steps)]
@@ -100,7 +108,10 @@ def calibrate(epsilon: float, delta: float, rate: float, steps: int) -> tuple[fl
 
 
 def tanh_cnn(shape: torch.Size | tuple[int, ...], num_classes: int) -> nn.Module:
-    """Two convolutions with tanh, which bounds activations and so gradients (Papernot et al. 2021, Table 1)."""
+    """Two convolutions with tanh, which bounds activations and so gradients.
+
+    Papernot et al. 2021, Table 1.
+    """
     layers = [nn.Conv2d(shape[0], 16, 8, stride=2, padding=3), nn.Tanh(), nn.MaxPool2d(2, 1)]
     layers += [nn.Conv2d(16, 32, 4, stride=2), nn.Tanh(), nn.MaxPool2d(2, 1), nn.Flatten()]
     body = nn.Sequential(*layers)
@@ -119,7 +130,7 @@ def _descend(
     multiplier: float,
     progress: Progress | None,
 ) -> None:
-    """Steps of DP-SGD on ``network`` itself. A step without records still adds noise and moves."""
+    """Run DP-SGD on ``network`` in place. A step without records still adds noise."""
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
@@ -132,7 +143,7 @@ def _descend(
         expected_batch_size=config.batch_size,
     )
     for step in range(steps):
-        parts = torch.nonzero(torch.rand(len(labels)) < rate).squeeze(1).split(LARGEST_BATCH)
+        parts = torch.nonzero(torch.rand(len(labels)) < rate).squeeze(1).split(MAX_PHYSICAL_BATCH)
         for number, rows in enumerate(parts):
             optimizer.signal_skip_step(do_skip=number < len(parts) - 1)
             if len(rows):

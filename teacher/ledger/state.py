@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labelwall.teacher.accounting.plan import Plan, Release
-from labelwall.wall.adversary import EACH, POOLED, alone, is_alone
+from labelwall.wall.adversary import EACH, POOLED, is_single_analyst, single_analyst
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.messages import Value, canonical_json
 
@@ -141,14 +141,16 @@ class LedgerState:
         self._require(known, "its format is unknown, or another's")
         named = type(dataset) is str and type(unsafe) is bool
         self._require(named, "a data set without a name, or a noise without a source")
-        certified = adversary in (None, EACH) or is_alone(adversary)
+        certified = adversary in (None, EACH) or is_single_analyst(adversary)
         self._require(certified, "an adversary that no certificate is made for")
         self.plan = Plan.from_json(plan)
         self.dataset, self.unsafe, self.adversary = dataset, unsafe, adversary or POOLED
 
     def _analyst(self, *, name: str, dataset: str) -> None:
         new = name not in self.analysts and dataset not in self.analysts.values()
-        named = type(name) is str and is_alone(alone(name)) and type(dataset) is str
+        named = (
+            type(name) is str and is_single_analyst(single_analyst(name)) and type(dataset) is str
+        )
         self._require(named and new, "an analyst, or a data set, that is known")
         self.analysts[name] = dataset
 

@@ -1,1 +1,4 @@
-"""The teacher over HTTP: a thin shell around teacher.Teacher. Keys, limits, a queue; no second path to a record."""
+"""The teacher over HTTP: keys, limits and a queue around teacher.Teacher.
+
+There is no second path to a record.
+"""

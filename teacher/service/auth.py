@@ -1,4 +1,4 @@
-"""What stands before every route: who asks, how often, how much. Nothing here reads a record."""
+"""Authentication, rate limits and body limits of every route. Nothing here reads a record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from fastapi import Request
 
-from labelwall.teacher.service.jobs import failed
+from labelwall.teacher.service.jobs import refused
 from labelwall.teacher.service.keys import Key, Keys
 from labelwall.wall.errors import Refused
 
@@ -32,8 +32,8 @@ STATUS = {
     "ledger_refused": 503,
     "teacher_failed": 503,
 }
-SLOWEST = 300  # seconds
-BUSY = ("too_fast", "busy", "shutting_down")  # what a client tries again by itself
+BODY_TIMEOUT = 300  # seconds
+RETRIED = ("too_fast", "busy", "shutting_down")  # by clients, on their own
 BEARER, BASIC = "bearer ", "basic "
 CHALLENGES = {
     "unauthorized": "Bearer",
@@ -41,8 +41,11 @@ CHALLENGES = {
 }
 
 
-class Rates:
-    """A token bucket a caller: ``rate`` requests a second on average, two seconds' worth at once and at least ten."""
+class RateLimiter:
+    """One token bucket per caller: ``rate`` requests per second on average.
+
+    A burst may take two seconds' worth, and at least ten.
+    """
 
     def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._burst, self._clock = rate, max(10.0, 2 * rate), clock
@@ -50,7 +53,7 @@ class Rates:
         self._lock = threading.Lock()
 
     def take(self, caller: str) -> None:
-        """Raises Refused when a caller is too fast."""
+        """Take one token. Raises Refused when the caller has none."""
         with self._lock:
             now = self._clock()
             left, since = self._buckets.get(caller, (self._burst, now))
@@ -58,42 +61,46 @@ class Rates:
             granted = left >= 1
             self._buckets[caller] = (left - granted, now)
         if not granted:
-            raise failed("too_fast")
+            raise refused("too_fast")
 
 
-class Guard:
-    """Finds the caller of a request and lets only some roles pass."""
+class Authenticator:
+    """Finds the caller of a request and checks the role."""
 
-    def __init__(self, keys: Keys, rates: Rates) -> None:
+    def __init__(self, keys: Keys, rates: RateLimiter) -> None:
         self._keys, self._rates = keys, rates
 
     def caller(self, request: Request, roles: tuple[str, ...]) -> Key:
-        """The key of a request. Raises Refused for no key, an unknown, expired or revoked one, a role that is not among
-        ``roles``, or too many requests."""
-        key = self._keys.who(_sent(request, BEARER))
+        """The key of a request.
+
+        Raises Refused for a missing, unknown, expired or revoked key, a role not among ``roles``,
+        or too many requests.
+        """
+        key = self._keys.authenticate(_credentials(request, BEARER))
         if key is None:
-            raise failed("unauthorized")
+            raise refused("unauthorized")
         self._admit(request, key)
         if key.role not in roles:
-            raise failed("forbidden")
+            raise refused("forbidden")
         return key
 
-    def keeper(self, request: Request) -> Key:
-        """The custodian in front of a browser, which sends a key as the password of HTTP Basic authentication.
+    def browser_custodian(self, request: Request) -> Key:
+        """The key of a custodian in a browser, sent as the password of HTTP Basic authentication.
 
-        A browser adds that to every request for this address, whichever page asks. So it opens the custodian's page and nothing
-        else, and what is not just looked at has to come from that page. Raises Refused; a browser then asks for another key.
+        A browser adds the password to every request for this address, whichever page makes it. So
+        the password opens only the custodian's page, and all methods but GET must come from that
+        page. Raises Refused, upon which a browser asks for another key.
         """
-        key = self._keys.who(_password(_sent(request, BASIC)))
+        key = self._keys.authenticate(_password(_credentials(request, BASIC)))
         if key is None or key.role != "custodian":
-            raise failed("sign_in")
+            raise refused("sign_in")
         self._admit(request, key)
         if request.method != "GET" and request.headers.get("sec-fetch-site") != "same-origin":
-            raise failed("another_site")
+            raise refused("another_site")
         return key
 
     def keys(self) -> dict[str, Key]:
-        """All keys by their public half, for the custodian."""
+        """All keys by their public half. For the custodian."""
         return self._keys.listed()
 
     def _admit(self, request: Request, key: Key) -> None:
@@ -101,64 +108,62 @@ class Guard:
         self._rates.take(key.name)
 
 
-def _sent(request: Request, scheme: str) -> str:
-    """The credentials that a request sends by a scheme, empty where it sends none."""
+def _credentials(request: Request, scheme: str) -> str:
+    """The credentials that a request sends under a scheme, empty if none."""
     header = request.headers.get("authorization", "")
     return header[len(scheme) :] if header.lower().startswith(scheme) else ""
 
 
 def _password(credentials: str) -> str:
-    """What follows the first colon of base64 text; the user name before it does not matter."""
+    """The part after the first colon of base64 text. The user name before it is ignored."""
     try:
         return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
     except ValueError:
         return ""
 
 
-class Bodies:
-    """Reads request bodies, of so many bytes (``room``) at once in all, each within SLOWEST seconds."""
+class BodyReader:
+    """Reads request bodies: ``room`` bytes in all at once, each within BODY_TIMEOUT seconds."""
 
     def __init__(self, room: int) -> None:
-        self._room, self._held = room, 0
+        self._room, self._in_use = room, 0
 
     async def read(self, request: Request, limit: int) -> bytes:
-        """A body of at most ``limit`` bytes, not compressed; a larger one is not read to its end. Raises Refused."""
+        """An uncompressed body of at most ``limit`` bytes.
+
+        Raises Refused; a larger body is not read to its end.
+        """
         if request.headers.get("content-encoding", "identity") != "identity":
-            raise Refused(
-                "invalid_input",
-                "`content-encoding` must be identity: bodies are not unpacked here.",
-            )
-        declared = request.headers.get(
-            "content-length", str(limit)
-        )  # none: as much as there may be
+            text = "`content-encoding` must be identity: bodies are not unpacked here."
+            raise Refused("invalid_input", text)
+        declared = request.headers.get("content-length", str(limit))
         if not (declared.isdigit() and len(declared) < 16) or int(declared) > limit:
-            raise failed("too_large")
-        if self._held and self._held + int(declared) > self._room:
-            raise failed("busy")
-        self._held += int(declared)
+            raise refused("too_large")
+        if self._in_use and self._in_use + int(declared) > self._room:
+            raise refused("busy")
+        self._in_use += int(declared)
         try:
-            async with asyncio.timeout(SLOWEST):
-                return await _received(request, limit)
+            async with asyncio.timeout(BODY_TIMEOUT):
+                return await _receive(request, limit)
         except TimeoutError as error:
-            raise Refused(
-                "invalid_request", f"the body must arrive within {SLOWEST} seconds."
-            ) from error
+            text = f"the body must arrive within {BODY_TIMEOUT} seconds."
+            raise Refused("invalid_request", text) from error
         finally:
-            self._held -= int(declared)
+            self._in_use -= int(declared)
 
 
-async def _received(request: Request, limit: int) -> bytes:
+async def _receive(request: Request, limit: int) -> bytes:
     body = bytearray()
     async for part in request.stream():
         body += part
         if len(body) > limit:
-            raise failed("too_large")
+            raise refused("too_large")
     return bytes(body)
 
 
 def problem(refusal: Refused) -> tuple[int, dict[str, str], dict[str, str]]:
-    """(status, JSON, headers) of a refusal."""
-    headers = {"retry-after": "1"} if refusal.code in BUSY else {}
+    """The response to a refusal: (status, JSON, headers)."""
+    headers = {"retry-after": "1"} if refusal.code in RETRIED else {}
     if refusal.code in CHALLENGES:
         headers["www-authenticate"] = CHALLENGES[refusal.code]
     return STATUS[refusal.code], {"code": refusal.code, "message": str(refusal)}, headers

@@ -1,4 +1,4 @@
-"""Epsilon spent against its cap, as a line of steps: by the ledger's entries, and by the time of day. For the custodian."""
+"""Step charts of epsilon spent against its cap, by ledger entry and by time. For the custodian."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ POINTS = 60  # of a curve
 
 
 class Chart:
-    """The curves of one ledger. ``limit``: its certificate, or its budget where nothing is certified."""
+    """The curves of one ledger. ``limit``: its certificate, or its budget if there is none."""
 
     def __init__(self, plan: Plan, limit: float, history: History) -> None:
         self._plan, self._limit, self._history = plan, limit, history
         self._readings: dict[tuple[int, ...], float] = {}
 
     def by_entry(self) -> dict[str, object]:
-        """Epsilon as a reading by the ledger's entries, and the newest one."""
+        """Epsilon as a reading by ledger entry, and the newest reading."""
         steps = [(entry, self._reading(counts)) for entry, counts in _thinned(self._history.points)]
         last = max(1, self._history.position)
         return {
@@ -35,21 +35,22 @@ class Chart:
         }
 
     def by_time(self, charged: Sequence[EventTime]) -> dict[str, object] | None:
-        """The same by the time of day at which each charge was noted; None where no time is known. Private.
+        """The same by the time of day of each charge; None if no time is known. Private.
 
-        A charge's time is that of the last note before its entry. What was charged before the first note stands at the start.
+        A charge has the time of the last note before its entry. Charges before the first note are
+        drawn at the start.
         """
         if not charged:
             return None
         positions = [*accumulate((moment.position or 0 for moment in charged), max)]
         times = [*accumulate((moment.time for moment in charged), max)]  # a clock may be set back
-        at = {
+        counts_at_note = {
             max(0, bisect_left(positions, entry) - 1): counts
             for entry, counts in self._history.points
         }
         steps = [
             (times[note] - times[0], self._reading(counts))
-            for note, counts in _thinned(list(at.items()))
+            for note, counts in _thinned(list(counts_at_note.items()))
         ]
         return {
             **self._drawn(steps, max(1, times[-1] - times[0])),
@@ -58,13 +59,13 @@ class Chart:
         }
 
     def _reading(self, counts: tuple[int, ...]) -> float:
-        """What was spent, at most the limit: for all that the caps allow another certificate may be smaller than the reading."""
+        """Epsilon spent, at most the limit: at full caps another certificate may be smaller."""
         if counts not in self._readings:
             self._readings[counts] = round_up(min(odometer(self._plan, counts), self._limit))
         return self._readings[counts]
 
     def _drawn(self, steps: Sequence[tuple[int, float]], last: int) -> dict[str, object]:
-        """Steps [(0..``last``, epsilon)] as a path in a square of 100, in which the limit is at height ``cap``."""
+        """Steps (0..``last``, epsilon) as a path in a square of 100; the limit is at ``cap``."""
         top = 1.15 * self._limit
         path = " ".join(
             f"H{100 * place / last:.2f} V{100 - 100 * epsilon / top:.2f}"
@@ -74,11 +75,11 @@ class Chart:
 
 
 def minute(seconds: int) -> str:
-    """A time for a reader, to the minute."""
+    """A time (seconds since 1970, UTC) as text, to the minute."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _thinned(points: Sequence[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[int, ...]]]:
-    """At most POINTS of them, and the last one."""
+    """At most POINTS of the points, evenly spaced, and the last one."""
     chosen = list(points[:: -(-len(points) // POINTS)])
     return [*chosen, points[-1]] if chosen[-1] != points[-1] else chosen

@@ -1,4 +1,4 @@
-"""How a teacher is served: addresses and limits. Loads without torch and without a web framework."""
+"""Addresses and limits of the service. Imports neither torch nor a web framework."""
 
 from __future__ import annotations
 
@@ -26,19 +26,21 @@ class ServiceConfig:
     """Addresses and limits of `labelwall serve`.
 
     Args:
-        host: address to listen on; another than this machine's own loopback needs certfile and keyfile.
+        host: address to listen on; any but this machine's loopback needs certfile and keyfile.
         port: TCP port, from 0 to 65535; 0 takes a free one and prints it.
         certfile: TLS certificate chain (PEM file); none when null.
         keyfile: the certificate's private key (PEM file); none when null.
-        max_request: largest request body (MiB), extractors excepted.
+        max_request: largest request body (MiB), except extractors.
         max_extractor: largest extractor (MiB).
-        max_rows: most rows of one request, a count.
-        waiting: most requests that wait for the teacher, a count; more are told to come back.
-        requests_per_second: what one API key may send on average, a count per second.
-        budget: "shared": one budget against all callers together, who may pool their answers; "per_analyst": a whole budget and a
-            ledger of its own for each analyst (name of a key), under the assumption, named in every certificate, that analysts
-            do not pool answers. Fixed by the first start on a custodian_dir.
-        backbones: extractors that are accepted, by name; "timm/NAME" has to be named here.
+        max_rows: maximum rows of one request, a count.
+        waiting: maximum requests that wait for the teacher, a count; further ones are refused
+            and may be sent again.
+        requests_per_second: average rate allowed to one API key, a count per second.
+        budget: "shared": one budget against all callers together, who may pool their answers;
+            "per_analyst": a whole budget and a separate ledger for each analyst (name of a key),
+            under the assumption, named in every certificate, that analysts do not pool answers.
+            Fixed by the first start on a custodian_dir.
+        backbones: accepted extractors, by name; each "timm/NAME" has to be listed.
     """
 
     host: str = "127.0.0.1"
@@ -62,17 +64,15 @@ class ServiceConfig:
         if not 0 < self.requests_per_second < 1e9:
             raise InvalidInput("service.requests_per_second", "positive", self.requests_per_second)
         if (self.certfile is None) != (self.keyfile is None):
-            raise InvalidInput(
-                "service.certfile, keyfile", "given together", (self.certfile, self.keyfile)
-            )
+            files = self.certfile, self.keyfile
+            raise InvalidInput("service.certfile, keyfile", "given together", files)
         if self.certfile is None and not is_loopback(self.host):
-            raise InvalidInput(
-                "service.certfile", "given for an address that others can reach", None
-            )
+            rule = "given for an address that others can reach"
+            raise InvalidInput("service.certfile", rule, None)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine under a name that no name server decides."""
+    """Whether a host is this machine, by a name that needs no name server."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a ledger's entries tell over time: what was charged and answered, extractor by extractor. Public."""
+"""A ledger's history: charges and outcomes over its entries, extractor by extractor. Public."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ AT_ONCE = 2000  # entries read in one transaction, which keeps the writer waitin
 
 @dataclass
 class Round:
-    """What one extractor was used for. ``first``: the entry that names it for the first time; ``charged``: by (slot, release);
-    ``outcomes``: settled queries."""
+    """The use of one extractor.
+
+    ``first``: the first entry that names it; ``charged``: counts by (slot, release);
+    ``outcomes``: of settled queries.
+    """
 
     sha256: str
     backbone: str
@@ -28,45 +31,39 @@ class Round:
 
 
 class History:
-    """The entries of one ledger, read as far as ``position``. For one thread at a time.
+    """The entries of one ledger, read up to ``position``. Not thread-safe.
 
-    ``rounds``: in the order in which their extractors were first used; one that is used again goes on where it was.
-    ``points``: (entry, releases charged up to it in the order of the plan's list), one for each charge.
+    ``rounds``: in order of first use; an extractor that is used again continues its round.
+    ``points``: (entry, releases charged so far in the order of the plan's list), one per charge.
     """
 
     def __init__(self, ledger: Ledger, plan: Plan) -> None:
-        self._ledger, self._mechanisms = ledger, [from_slot(slot) for slot in plan.slots]
-        self._column = {
-            key: number
-            for number, key in enumerate(
-                (slot, release.name)
-                for slot, entry in enumerate(plan.slots)
-                for release in entry.releases
-            )
-        }
-        self.position, self.rounds = 0, list[Round]()  # entry 0 is the plan
+        self._ledger = ledger
+        self._mechanisms = [from_slot(slot) for slot in plan.slots]
+        keys = [(slot, r.name) for slot, entry in enumerate(plan.slots) for r in entry.releases]
+        self._column = {key: number for number, key in enumerate(keys)}
+        self.position = 0  # entry 0 is the plan
+        self.rounds: list[Round] = []
         self.points = [(0, (0,) * len(self._column))]
         self._current = Round("", "", 0)
         self._charges: dict[int, tuple[int, str]] = {}
         self._unsettled: dict[str, dict[str, Value]] = {}
-        self._works: list[
-            tuple[int, Round]
-        ] = []  # entries that charge or release, and under which extractor
+        self._activity: list[tuple[int, Round]] = []  # charges and releases, with their round
 
     def catch_up(self) -> None:
-        """Take in what was written since. Raises LedgerMismatch where the ledger can not be read."""
+        """Read the entries written since. Raises LedgerMismatch where the ledger cannot be read."""
         while found := self._ledger.entries_after(self.position, AT_ONCE):
             for seq, kind, body in found:
                 self._take(seq, kind, json.loads(body))
                 self.position = seq
 
     def round_after(self, position: int) -> Round | None:
-        """The round of the first charge or release after an entry, None where nothing came of it."""
-        place = bisect_right(self._works, position, key=lambda work: work[0])
-        return self._works[place][1] if place < len(self._works) else None
+        """The round of the first charge or release after an entry, None if there is none."""
+        place = bisect_right(self._activity, position, key=lambda activity: activity[0])
+        return self._activity[place][1] if place < len(self._activity) else None
 
     def _take(self, seq: int, kind: str, body: dict) -> None:  # type: ignore[type-arg]
-        """Entries were checked when they were written, and are whenever a ledger is opened."""
+        """Apply one entry. Entries are checked when written and whenever a ledger is opened."""
         if kind == "extractor":
             known = next((known for known in self.rounds if known.sha256 == body["sha256"]), None)
             if known is None:
@@ -78,7 +75,7 @@ class History:
             for identity in body["identities"]:
                 self._unsettled.pop(identity, None)
         else:
-            self._works.append((seq, self._current))
+            self._activity.append((seq, self._current))
             if kind == "charge":
                 self._charge(seq, (body["slot"], body["release"]), body["count"])
             else:

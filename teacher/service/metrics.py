@@ -1,20 +1,21 @@
-"""Figures for Prometheus: counts of requests, and what the ledger's entries say. No durations: they can depend on records."""
+"""Prometheus metrics: counts of requests and of the ledger's entries.
+
+There are no durations: these can depend on records.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-if TYPE_CHECKING:
-    from labelwall.teacher.service.queue import Figures
-    from labelwall.teacher.service.state import Service
+from labelwall.teacher.service.queue import Snapshot
+from labelwall.teacher.service.state import Service
 
 
 class Metrics:
-    """The figures of one service."""
+    """The metrics of one service."""
 
     def __init__(self, service: Service) -> None:
         self._registry, self._service = CollectorRegistry(), service
@@ -24,33 +25,28 @@ class Metrics:
         )
         self._registry.register(self)
 
-    def answered(self, method: str, route: str, status: int) -> None:
-        """Count a request. ``route``: its pattern, not the address that was asked for."""
+    def count_request(self, method: str, route: str, status: int) -> None:
+        """Count a request. ``route``: the route's pattern, not the requested address."""
         self._requests.labels(method, route, str(status)).inc()
 
     def text(self) -> bytes:
-        """All figures in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """What is read when asked for."""
-        desk, analysts = self._service.desk, self._service.analysts
-        opened = (
-            {}
-            if analysts is None
-            else {name: service.desk for name, service in analysts.open_ones().items()}
-        )
-        yield from _releases(
-            [([], desk.figures)]
-            if analysts is None
-            else [([name], own.figures) for name, own in opened.items()]
-        )
-        position, waiting = (
-            desk.figures.position,
-            desk.waiting + sum(own.waiting for own in opened.values()),
-        )
+        """The metrics that are computed when read."""
+        queue, analysts = self._service.queue, self._service.analysts
+        if analysts is None:
+            waiting = queue.waiting
+            yield from _releases([([], queue.snapshot)])
+        else:
+            queues = {name: each.queue for name, each in analysts.open_services().items()}
+            waiting = queue.waiting + sum(each.waiting for each in queues.values())
+            yield from _releases([([name], each.snapshot) for name, each in queues.items()])
         yield GaugeMetricFamily(
-            "labelwall_ledger_position", "Number of the ledger's newest entry", value=position
+            "labelwall_ledger_position",
+            "Number of the ledger's newest entry",
+            value=queue.snapshot.position,
         )
         if (scale := self._service.scale).shards:
             shards = GaugeMetricFamily(
@@ -63,16 +59,14 @@ class Metrics:
         )
 
 
-def _releases(ledgers: list[tuple[list[str], Figures]]) -> Iterator[Metric]:
-    """Spent and left by ledger. A ledger is labelled by its analyst, or is the only one."""
+def _releases(ledgers: list[tuple[list[str], Snapshot]]) -> Iterator[Metric]:
+    """Spent and remaining releases of ledgers, each with its analyst's name or, if single, none."""
     labels = ["analyst"] * len(ledgers[0][0]) if ledgers else []
-    for name, text in (("spent", "Releases charged"), ("left", "Releases not yet charged")):
-        family = GaugeMetricFamily(
-            f"labelwall_releases_{name}", text, labels=[*labels, "slot", "release"]
-        )
-        for whose, figures in ledgers:
-            for (slot, release), value in (
-                figures.spent if name == "spent" else figures.left
-            ).items():
-                family.add_metric([*whose, str(slot), release], value)
-        yield family
+    labels += ["slot", "release"]
+    spent = GaugeMetricFamily("labelwall_releases_spent", "Releases charged", labels=labels)
+    left = GaugeMetricFamily("labelwall_releases_left", "Releases not yet charged", labels=labels)
+    for analyst, snapshot in ledgers:
+        for family, counts in ((spent, snapshot.spent), (left, snapshot.remaining)):
+            for (slot, release), value in counts.items():
+                family.add_metric([*analyst, str(slot), release], value)
+    yield from (spent, left)

@@ -1,4 +1,7 @@
-"""What the service says, for its OpenAPI document. Every figure is released, or a parameter of the plan or of the caller's."""
+"""The service's requests and replies, for its OpenAPI document.
+
+Every number is released, or a parameter of the plan or of the caller.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class Strict(BaseModel):
 
 
 class Problem(BaseModel):
-    """Why a request was refused. Constant texts, or the caller's own parameter."""
+    """Why a request was refused: a constant text, or the caller's own parameter."""
 
     code: str
     message: str
@@ -42,8 +45,12 @@ class Receipt(BaseModel):
 
 
 class Result(BaseModel):
-    """What a finished job released: labels (by attribute, where rows have those; steps of a value) and outcomes of queries, or
-    noisy counts by cell and class (null: cap reached), or the extractor that is ready, or how many records were named."""
+    """The result of a finished job.
+
+    Labels (by attribute where rows have attributes, in steps where they have a value) and outcomes
+    of queries; noisy counts by cell and class (null: cap reached); the extractor that is ready; or
+    the number of records in the request.
+    """
 
     labels: list[int] | list[list[int]] | None = None
     outcomes: list[int] | None = None
@@ -54,9 +61,12 @@ class Result(BaseModel):
 
 
 class Job(BaseModel):
-    """The state of a request. ``status``: queued, running, done or failed. ``done`` of ``total``: the request's own
-    distinct queries that are answered; 0 of 1 for any other request, until it is done. How far the work on private rows is
-    stands in no reply."""
+    """The state of a request.
+
+    ``status``: queued, running, done or failed. ``done`` of ``total``: the request's own distinct
+    queries that are answered; for other requests 0 of 1 until done. No reply contains progress over
+    private rows.
+    """
 
     job: str
     kind: str
@@ -75,8 +85,12 @@ class ReleaseLeft(BaseModel):
 
 
 class Budget(BaseModel):
-    """The plan and how far it is spent. ``epsilon`` is certified against the ``adversary``, whatever is asked; null where nothing
-    is certified. ``queries``: this key's own cap on new queries, null for none; ``charged``: what it used of it."""
+    """The plan and what is spent of it.
+
+    ``epsilon`` is certified against the ``adversary`` for any queries; null where nothing is
+    certified. ``queries``: this key's own cap on new queries, null for none; ``charged``: those
+    used.
+    """
 
     dataset: str
     unsafe: bool
@@ -92,7 +106,7 @@ class Budget(BaseModel):
 
 
 class Charge(BaseModel):
-    """A call that was charged: for so many new queries, when the ledger's newest entry was ``ledger_position``."""
+    """A call charged for ``queries`` new queries after the ledger's entry ``ledger_position``."""
 
     caller: str
     slot: int
@@ -102,7 +116,7 @@ class Charge(BaseModel):
 
 
 class AnalystBudget(BaseModel):
-    """How far an analyst's own ledger is spent. ``charged``: new queries noted for the analyst."""
+    """What is spent of an analyst's own ledger. ``charged``: new queries noted for the analyst."""
 
     name: str
     dataset: str
@@ -114,8 +128,12 @@ class AnalystBudget(BaseModel):
 
 
 class Analysts(BaseModel):
-    """Those who have a ledger of their own. ``epsilon``: certified against the ``adversary``; ``pooled``: at the same delta,
-    against so many of them who do pool their answers. Where all share one budget, both lists are empty."""
+    """The analysts with a ledger of their own.
+
+    ``epsilon``: certified against the ``adversary``; ``pooled``: epsilon at the same delta if that
+    many of them pool their answers. Where all share one budget, ``analysts`` and ``pooled`` are
+    empty.
+    """
 
     adversary: str
     epsilon: float | None
@@ -125,6 +143,6 @@ class Analysts(BaseModel):
 
 
 class Removal(Strict):
-    """Ids of records that leave, present or not."""
+    """Ids of records to remove, present or not."""
 
     ids: Annotated[list[Id], Field(max_length=MAX_ROWS)]

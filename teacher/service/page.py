@@ -1,8 +1,9 @@
-"""The custodian's page at /: one document made here, without scripts; its two buttons export the ledger and audit it.
+"""The custodian's page at /: no scripts, and two buttons that export and audit the ledger.
 
-It shows what the ledger says, which is public, and what is the custodian's own: who holds keys, who was charged for what, how
-many records came and went, and how far the work on private rows is. Nothing on it is computed from votes or features. Where
-each analyst has a budget, there is one for each, below the list of them.
+It shows the ledger's content, which is public, and what is for the custodian only: who holds keys,
+who was charged for what, how many records were added and removed, and progress over private rows.
+Nothing on it is computed from votes or features. With a budget for each analyst, the page lists the
+analysts, and each has a page.
 """
 
 from __future__ import annotations
@@ -26,91 +27,90 @@ from markupsafe import Markup
 from labelwall.teacher.ledger import event_times
 from labelwall.teacher.ledger.auditor.auditor import Finding
 from labelwall.teacher.ledger.event_times import EventTime
-from labelwall.teacher.records import record_updates as updates
+from labelwall.teacher.records import record_updates
 from labelwall.teacher.service.charts import Chart, minute
 from labelwall.teacher.service.history import History, Round
 from labelwall.teacher.service.keys import Key
-from labelwall.teacher.service.routes import LEDGER, OfAnalyst, own, the
+from labelwall.teacher.service.routes import LEDGER, OfAnalyst, app_service, service_for
 from labelwall.teacher.service.state import (
     Service,
-    audited,
-    exported,
-    left_of,
-    opened,
+    analyst_services,
+    audit_ledger,
+    export_ledger,
     pooled_epsilons,
+    releases_left,
 )
 from labelwall.wall.messages import Outcome
 
-NEWEST = 40  # extractors listed; older ones are counted together
-CHANGES = 20  # of the records, listed
+MAX_ROUNDS = 40  # extractors listed; older ones are only counted
+MAX_CHANGES = 20  # changes of the records listed
 FOLDER = Path(__file__).parent
 
 page = APIRouter(include_in_schema=False)
 
 
-async def keeper(request: Request) -> Key:
-    """The custodian in front of a browser."""
-    return the(request).guard.keeper(request)
+async def browser_custodian(request: Request) -> Key:
+    """The key of the custodian in a browser."""
+    return app_service(request).auth.browser_custodian(request)
 
 
-Keeper = Annotated[Key, Depends(keeper)]
+BrowserCustodian = Annotated[Key, Depends(browser_custodian)]
 
 
 @page.get("/")
-async def show(request: Request, key: Keeper, analyst: OfAnalyst = None) -> Response:
-    """What was spent, by whom, on what."""
-    return await _document(request, await own(request, key, analyst), analyst)
+async def show(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> Response:
+    """The page."""
+    return await _document(request, await service_for(request, key, analyst), analyst)
 
 
 @page.post("/export")
-async def export(request: Request, key: Keeper, analyst: OfAnalyst = None) -> Response:
+async def export(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> Response:
     """The auditors' copy of the ledger, as a file."""
     headers = {
         "content-disposition": 'attachment; filename="ledger.sqlite"',
-        **request.app.state.page.headers,
+        **request.app.state.pages.headers,
     }
-    found = await run_in_threadpool(exported, await own(request, key, analyst))
-    return Response(found, media_type=LEDGER, headers=headers)
+    copy = await run_in_threadpool(export_ledger, await service_for(request, key, analyst))
+    return Response(copy, media_type=LEDGER, headers=headers)
 
 
 @page.post("/audit")
-async def audit_now(request: Request, key: Keeper, analyst: OfAnalyst = None) -> Response:
-    """The page with an audit of the ledger as it is now."""
-    service = await own(request, key, analyst)
-    return await _document(request, service, analyst, await run_in_threadpool(audited, service))
+async def audit_now(request: Request, key: BrowserCustodian, analyst: OfAnalyst = None) -> Response:
+    """The page with an audit of the current ledger."""
+    service = await service_for(request, key, analyst)
+    finding = await run_in_threadpool(audit_ledger, service)
+    return await _document(request, service, analyst, finding)
 
 
 async def _document(
     request: Request, service: Service, analyst: str | None, finding: Finding | None = None
 ) -> Response:
-    pages: Pages = request.app.state.page
-    return HTMLResponse(
-        await run_in_threadpool(pages.of(service, analyst).render, finding), headers=pages.headers
-    )
+    pages: Pages = request.app.state.pages
+    text = await run_in_threadpool(pages.of(service, analyst).render, finding)
+    return HTMLResponse(text, headers=pages.headers)
 
 
 class Pages:
-    """The documents of a service, one for each ledger. ``headers``: nothing but its own style is used, and it is kept in no cache
-    or frame."""
+    """The pages of a service, one per ledger.
+
+    ``headers`` allow no content but the page's own style, and forbid caching and framing.
+    """
 
     def __init__(self) -> None:
         self._pages: dict[str, Page] = {}
-        loader = FileSystemLoader(FOLDER)
         environment = Environment(
-            loader=loader,
+            loader=FileSystemLoader(FOLDER),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._template, self._style = (
-            environment.get_template("page.html"),
-            (FOLDER / "page.css").read_text(),
-        )
+        self._template = environment.get_template("page.html")
+        self._style = (FOLDER / "page.css").read_text()
         digest = base64.b64encode(hashlib.sha256(self._style.encode()).digest()).decode()
-        policy = f"default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
         self.headers = {
-            "content-security-policy": policy,
+            "content-security-policy": f"default-src 'none'; style-src 'sha256-{digest}'; "
+            "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
             "cache-control": "no-store",
             "referrer-policy": "no-referrer",
             "x-content-type-options": "nosniff",
@@ -119,49 +119,37 @@ class Pages:
         }
 
     def of(self, service: Service, analyst: str | None) -> Page:
-        """The document of one ledger, which is ``analyst``'s where each has one."""
+        """The page of one ledger, ``analyst``'s own where each has one."""
         return self._pages.setdefault(
             service.dataset, Page(service, analyst, self._template, self._style)
         )
 
 
 class Page:
-    """The document of one ledger."""
+    """The page of one ledger."""
 
     def __init__(
         self, service: Service, analyst: str | None, template: Template, style: str
     ) -> None:
-        self._service, self._analyst, self._template, self._style = (
-            service,
-            analyst,
-            template,
-            style,
-        )
+        self._service, self._analyst = service, analyst
+        self._template, self._style = template, style
         self._history = History(service.ledger, service.plan)
-        self._chart = Chart(
-            service.plan,
-            service.plan.epsilon if service.certified is None else service.certified,
-            self._history,
-        )
-        self._alone = threading.Lock()  # the history grows while a page is made
+        limit = service.plan.epsilon if service.certified is None else service.certified
+        self._chart = Chart(service.plan, limit, self._history)
+        self._lock = threading.Lock()  # the history is updated by each page
 
     def render(self, finding: Finding | None) -> str:
-        """The document. Raises LedgerMismatch where the ledger can not be read."""
-        with self._alone:
-            return self._rendered(finding)
+        """The page as HTML. Raises LedgerMismatch where the ledger cannot be read."""
+        with self._lock:
+            return self._render(finding)
 
-    def _rendered(self, finding: Finding | None) -> str:
-        service, figures = self._service, self._service.desk.figures
+    def _render(self, finding: Finding | None) -> str:
+        service, snapshot = self._service, self._service.queue.snapshot
         if service.analysts is None:
             self._history.catch_up()
-        added, removed = service.ledger.in_custody(updates.counts)
-        changes, charged = service.ledger.in_custody(_moments)
+        added, removed = service.ledger.in_custody(record_updates.counts)
+        changes, charged = service.ledger.in_custody(_events)
         total = sum((entry.outcomes for entry in self._history.rounds), Counter[Outcome]())
-        releases = [
-            (slot, release)
-            for slot, entry in enumerate(service.plan.slots)
-            for release in entry.releases
-        ]
         return self._template.render(
             style=Markup(self._style),
             dataset=service.dataset,
@@ -178,69 +166,59 @@ class Page:
                 (minute(change.time), change.kind, change.size) for change in reversed(changes)
             ],
             releases=[
-                (
-                    slot,
-                    service.plan.slots[slot].mechanism["kind"],
-                    r.name,
-                    figures.spent[slot, r.name],
-                    r.cap,
-                )
-                for slot, r in releases
+                (slot, entry.mechanism["kind"], r.name, snapshot.spent[slot, r.name], r.cap)
+                for slot, entry in enumerate(service.plan.slots)
+                for r in entry.releases
             ],
             outcomes=_outcomes(total),
             rounds=self._rounds(),
-            earlier=max(0, len(self._history.rounds) - NEWEST),
+            earlier=max(0, len(self._history.rounds) - MAX_ROUNDS),
             callers=self._callers(charged),
             added=added,
             removed=removed,
-            position=figures.position,
-            head=figures.head,
-            waiting=service.desk.waiting,
-            at_work=service.desk.at_work,
+            position=snapshot.position,
+            head=snapshot.head,
+            waiting=service.queue.waiting,
+            at_work=service.queue.at_work,
             scale=service.scale,
             finding=finding,
         )
 
     def _analysts(self) -> list[dict[str, object]]:
-        """Everybody with a ledger: the share of its caps that is used, release by release."""
+        """The analysts with a ledger, and what is spent of their caps by release."""
         return [
             {
                 "name": name,
-                "spent": [
-                    (left.slot, left.release, left.spent, left.cap) for left in left_of(of_analyst)
-                ],
-                "charged": of_analyst.desk.calls.charged[name],
+                "spent": [(r.slot, r.release, r.spent, r.cap) for r in releases_left(service)],
+                "charged": service.queue.usage.charged[name],
             }
-            for name, of_analyst in opened(self._service).items()
+            for name, service in analyst_services(self._service).items()
         ]
 
     def _rounds(self) -> list[dict[str, object]]:
-        """The newest extractors first."""
+        """The newest rounds, latest first."""
         callers: dict[int, Counter[str]] = defaultdict(Counter)
-        for call in self._service.desk.calls.listed():
+        for call in self._service.queue.usage.calls():
             used = self._history.round_after(call.position)
             if used is not None:
                 callers[used.first][call.caller] += call.queries
-        numbered = list(enumerate(self._history.rounds, 1))[-NEWEST:]
+        numbered = list(enumerate(self._history.rounds, 1))[-MAX_ROUNDS:]
         return [_round(number, used, callers[used.first]) for number, used in reversed(numbered)]
 
     def _callers(self, noted: Sequence[EventTime]) -> list[dict[str, object]]:
-        """Everybody who holds a key or was charged, by name."""
-        charged = Counter(
-            dict(self._service.desk.calls.charged)
-        )  # a copy: the writer's thread goes on
-        last = {moment.caller: moment.time for moment in noted}
-        for name, of_analyst in opened(self._service).items():
-            charged[name] += of_analyst.desk.calls.charged[name]
-            last |= {
-                moment.caller: moment.time for moment in of_analyst.ledger.in_custody(_moments)[1]
-            }
+        """All who hold a key or were charged, by name."""
+        # A copy, because the writer's thread changes it.
+        charged = Counter(dict(self._service.queue.usage.charged))
+        last = {event.caller: event.time for event in noted}
+        for name, service in analyst_services(self._service).items():
+            charged[name] += service.queue.usage.charged[name]
+            last |= {event.caller: event.time for event in service.ledger.in_custody(_events)[1]}
         keys, now = defaultdict[str, list[Key]](list), datetime.now(UTC).timestamp()
-        for key in self._service.guard.keys().values():
+        for key in self._service.auth.keys().values():
             keys[key.name].append(key)
         shown = []
         for name in sorted({*keys, *charged}):
-            valid = next((key for key in keys[name] if key.valid(now)), None)
+            valid = next((key for key in keys[name] if key.is_valid(now)), None)
             newest = valid or (keys[name][-1] if keys[name] else None)
             shown.append(
                 {
@@ -255,9 +233,11 @@ class Page:
         return shown
 
 
-def _moments(connection: sa.Connection) -> tuple[list[EventTime], list[EventTime]]:
+def _events(connection: sa.Connection) -> tuple[list[EventTime], list[EventTime]]:
     """(the newest changes of the records, all notes of charges). Private."""
-    changes = event_times.listed(connection, event_times.ADDED, event_times.REMOVED, newest=CHANGES)
+    changes = event_times.listed(
+        connection, event_times.ADDED, event_times.REMOVED, newest=MAX_CHANGES
+    )
     return changes, event_times.listed(connection, event_times.CHARGED)
 
 

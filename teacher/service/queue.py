@@ -1,5 +1,6 @@
-"""The one writer. Requests wait here; a single thread takes them to the teacher, gathers what can be answered together, and
-answers it together. No request holds a lock while the teacher searches, and none reaches a record in any other way.
+"""The one writer: a single thread takes waiting requests to the teacher, batch by batch.
+
+No request holds a lock while the teacher searches, and none reaches a record in any other way.
 """
 
 from __future__ import annotations
@@ -13,49 +14,56 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.service.fair_lock import Turns
+from labelwall.teacher.service.fair_lock import FairLock
 from labelwall.teacher.service.jobs import (
-    Ask,
     Extractor,
     Job,
-    Repeat,
+    QueryJob,
+    RepeatJob,
     Result,
-    Task,
-    failed,
-    repeated,
+    TaskJob,
+    refused,
+    repeat_result,
 )
-from labelwall.teacher.service.usage import Call, Calls
+from labelwall.teacher.service.usage import Call, Usage
 from labelwall.teacher.teacher import Progress, Teacher, quiet
 from labelwall.wall.cells import Cells
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import result_to_json
 
-KEPT = 64  # finished jobs that can still be asked for
-STEPS_BEFORE_A_SWITCH = 32  # batches under one extractor while jobs under another wait
+MAX_FINISHED = 64  # finished jobs that can still be asked for
+MAX_STEPS = 32  # batches under one extractor while jobs under another wait
 
 
 @dataclass(frozen=True)
-class Figures:
-    """Public quantities after the last step, for readers in other threads. ``spent``, ``left``: by (slot, release)."""
+class Snapshot:
+    """The ledger's public counts after the last step, for readers in other threads.
+
+    ``spent``, ``remaining``: releases by (slot, release).
+    """
 
     position: int
     head: str
     spent: dict[tuple[int, str], int]
-    left: dict[tuple[int, str], int]
+    remaining: dict[tuple[int, str], int]
 
 
-class Desk:
-    """The queue before a teacher.
+class RequestQueue:
+    """The queue of requests before a teacher, and the thread that works through it.
 
-    ``probe``: PUBLIC rows of the custodian's own on which received networks are tested; a caller has no say in them.
-    ``batch_size``: queries of a step, gathered from all callers. ``waiting``, ``room``: jobs, and their bytes, that may queue;
-    the custodian's requests have as much for themselves. ``report``: hears of an unexpected failure (its traceback), for the
-    custodian alone. ``turns``: shared with other desks, which do not work while this one does. ``watch``: hears what the
-    teacher says while it works, for the custodian alone.
+    ``probe``: PUBLIC rows of the custodian on which received networks are tested. Callers have no
+    influence on them.
+    ``batch_size``: queries of one step, gathered from all callers.
+    ``max_jobs``, ``max_bytes``: limits on queued jobs and their bytes, separate for analysts' and
+    for the custodian's requests.
+    ``report``: records an unexpected failure (its traceback) for the custodian only.
+    ``lock``: shared with other queues; only one of them works at a time.
+    ``watch``: receives the teacher's progress, for the custodian only.
 
-    Whether the custodian changed the records shows in no reply to an analyst: those requests take nobody's room in the queue
-    or among the finished jobs, and do not count where the order of other requests is decided.
+    No reply to an analyst depends on whether the custodian changed the records: those requests take
+    no analyst's room in the queue or among the finished jobs, and do not count where the order of
+    other requests is decided.
     """
 
     def __init__(
@@ -65,48 +73,51 @@ class Desk:
         *,
         probe: np.ndarray | None,
         batch_size: int,
-        waiting: int,
-        room: int,
+        max_jobs: int,
+        max_bytes: int,
         report: Callable[[], None],
-        turns: Turns,
+        lock: FairLock,
         watch: Progress = quiet,
     ) -> None:
-        self._teacher, self._ledger, self._probe, self._report = teacher, ledger, probe, report
-        self._watch = watch
-        self._batch_size, self._waiting, self._room, self._turns = batch_size, waiting, room, turns
-        self.calls = Calls(ledger)
-        self._queue: deque[Job] = deque()
+        self._teacher, self._ledger = teacher, ledger
+        self._probe, self._batch_size = probe, batch_size
+        self._max_jobs, self._max_bytes = max_jobs, max_bytes
+        self._report, self._lock, self._watch = report, lock, watch
+        self.usage = Usage(ledger)
+        self._pending: deque[Job] = deque()
         self._jobs: dict[tuple[str, str], Job] = {}
         self._changed = threading.Condition()
         self._closing = False
-        self._extractor, self._steps = "", 0
-        self.at_work: tuple[str, int, int] | None = (
-            None  # (what, done, total). Private: of the rows
-        )
+        self._extractor = ""  # identity of the one in use
+        self._steps = 0  # under it
+        self.at_work: tuple[str, int, int] | None = None  # (what, done, total) of rows. Private
         self._independent: dict[tuple[str, tuple[int, ...]], bool] = {}
-        self.figures = self._figures()
+        self.snapshot = self._take_snapshot()
         self._thread = threading.Thread(target=self._run, name="writer")
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish the step at work, refuse what waits, stop. Nothing that waits was charged."""
+        """Finish the current step, refuse what waits, stop. Nothing that waits was charged."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join()
-        for job in self._queue:
-            job.finish(failed("shutting_down"))
+        for job in self._pending:
+            job.finish(refused("shutting_down"))
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        """The number of jobs in the queue."""
+        return len(self._pending)
 
     def submit(self, job: Job, repeatable: bool = True) -> Job:
-        """Put a job into the queue, or find the one of the same call: while it waits, or, where its result is
-        ``repeatable``, after it was done. Where another call asks, or asked, for the same content, the job becomes that one's
-        Repeat, and takes neither a turn nor a place of the caller's cap.
+        """Queue a job, or return the job of the same call.
+
+        That one is returned while it waits, and also after it was done if its result is
+        ``repeatable``. If another call of the caller asks, or asked, for the same content, the job
+        becomes a RepeatJob of that one: it takes neither a turn nor a part of the caller's cap.
 
         Raises Refused when the queue is full or the service stops.
         """
@@ -117,142 +128,135 @@ class Desk:
             ):
                 return known
             if self._closing:
-                raise failed("shutting_down")
-            beside = [waits for waits in self._queue if waits.of_custodian == job.of_custodian]
-            repeats = 0 if job.of_custodian else self._repeats()
-            if len(beside) + repeats >= self._waiting:
-                raise failed("busy")
-            first = self._first(job)
-            held = sum(waits.size for waits in beside)
-            if first is None and beside and held + job.size > self._room:
-                raise failed("busy")
-            self._forget(job.of_custodian)
-            if first is not None:
-                job = self._repeat(job, first)
+                raise refused("shutting_down")
+            peers = [other for other in self._pending if other.from_custodian == job.from_custodian]
+            repeats = 0 if job.from_custodian else self._waiting_repeats()
+            if len(peers) + repeats >= self._max_jobs:
+                raise refused("busy")
+            original = self._original(job)
+            size = sum(other.size for other in peers)
+            if original is None and peers and size + job.size > self._max_bytes:
+                raise refused("busy")
+            self._forget_finished(job.from_custodian)
+            if original is not None:
+                job = self._repeat(job, original)
             else:
-                self._queue.append(job)
-            self._jobs.pop((job.caller, job.id), None)  # so that the newest stands last
+                self._pending.append(job)
+            self._jobs.pop((job.caller, job.id), None)  # so that the newest comes last
             self._jobs[job.caller, job.id] = job
             self._changed.notify_all()
         return job
 
-    def _first(self, job: Job) -> Job | None:
-        """The job of the same caller and content that is charged for it, None where there is none, or it failed."""
-        alike = (
-            other
-            for other in self._jobs.values()
-            if job.content and (other.caller, other.content) == (job.caller, job.content)
-        )
-        return next(
-            (
-                other
-                for other in alike
-                if not isinstance(other, Repeat) and other.status != "failed"
-            ),
-            None,
+    def _original(self, job: Job) -> Job | None:
+        """The job of the same caller that is charged for the same content, unless it failed."""
+        if not job.content:
+            return None
+        for other in self._jobs.values():
+            same = (other.caller, other.content) == (job.caller, job.content)
+            if same and not isinstance(other, RepeatJob) and other.status != "failed":
+                return other
+        return None
+
+    def _waiting_repeats(self) -> int:
+        return sum(
+            isinstance(job, RepeatJob) and not job.future.done() for job in self._jobs.values()
         )
 
-    def _repeats(self) -> int:
-        """How many calls wait for another one's result."""
-        return sum(isinstance(job, Repeat) and not job.future.done() for job in self._jobs.values())
-
-    def _repeat(self, job: Job, first: Job) -> Repeat:
-        """A job that ends when ``first`` does, or at once; of its own it holds no more than its name."""
-        repeat = Repeat(
-            job.id, job.caller, job.kind, first.total, content=job.content, slot=job.slot
+    def _repeat(self, job: Job, original: Job) -> RepeatJob:
+        """A job that ends when ``original`` does, or now. It keeps none of the request's inputs."""
+        repeat = RepeatJob(
+            job.id, job.caller, job.kind, original.total, content=job.content, slot=job.slot
         )
 
         def end(done: Future[Result]) -> None:
-            refusal = done.exception()
+            error = done.exception()
             repeat.finish(
-                refusal if isinstance(refusal, Refused) else self._known(first, done.result())
+                error if isinstance(error, Refused) else self._again(original, done.result())
             )
 
-        first.future.add_done_callback(end)
+        original.future.add_done_callback(end)
         return repeat
 
-    def _known(self, first: Job, result: Result) -> Result:
-        """The result of a call that asks what ``first`` asked, with a receipt that charges nothing."""
-        receipt, now = result["receipt"], self.figures
-        if (
-            now.position < receipt["ledger_position"]
-        ):  # the step that ends the first call is not over
-            place = receipt["ledger_position"], receipt["ledger_head"]
-            return repeated(result, first.total, receipt["left"], place)
-        left = {release: now.left[first.slot, release] for release in receipt["left"]}
-        return repeated(result, first.total, left, (now.position, now.head))
+    def _again(self, original: Job, result: Result) -> Result:
+        """The original's result with a receipt that charges nothing."""
+        receipt, now = result["receipt"], self.snapshot
+        if now.position < receipt["ledger_position"]:  # the original's last step is still running
+            entry = receipt["ledger_position"], receipt["ledger_head"]
+            return repeat_result(result, original.total, receipt["left"], entry)
+        left = {release: now.remaining[original.slot, release] for release in receipt["left"]}
+        return repeat_result(result, original.total, left, (now.position, now.head))
 
     def find(self, caller: str, identity: str) -> Job:
-        """A caller's own job. Raises Refused where there is none, or none any more."""
+        """A caller's own job. Raises Refused where it is unknown or forgotten."""
         with self._changed:
             job = self._jobs.get((caller, identity))
         if job is None:
-            raise failed("unknown_job")
+            raise refused("unknown_job")
         return job
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """What the teacher says while it works. Shares of private rows: the custodian hears of them, and no job does."""
+        """The teacher's progress over private rows: passed to the custodian, never to a job."""
         self.at_work = (what, done, total) if done < total else None
         self._watch(what, done, total)
 
-    def _rest(self) -> None:
-        """Nothing is at work any more, whether or not it was finished."""
+    def _end_progress(self) -> None:
+        """Report the end of the current work, finished or not."""
         if self.at_work is not None:
             what, _, total = self.at_work
             self.progress(what, total, total)
 
-    def start_anew(self) -> None:
-        """The teacher lost its extractor; the next question lets it take one in again. For the desk whose turn it is."""
+    def forget_extractor(self) -> None:
+        """Make the next query set the teacher's extractor again. The caller holds the lock."""
         self._extractor = ""
-        self._rest()
+        self._end_progress()
 
     def _use(self, extractor: Extractor) -> None:
-        """Let the teacher use an extractor. A network is tested by its own weights and, since a caller could choose weights that
-        sleep on known rows, by fresh ones; where one test fails it runs one row at a time."""
+        """Make the teacher use an extractor.
+
+        A network is tested with its own weights and, since a caller could choose weights that
+        behave well on known rows only, with fresh ones. If one test fails, rows run one by one.
+        """
         if self._extractor != extractor.sha256:
             self._extractor = ""
-            self._teacher.use_extractor(
-                extractor.spec, probe=self._probe if self._slots_alike(extractor.spec) else None
-            )
+            probe = self._probe if self._rows_independent(extractor.spec) else None
+            self._teacher.use_extractor(extractor.spec, probe=probe)
             self._extractor, self._steps = extractor.sha256, 0
 
-    def _slots_alike(self, spec: ExtractorSpec) -> bool:
+    def _rows_independent(self, spec: ExtractorSpec) -> bool:
+        """Whether the architecture with fresh weights embeds rows independently in batches."""
         if spec.backbone in ("hog", "raw", "box") or self._probe is None:
             return False
-        place = spec.backbone, spec.input_shape
-        if place not in self._independent:
-            from labelwall.wall.networks.architectures import (
-                build,
-                to_safetensors,
-            )  # torch
+        architecture = spec.backbone, spec.input_shape
+        if architecture not in self._independent:
+            from labelwall.wall.networks.architectures import build, to_safetensors  # torch
 
             fresh = build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
             tested = self._teacher.embedder(
                 replace(spec, weights=to_safetensors(fresh)), self._probe
             )
-            self._independent[place] = tested.batch_size == self._batch_size
-        return self._independent[place]
+            self._independent[architecture] = tested.batch_size == self._batch_size
+        return self._independent[architecture]
 
-    def _forget(self, of_custodian: bool) -> None:
+    def _forget_finished(self, from_custodian: bool) -> None:
         finished = [
             key
             for key, job in self._jobs.items()
-            if job.future.done() and job.of_custodian == of_custodian
+            if job.future.done() and job.from_custodian == from_custodian
         ]
-        for key in finished[: max(0, len(finished) - KEPT + 1)]:
+        for key in finished[: max(0, len(finished) - MAX_FINISHED + 1)]:
             del self._jobs[key]
 
     def _run(self) -> None:
         while jobs := self._next():
             for job in jobs:
                 job.started = True
-            with self._turns.turn():
+            with self._lock:
                 self._step(jobs)
 
     def _step(self, jobs: list[Job]) -> None:
         try:
-            if isinstance(jobs[0], Ask):
-                self._answer([job for job in jobs if isinstance(job, Ask)])
+            if isinstance(jobs[0], QueryJob):
+                self._answer([job for job in jobs if isinstance(job, QueryJob)])
             else:
                 self._do(jobs[0])
         except Exception as error:
@@ -260,38 +264,36 @@ class Desk:
             for job in jobs:
                 if not job.future.done():
                     self._finish(job, refusal)
-        self._rest()
-        self.figures = self._figures()
+        self._end_progress()
+        self.snapshot = self._take_snapshot()
 
     def _next(self) -> list[Job]:
-        """The jobs of the next step, none when the service stops: one task, or queries that one batch can answer."""
+        """The next step's jobs: one task, or queries of one batch. Empty when the service stops."""
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closing)
+            self._changed.wait_for(lambda: self._pending or self._closing)
             if self._closing:
                 return []
-            head = self._queue[0]
-            if (
-                self._steps < STEPS_BEFORE_A_SWITCH
-            ):  # an extractor is not changed for every other batch
+            head = self._pending[0]
+            if self._steps < MAX_STEPS:  # do not switch the extractor at every other batch
                 ready = (
                     job
-                    for job in self._queue
+                    for job in self._pending
                     if job.extractor is None or job.extractor.sha256 == self._extractor
                 )
                 head = next(ready, head)
-            self._steps += not head.of_custodian
-            if not isinstance(head, Ask):
-                self._queue.remove(head)
+            self._steps += not head.from_custodian
+            if not isinstance(head, QueryJob):
+                self._pending.remove(head)
                 return [head]
-            if head.whole:
+            if head.single_batch:
                 return [head]
             chosen: list[Job] = []
             rows = 0
-            for job in [head, *self._queue]:
+            for job in [head, *self._pending]:
                 if (
-                    isinstance(job, Ask)
+                    isinstance(job, QueryJob)
                     and job not in chosen
-                    and job.alike(head)
+                    and job.can_batch_with(head)
                     and rows < self._batch_size
                 ):
                     chosen.append(job)
@@ -299,99 +301,96 @@ class Desk:
             return chosen
 
     def _do(self, job: Job) -> None:
-        assert isinstance(job, Task)
+        assert isinstance(job, TaskJob)
         if job.extractor is not None:
             self._use(job.extractor)
         self._finish(job, job.work())
 
-    def _answer(self, asks: list[Ask]) -> None:
-        """One batch for all of them. A job that is not finished goes to the end of the queue."""
-        assert asks[0].extractor is not None
-        self._use(asks[0].extractor)
-        asks = [ask for ask in asks if self._admitted(ask)]
-        batch, room = [], len(asks[0].rows) if asks and asks[0].whole else self._batch_size
-        for ask in asks:
-            batch.append(ask.next_batch(room))
-            room -= len(batch[-1].inputs)
-        noted = []
-        for ask, queries in zip(asks, batch, strict=True):
+    def _answer(self, jobs: list[QueryJob]) -> None:
+        """Answer one batch for all of them. Unfinished jobs go to the end of the queue."""
+        assert jobs[0].extractor is not None
+        self._use(jobs[0].extractor)
+        jobs = [job for job in jobs if self._admit(job)]
+        room = len(jobs[0].rows) if jobs and jobs[0].single_batch else self._batch_size
+        batch, calls = [], []
+        for job in jobs:
+            queries = job.next_batch(room)
+            room -= len(queries.inputs)
+            batch.append(queries)
+        for job, queries in zip(jobs, batch, strict=True):
             new = self._teacher.chargeable(queries)
-            ask.pledged = max(0, ask.pledged - new)
-            noted.append((Call(ask.caller, ask.slot, new, self.figures.position), ask.quota))
+            job.reserved = max(0, job.reserved - new)
+            calls.append((Call(job.caller, job.slot, new, self.snapshot.position), job.quota))
         asked = []
-        for ask, queries, may in zip(asks, batch, self.calls.note(noted), strict=True):
-            if may:
-                asked.append((ask, queries))
+        for job, queries, allowed in zip(jobs, batch, self.usage.note(calls), strict=True):
+            if allowed:
+                asked.append((job, queries))
             else:  # another process charged the same caller since the job was admitted
-                self._finish(ask, failed("quota_reached"))
+                self._finish(job, refused("quota_reached"))
         replies = self._teacher.answer_together([queries for _, queries in asked]) if asked else []
-        for (ask, _), answers in zip(asked, replies, strict=True):
-            ask.take(answers)
-            if ask.done == len(ask.rows):
-                self._finish(ask, result_to_json(ask.answered()))
+        for (job, _), answers in zip(asked, replies, strict=True):
+            job.add_answers(answers)
+            if job.done == len(job.rows):
+                self._finish(job, result_to_json(job.all_answers()))
             else:
                 with self._changed:
-                    self._queue.remove(ask)
-                    self._queue.append(ask)
+                    self._pending.remove(job)
+                    self._pending.append(job)
 
-    def _admitted(self, ask: Ask) -> bool:
-        """Whether the caller may be charged for all of a job; asked when it starts, before anything of it is charged."""
-        if ask.quota is None or ask.answers:
+    def _admit(self, job: QueryJob) -> bool:
+        """Whether the whole job fits the caller's quota. Decided before its first charge."""
+        if job.quota is None or job.answers:
             return True
-        new = self._teacher.chargeable(ask.next_batch(len(ask.rows)))
-        if self._over(ask.caller, new, ask.quota):
-            self._finish(ask, failed("quota_reached"))
+        new = self._teacher.chargeable(job.next_batch(len(job.rows)))
+        if self._exceeds(job.caller, new, job.quota):
+            self._finish(job, refused("quota_reached"))
             return False
-        ask.pledged = new
+        job.reserved = new
         return True
 
-    def _over(self, caller: str, new: int, quota: int | None) -> bool:
+    def _exceeds(self, caller: str, new: int, quota: int | None) -> bool:
         with self._changed:
-            pledged = sum(
-                job.pledged for job in self._queue if isinstance(job, Ask) and job.caller == caller
+            reserved = sum(
+                job.reserved
+                for job in self._pending
+                if isinstance(job, QueryJob) and job.caller == caller
             )
-        return quota is not None and self.calls.charged[caller] + pledged + new > quota
+        return quota is not None and self.usage.charged[caller] + reserved + new > quota
 
     def count(self, caller: str, cells: Cells, quota: int | None) -> Result:
-        """The work of a task: noisy counts in public cells. On the writer's thread, with the extractor in use."""
+        """Noisy counts in public cells: the work of a task, on the writer's thread."""
         new = self._teacher.chargeable(cells)
-        if self._over(caller, new, quota):
-            raise failed("quota_reached")
-        if not all(
-            self.calls.note([(Call(caller, cells.slot, new, self.figures.position), quota)])
-        ):
-            raise failed("quota_reached")
+        call = Call(caller, cells.slot, new, self.snapshot.position)
+        if self._exceeds(caller, new, quota) or not all(self.usage.note([(call, quota)])):
+            raise refused("quota_reached")
         return result_to_json(self._teacher.count(cells))
 
     def _finish(self, job: Job, outcome: Result | Refused) -> None:
         with self._changed:
-            if job in self._queue:
-                self._queue.remove(job)
+            if job in self._pending:
+                self._pending.remove(job)
             job.finish(outcome)
 
     def _refusal(self, error: Exception) -> Refused:
-        """What a caller may know of a failure: its own mistake, or a constant."""
+        """What a caller may learn about a failure: its own mistake, or a constant."""
         if isinstance(error, Refused):
             return error
         if isinstance(error, InvalidInput):
             return Refused("invalid_input", str(error))
-        self.start_anew()  # whatever it was in the middle of
+        self.forget_extractor()  # the teacher may have failed halfway
         if not isinstance(error, TeacherFailed | LedgerMismatch):
             self._report()
-        return failed("ledger_refused" if isinstance(error, LedgerMismatch) else "teacher_failed")
+        return refused("ledger_refused" if isinstance(error, LedgerMismatch) else "teacher_failed")
 
-    def _figures(self) -> Figures:
+    def _take_snapshot(self) -> Snapshot:
         state = self._ledger.state
-        if (
-            state.plan is None
-        ):  # a transaction failed: nothing is known until the next one reads the file again
-            return self.figures
-        releases = [
-            (slot, release.name)
-            for slot, entry in enumerate(state.plan.slots)
-            for release in entry.releases
-        ]
-        left = {key: state.remaining(*key) for key in releases}
-        return Figures(
-            state.seq, state.head, {key: state.spent.get(key, 0) for key in releases}, left
+        if state.plan is None:  # unknown after a failed transaction, until the next one reads it
+            return self.snapshot
+        slots = enumerate(state.plan.slots)
+        keys = [(slot, release.name) for slot, entry in slots for release in entry.releases]
+        return Snapshot(
+            state.seq,
+            state.head,
+            spent={key: state.spent.get(key, 0) for key in keys},
+            remaining={key: state.remaining(*key) for key in keys},
         )

@@ -1,4 +1,4 @@
-"""The routes under /v1. Each checks the caller and the body, and hands the rest to the desk."""
+"""The routes under /v1. Each checks the caller and the body, and submits a job to the queue."""
 
 from __future__ import annotations
 
@@ -18,9 +18,23 @@ from pydantic import ValidationError
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import models
 from labelwall.teacher.service.auth import STATUS
-from labelwall.teacher.service.jobs import Ask, Extractor, Job, Task, distinct, failed, job_id
+from labelwall.teacher.service.jobs import (
+    Extractor,
+    Job,
+    QueryJob,
+    TaskJob,
+    distinct_rows,
+    job_id,
+    refused,
+)
 from labelwall.teacher.service.keys import Key
-from labelwall.teacher.service.state import Service, exported, left_of, opened, pooled_epsilons
+from labelwall.teacher.service.state import (
+    Service,
+    analyst_services,
+    export_ledger,
+    pooled_epsilons,
+    releases_left,
+)
 from labelwall.wall.adversary import NAME
 from labelwall.wall.cells import Cells
 from labelwall.wall.errors import InvalidInput, Refused
@@ -28,8 +42,8 @@ from labelwall.wall.messages import Queries
 from labelwall.wall.wire import MAX_ROWS, NPY, SAFETENSORS, decode, decode_extractor
 
 VERSION = "1"
-LONGEST_WAIT = 30.0  # seconds that a request stays open for its job
-EXTRACTORS_KEPT = 8
+MAX_WAIT = 30.0  # seconds that a request stays open for its job
+MAX_EXTRACTORS = 8  # kept
 MIB = 1 << 20
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -39,46 +53,49 @@ router = APIRouter(prefix="/v1", responses=PROBLEMS)
 bearer = HTTPBearer(auto_error=False, description="a key of `labelwall keys`")
 
 
-def the(request: Request) -> Service:
-    """The service of the application that got a request."""
+def app_service(request: Request) -> Service:
+    """The service of the application that received a request."""
     return request.app.state.service
 
 
-async def own(request: Request, key: Key, analyst: str | None = None) -> Service:
-    """The service of a key: the analyst's own where each has one. A custodian's key reads the one of any ``analyst`` who has a
-    ledger. Raises Refused for another analyst's, or for one that is none; LedgerMismatch where a ledger can not be opened."""
-    service = the(request)
+async def service_for(request: Request, key: Key, analyst: str | None = None) -> Service:
+    """The service of a key: the analyst's own where each has one.
+
+    A custodian's key may name any ``analyst`` with a ledger. Raises Refused for another analyst or
+    an unknown one, LedgerMismatch where a ledger cannot be opened.
+    """
+    service = app_service(request)
     if analyst is not None and key.role != "custodian":
-        raise failed("forbidden")
+        raise refused("forbidden")
     if service.analysts is None or (analyst is None and key.role == "custodian"):
         if analyst is not None:
-            raise failed("not_found")
+            raise refused("not_found")
         return service
-    if analyst is not None and analyst not in await run_in_threadpool(service.analysts.listed):
-        raise failed("not_found")
+    if analyst is not None and analyst not in await run_in_threadpool(service.analysts.names):
+        raise refused("not_found")
     return await run_in_threadpool(service.analysts.of, key.name if analyst is None else analyst)
 
 
 async def anyone(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
     """The holder of any valid key."""
-    return the(request).guard.caller(request, ("analyst", "custodian"))
+    return app_service(request).auth.caller(request, ("analyst", "custodian"))
 
 
 async def analyst(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
     """The holder of an analyst's key."""
-    return the(request).guard.caller(request, ("analyst",))
+    return app_service(request).auth.caller(request, ("analyst",))
 
 
 async def custodian(request: Request, _: Annotated[object, Depends(bearer)]) -> Key:
     """The holder of a custodian's key."""
-    return the(request).guard.caller(request, ("custodian",))
+    return app_service(request).auth.caller(request, ("custodian",))
 
 
 Anyone = Annotated[Key, Depends(anyone)]
 Analyst = Annotated[Key, Depends(analyst)]
 Custodian = Annotated[Key, Depends(custodian)]
 Wait = Annotated[
-    float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for the job to finish")
+    float, Query(ge=0, le=MAX_WAIT, description="seconds to wait for the job to finish")
 ]
 Slot = Annotated[int, Query(ge=0, lt=1 << 16, description="which entry of the plan pays")]
 Sha256 = Annotated[
@@ -87,22 +104,23 @@ Sha256 = Annotated[
 OfAnalyst = Annotated[
     str | None,
     Query(
-        pattern=f"^{NAME}$", description="for a custodian: whose ledger, where each analyst has one"
+        pattern=f"^{NAME}$",
+        description="for a custodian: the analyst whose ledger is read, where each has one",
     ),
 ]
 Idempotency = Annotated[
     str | None,
     Header(
         pattern="^[A-Za-z0-9_-]{1,64}$",
-        description="names a call: sent again with the same body it finds its job and its receipt; without it, or with another "
-        "one, the same body is a call of its own, which is charged nothing",
+        description="names a call: sent again with the same body it finds its job and its receipt; "
+        "without it, or with another one, the same body is a new call, which is charged nothing",
     ),
 ]
-Named = Annotated[str, PathParameter(pattern="^[0-9a-f]{64}$")]
+PathSha256 = Annotated[str, PathParameter(pattern="^[0-9a-f]{64}$")]
 
 
 def _binary(description: str, *media: str) -> dict[str, Any]:
-    """The OpenAPI text of a body that is not JSON."""
+    """The OpenAPI description of a body that is not JSON."""
     content = {name: {"schema": {"type": "string", "format": "binary"}} for name in media}
     return {"requestBody": {"required": True, "description": description, "content": content}}
 
@@ -111,21 +129,22 @@ LEDGER = "application/vnd.sqlite3"
 PENDING: dict[int | str, dict[str, Any]] = {
     202: {"model": models.Job, "description": "the job is not finished"}
 }
-ROWS = _binary(
+ROWS_BODY = _binary(
     "`inputs`: uint8 [n, height, width, channels] or float32 [n, dimensions]", SAFETENSORS, NPY
 )
-CENTRES = _binary("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY)
-EXTRACTOR = _binary(
-    "`fields` (JSON), `weights` (safetensors of the named network) and `axes` (int16 [d, k]), all as uint8 [n]",
+CELLS_BODY = _binary("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY)
+EXTRACTOR_BODY = _binary(
+    "`fields` (JSON), `weights` (safetensors of the named network) and `axes` (int16 [d, k]), "
+    "all as uint8 [n]",
     SAFETENSORS,
 )
-REMOVAL = {
+REMOVAL_BODY = {
     "requestBody": {
         "required": True,
         "content": {"application/json": {"schema": models.Removal.model_json_schema()}},
     }
 }
-RECORDS = _binary("`inputs` as for queries, `labels` int64 [n], `ids` int64 [n]", SAFETENSORS)
+RECORDS_BODY = _binary("`inputs` as for queries, `labels` int64 [n], `ids` int64 [n]", SAFETENSORS)
 
 
 def _media(request: Request) -> str:
@@ -140,9 +159,9 @@ async def health() -> models.Health:
 
 @router.get("/budget")
 async def budget(request: Request, key: Anyone, analyst: OfAnalyst = None) -> models.Budget:
-    """The plan, its certificate, against whom that holds, and how far its caps are used up."""
-    service = await own(request, key, analyst)
-    figures = service.desk.figures
+    """The plan, its certificate and adversary, and what is spent of its caps."""
+    service = await service_for(request, key, analyst)
+    snapshot = service.queue.snapshot
     return models.Budget(
         dataset=service.dataset,
         unsafe=service.unsafe,
@@ -150,40 +169,38 @@ async def budget(request: Request, key: Anyone, analyst: OfAnalyst = None) -> mo
         delta=service.plan.delta,
         adversary=service.adversary,
         plan=service.plan.to_json(),
-        releases=left_of(service),
-        ledger_position=figures.position,
-        ledger_head=figures.head,
+        releases=releases_left(service),
+        ledger_position=snapshot.position,
+        ledger_head=snapshot.head,
         queries=key.queries,
-        charged=service.desk.calls.charged[key.name],
+        charged=service.queue.usage.charged[key.name],
     )
 
 
 @router.get("/analysts")
 async def analysts(request: Request, _: Custodian) -> models.Analysts:
-    """Who has a budget of the own and how far it is spent; and the certificates against analysts who do pool their answers."""
-    service = the(request)
+    """Analysts with their own budget, what each has spent, and epsilon if they pool answers."""
+    service = app_service(request)
+    services = await run_in_threadpool(analyst_services, service)
     return models.Analysts(
         adversary=service.adversary,
         epsilon=service.certified,
         delta=service.plan.delta,
-        analysts=[
-            _of_analyst(name, found)
-            for name, found in (await run_in_threadpool(opened, service)).items()
-        ],
+        analysts=[_analyst_budget(name, each) for name, each in services.items()],
         pooled=await run_in_threadpool(pooled_epsilons, service),
     )
 
 
-def _of_analyst(name: str, service: Service) -> models.AnalystBudget:
-    figures = service.desk.figures
+def _analyst_budget(name: str, service: Service) -> models.AnalystBudget:
+    snapshot = service.queue.snapshot
     return models.AnalystBudget(
         name=name,
         dataset=service.dataset,
         adversary=service.adversary,
-        releases=left_of(service),
-        ledger_position=figures.position,
-        ledger_head=figures.head,
-        charged=service.desk.calls.charged[name],
+        releases=releases_left(service),
+        ledger_position=snapshot.position,
+        ledger_head=snapshot.head,
+        charged=service.queue.usage.charged[name],
     )
 
 
@@ -194,17 +211,18 @@ async def receipts(
     newest: Annotated[int, Query(ge=1, le=10000)] = 1000,
     analyst: OfAnalyst = None,
 ) -> list[models.Charge]:
-    """The calls that were charged, oldest first: an analyst's own, everybody's for a custodian."""
-    service, whose = await own(request, key, analyst), None if key.role == "custodian" else key.name
+    """The calls that were charged, oldest first: an analyst's own, or all for a custodian."""
+    service = await service_for(request, key, analyst)
+    caller = None if key.role == "custodian" else key.name
     return [
         models.Charge(
-            caller=c.caller,
-            slot=c.slot,
-            queries=c.queries,
-            ledger_position=c.position,
+            caller=call.caller,
+            slot=call.slot,
+            queries=call.queries,
+            ledger_position=call.position,
             adversary=service.adversary,
         )
-        for c in await run_in_threadpool(service.desk.calls.listed, whose, newest)
+        for call in await run_in_threadpool(service.queue.usage.calls, caller, newest)
     ]
 
 
@@ -215,68 +233,63 @@ async def receipts(
 )
 async def ledger(request: Request, key: Anyone, analyst: OfAnalyst = None) -> Response:
     """A copy of the ledger for auditors (SQLite): every entry, nothing private."""
-    return Response(
-        await run_in_threadpool(exported, await own(request, key, analyst)), media_type=LEDGER
-    )
+    service = await service_for(request, key, analyst)
+    return Response(await run_in_threadpool(export_ledger, service), media_type=LEDGER)
 
 
 @router.put(
-    "/extractors/{sha256}", response_model=models.Job, responses=PENDING, openapi_extra=EXTRACTOR
+    "/extractors/{sha256}",
+    response_model=models.Job,
+    responses=PENDING,
+    openapi_extra=EXTRACTOR_BODY,
 )
 async def send_extractor(
-    request: Request, key: Analyst, sha256: Named, wait: Wait = 0.0
+    request: Request, key: Analyst, sha256: PathSha256, wait: Wait = 0.0
 ) -> Response:
-    """Send a feature map, by name and safetensors. The private records are embedded with it; nothing is released."""
-    service = await own(request, key)
+    """Send a feature map by name and safetensors.
+
+    The private records are embedded with it; nothing is released.
+    """
+    service = await service_for(request, key)
     body = await service.bodies.read(request, service.config.max_extractor * MIB)
     extractor = await run_in_threadpool(_received, service, body, _media(request), sha256)
 
     def work() -> dict[str, object]:
         service.extractors.pop(sha256, None)
         service.extractors[sha256] = extractor
-        for oldest in list(service.extractors)[:-EXTRACTORS_KEPT]:
+        for oldest in list(service.extractors)[:-MAX_EXTRACTORS]:
             service.extractors.pop(oldest, None)
         return {"extractor": sha256}
 
-    job = Task(
-        job_id(key.name, "extractor", {}, sha256.encode()),
-        key.name,
-        "extractor",
-        1,
-        extractor,
-        len(body),
-        work=work,
-    )
-    return await _state_of(service.desk.submit(job, repeatable=False), wait)
+    identity = job_id(key.name, "extractor", {}, sha256.encode())
+    job = TaskJob(identity, key.name, "extractor", 1, extractor, len(body), work=work)
+    return await _reply(service.queue.submit(job, repeatable=False), wait)
 
 
 def _received(service: Service, body: bytes, media: str, sha256: str) -> Extractor:
-    """An extractor that this service takes. What would decide how much memory is used is checked before anything is built."""
+    """A received extractor, if this service accepts it. Sizes are checked before it is built."""
     spec = decode_extractor(body, media, service.config.max_extractor * MIB)
     if spec.backbone not in service.config.backbones:
-        raise InvalidInput(
-            "extractor.backbone", f"one of {', '.join(service.config.backbones)}", spec.backbone
-        )
-    learned = service.learned.input_shape, service.learned.num_classes
-    if (spec.input_shape, spec.num_classes) != learned:
-        raise InvalidInput(
-            "extractor.input_shape, num_classes",
-            f"the data set's {learned}",
-            (spec.input_shape, spec.num_classes),
-        )
+        rule = f"one of {', '.join(service.config.backbones)}"
+        raise InvalidInput("extractor.backbone", rule, spec.backbone)
+    shapes = spec.input_shape, spec.num_classes
+    expected = service.task.input_shape, service.task.num_classes
+    if shapes != expected:
+        name = "extractor.input_shape, num_classes"
+        raise InvalidInput(name, f"the data set's {expected}", shapes)
     if spec.sha256() != sha256:
         raise InvalidInput("sha256", "the identity of the extractor that was sent", sha256)
     return Extractor(spec, sha256)
 
 
-def _known(service: Service, sha256: str) -> Extractor:
+def _extractor(service: Service, sha256: str) -> Extractor:
     found = service.extractors.get(sha256)
     if found is None:
-        raise failed("unknown_extractor")
+        raise refused("unknown_extractor")
     return found
 
 
-@router.post("/labels", response_model=models.Job, responses=PENDING, openapi_extra=ROWS)
+@router.post("/labels", response_model=models.Job, responses=PENDING, openapi_extra=ROWS_BODY)
 async def ask(
     request: Request,
     key: Analyst,
@@ -285,41 +298,43 @@ async def ask(
     wait: Wait = 0.0,
     idempotency_key: Idempotency = None,
 ) -> Response:
-    """Ask for noisy labels of public inputs. A query that was asked before gets its stored answer and costs nothing.
+    """Ask for noisy labels of public inputs. A repeated query gets its stored answer for free.
 
-    Receipts add up: over all `job`s, each counted once, `charged` sums to at most what the ledger charged.
+    Receipts add up: over all `job`s, each counted once, `charged` sums to at most what the ledger
+    charged.
     """
-    service = await own(request, key)
+    service = await service_for(request, key)
     body = await service.bodies.read(request, service.config.max_request * MIB)
-    used = _known(service, extractor)
-    content = job_id(
-        key.name, "labels", {"slot": slot, "extractor": extractor, "media": _media(request)}, body
-    )
+    used = _extractor(service, extractor)
+    parameters = {"slot": slot, "extractor": extractor, "media": _media(request)}
+    content = job_id(key.name, "labels", parameters, body)
 
-    def prepare() -> Ask:
+    def prepare() -> QueryJob:
         inputs = decode(body, _media(request), ("inputs",), service.config.max_rows)["inputs"]
-        if inputs.shape[1:] != service.learned.input_shape:
-            rule = f"rows of shape {list(service.learned.input_shape)}"
+        if inputs.shape[1:] != service.task.input_shape:
+            rule = f"rows of shape {list(service.task.input_shape)}"
             raise InvalidInput("queries.inputs", rule, list(inputs.shape[1:]))
         Queries(inputs, slot)
-        rows, place = distinct(inputs)
-        named = (
-            _call(content, idempotency_key),
-            key.name,
-            "labels",
-            len(rows),
-            used,
-            len(body),
-            content,
+        rows, inverse = distinct_rows(inputs)
+        return QueryJob(
+            id=_call_id(content, idempotency_key),
+            caller=key.name,
+            kind="labels",
+            total=len(rows),
+            extractor=used,
+            size=len(body),
+            content=content,
+            slot=slot,
+            rows=rows,
+            inverse=inverse,
+            single_batch=service.teacher.whole(slot),
+            quota=key.queries,
         )
-        asked = Ask(*named, slot=slot, rows=rows, place=place, quota=key.queries)
-        asked.whole = service.teacher.whole(slot)
-        return asked
 
-    return await _state_of(service.desk.submit(await run_in_threadpool(prepare)), wait)
+    return await _reply(service.queue.submit(await run_in_threadpool(prepare)), wait)
 
 
-@router.post("/cells", response_model=models.Job, responses=PENDING, openapi_extra=CENTRES)
+@router.post("/cells", response_model=models.Job, responses=PENDING, openapi_extra=CELLS_BODY)
 async def count(
     request: Request,
     key: Analyst,
@@ -328,31 +343,41 @@ async def count(
     wait: Wait = 0.0,
     idempotency_key: Idempotency = None,
 ) -> Response:
-    """Ask for the noisy votes of all records in public cells: one release for the whole set. Receipts add up as for labels."""
-    service = await own(request, key)
+    """Ask for the noisy votes of all records in public cells: one release for the whole set.
+
+    Receipts add up as for labels.
+    """
+    service = await service_for(request, key)
     body = await service.bodies.read(request, service.config.max_request * MIB)
-    used = _known(service, extractor)
-    cells = Cells(
-        (await run_in_threadpool(decode, body, _media(request), ("centers",)))["centers"], slot
+    used = _extractor(service, extractor)
+    found = await run_in_threadpool(decode, body, _media(request), ("centers",))
+    cells = Cells(found["centers"], slot)
+    parameters = {"slot": slot, "extractor": extractor, "media": _media(request)}
+    content = job_id(key.name, "cells", parameters, body)
+    job = TaskJob(
+        id=_call_id(content, idempotency_key),
+        caller=key.name,
+        kind="cells",
+        total=1,
+        extractor=used,
+        size=len(body),
+        content=content,
+        slot=slot,
+        work=lambda: service.queue.count(key.name, cells, key.queries),
     )
-    content = job_id(
-        key.name, "cells", {"slot": slot, "extractor": extractor, "media": _media(request)}, body
-    )
-    named = _call(content, idempotency_key), key.name, "cells", 1, used, len(body), content, slot
-    job = Task(*named, work=lambda: service.desk.count(key.name, cells, key.queries))
-    return await _state_of(service.desk.submit(job), wait)
+    return await _reply(service.queue.submit(job), wait)
 
 
-def _call(content: str, idempotency_key: str | None) -> str:
-    """The identity of a call for some content; one without a key is like no other."""
+def _call_id(content: str, idempotency_key: str | None) -> str:
+    """The identity of a call for some content. Without an idempotency key it is unique."""
     call = secrets.token_hex(32) if idempotency_key is None else idempotency_key
     return hashlib.sha256(f"{content} {call}".encode()).hexdigest()
 
 
-@router.post("/records", response_model=models.Job, responses=PENDING, openapi_extra=RECORDS)
+@router.post("/records", response_model=models.Job, responses=PENDING, openapi_extra=RECORDS_BODY)
 async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
-    """Add records. A row that is there already, with the same content, is left alone."""
-    service = the(request)
+    """Add records. Rows that are present with the same content are left unchanged."""
+    service = app_service(request)
     body = await service.record_bodies.read(request, service.config.max_request * MIB)
     found = await run_in_threadpool(
         decode, body, _media(request), ("inputs", "labels", "ids"), service.config.max_rows
@@ -364,24 +389,26 @@ async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Res
         return {"records": len(records.ids)}
 
     identity = job_id(key.name, "add", {}, body)
-    job = Task(identity, key.name, "add", 1, None, len(body), of_custodian=True, work=work)
-    return await _state_of(service.desk.submit(job, repeatable=False), wait)
+    job = TaskJob(identity, key.name, "add", 1, None, len(body), from_custodian=True, work=work)
+    return await _reply(service.queue.submit(job, repeatable=False), wait)
 
 
 @router.post(
-    "/records/removals", response_model=models.Job, responses=PENDING, openapi_extra=REMOVAL
+    "/records/removals", response_model=models.Job, responses=PENDING, openapi_extra=REMOVAL_BODY
 )
 async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
-    """Remove records by their ids; their data is deleted. An id that is not there is no error."""
-    service = the(request)
-    body = await service.record_bodies.read(
-        request, service.config.max_request * MIB
-    )  # FastAPI would read it before the key, and all of it
+    """Remove records by id and delete their data. An unknown id is no error."""
+    service = app_service(request)
+    # FastAPI would read the whole body, and before the key is checked.
+    body = await service.record_bodies.read(request, service.config.max_request * MIB)
     try:
         removal = models.Removal.model_validate_json(body)
     except ValidationError as error:
-        rule = f"the body must be a JSON object with `ids`, a list of at most {MAX_ROWS} whole numbers of 64 bits."
-        raise Refused("invalid_request", rule) from error
+        text = (
+            f"the body must be a JSON object with `ids`, a list of at most {MAX_ROWS} "
+            "whole numbers of 64 bits."
+        )
+        raise Refused("invalid_request", text) from error
     ids = np.array(removal.ids, dtype=np.int64)
 
     def work() -> dict[str, object]:
@@ -389,18 +416,22 @@ async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> 
         return {"records": len(ids)}
 
     identity = job_id(key.name, "remove", {}, ids.tobytes())
-    job = Task(identity, key.name, "remove", 1, None, ids.nbytes, of_custodian=True, work=work)
-    return await _state_of(service.desk.submit(job, repeatable=False), wait)
+    job = TaskJob(identity, key.name, "remove", 1, None, ids.nbytes, from_custodian=True, work=work)
+    return await _reply(service.queue.submit(job, repeatable=False), wait)
 
 
 @router.get("/jobs/{job}", response_model=models.Job, responses=PENDING)
-async def job_state(request: Request, key: Anyone, job: Named, wait: Wait = 0.0) -> Response:
-    """Whether a job of this key waits or is at work, and how many of its own queries are answered; or its result."""
-    return await _state_of((await own(request, key)).desk.find(key.name, job), wait)
+async def job_state(request: Request, key: Anyone, job: PathSha256, wait: Wait = 0.0) -> Response:
+    """The state of a job of this key and how many of its queries are answered, or its result."""
+    service = await service_for(request, key)
+    return await _reply(service.queue.find(key.name, job), wait)
 
 
-async def _state_of(job: Job, wait: float) -> Response:
-    """200 with the result, 202 while there is none, or the job's refusal. Nothing of the state depends on private rows."""
+async def _reply(job: Job, wait: float) -> Response:
+    """200 with the result, 202 while there is none, or the job's refusal.
+
+    No part of the state depends on private rows.
+    """
     if wait > 0 and not job.future.done():
         await asyncio.wait([asyncio.wrap_future(job.future)], timeout=wait)
     state = {

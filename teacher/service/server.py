@@ -1,4 +1,4 @@
-"""From a custodian's directory to a running service."""
+"""Building and running the service of a custodian's directory."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ from fastapi import FastAPI
 from labelwall.teacher.custodian import Custodian
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.service.analysts import Analysts
 from labelwall.teacher.service.app import Log, create_app, log_line
-from labelwall.teacher.service.auth import Bodies, Guard, Rates
+from labelwall.teacher.service.auth import Authenticator, BodyReader, RateLimiter
 from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.service.fair_lock import Turns
+from labelwall.teacher.service.fair_lock import FairLock
 from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.queue import Desk
+from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.service.routes import MIB
-from labelwall.teacher.service.state import Service
+from labelwall.teacher.service.state import Analysts, Service
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Progress, Teacher, quiet
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput
 
-GRACE = 60  # seconds in which a stopping service finishes the requests at work
+GRACE = 60  # seconds for a stopping service to finish its current requests
 
 
 def build_app(
     custodian: Custodian,
     open_records: Callable[[], Records],
-    learned: Task,
+    task: Task,
     *,
     sharded: Callable[..., Teacher] | None = None,
     config: ServiceConfig,
@@ -51,48 +50,63 @@ def build_app(
     log: Log = log_line,
     progress: Progress = quiet,
 ) -> FastAPI:
-    """The application that answers for one custodian's directory. The private rows are read here, once.
+    """The application that serves one custodian's directory. It reads the private rows here, once.
 
-    ``certified``: the plan's epsilon, None where nothing is certified. ``probe``: PUBLIC rows of the custodian's own, on which
-    received networks are tested; without them a network runs one row at a time. ``sharded``: makes the teacher, given what is the
-    custodian's, where the rows lie in shards instead of in ``open_records``, as ``scale`` says. Where the directory's ledger is
-    a register, each analyst gets a service over the same rows. ``progress`` hears how far the work on private rows is, for the
-    custodian alone: no reply has anything of it.
+    ``certified``: the plan's epsilon, None where nothing is certified.
+    ``probe``: PUBLIC rows of the custodian on which received networks are tested. Without them a
+    network runs one row at a time.
+    ``sharded``: makes the teacher where the rows are in shards, as set in ``scale``, instead of in
+    ``open_records``.
+    ``progress``: receives progress over private rows, for the custodian only. It is in no reply.
 
-    Raises what reading the private rows raises, before anybody can ask; InvalidInput for analysts' own ledgers over shards,
-    LedgerMismatch for a file of keys that is damaged.
+    Where the directory's ledger is a register, each analyst gets a service over the same rows.
+
+    Raises what reading the private rows raises, before any request; InvalidInput for analysts' own
+    ledgers over shards; LedgerMismatch for a damaged key file.
     """
-    keys.listed()  # what has expired is written down, and a damaged file is the custodian's to hear of
+    keys.listed()  # stores which have expired, and reports a damaged file at the start
     if sharded is not None and custodian.ledger.state.is_register():
         raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
     report = partial(_report, custodian.directory / "errors.log")
-    guard, turns, state = (
-        Guard(keys, Rates(config.requests_per_second)),
-        Turns(),
-        custodian.ledger.state,
-    )
-    plan, room = state.plan, 4 * MIB * max(config.max_request, config.max_extractor)
+    auth = Authenticator(keys, RateLimiter(config.requests_per_second))
+    lock = FairLock()
+    room = 4 * MIB * max(config.max_request, config.max_extractor)
+    state = custodian.ledger.state
+    plan = state.plan
     assert plan is not None
 
     def service_over(opened: Custodian, open_rows: Callable[[], Records]) -> Service:
-        """A teacher, its queue and all else that belongs to one ledger."""
-        place = opened.ledger, opened.directory, learned.num_classes, entropy
-        make = sharded or partial(Teacher, open_rows)
-        how = {"batch_size": batch_size, "workers": workers, "device": device}
-        teacher = make(*place, **how, progress=lambda *now: desk.progress(*now))
-        queue = {"batch_size": batch_size, "waiting": config.waiting, "room": room}
-        desk: Desk = Desk(
-            teacher, opened.ledger, probe=probe, report=report, turns=turns, watch=progress, **queue
+        """A service over one ledger, with a teacher and a queue of its own."""
+        teacher = (sharded or partial(Teacher, open_rows))(
+            opened.ledger,
+            opened.directory,
+            task.num_classes,
+            entropy,
+            batch_size=batch_size,
+            workers=workers,
+            device=device,
+            progress=lambda *now: queue.progress(*now),
+        )
+        queue: RequestQueue = RequestQueue(
+            teacher,
+            opened.ledger,
+            probe=probe,
+            batch_size=batch_size,
+            max_jobs=config.waiting,
+            max_bytes=room,
+            report=report,
+            lock=lock,
+            watch=progress,
         )
         return Service(
-            desk=desk,
+            queue=queue,
             teacher=teacher,
             ledger=opened.ledger,
-            guard=guard,
-            bodies=Bodies(room),
-            record_bodies=Bodies(room),
+            auth=auth,
+            bodies=BodyReader(room),
+            record_bodies=BodyReader(room),
             config=config,
-            learned=learned,
+            task=task,
             directory=opened.directory,
             dataset=opened.dataset,
             plan=plan,
@@ -103,34 +117,30 @@ def build_app(
         )
 
     service = service_over(custodian, open_records)
-    (teacher := service.teacher).open()
+    teacher = service.teacher
+    teacher.open()
     if state.is_register():
         service.analysts = Analysts(
             custodian, teacher, lambda opened: service_over(opened, teacher.records), report
         )
-        service.analysts.finish()
+        service.analysts.finish_removal()
     return create_app(service, report, log)
 
 
 def _report(path: Path) -> None:
-    """Write down the failure that is being handled, for the custodian."""
+    """Append the current exception to the custodian's file."""
     with path.open("a") as file:
         file.write(traceback.format_exc())
 
 
 def listen(config: ServiceConfig) -> socket.socket:
-    """The bound socket of a service. Raises InvalidInput where the address can not be had."""
+    """The bound socket of a service. Raises InvalidInput if the address is not available."""
     try:
-        return socket.create_server(
-            (config.host, config.port),
-            family=socket.AF_INET6 if ":" in config.host else socket.AF_INET,
-        )
+        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+        return socket.create_server((config.host, config.port), family=family)
     except OSError as error:
-        raise InvalidInput(
-            "service.host, port",
-            "an address that is free on this machine",
-            f"{config.host}:{config.port}",
-        ) from error
+        rule = "an address that is free on this machine"
+        raise InvalidInput("service.host, port", rule, f"{config.host}:{config.port}") from error
 
 
 def address(config: ServiceConfig, bound: socket.socket) -> str:
@@ -140,7 +150,10 @@ def address(config: ServiceConfig, bound: socket.socket) -> str:
 
 
 def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
-    """uvicorn, quiet: its messages could quote a request. It stops on SIGTERM and SIGINT when the requests at work are done."""
+    """uvicorn without log messages, which could quote a request.
+
+    On SIGTERM and SIGINT it finishes the current requests and stops.
+    """
     for certificate in (config.certfile, config.keyfile):
         if certificate is not None and not Path(certificate).is_file():
             raise InvalidInput("service.certfile, keyfile", "existing PEM files", certificate)

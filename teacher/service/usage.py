@@ -1,7 +1,8 @@
-"""Who was charged for how much: a private table in the ledger's file, written before each charge. Never exported.
+"""Usage by caller: a private table in the ledger's file, written before each charge.
 
-Per-key caps are counted here. A crash between the note and the charge leaves the note: a caller's own cap is then reached that
-much earlier; what the data set has spent is the ledger's to say, and is not touched by it.
+The table is never exported. Per-key caps are enforced here. A crash between the note and the charge
+leaves the note, so a caller reaches its own cap that much earlier. What the data set has spent is
+recorded by the ledger alone.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import sqlalchemy as sa
 from labelwall.teacher.ledger import event_times
 from labelwall.teacher.ledger.ledger import Ledger
 
-calls_metadata = sa.MetaData()
+metadata = sa.MetaData()
 calls = sa.Table(
     "calls",
-    calls_metadata,
+    metadata,
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
     sa.Column("caller", sa.Text, nullable=False),
     sa.Column("slot", sa.Integer, nullable=False),
@@ -29,7 +30,10 @@ calls = sa.Table(
 
 @dataclass(frozen=True)
 class Call:
-    """``caller`` was about to be charged for ``queries`` new queries of ``slot``; the ledger's newest entry was ``position``."""
+    """A note that ``caller`` is about to be charged for ``queries`` new queries of ``slot``.
+
+    ``position``: the ledger's newest entry at that time.
+    """
 
     caller: str
     slot: int
@@ -37,31 +41,31 @@ class Call:
     position: int
 
 
-class Calls:
+class Usage:
     """The table of one ledger. ``charged``: caller -> new queries noted so far."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.charged: Counter[str] = Counter()
-        ledger.in_custody(calls_metadata.create_all)
-        for call in self.listed():
+        ledger.in_custody(metadata.create_all)
+        for call in self.calls():
             self.charged[call.caller] += call.queries
 
-    def note(self, noted: Sequence[tuple[Call, int | None]]) -> list[bool]:
-        """Write down calls, durably, before they are charged: whether each may be, under its caller's cap (None: no cap).
+    def note(self, requested: Sequence[tuple[Call, int | None]]) -> list[bool]:
+        """Note calls durably before they are charged. Returns which fit their cap (None: no cap).
 
-        Cap and note are one transaction, so that what other processes noted in the same ledger counts as well. A call for no new
-        query may always be made, and is not written down.
+        Check and note are one transaction, so notes of other processes in the same ledger count. A
+        call without new queries always fits and is not noted.
         """
-        if not any(call.queries for call, _ in noted):
-            return [True] * len(noted)
-        allowed, sums = self._ledger.in_custody(lambda connection: _note(connection, noted))
-        for caller, total in sums.items():
+        if not any(call.queries for call, _ in requested):
+            return [True] * len(requested)
+        allowed, totals = self._ledger.in_custody(lambda connection: _note(connection, requested))
+        for caller, total in totals.items():
             self.charged[caller] = total
         return allowed
 
-    def listed(self, caller: str | None = None, newest: int | None = None) -> list[Call]:
-        """Calls in order; of one caller, or of all; the ``newest`` so many, or all."""
+    def calls(self, caller: str | None = None, newest: int | None = None) -> list[Call]:
+        """The ``newest`` calls (None: all), oldest first, of one ``caller`` or of all."""
         chosen = sa.select(calls).order_by(calls.c.number.desc()).limit(newest)
         if caller is not None:
             chosen = chosen.where(calls.c.caller == caller)
@@ -70,20 +74,22 @@ class Calls:
 
 
 def _note(
-    connection: sa.Connection, noted: Sequence[tuple[Call, int | None]]
+    connection: sa.Connection, requested: Sequence[tuple[Call, int | None]]
 ) -> tuple[list[bool], dict[str, int]]:
-    """(which calls were within their cap, new queries noted by caller)."""
-    allowed, sums = [], {}
-    for call, cap in noted:
+    """(which calls fit their cap, new queries noted by caller)."""
+    allowed: list[bool] = []
+    totals: dict[str, int] = {}
+    for call, cap in requested:
         total = sa.select(sa.func.coalesce(sa.func.sum(calls.c.queries), 0)).where(
             calls.c.caller == call.caller
         )
-        sums[call.caller] = int(connection.execute(total).scalar_one())
-        allowed.append(call.queries == 0 or cap is None or sums[call.caller] + call.queries <= cap)
-        if allowed[-1] and call.queries:
+        totals[call.caller] = int(connection.execute(total).scalar_one())
+        fits = call.queries == 0 or cap is None or totals[call.caller] + call.queries <= cap
+        allowed.append(fits)
+        if fits and call.queries:
             connection.execute(calls.insert(), vars(call))
             event_times.note(
                 connection, event_times.CHARGED, call.queries, call.caller, call.position
             )
-            sums[call.caller] += call.queries
-    return allowed, sums
+            totals[call.caller] += call.queries
+    return allowed, totals

@@ -20,7 +20,7 @@ from labelwall.teacher.ledger.ledger import Ledger, entry_hash
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.wall.adversary import EACH, POOLED, alone, is_alone
+from labelwall.wall.adversary import EACH, POOLED, is_single_analyst, single_analyst
 from labelwall.wall.errors import LedgerMismatch
 from tests.ledgers import identity, use_extractor
 from tests.postgres import Server
@@ -64,11 +64,11 @@ def test_each_analyst_has_a_ledger_that_names_the_assumption(
         finding = audit(tmp_path / "copy.sqlite", expect_head=mine.ledger.state.head)
         assert (finding.problems, finding.adversary, finding.dataset) == (
             [],
-            alone(name),
+            single_analyst(name),
             mine.dataset,
         )
         assert f"against analyst {name} alone; analysts do not pool answers" in finding.render()
-        assert finding.to_json()["adversary"] == alone(name)
+        assert finding.to_json()["adversary"] == single_analyst(name)
         mine.close()
     opened.ledger.export(tmp_path / "copy.sqlite")
     finding = audit(tmp_path / "copy.sqlite")
@@ -181,7 +181,7 @@ def test_each_analysts_ledger_has_an_anchor_that_lets_one_copy_go_on(
 
 def test_the_kind_of_budget_is_fixed(tmp_path: Path) -> None:
     for number, (first, then) in enumerate(
-        [(EACH, POOLED), (POOLED, EACH), (alone("ann"), alone("bob"))]
+        [(EACH, POOLED), (POOLED, EACH), (single_analyst("ann"), single_analyst("bob"))]
     ):
         register(tmp_path / str(number), adversary=first).close()
         with pytest.raises(LedgerMismatch, match="holds against"):
@@ -223,7 +223,10 @@ FORGED: dict[str, tuple[str, Callable[[Entries], None]]] = {
     "left out": ("unknown", _without),
     "said to be all": ("adversary", lambda e: e[0][1].update(adversary=POOLED)),
     "softened": ("adversary", lambda e: e[0][1].update(adversary="analyst ann alone")),
-    "one line more": ("adversary", lambda e: e[0][1].update(adversary=alone("ann") + "\n")),
+    "one line more": (
+        "adversary",
+        lambda e: e[0][1].update(adversary=single_analyst("ann") + "\n"),
+    ),
     "in the old format": ("unknown", lambda e: e[0][1].update(format=1)),
     "a register with charges": ("register", lambda e: e[0][1].update(adversary=EACH)),
     "an analyst in a budget": (
@@ -255,7 +258,11 @@ def test_a_ledger_forged_to_hold_against_all_has_another_head(tmp_path: Path) ->
 def forged(folder: Path, forge: Callable[[Entries], None]) -> Path:
     """A ledger of ann with one answer (true.sqlite), its entries changed and hashed anew."""
     ledger = Ledger.create(
-        folder / "true.sqlite", dataset="d", plan=PLAN, unsafe=False, adversary=alone("ann")
+        folder / "true.sqlite",
+        dataset="d",
+        plan=PLAN,
+        unsafe=False,
+        adversary=single_analyst("ann"),
     )
     use_extractor(ledger)
     ledger.record(ledger.charge(0, "screen", [QUERY]), {QUERY: 0})
@@ -281,14 +288,25 @@ def forged(folder: Path, forge: Callable[[Entries], None]) -> Path:
 
 @pytest.mark.parametrize("name", ["a", "é", "ann.b-c@d_9", "a" * 64])
 def test_names_that_keys_have_are_understood(name: str) -> None:
-    assert is_alone(alone(name))
+    assert is_single_analyst(single_analyst(name))
 
 
 @pytest.mark.parametrize(
-    "text", [POOLED, EACH, alone(""), alone("a b"), alone("a") + " ", alone("a" * 65), "", None, 1]
+    "text",
+    [
+        POOLED,
+        EACH,
+        single_analyst(""),
+        single_analyst("a b"),
+        single_analyst("a") + " ",
+        single_analyst("a" * 65),
+        "",
+        None,
+        1,
+    ],
 )
 def test_other_texts_are_no_analyst(text: object) -> None:
-    assert not is_alone(text)
+    assert not is_single_analyst(text)
 
 
 def test_several_ledgers_cost_together_what_their_caps_do() -> None:

@@ -1,4 +1,4 @@
-"""Cells: what may be sent, whose cell a row is, what rows inherit; against loops over Python integers."""
+"""Cells: validation, nearest cells and inherited labels, against loops over Python integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels: exactly what was sent arrives; bytes that lie about themselves are refused before anything is made of them."""
+"""Wire formats: arrays arrive as sent, and bodies that contradict their headers are refused."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_fields_that_are_no_object_are_refused(text: bytes) -> None:
 
 def test_results_arrive_as_they_were() -> None:
     answers = Answers(np.array([2, -1, 0]), np.array([0, 1, 0], np.uint8), RECEIPT)
-    received = wire.answers_of(json.loads(json.dumps(wire.result_to_json(answers))))
+    received = wire.decode_answers(json.loads(json.dumps(wire.result_to_json(answers))))
     assert (received.labels.tolist(), received.outcomes.tolist(), received.receipt) == (
         [2, -1, 0],
         [0, 1, 0],
@@ -218,10 +218,10 @@ def test_results_arrive_as_they_were() -> None:
     assert (received.labels.dtype, received.outcomes.dtype) == (np.int64, np.uint8)
     several = Answers(np.array([[1, -1, 0], [-1, -1, -1]]), np.array([0, 2], np.uint8), RECEIPT)
     np.testing.assert_array_equal(
-        wire.answers_of(wire.result_to_json(several)).labels, several.labels
+        wire.decode_answers(wire.result_to_json(several)).labels, several.labels
     )
     for counts in (np.array([[-3, 4], [0, 1]]), None):
-        cells = wire.counts_of(
+        cells = wire.decode_counts(
             json.loads(json.dumps(wire.result_to_json(CellCounts(counts, RECEIPT))))
         )
         assert cells.receipt == RECEIPT
@@ -240,13 +240,13 @@ OTHERS = [
 @pytest.mark.parametrize("value", OTHERS)
 def test_a_reply_of_another_form_is_refused(value: dict) -> None:  # type: ignore[type-arg]
     with pytest.raises(InvalidInput):
-        wire.answers_of(value)
+        wire.decode_answers(value)
     with pytest.raises(InvalidInput):
-        wire.counts_of(value)
+        wire.decode_counts(value)
 
 
 def test_parts_of_a_call_add_up() -> None:
-    from labelwall.wall.messages import joined
+    from labelwall.wall.messages import join_answers
 
     last = replace(
         RECEIPT,
@@ -261,6 +261,6 @@ def test_parts_of_a_call_add_up() -> None:
         Answers(np.array([1, 2, -1]), np.array([0, 0, 1], np.uint8), RECEIPT),
         Answers(np.array([0, 1]), np.zeros(2, np.uint8), last),
     ]
-    whole = joined(parts)
+    whole = join_answers(parts)
     assert whole.labels.tolist() == [1, 2, -1, 0, 1]
     assert whole.receipt == Receipt(5, 1, {"screen": 3}, {"screen": 7}, 9, "cd")

@@ -26,7 +26,7 @@ from labelwall.teacher.ledger.auditor.values import (
     require_object,
     shown,
 )
-from labelwall.wall.adversary import EACH, is_alone
+from labelwall.wall.adversary import EACH, is_single_analyst
 from labelwall.wall.adversary import NAME as ANALYST
 
 Body = dict[str, Any]
@@ -125,7 +125,7 @@ def _check_adversary(body: Body) -> None:
         raise Problem("names an adversary, an unknown field in its format")
     if body["format"] == ADVERSARY_FORMAT and named is None:
         raise Problem("names no adversary: against whom it holds is unknown")
-    if body["format"] == ADVERSARY_FORMAT and not (named == EACH or is_alone(named)):
+    if body["format"] == ADVERSARY_FORMAT and not (named == EACH or is_single_analyst(named)):
         raise Problem("names an adversary that no certificate is made for")
 
 

@@ -1,4 +1,4 @@
-"""NoisySGD baselines: the price against an independent accountant, learning, clipping, batches without records."""
+"""NoisySGD baselines: epsilon by an independent accountant, learning, clipping, empty batches."""
 
 from __future__ import annotations
 
@@ -46,9 +46,8 @@ def test_the_price_is_another_accountants_too(epsilon: float, rate: float, steps
     oracle.compose(
         SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier)), steps)
     )
-    assert (
-        oracle.get_epsilon(1e-5) <= by_prv <= oracle.get_epsilon(1e-5) + 0.0101
-    )  # Opacus adds its error bound of 0.01
+    # Opacus adds its error bound of 0.01.
+    assert oracle.get_epsilon(1e-5) <= by_prv <= oracle.get_epsilon(1e-5) + 0.0101
     assert 0.9 * epsilon < by_prv <= epsilon < 1.5 * by_rdp
     assert by_prv < by_rdp
 
@@ -85,7 +84,10 @@ def test_the_same_steps_are_made_whatever_the_number_of_records() -> None:
 
 
 def test_one_records_pull_is_bounded_by_the_clip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without noise, with everybody in the batch: one step with one record more moves the weights by lr clip / batch at most."""
+    """One record more moves the weights of a step by at most lr clip / batch.
+
+    Without noise, and with all records in the batch.
+    """
     monkeypatch.setattr(noisy_sgd, "calibrate", lambda *_: (0.0, 0.0, 0.0))
     config = linear(batch_size=600, epochs=1, clip=0.3)
     x, y = data(50)

@@ -1,4 +1,4 @@
-"""diffprivlib's classifiers: learning, what is public about them, whose noise it is, and what their claim does not cover."""
+"""diffprivlib's classifiers: learning, public bounds and classes, noise, limits of the claim."""
 
 from __future__ import annotations
 
@@ -50,8 +50,11 @@ def fit(
 
 @pytest.mark.parametrize("config", KINDS[:3], ids=NAMES[:3])
 def test_it_learns_and_spends_what_it_was_given(config: PrivateClassification) -> None:
-    """At epsilon 1000 the noise has a scale of at most 0.012 on sums over 200 records, and errors need sums that are off by 10:
-    the chance is below e^-800. Random splits may miss the gap between the corners, so a tree is held to its leaves, below."""
+    """At epsilon 1000 the noise has a scale of at most 0.012 on sums over 200 records.
+
+    Errors need sums that are off by 10: the chance is below e^-800. Random splits may miss the gap
+    between the corners, so trees are tested by their leaves, below.
+    """
     rows, labels = data(400)
     model = fit(config, rows, labels, 1000.0)
     assert model.epsilon == 1000.0
@@ -122,8 +125,11 @@ def test_classes_are_the_declared_ones_whatever_the_records(
 def test_noise_is_the_operating_systems_and_splits_have_no_public_seed(
     config: PrivateClassification, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every generator that a mechanism of diffprivlib gets is recorded. Weights, means or thresholds are continuous, but
-    for means cut off at 1, 15 scales away at this epsilon: that two fits are equal has a probability far below 1e-9."""
+    """Every generator that a mechanism of diffprivlib gets is recorded.
+
+    Weights, means or thresholds are continuous, except for means clipped at 1, which is 15 scales
+    away at this epsilon: two fits are equal with a probability far below 1e-9.
+    """
     base = private_classifiers.require_diffprivlib().mechanisms.base
     generators, own = [], base.DPMechanism.__init__
 
@@ -138,9 +144,7 @@ def test_noise_is_the_operating_systems_and_splits_have_no_public_seed(
         np.random.seed(0)
         before = np.random.get_state()[1].tolist()
         (model, *_) = fit(config, rows, labels, 20.0).models
-        assert (
-            np.random.get_state()[1].tolist() == before
-        )  # what else draws from numpy is not disturbed
+        assert np.random.get_state()[1].tolist() == before  # other users of numpy are unaffected
         found.append(
             model.tree_.threshold
             if isinstance(config, DpForest)
@@ -161,7 +165,7 @@ def test_a_bound_read_from_the_records_is_an_error(
 
 
 def test_naive_bayes_publishes_the_number_of_records() -> None:
-    """Why its claim is about replaced records: diffprivlib makes its noisy counts add up to the rows, at any epsilon."""
+    """diffprivlib's noisy counts sum to the row count, so its claim is for replaced records."""
     for n in (40, 41):
         (model,) = fit(DpNaiveBayes(), *data(n), 0.01).models
         assert model.class_count_.sum() == n + 2

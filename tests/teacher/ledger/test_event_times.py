@@ -30,7 +30,7 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
     now = [1_900_000_000]
     monkeypatch.setattr(event_times, "time", SimpleNamespace(time=lambda: now[0]))
     made = tiny.make(tmp_path, place=place)
-    teacher, desk, ledger = made.service.teacher, made.service.desk, made.service.ledger
+    teacher, queue, ledger = made.service.teacher, made.service.queue, made.service.ledger
     with (
         served(made) as url,
         client(url, made.tokens["ann"]) as ann,
@@ -83,7 +83,7 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
         told += [json.loads(body) for (body,) in copy.execute("SELECT body FROM entries")]
     # No time is among them; caps, positions and counts are.
     assert max(numbers([told, made.lines])) < DAY
-    assert desk.calls.charged == {"ann": 20, "bob": 7}
+    assert queue.usage.charged == {"ann": 20, "bob": 7}
 
 
 def numbers(value: object) -> list[float]:

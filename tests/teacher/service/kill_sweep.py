@@ -1,10 +1,11 @@
-"""SIGKILL a service under load at random moments, and start it again; prints one JSON object about what is left.
+"""SIGKILL a service under load at random times and restart it; print the result as one JSON object.
 
     python kill_sweep.py FOLDER KILLS [SOCKET [SEED]]
 
-The ledger is a file in FOLDER, or a schema of the server behind SOCKET. One process, without threads, holds the listening socket
-and forks analysts that ask all the time, and the service, many times.
-A connection waits in the socket until the next service takes it; one that was taken dies with its service, and is tried again.
+The ledger is a file in FOLDER, or a schema of the server behind SOCKET. One process without threads
+owns the listening socket and forks analysts, which ask all the time, and the service, many times. A
+connection waits in the socket until the next service accepts it; an accepted one dies with its
+service and is retried.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ CAP = 10**4
 
 
 class Witness(SystemEntropy):
-    """The real entropy, leaving a durable note of every release that it is about to draw."""
+    """The real entropy, which durably notes every release before it is drawn."""
 
     def __init__(self, notes: Path) -> None:
         self._notes = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -75,22 +76,19 @@ def serve(folder: Path, bound: socket, place: Place) -> None:
 
 
 def analyse(folder: Path, url: str, tokens: list[str]) -> None:
-    """Ask batches, every third of them one of before, until the folder holds `stop`; write every answer that came."""
+    """Ask batches, a third of them repeated, until the folder has `stop`. Write all answers."""
 
     def analyst(number: int) -> None:
-        teacher, chance, known = (
-            RemoteTeacher(url, tokens[number % len(tokens)], patience=120.0),
-            random.Random(number),
-            0,
-        )
+        teacher = RemoteTeacher(url, tokens[number % len(tokens)], patience=120.0)
+        chance = random.Random(number)
+        known = 0
         teacher.use_extractor(tiny.SPEC)
         with (folder / f"told-{number}").open("w") as told:
             while not (folder / "stop").exists():
                 seed = chance.randrange(known) if known and chance.random() < 1 / 3 else known
                 known = max(known, seed + 1)
-                labels = teacher.answer(
-                    Queries(tiny.rows(BATCH, 1000 + seed))
-                ).labels.tolist()  # all analysts ask the same rows
+                # all analysts ask the same rows
+                labels = teacher.answer(Queries(tiny.rows(BATCH, 1000 + seed))).labels.tolist()
                 told.write(json.dumps([seed, labels]) + "\n")
 
     threads = [threading.Thread(target=analyst, args=(number,)) for number in range(ANALYSTS)]
@@ -105,11 +103,9 @@ def _size(path: Path) -> int:
 
 
 def examine(folder: Path, place: Place) -> dict[str, object]:
-    """What was told, drawn and paid."""
-    state, told = (
-        Ledger(place).state,
-        [json.loads(line) for file in folder.glob("told-*") for line in file.open()],
-    )
+    """Compare what was answered, drawn and charged."""
+    state = Ledger(place).state
+    told = [json.loads(line) for file in folder.glob("told-*") for line in file.open()]
     drawn = {"screen": 0, "aggregate": 0}
     for line in (folder / "notes").read_text().splitlines():
         drawn[line.split()[0]] += int(line.split()[1])
@@ -126,8 +122,8 @@ def examine(folder: Path, place: Place) -> dict[str, object]:
         "again": len(told) - len({seed for seed, _ in told}),
         "wrong": wrong,  # answers that are not the one stored answer of their query
         "paid": all(spent[name] >= drawn[name] >= released[name] for name in drawn),
-        "lost": sum(spent.values())
-        - sum(released.values()),  # charges whose answers died with a service
+        # charges whose answers died with a service
+        "lost": sum(spent.values()) - sum(released.values()),
         "problems": audited(place, folder).problems,
     }
 
@@ -143,10 +139,8 @@ def main(folder: Path, kills: int, server: str, seed: int) -> None:
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         analysts = forked(lambda: analyse(folder, url, tokens))
         for _ in range(kills):
-            service, target = (
-                forked(lambda: serve(folder, bound, place)),
-                _size(notes) + chance.randrange(1, 200),
-            )
+            service = forked(lambda: serve(folder, bound, place))
+            target = _size(notes) + chance.randrange(1, 200)
             while _size(notes) < target:  # up to some twenty draws
                 time.sleep(0.002)
                 assert os.waitpid(service, os.WNOHANG) == (0, 0)

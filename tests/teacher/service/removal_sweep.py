@@ -1,10 +1,11 @@
-"""SIGKILL a service with a budget for each analyst at every step of a removal; prints one JSON object about what is left.
+"""SIGKILL a service with per-analyst budgets at every step of a removal; print one JSON object.
 
     python removal_sweep.py FOLDER [SOCKET]
 
-Three analysts, two of them at work when a record goes, the third with embeddings from before. Each time a forked service removes
-a record of its own and dies before the n-th step: before the transaction, between two analysts, before the last mark is gone.
-Then another service opens the same directory, and all analysts' teachers have to agree, in memory and on disk.
+There are three analysts: two are at work when a record is removed, the third has cached embeddings.
+Each time a forked service removes another record and dies before the n-th step: before the
+transaction, between two analysts, before the last mark is deleted. Then another service opens the
+same directory, and all analysts' teachers have to agree, in memory and on disk.
 """
 
 from __future__ import annotations
@@ -64,13 +65,13 @@ def service(folder: Path, place: Place, names: tuple[str, ...]) -> tiny.Made:
 
 
 def prepared(folder: Path, place: Place) -> int:
-    """An analyst was here, and is not when a record goes."""
+    """Let an analyst embed the records who is not at work when one is removed."""
     service(folder, place, (LATE,))
     return 0
 
 
 def removing(folder: Path, place: Place, identity: int, last: int) -> int:
-    """Remove a record, and die before step ``last``. 0: all was done before."""
+    """Remove a record and die before step ``last``. Returns 0 if there are fewer steps."""
     made, taken = service(folder, place, NAMES), [0]
 
     def dying(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,9 +91,9 @@ def removing(folder: Path, place: Place, identity: int, last: int) -> int:
 
 
 def examine(folder: Path, place: Place, identity: int) -> int:
-    """0 where the record is there for all, 1 where it is gone for all, also from every cache of the directory; 2 otherwise.
+    """0 if the record is present for all, 1 if it is gone for all and from all caches, else 2.
 
-    Caches are looked at before any analyst asks again.
+    Caches are read before any analyst asks again.
     """
     made = tiny.make(folder, adversary=EACH, place=place)
     whole = Records(

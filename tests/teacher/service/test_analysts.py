@@ -1,4 +1,4 @@
-"""A budget for each analyst in one service: nothing that one was told, charged or sent reaches another."""
+"""A budget for each analyst in one service: no answer, charge or request of one reaches another."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.service import models
-from labelwall.teacher.service.fair_lock import Turns
-from labelwall.wall.adversary import EACH, POOLED, alone
+from labelwall.teacher.service.fair_lock import FairLock
+from labelwall.wall.adversary import EACH, POOLED, single_analyst
 from labelwall.wall.errors import LedgerMismatch, Refused
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
 from labelwall.wall.wire import SAFETENSORS, encode
@@ -41,8 +41,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[tiny.Made
 
 
 def test_the_same_queries_are_charged_and_drawn_for_each(tmp_path: Path, place: Place) -> None:
-    """By true noise. Votes run to 9: at sigma 75 a query passes the threshold of 2 with a probability between 0.48 and 0.54, and
-    at sigma 25 no class wins above 0.5, so that two independent replies agree below 0.42, and all 60 of them below 1e-22."""
+    """With real noise.
+
+    There are at most 9 votes: at sigma 75 a query passes the threshold of 2 with a probability
+    between 0.48 and 0.54, and at sigma 25 no class wins with more than 0.5. So two independent
+    replies agree with a probability below 0.42, and all 60 with one below 1e-22.
+    """
     made = tiny.make(tmp_path, adversary=EACH, place=place)
     with (
         served(made) as url,
@@ -70,7 +74,12 @@ def test_the_same_queries_are_charged_and_drawn_for_each(tmp_path: Path, place: 
         ("ann", "bob"), (mine, other), findings, budgets, strict=True
     ):
         assert (finding.problems, finding.charged["0/screen"]) == ([], 60)
-        assert alone(name) == finding.adversary == answers.receipt.adversary == budget["adversary"]
+        assert (
+            single_analyst(name)
+            == finding.adversary
+            == answers.receipt.adversary
+            == budget["adversary"]
+        )
         assert budget["dataset"] == finding.dataset
         assert budget["ledger_head"] == finding.head
     assert findings[0].dataset != findings[1].dataset
@@ -79,7 +88,10 @@ def test_the_same_queries_are_charged_and_drawn_for_each(tmp_path: Path, place: 
 def test_nothing_that_one_has_asked_or_sent_is_there_for_another(
     shared: tuple[tiny.Made, str],
 ) -> None:
-    """Stored answers, budget, receipts, ledger, jobs and extractors: bob's replies are those of a service without ann."""
+    """Bob's replies are those of a service without ann.
+
+    That is for stored answers, budget, receipts, ledger, jobs and extractors.
+    """
     made, url = shared
     headers = {"authorization": f"Bearer {made.tokens['bob']}", "content-type": SAFETENSORS}
     body, parameters = encode({"inputs": rows(5, 1)}), {"extractor": SPEC.sha256()}
@@ -94,7 +106,7 @@ def test_nothing_that_one_has_asked_or_sent_is_there_for_another(
     assert (reply.status_code, reply.json()["code"]) == (
         409,
         "unknown_extractor",
-    )  # though ann has sent it
+    )
     budget = call(url, made.tokens["bob"]).json()
     assert [(release["spent"], release["left"]) for release in budget["releases"]] == [
         (0, 1000),
@@ -102,7 +114,7 @@ def test_nothing_that_one_has_asked_or_sent_is_there_for_another(
     ]
     assert (budget["ledger_position"], budget["charged"]) == (0, 0)
     assert call(url, made.tokens["bob"], path="receipts").json() == []
-    done = next(iter(made.service.analysts.of("ann").desk._jobs))[1]  # type: ignore[union-attr]
+    done = next(iter(made.service.analysts.of("ann").queue._jobs))[1]  # type: ignore[union-attr]
     assert call(url, made.tokens["bob"], path=f"jobs/{done}").json()["code"] == "unknown_job"
     assert call(url, made.tokens["ann"], path=f"jobs/{done}").status_code == 200
 
@@ -119,7 +131,7 @@ def test_whose_ledger_it_is_may_be_asked_by_a_custodian_alone(
     assert call(url, made.tokens["carol"], path=f"{path}?analyst=ann").status_code == 200
     assert call(url, made.tokens["carol"], path=f"{path}?analyst=nobody").status_code == 404
     assert call(url, made.tokens["carol"], path=f"{path}?analyst=../ann").status_code == 422
-    assert "nobody" not in made.service.analysts.listed()  # type: ignore[union-attr]
+    assert "nobody" not in made.service.analysts.names()  # type: ignore[union-attr]
 
 
 def test_the_custodian_sees_each_ledger_and_what_they_cost_together(
@@ -131,8 +143,8 @@ def test_the_custodian_sees_each_ledger_and_what_they_cost_together(
         call(url, made.tokens["carol"], path="analysts").content
     )
     assert [(own.name, own.adversary, own.charged) for own in found.analysts] == [
-        ("ann", alone("ann"), 60),
-        ("bob", alone("bob"), 0),
+        ("ann", single_analyst("ann"), 60),
+        ("bob", single_analyst("bob"), 0),
     ]
     assert (found.analysts[0].releases[0].spent, found.analysts[0].releases[0].cap) == (60, 1000)
     assert found.adversary == EACH
@@ -140,8 +152,8 @@ def test_the_custodian_sees_each_ledger_and_what_they_cost_together(
         n: round_up(certified_epsilon(made.service.plan.pooled(n))) for n in (1, 2)
     }
     charges = call(url, made.tokens["carol"], path="receipts?analyst=ann").json()
-    assert {entry["adversary"] for entry in charges} == {alone("ann")}
-    for whose, against in (("", EACH), ("?analyst=ann", alone("ann"))):
+    assert {entry["adversary"] for entry in charges} == {single_analyst("ann")}
+    for whose, against in (("", EACH), ("?analyst=ann", single_analyst("ann"))):
         (tmp_path / "copy.sqlite").write_bytes(
             call(url, made.tokens["carol"], path=f"ledger{whose}").content
         )
@@ -188,7 +200,7 @@ def test_pages_of_the_register_and_of_each_ledger(shared: tuple[tiny.Made, str])
     assert "screen slot 0 60 of 1,000" in text(whole)
     assert "screen slot 0 0 of 1,000" in text(whole)
     assert 'href="/?analyst=bob"' in whole.text
-    assert f"Certificates here hold against {alone('ann')} ." in text(own)
+    assert f"Certificates here hold against {single_analyst('ann')} ." in text(own)
     assert re.search(
         r"ann analyst 60 – \d{4}-\d\d-\d\d \d\d:\d\d UTC bob analyst 0 – – carol custodian 0 – –",
         text(whole),
@@ -196,7 +208,7 @@ def test_pages_of_the_register_and_of_each_ledger(shared: tuple[tiny.Made, str])
     assert "PRIVATE" in text(whole)  # how many records came and went, which is no analyst's
     assert "60 of 1,000" in text(own)
     audited = page("/audit?analyst=ann", method="POST")
-    assert f"against {alone('ann')}" in text(audited).partition("recomputed")[0]
+    assert f"against {single_analyst('ann')}" in text(audited).partition("recomputed")[0]
     assert (
         page("/export?analyst=ann", method="POST").content
         == call(url, made.tokens["ann"], path="ledger").content
@@ -214,7 +226,7 @@ def test_caps_are_each_ones_own_and_a_new_key_of_the_same_name_has_the_same_ledg
             assert (ann.answer(Queries(rows(30, 1))).outcomes[20:] == Outcome.CAP_REACHED).all()
             assert bob.answer(Queries(rows(20, 2))).receipt.charged["screen"] == 20
             assert bob.answer(Queries(rows(1, 1))).outcomes.tolist() == [Outcome.CAP_REACHED]
-        keys = made.service.guard._keys
+        keys = made.service.auth._keys
         keys.revoke("ann")
         with client(url, keys.add("ann", "analyst")) as ann:
             assert ann.answer(Queries(rows(30, 1)[::-1])).receipt.served == 30
@@ -222,13 +234,13 @@ def test_caps_are_each_ones_own_and_a_new_key_of_the_same_name_has_the_same_ledg
     again = tiny.make(tmp_path, asked=20, answered=20, adversary=EACH)
     with served(again) as url, client(url, again.tokens["bob"]) as bob:
         assert bob.answer(Queries(rows(20, 2))).receipt.served == 20
-        assert again.service.analysts.listed() == ["ann", "bob"]  # type: ignore[union-attr]
+        assert again.service.analysts.names() == ["ann", "bob"]  # type: ignore[union-attr]
 
 
 def test_records_come_and_go_for_all_at_once(tmp_path: Path, place: Place) -> None:
-    """Also for an analyst whose ledger is opened later, and for one who was here before the service was started again.
+    """Also for an analyst whose ledger is opened later or was opened before a restart.
 
-    Individual budgets are each analyst's own: what a record paid to one, it has not paid to another."""
+    Individual budgets are separate: what a record paid to one analyst it did not pay to another."""
     mechanism = IndKnn(threshold=0.1, sigma_label=0.3, sigma_count=2.0, rho=0.5)
     made = tiny.make(tmp_path, mechanism=mechanism, adversary=EACH, place=place)
     gone, come = np.array([3, 7]), np.array([900, 901])
@@ -253,7 +265,7 @@ def test_records_come_and_go_for_all_at_once(tmp_path: Path, place: Place) -> No
 
 
 def expected(made: tiny.Made, name: str) -> bool:
-    """Whether an analyst's teacher votes with the records of the data source less 3 and 7, and 900 and 901."""
+    """Whether a teacher votes with the source's records without 3 and 7, and with 900 and 901."""
     ids = made.service.analysts.of(name).teacher._index.ids  # type: ignore[union-attr]
     return sorted(ids.tolist()) == sorted({*range(tiny.RECORDS), 900, 901} - {3, 7})
 
@@ -293,7 +305,7 @@ def test_a_teacher_that_can_not_take_the_records_in_answers_nothing_until_it_has
 
 
 def test_extractors_of_one_are_not_counted_against_another(tmp_path: Path) -> None:
-    """Each has a queue and rooms of the own: what is busy for ann says nothing of bob. Both change extractors as they like."""
+    """Queues and extractors are separate: ann's load tells nothing of bob."""
     made = tiny.make(tmp_path, adversary=EACH)
     with (
         served(made) as url,
@@ -309,9 +321,9 @@ def test_extractors_of_one_are_not_counted_against_another(tmp_path: Path) -> No
         assert made.service.analysts is not None
         mine, other = (made.service.analysts.of(name) for name in ("ann", "bob"))
         assert (set(mine.extractors), set(other.extractors)) == ({SPEC.sha256()}, {OTHER.sha256()})
-        for apart in ("desk", "teacher", "ledger", "bodies", "directory", "extractors"):
+        for apart in ("queue", "teacher", "ledger", "bodies", "directory", "extractors"):
             assert getattr(mine, apart) is not getattr(other, apart)
-        assert mine.desk._turns is other.desk._turns is made.service.desk._turns
+        assert mine.queue._lock is other.queue._lock is made.service.queue._lock
 
 
 def test_a_ledger_that_is_gone_answers_nothing(tmp_path: Path) -> None:
@@ -365,22 +377,22 @@ def test_an_extractor_has_to_fit_for_everybody(shared: tuple[tiny.Made, str]) ->
         bob.use_extractor(ExtractorSpec("timm/resnet18", (DIMENSIONS,), CLASSES))
 
 
-def test_turns_are_taken_in_the_order_of_asking() -> None:
-    """Whoever was there just now comes after all who wait."""
-    turns, order, waiting = Turns(), [], threading.Barrier(2)
+def test_the_lock_is_granted_in_the_order_of_asking() -> None:
+    """A thread that has just released the lock comes after all that wait."""
+    lock, order, waiting = FairLock(), [], threading.Barrier(2)
 
     def busy() -> None:
         for number in range(3):
-            with turns.turn():
+            with lock:
                 if number == 0:
                     waiting.wait()
-                    while turns._given < 2:
+                    while lock._next_ticket < 2:
                         pass
                 order.append(f"busy {number}")
 
     def patient() -> None:
         waiting.wait()
-        with turns.turn():
+        with lock:
             order.append("patient")
 
     threads = [threading.Thread(target=work) for work in (busy, patient)]

@@ -1,4 +1,4 @@
-"""Whatever is sent, there is no 500 and no changed ledger: a table of bad requests, each wrong in one thing."""
+"""Bad requests, each wrong in one thing: none causes a 500 or changes the ledger."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Running:
     def head(self) -> tuple[int, str, int]:
         """(newest entry, its hash, noted calls): what no bad request may change."""
         ledger = Ledger(self.folder / "ledger.sqlite")
-        found = ledger.state.seq, ledger.state.head, len(self.made.service.desk.calls.listed())
+        found = ledger.state.seq, ledger.state.head, len(self.made.service.queue.usage.calls())
         ledger.close()
         return found
 
@@ -309,7 +309,7 @@ def test_bad_records_of_a_custodian(running: Running, name: str) -> None:
 
 
 def test_the_table_can_pass(running: Running) -> None:
-    """Good requests of the same kinds are taken, so that the table's are refused for what is wrong with them."""
+    """Good requests of the same kinds are accepted, so bad ones are refused for their fault."""
     before = running.head()
     assert running.send("POST", f"{LABELS}&wait=30", vectors()).status_code == 200
     file = (

@@ -11,7 +11,7 @@ import pytest
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.service.usage import Call, Calls
+from labelwall.teacher.service.usage import Call, Usage
 from labelwall.wall.errors import Refused
 from labelwall.wall.messages import Queries
 from tests.teacher.ledger.test_ledger import plan
@@ -21,11 +21,9 @@ from tests.teacher.service.tiny import call, client, rows, served
 
 def test_who_may_do_what(shared: tuple[tiny.Made, str]) -> None:
     made, url = shared
-    everyone, asks, keeps = (
-        {"ann": 200, "carol": 200},
-        {"ann": 0, "carol": 403},
-        {"ann": 403, "carol": 0},
-    )
+    everyone = {"ann": 200, "carol": 200}
+    asks = {"ann": 0, "carol": 403}
+    keeps = {"ann": 403, "carol": 0}
     rules = {
         ("GET", "budget"): everyone,
         ("GET", "receipts"): everyone,
@@ -76,7 +74,7 @@ def test_a_swapped_secret_an_expired_and_a_revoked_key_are_no_keys(
     shared: tuple[tiny.Made, str],
 ) -> None:
     made, url = shared
-    keys = made.service.guard._keys
+    keys = made.service.auth._keys
     dora, emil = keys.add("dora", "analyst"), keys.add("emil", "analyst", expires="2020-01-01")
     assert call(url, dora).status_code == 200
     assert call(url, emil).status_code == 401
@@ -114,20 +112,19 @@ def test_a_keys_cap_is_below_the_plans_and_a_refused_request_is_not_charged(
             == 5
         )
         bob.answer(Queries(rows(40, 2)))
-        assert (
-            ann.answer(Queries(rows(40, 2))).receipt.served == 40
-        )  # known by now, so nothing is charged
+        receipt = ann.answer(Queries(rows(40, 2))).receipt
+        assert receipt.served == 40  # known by now, so nothing is charged
         assert ann.budget()["charged"] == ann.budget()["queries"] == 30
         assert [entry["caller"] for entry in ann.receipts()] == ["ann"] * len(ann.receipts())
     again = tiny.make(tmp_path, place=place)  # the cap survives a restart
-    assert again.service.desk.calls.charged == {"ann": 30, "bob": 40}
+    assert again.service.queue.usage.charged == {"ann": 30, "bob": 40}
     again.custodian.close()
 
 
 def test_a_cap_is_kept_by_services_that_share_a_ledger(place: Place) -> None:
-    """Each asks its own memory first, which knows nothing of the other; the note's transaction decides."""
+    """Neither process's memory knows of the other's charges; the note's transaction decides."""
     ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
-    one, other = Calls(ledger), Calls(Ledger(place))
+    one, other = Usage(ledger), Usage(Ledger(place))
     call = Call("ann", 0, 20, 0)
     assert one.note([(call, 50), (replace(call, caller="bob"), None), (call, 50)]) == [
         True,
@@ -144,7 +141,7 @@ def test_a_cap_is_kept_by_services_that_share_a_ledger(place: Place) -> None:
         False,
     ]
     assert other.charged["ann"] == 50
-    assert [(found.caller, found.queries) for found in one.listed()] == [
+    assert [(found.caller, found.queries) for found in one.calls()] == [
         ("ann", 20),
         ("bob", 20),
         ("ann", 20),
@@ -157,7 +154,7 @@ def test_a_caller_that_another_service_charged_meanwhile_is_refused(
 ) -> None:
     made = tiny.make(tmp_path, quota=30, place=place)
     with served(made) as url, client(url, made.tokens["ann"]) as ann:
-        Calls(Ledger(place)).note([(Call("ann", 0, 25, 0), None)])
+        Usage(Ledger(place)).note([(Call("ann", 0, 25, 0), None)])
         before = Ledger(place).state.head
         with pytest.raises(Refused) as refusal:
             ann.answer(Queries(rows(10, 1)))

@@ -1,4 +1,4 @@
-"""What goes over the wire besides answers: failures, logs, metrics, TLS, slow bodies, the end of a service."""
+"""The connection besides answers: failures, logs, metrics, TLS, slow bodies, shutdown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.teacher.service.tiny import SPEC, call, client, rows, served
 
 
 def test_what_leaves_is_documented(shared: tuple[tiny.Made, str]) -> None:
-    """Replies, errors and headers have the form of the OpenAPI document; no header says more than the protocol needs."""
+    """Replies, errors and headers match the OpenAPI document; headers are the protocol's alone."""
     made, url = shared
     token = made.tokens["ann"]
     with client(url, token) as remote:
@@ -57,9 +57,8 @@ def test_what_leaves_is_documented(shared: tuple[tiny.Made, str]) -> None:
     assert set(reply.headers) == {"date", "content-length", "content-type"}
     found = call(url, token, path=f"jobs/{state.job}")
     assert found.json() == reply.json()
-    assert (
-        call(url, made.tokens["bob"], path=f"jobs/{state.job}").status_code == 404
-    )  # another key's job is no job
+    other = call(url, made.tokens["bob"], path=f"jobs/{state.job}")
+    assert other.status_code == 404  # another key's job is unknown
     models.Problem.model_validate(call(url, token, path="nowhere").json(), strict=True)
 
 
@@ -71,7 +70,7 @@ class Broken(SystemEntropy):
 def test_a_failure_is_one_constant_and_is_not_tried_again(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What was charged stays charged, so a client that tried again by itself would spend the budget."""
+    """What was charged stays charged, so a client that retried would spend the budget."""
     made = tiny.make(tmp_path, entropy=Broken())
     with served(made) as url, client(url, made.tokens["ann"]) as remote:
         with pytest.raises(TeacherFailed):
@@ -87,7 +86,7 @@ def test_a_failure_is_one_constant_and_is_not_tried_again(
 def test_a_client_tells_its_user_of_the_users_own_queries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether a request is queued or running, and how many of its queries are answered; nothing of private rows."""
+    """Progress is a request's state and its answered queries, never progress over private rows."""
     from labelwall.wall.networks.architectures import build, to_safetensors
 
     monkeypatch.setattr("labelwall.wall.client.WAIT", 0.0)  # so that it asks again and again
@@ -193,14 +192,10 @@ def test_tls_by_a_certificate_that_the_client_trusts(
 
 def self_signed(folder: Path) -> Path:
     """A certificate for 127.0.0.1, its key beside it."""
-    key, name = (
-        ec.generate_private_key(ec.SECP256R1()),
-        x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")]),
-    )
-    now, place = (
-        datetime.now(UTC),
-        x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-    )
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    place = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    now = datetime.now(UTC)
     builder = x509.CertificateBuilder(
         name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1)
     )
@@ -214,7 +209,7 @@ def self_signed(folder: Path) -> Path:
 
 
 def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path: Path) -> None:
-    """The batch at work is charged, drawn, stored and sent; what waits was not charged, and is told to come back."""
+    """The current batch is charged, drawn, stored and sent; what waits is refused uncharged."""
     made, working, go_on = tiny.make(tmp_path), threading.Event(), threading.Event()
     teacher = made.service.teacher
     together = teacher.answer_together
@@ -231,10 +226,10 @@ def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path
         first = pool.submit(ask, url, "ann", 1)
         assert working.wait(60)
         second = pool.submit(ask, url, "bob", 2)
-        while made.service.desk.waiting < 2:
+        while made.service.queue.waiting < 2:
             time.sleep(0.01)
-        closing = pool.submit(made.service.desk.close)
-        while not made.service.desk._closing:
+        closing = pool.submit(made.service.queue.close)
+        while not made.service.queue._closing:
             time.sleep(0.01)
         go_on.set()
         closing.result()
@@ -250,14 +245,12 @@ def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path
 def test_bodies_that_arrive_slowly_fill_the_room_and_end(
     shared: tuple[tiny.Made, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is being read counts before it has come, so that no number of callers takes more memory than there is room for."""
+    """Bodies count by their declared size, so callers never use more memory than the room."""
     made, url = shared
-    monkeypatch.setattr("labelwall.teacher.service.auth.SLOWEST", 2)
+    monkeypatch.setattr("labelwall.teacher.service.auth.BODY_TIMEOUT", 2)
     monkeypatch.setattr(made.service.record_bodies, "_room", 1000)
-    go_on, headers = (
-        threading.Event(),
-        {"authorization": f"Bearer {made.tokens['carol']}", "content-length": "900"},
-    )
+    go_on = threading.Event()
+    headers = {"authorization": f"Bearer {made.tokens['carol']}", "content-length": "900"}
 
     def slowly() -> Iterator[bytes]:
         yield b"x"
@@ -270,12 +263,12 @@ def test_bodies_that_arrive_slowly_fill_the_room_and_end(
 
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(post, slowly())
-        while made.service.record_bodies._held != 900:
+        while made.service.record_bodies._in_use != 900:
             time.sleep(0.01)
         crowded = post(b"x" * 900)
         assert (crowded.status_code, crowded.json()["code"]) == (503, "busy")
-        assert made.service.bodies._held == 0  # analysts notice nothing of it
-        while made.service.record_bodies._held:  # until its time is over
+        assert made.service.bodies._in_use == 0  # analysts notice nothing of it
+        while made.service.record_bodies._in_use:  # until its time is over
             time.sleep(0.01)
         go_on.set()
         with contextlib.suppress(httpx.TransportError):  # the connection may be closed by then

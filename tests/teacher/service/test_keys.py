@@ -15,7 +15,7 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.teacher.service import keys as keys_module
-from labelwall.teacher.service.auth import Rates
+from labelwall.teacher.service.auth import RateLimiter
 from labelwall.teacher.service.keys import KEYS, Keys, digest_of, render
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused
 from tests.teacher.service import tiny
@@ -41,7 +41,9 @@ def test_a_token_finds_its_key_and_nothing_else_does(tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     ann, carol = keys.add("ann", "analyst", queries=5), keys.add("carol", "custodian")
     assert [
-        (key.name, key.role, key.queries) for key in (keys.who(ann), keys.who(carol)) if key
+        (key.name, key.role, key.queries)
+        for key in (keys.authenticate(ann), keys.authenticate(carol))
+        if key
     ] == [
         ("ann", "analyst", 5),
         ("carol", "custodian", None),
@@ -58,7 +60,7 @@ def test_a_token_finds_its_key_and_nothing_else_does(tmp_path: Path) -> None:
         f"{ann}\n",
         "' OR 1=1 --",
     ):
-        assert keys.who(token) is None
+        assert keys.authenticate(token) is None
 
 
 def test_the_file_holds_hashes_alone_and_is_for_its_owner(tmp_path: Path) -> None:
@@ -72,12 +74,12 @@ def test_the_file_holds_hashes_alone_and_is_for_its_owner(tmp_path: Path) -> Non
 def test_another_process_changes_are_seen_at_once(tmp_path: Path) -> None:
     here, there = Keys(tmp_path), Keys(tmp_path)
     token = there.add("ann", "analyst")
-    assert here.who(token)
+    assert here.authenticate(token)
     there.revoke("ann")
-    assert here.who(token) is None
+    assert here.authenticate(token) is None
     renewed = there.add("ann", "analyst")
-    assert here.who(renewed)
-    assert here.who(token) is None
+    assert here.authenticate(renewed)
+    assert here.authenticate(token) is None
 
 
 @pytest.mark.parametrize(
@@ -85,32 +87,30 @@ def test_another_process_changes_are_seen_at_once(tmp_path: Path) -> None:
 )
 def test_a_key_ends(tmp_path: Path, expires: str | None, valid: bool) -> None:
     keys = Keys(tmp_path)
-    assert (keys.who(keys.add("ann", "analyst", expires=expires)) is not None) == valid
+    assert (keys.authenticate(keys.add("ann", "analyst", expires=expires)) is not None) == valid
 
 
 def test_a_key_ends_at_its_moment(tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     (key,) = (keys.add("ann", "analyst", expires="2030-01-01"), *keys.listed().values())[1:]
     assert key.expires == 1893456000.0  # 2030-01-01T00:00Z
-    assert key.valid(1893455999.9)
-    assert not key.valid(1893456000.0)
-    assert not replace(key, revoked=True).valid(0)
+    assert key.is_valid(1893455999.9)
+    assert not key.is_valid(1893456000.0)
+    assert not replace(key, revoked=True).is_valid(0)
 
 
 def test_an_expired_key_does_not_come_back_with_the_clock(tmp_path: Path, clock: Clock) -> None:
     """Neither in the process that saw it expire nor in one that starts afterwards."""
     keys = Keys(tmp_path)
-    ann, bob = (
-        keys.add("ann", "analyst", expires="2027-01-01"),
-        keys.add("bob", "analyst", expires="2028-01-01"),
-    )
-    assert keys.who(ann)
+    ann = keys.add("ann", "analyst", expires="2027-01-01")
+    bob = keys.add("bob", "analyst", expires="2028-01-01")
+    assert keys.authenticate(ann)
     clock("2027-01-01T00:00")
-    assert keys.who(bob)  # ann's key expires though another one is asked for
+    assert keys.authenticate(bob)  # ann's key expires though another one is asked for
     clock("2026-06-01T00:00")
-    assert keys.who(ann) is None
-    assert Keys(tmp_path).who(ann) is None
-    assert Keys(tmp_path).who(bob)
+    assert keys.authenticate(ann) is None
+    assert Keys(tmp_path).authenticate(ann) is None
+    assert Keys(tmp_path).authenticate(bob)
     assert "expired 2027-01-01" in render(Keys(tmp_path).listed())
 
 
@@ -133,7 +133,7 @@ def test_a_service_that_nobody_asks_sees_a_key_expire(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At its start, and while it runs."""
-    monkeypatch.setattr("labelwall.teacher.service.app.LOOKS_AT_KEYS", 0.01)
+    monkeypatch.setattr("labelwall.teacher.service.app.KEY_CHECK_INTERVAL", 0.01)
     made = tiny.make(tmp_path)
     early = Keys(tmp_path).add("dora", "analyst", expires="2026-12-01")
     late = Keys(tmp_path).add("emil", "analyst", expires="2027-12-01")
@@ -158,15 +158,15 @@ def test_a_service_that_nobody_asks_sees_a_key_expire(
 def test_a_clock_that_was_far_ahead_ends_keys_for_good_and_they_are_renewed(
     tmp_path: Path, clock: Clock
 ) -> None:
-    """A new key for the same name is judged by the clock as it is now, not by the latest time that was ever seen."""
+    """A new key for the same name is judged by the current clock, not by the latest time seen."""
     keys = Keys(tmp_path)
     old = keys.add("ann", "analyst", expires="2027-01-01")
     clock("2099-01-01T00:00")
-    assert keys.who(old) is None
+    assert keys.authenticate(old) is None
     clock("2026-06-01T00:00")
     renewed = keys.add("ann", "analyst", expires="2027-01-01")  # no key has to be revoked first
-    assert keys.who(renewed)
-    assert keys.who(old) is None
+    assert keys.authenticate(renewed)
+    assert keys.authenticate(old) is None
 
 
 def test_where_an_expiry_can_not_be_written_down_nobody_gets_in(
@@ -178,14 +178,14 @@ def test_where_an_expiry_can_not_be_written_down_nobody_gets_in(
     (tmp_path / "keys.part").mkdir()
     for token in (ann, bob):
         with pytest.raises(LedgerMismatch, match=r"keys\.json can not be written") as refusal:
-            keys.who(token)
+            keys.authenticate(token)
         assert "\n" not in str(refusal.value)
     clock("2026-06-01T00:00")
     with pytest.raises(LedgerMismatch):  # what this process saw expire it does not forget
-        keys.who(ann)
+        keys.authenticate(ann)
     (tmp_path / "keys.part").rmdir()
-    assert keys.who(ann) is None
-    assert keys.who(bob)
+    assert keys.authenticate(ann) is None
+    assert keys.authenticate(bob)
 
 
 def test_a_file_of_before_is_read(tmp_path: Path, clock: Clock) -> None:
@@ -195,11 +195,11 @@ def test_a_file_of_before_is_read(tmp_path: Path, clock: Clock) -> None:
     for entry in content["keys"].values():
         entry.pop("expired", None)
     (tmp_path / KEYS).write_text(json.dumps(content))
-    assert Keys(tmp_path).who(token)
+    assert Keys(tmp_path).authenticate(token)
     clock("2027-01-01T00:00")
-    assert Keys(tmp_path).who(token) is None
+    assert Keys(tmp_path).authenticate(token) is None
     clock("2026-06-01T00:00")
-    assert Keys(tmp_path).who(token) is None
+    assert Keys(tmp_path).authenticate(token) is None
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_damaged_file_lets_nobody_in(
     else:
         (tmp_path / KEYS).write_text(text)
     with pytest.raises(LedgerMismatch):
-        Keys(tmp_path).who("lw_" + "0" * 16 + "_" + "0" * 64)
+        Keys(tmp_path).authenticate("lw_" + "0" * 16 + "_" + "0" * 64)
     assert pipeline.main(["keys", "list", "--custodian_dir", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
@@ -274,13 +274,13 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     place = ["--custodian_dir", str(tmp_path)]
     assert pipeline.main(["keys", "add", "--name", "ann", "--queries", "10", *place]) == 0
     token = capsys.readouterr().out.strip()
-    assert Keys(tmp_path).who(token)
+    assert Keys(tmp_path).authenticate(token)
     assert pipeline.main(["keys", "list", *place]) == 0
     listed = capsys.readouterr().out
     assert "ann" in listed
     assert token.rpartition("_")[2] not in listed
     assert pipeline.main(["keys", "revoke", "--name", "ann", *place]) == 0
-    assert Keys(tmp_path).who(token) is None
+    assert Keys(tmp_path).authenticate(token) is None
     assert pipeline.main(["keys", "add", *place]) == 2
     assert "name" in capsys.readouterr().err
     assert [
@@ -290,7 +290,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_caller_gets_its_rate_and_no_more() -> None:
     now = [0.0]
-    rates = Rates(10, clock=lambda: now[0])
+    rates = RateLimiter(10, clock=lambda: now[0])
     taken = {"ann": 0, "bob": 0}
     for tenth in range(1000):  # 100 seconds, ann asks 50 times a second, bob 5 times
         now[0] = tenth / 10

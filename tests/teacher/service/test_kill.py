@@ -1,4 +1,4 @@
-"""A service that is killed under load answers the same afterwards, and has released nothing that was not paid."""
+"""A service killed under load answers the same afterwards, and released nothing uncharged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SWEEP = Path(__file__).with_name("kill_sweep.py")
 
 
 def test_kill_under_load(tmp_path: Path, socket: str) -> None:
-    """Whatever the noise and the moments of the kills are, all of this has to hold; nothing here can miss by chance."""
+    """All of this holds for any noise and any times of the kills; no test fails by chance."""
     folder, kills = tmp_path / "service" / "kills", "3" if socket else "5"
     folder.mkdir(parents=True)
     done = subprocess.run(

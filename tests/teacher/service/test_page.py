@@ -1,4 +1,4 @@
-"""The custodian's page: who may see it, that its figures are the ledger's, and how it looks in a real browser without scripts."""
+"""The custodian's page: access, agreement with the ledger, and a real browser without scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SITE = {"sec-fetch-site": "same-origin"}
 
 
 class Shown:
-    """A service after two rounds of two callers, and what they were told: outcomes by extractor, then charges by caller."""
+    """A service after two rounds of two callers, with their outcomes by extractor."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.outcomes = (
@@ -53,9 +53,8 @@ class Shown:
             carol.remove(np.array([3, 500]))
 
     def _ask(self, teacher: tiny.RemoteTeacher, spec: object, n: int, seed: int) -> None:
-        self.outcomes[spec.sha256()].update(
-            teacher.answer(Queries(rows(n, seed))).outcomes.tolist()
-        )  # type: ignore[attr-defined]
+        answers = teacher.answer(Queries(rows(n, seed)))  # type: ignore[attr-defined]
+        self.outcomes[spec.sha256()].update(answers.outcomes.tolist())
 
     def send(
         self, method: str = "GET", path: str = "/", name: str = "carol", **headers: str
@@ -107,7 +106,10 @@ def test_the_page_is_for_a_custodian_in_a_browser(shown: Shown) -> None:
 
 
 def test_what_a_browser_adds_by_itself_opens_no_other_route(shown: Shown) -> None:
-    """A browser sends the key to every address of the service, whichever page asks: the API must not take it in that form."""
+    """The API must not accept Basic authentication.
+
+    A browser sends it to every address of the service, whichever page makes the request.
+    """
     for path, entry in shown.made.app.openapi()["paths"].items():
         for method in entry:
             if path != "/v1/health":
@@ -161,16 +163,14 @@ def test_the_figures_are_those_of_the_ledger_and_of_what_callers_were_told(shown
         earlier < later
         for (earlier, _), (later, _) in zip(history.points, history.points[1:], strict=False)
     )
-    calls = shown.made.service.desk.calls.listed()
+    calls = shown.made.service.queue.usage.calls()
     used = {(call.caller, history.round_after(call.position).sha256) for call in calls}  # type: ignore[union-attr]
     assert used == {("ann", SPEC.sha256()), ("bob", SPEC.sha256()), ("ann", OTHER.sha256())}
     told = sum(shown.outcomes.values(), Counter[int]())
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", shown.send().text))
     assert "90 of 90" in text
-    assert (
-        f"{told[Outcome.ANSWERED]} answered {told[Outcome.ABSTAINED]} abstained {told[Outcome.CAP_REACHED]} refused"
-        in text
-    )
+    answered, abstained, refused = (told[outcome] for outcome in Outcome)
+    assert f"{answered} answered {abstained} abstained {refused} refused" in text
     assert "added 2 ids removed 2 PRIVATE" in text
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
     assert re.search(
@@ -203,9 +203,9 @@ def test_pages_that_are_made_at_once_are_the_same(shown: Shown) -> None:
 def test_names_are_text_and_a_revoked_key_ends_at_once(tmp_path: Path) -> None:
     made = tiny.make(tmp_path)
     with served(made) as url:
-        keys = made.service.guard._keys
+        keys = made.service.auth._keys
         keeper = keys.add("dan", "custodian")
-        made.service.desk.calls.charged["<script>alert(1)</script>"] = (
+        made.service.queue.usage.charged["<script>alert(1)</script>"] = (
             1  # keys have no such names; a table could
         )
         text = httpx.get(url, auth=("", keeper), trust_env=False).text
@@ -231,7 +231,7 @@ class Tape(SystemEntropy):
 
 @pytest.mark.slow
 def test_in_a_browser_on_a_desk_and_on_a_phone(shown: Shown, tmp_path: Path) -> None:
-    """Without scripts: the page fits the width, both buttons do their work, and the browser has nothing to complain of."""
+    """Without scripts the page fits the width, both buttons work, and the browser logs nothing."""
     address = shown.url.replace("http://", f"http://carol:{shown.made.tokens['carol']}@")
     with browser.browser(tmp_path) as opened:
         for name, width, height, phone in (("desk", 1280, 900, False), ("phone", 390, 844, True)):

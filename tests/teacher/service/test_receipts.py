@@ -1,4 +1,4 @@
-"""What receipts of a service add up to: never more than the ledger charged, and as much where no reply was lost."""
+"""Receipts sum to at most what the ledger charged, and to exactly that if no reply was lost."""
 
 from __future__ import annotations
 
@@ -53,11 +53,9 @@ def plain(
     """The last state of a job that is asked for without a RemoteTeacher, and polled."""
     headers = {"authorization": f"Bearer {token}", "content-type": SAFETENSORS}
     named = {} if key is None else {"idempotency-key": key}
-    path, place = (
-        "cells" if "centers" in arrays else "labels",
-        {"extractor": SPEC.sha256(), "wait": 0},
-    )
-    reply = http.post(path, content=encode(arrays), params=place, headers={**headers, **named})
+    path = "cells" if "centers" in arrays else "labels"
+    parameters = {"extractor": SPEC.sha256(), "wait": 0}
+    reply = http.post(path, content=encode(arrays), params=parameters, headers={**headers, **named})
     while reply.status_code == 202:
         reply = http.get(f"jobs/{reply.json()['job']}", params={"wait": 5}, headers=headers)
     return dict(reply.json())
@@ -78,7 +76,7 @@ def remotely(remote: RemoteTeacher, arrays: dict[str, np.ndarray]) -> dict[str, 
 
 
 class Told:
-    """What callers were told. A plain request's receipt counts once for each `job`, as the guide says."""
+    """The receipts of callers. Those of plain requests count once per `job` (docs/guide.md)."""
 
     def __init__(self) -> None:
         self._by_call: dict[str, dict[str, int]] = {}
@@ -126,7 +124,7 @@ def lossy(remote: RemoteTeacher, draws: np.random.Generator) -> None:
 def converse(
     url: str, token: str, mechanism: object, told: Told, seed: int, *, losses: bool
 ) -> None:
-    """Calls of one caller in random order: by a client and without, new and repeated, twice at once, given up."""
+    """Random calls of one caller: by a client or plain, new or repeated, concurrent, given up."""
     draws, keys = np.random.default_rng(seed), [f"{token[-8:]}-{number}" for number in range(3)]
     with client(url, token) as remote, plainly(url) as http, ThreadPoolExecutor(2) as pool:
         if losses:
@@ -153,7 +151,7 @@ def converse(
 def test_receipts_add_up_to_what_the_ledger_charged(
     tmp_path: Path, name: str, losses: bool
 ) -> None:
-    """Callers at once, who repeat requests, over two lives of a service: never more; as much where each got its reply."""
+    """Concurrent callers who repeat requests, with a restart of the service in between."""
     mechanism, told = MECHANISMS[name], Told()
     for life in range(2):
         entropy = Breaks() if losses else SystemEntropy()
@@ -180,7 +178,7 @@ def test_receipts_add_up_to_what_the_ledger_charged(
 
 
 def test_a_call_that_is_tried_again_gets_the_receipt_that_was_lost(tmp_path: Path) -> None:
-    """The first receipt that arrives says what the call was charged, however many replies were lost before it."""
+    """The first receipt to arrive has the call's charge, after any number of lost replies."""
     made = tiny.make(tmp_path)
     with served(made) as url, client(url, made.tokens["ann"]) as remote:
         request, lost = remote._http.request, []
@@ -225,7 +223,7 @@ def test_plain_requests_are_calls_of_their_own_unless_they_have_the_same_idempot
 def test_a_call_that_repeats_one_at_work_waits_for_it_and_takes_no_place_of_the_plan(
     tmp_path: Path,
 ) -> None:
-    """Nor of the caller's cap, which the first one used up; where the first one fails, both hear of it."""
+    """Nor by the caller's cap, which the first call used up. If the first fails, both do."""
     made, working, go_on = tiny.make(tmp_path, quota=10), threading.Event(), threading.Event()
     together: Callable[..., Any] = made.service.teacher.answer_together
     made.service.teacher.answer_together = lambda calls: (  # type: ignore[method-assign]
@@ -238,10 +236,10 @@ def test_a_call_that_repeats_one_at_work_waits_for_it_and_takes_no_place_of_the_
         first = pool.submit(plain, http, ann, {"inputs": rows(10, 1)})
         assert working.wait(60)
         more = [pool.submit(plain, http, ann, {"inputs": rows(10, 1)}) for _ in range(2)]
-        while len(made.service.desk._jobs) < 4:  # one is the extractor
+        while len(made.service.queue._jobs) < 4:  # one is the extractor
             assert not any(future.done() for future in more)
             time.sleep(0.01)
-        assert made.service.desk.waiting == 1
+        assert made.service.queue.waiting == 1
         go_on.set()
         receipts = [future.result()["result"]["receipt"] for future in (first, *more)]
     assert [receipt["charged"]["screen"] for receipt in receipts] == [10, 0, 0]

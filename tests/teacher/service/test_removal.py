@@ -1,4 +1,4 @@
-"""A record leaves all analysts' teachers or none, whenever the service dies."""
+"""A record is removed from all analysts' teachers or from none, whenever the service dies."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ def test_a_removal_that_is_killed_between_two_analysts(tmp_path: Path, socket: s
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["status"] == 0, done.stderr
-    assert (
-        found["steps"] >= 8
-    )  # the transaction, both teachers' turns, their caches and the third one's, the directory's mark
-    assert (
-        found["found"] == [0] + [1] * found["steps"]
-    )  # there before the transaction, gone after it, and again once done
+    # the transaction, two teachers, their caches and the third one's, the directory's mark
+    assert found["steps"] >= 8
+    # present before the transaction, gone after it, and again once done
+    assert found["found"] == [0] + [1] * found["steps"]

@@ -1,4 +1,4 @@
-"""The teacher over a real socket: the answers, receipts and records of the teacher in process, for several callers at once."""
+"""Over a real socket, several callers get the answers and receipts of the in-process teacher."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SEVERAL = {
 def test_labels_and_receipts_are_those_of_the_teacher_in_process(
     tmp_path: Path, mechanism: object
 ) -> None:
-    """On a tape, to the last entry of the ledger; a repeated row in the request and a repeated request included."""
+    """On a tape, up to the ledger's last entry, with a repeated row and a repeated request."""
     asked = np.concatenate([rows(40, 1), rows(3, 1)])
     local = in_process(tmp_path / "local", mechanism)
     made = tiny.make(tmp_path / "service", entropy=UnsafeTape(1), mechanism=mechanism)  # type: ignore[arg-type]
@@ -130,9 +130,9 @@ def test_concurrent_callers_share_batches_and_never_overspend(tmp_path: Path, pl
     made = tiny.make(tmp_path, asked=200, answered=50, place=place)
     gathered: list[int] = []
     together = made.service.teacher.answer_together
-    made.service.teacher.answer_together = lambda calls: (
+    made.service.teacher.answer_together = lambda calls: (  # type: ignore[method-assign]
         gathered.append(len(calls)) or together(calls)
-    )  # type: ignore[method-assign]
+    )
     barrier = threading.Barrier(8)
 
     def analyst(number: int, url: str) -> tuple[dict[bytes, int], int, int]:
@@ -196,14 +196,11 @@ def test_records_come_and_go(tmp_path: Path, place: Place) -> None:
         assert set(held()) == ({*range(80), *ids.tolist()} - {500, 3})
         carol.add(new, labels, ids)  # once more after a removal is no repetition
         assert 500 in held()
-        assert (
-            httpx.get(url, auth=("", made.tokens["carol"]), trust_env=False).status_code == 200
-        )  # the page, on either ledger
+        page = httpx.get(url, auth=("", made.tokens["carol"]), trust_env=False)
+        assert page.status_code == 200  # on either ledger
     again = tiny.make(tmp_path, place=place)
-    assert again.service.ledger.in_custody(updates.counts) == (
-        4,
-        2,
-    )  # 12345, too, will not be taken from the source
+    # 12345, too, will not be taken from the source
+    assert again.service.ledger.in_custody(updates.counts) == (4, 2)
     assert set(again.service.teacher.records().ids.tolist()) == ({*range(80), *ids.tolist()} - {3})
     again.custodian.close()
 
@@ -211,8 +208,11 @@ def test_records_come_and_go(tmp_path: Path, place: Place) -> None:
 def test_an_extractor_that_would_see_other_records_can_not_be_sent(
     shared: tuple[tiny.Made, str],
 ) -> None:
-    """A mode, a momentum or code has no field; a weight that is none of the network's is refused. See also the test of what
-    training mode would do, in tests/wall/networks/test_architectures.py: there a row's features change with its company."""
+    """Modes, momenta and code have no field; weights that the network lacks are refused.
+
+    tests/wall/networks/test_architectures.py shows what training mode would do: a row's features
+    would depend on the other rows of its batch.
+    """
     import safetensors.torch
     import torch
 

@@ -1,7 +1,7 @@
-"""What callers are told of records that change no released value: nothing, by any byte of any reply.
+"""No byte of any reply depends on records that change no released value.
 
-A data set and one with a record more, on one tape, give the same answers here; then the whole transcripts must be the same, where
-the record was there from the beginning and goes, and where it comes in the middle.
+On one tape, a data set and the same with one record more give the same answers here. Then the whole
+transcripts must be equal, whether the record is present at the start and removed or added midway.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.service import queue as desk
+from labelwall.teacher.service import queue as queue_module
 from labelwall.teacher.service import routes
-from labelwall.teacher.service.jobs import Job, Task
-from labelwall.teacher.service.queue import Desk
+from labelwall.teacher.service.jobs import Job, TaskJob
+from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.shards import worker
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec
@@ -86,17 +86,17 @@ NETWORKS: dict[str, AnyMechanism] = {
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks so small that a record more shows in every share of the rows, and few jobs that are kept."""
+    """Blocks so small that one record more changes all progress, and few finished jobs are kept."""
     monkeypatch.setattr(worker, "BLOCK", BATCH)
     monkeypatch.setattr(hog, "CHUNK", BATCH)
     monkeypatch.setattr(cnn_ensemble, "STEPS", 2)
-    monkeypatch.setattr(desk, "KEPT", 9)
+    monkeypatch.setattr(queue_module, "MAX_FINISHED", 9)
 
 
 def vectors(name: str, **options: object) -> Case:
-    """Three clouds of vectors and queries within them; one record more in a place that no query is near.
+    """Three clouds of vectors and queries within them; the extra record is far from all queries.
 
-    Where counts of all records or of all of a shard's are released, it is one that an extractor makes no finite features of.
+    Where counts of all records, or of all in a shard, are released, its features are not finite.
     """
     rng = np.random.default_rng(0)
     attributes = name in ("private_knn_attributes", "gnmax_attributes")
@@ -115,13 +115,12 @@ def vectors(name: str, **options: object) -> Case:
     extra = Records(far, np.zeros(1, dtype=np.int64), np.array([5000]))
     spec = network() if counted else BOX if name in ("radius", "batch_knn") else RAW
     embedder = replace(network(), scale=60.0)
-    return Case(
-        MECHANISMS[name], held, extra, queries.astype(np.float32), embedder, spec, **options
-    )  # type: ignore[arg-type]
+    queries = queries.astype(np.float32)
+    return Case(MECHANISMS[name], held, extra, queries, embedder, spec, **options)  # type: ignore[arg-type]
 
 
 def images(name: str) -> Case:
-    """Noise with a bright column for each class; one image more, which one classifier is trained with."""
+    """Noise with a bright column per class; the extra image is in one classifier's training set."""
     rng = np.random.default_rng(1)
 
     def drawn(labels: np.ndarray) -> np.ndarray:
@@ -221,7 +220,7 @@ def test_callers_are_told_nothing_of_a_record(
 def test_a_record_that_the_source_got_meanwhile_shows_in_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A service that is started again computes what is missing: other networks, or other rows, by number."""
+    """A restarted service computes what is missing: different numbers of networks or rows."""
     talks = restarted(tmp_path, CASES[name](), monkeypatch)
     assert differences(talks) == []
     plain, later = (
@@ -249,20 +248,20 @@ def _states(reply: tuple[object, ...]) -> list[str]:
 
 def tell_percent(monkeypatch: pytest.MonkeyPatch, what: str = "") -> None:
     """A job has what the teacher says of its progress, as it once had."""
-    do, progress = Desk._do, Desk.progress
+    do, progress = RequestQueue._do, RequestQueue.progress
 
-    def remember(self: Desk, job: Job) -> None:
+    def remember(self: RequestQueue, job: Job) -> None:
         vars(self)["running"] = job
         do(self, job)
 
-    def write(self: Desk, said: str, done: int, total: int) -> None:
+    def write(self: RequestQueue, said: str, done: int, total: int) -> None:
         progress(self, said, done, total)
         job = vars(self).get("running")
         if job is not None and what in said and not job.future.done():
             job.done, job.total = done, total
 
-    monkeypatch.setattr(Desk, "_do", remember)
-    monkeypatch.setattr(Desk, "progress", write)
+    monkeypatch.setattr(RequestQueue, "_do", remember)
+    monkeypatch.setattr(RequestQueue, "progress", write)
 
 
 def tell_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,30 +272,30 @@ def tell_training(monkeypatch: pytest.MonkeyPatch) -> None:
 def share_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that change the records take the room of analysts' requests."""
     monkeypatch.setattr(
-        routes, "Task", lambda *given, of_custodian=False, **more: Task(*given, **more)
+        routes, "TaskJob", lambda *given, from_custodian=False, **more: TaskJob(*given, **more)
     )
 
 
 def share_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished changes of the records push out analysts' finished jobs."""
 
-    def forget(self: Desk, of_custodian: bool) -> None:
+    def forget(self: RequestQueue, from_custodian: bool) -> None:
         finished = [key for key, job in self._jobs.items() if job.future.done()]
-        for key in finished[: max(0, len(finished) - desk.KEPT + 1)]:
+        for key in finished[: max(0, len(finished) - queue_module.MAX_FINISHED + 1)]:
             del self._jobs[key]
 
-    monkeypatch.setattr(Desk, "_forget", forget)
+    monkeypatch.setattr(RequestQueue, "_forget_finished", forget)
 
 
 def tell_in_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """An extractor's result says how many rows have features."""
-    finish = Desk._finish
+    finish = RequestQueue._finish
 
-    def counted(self: Desk, job: Job, outcome: object) -> None:
+    def counted(self: RequestQueue, job: Job, outcome: object) -> None:
         counts = {"records": len(self._teacher._index)} if job.kind == "extractor" else {}
         finish(self, job, {**outcome, **counts} if isinstance(outcome, dict) else outcome)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Desk, "_finish", counted)
+    monkeypatch.setattr(RequestQueue, "_finish", counted)
 
 
 def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,15 +304,17 @@ def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Tagged(reply):  # type: ignore[misc, valid-type]
         def __init__(self, content: object, status: int = 200) -> None:
-            super().__init__(content, status, headers={"etag": str(vars(desk).get("changes", 0))})
+            super().__init__(
+                content, status, headers={"etag": str(vars(queue_module).get("changes", 0))}
+            )
 
     add = Teacher.add
 
     def tagged(self: Teacher, records: Records) -> None:
-        vars(desk)["changes"] = vars(desk).get("changes", 0) + 1
+        vars(queue_module)["changes"] = vars(queue_module).get("changes", 0) + 1
         add(self, records)
 
-    monkeypatch.setattr(desk, "changes", 0, raising=False)
+    monkeypatch.setattr(queue_module, "changes", 0, raising=False)
     monkeypatch.setattr(Teacher, "add", tagged)
     monkeypatch.setattr(routes, "JSONResponse", Tagged)
 

@@ -1,4 +1,4 @@
-"""A service over a handful of raw vectors: the application, its keys, and the same behind a real socket."""
+"""A service over a few raw vectors: the application, its keys, and a real socket before it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ from labelwall.wall.messages import ExtractorSpec
 
 DIMENSIONS, CLASSES, RECORDS = 6, 3, 80
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
+# audited in no time
 MECHANISM = PrivateKnn(
     k=9, threshold=2, sigma_screen=75.0, sigma_vote=25.0, sampling_probability=0.15
-)  # audited in no time
+)
 LEARNED = Task(ClassLabels(tuple("abc")), (DIMENSIONS,))
 
 
@@ -46,7 +47,7 @@ def rows(n: int, seed: int) -> np.ndarray:
 
 @dataclass
 class Made:
-    """An application, the tokens of its keys by name (ann and bob ask, carol keeps the records), and what it wrote."""
+    """An application, its log, and its tokens: ann's and bob's (analysts), carol's (custodian)."""
 
     app: FastAPI
     custodian: Custodian
@@ -75,8 +76,11 @@ def make(
     ),
     adversary: str = POOLED,
 ) -> Made:
-    """A service in ``folder``, which may be one of before. ``quota``: cap on ann's new queries; ``place``: of the ledger, a file
-    in the folder unless it is a server's; ``anchor``: its place; ``adversary``: EACH for a budget for each analyst."""
+    """A new service in ``folder``, or that of an earlier call.
+
+    ``quota``: cap on ann's new queries; ``place``: the ledger's, a file in the folder unless it is
+    a server's; ``anchor``: its place; ``adversary``: EACH for a budget for each analyst.
+    """
     entropy = entropy or SystemEntropy()
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
     ledger_url = place if isinstance(place, LedgerUrl) else None
@@ -153,5 +157,10 @@ def call(
     """A plain request to a route under /v1."""
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     return httpx.request(
-        method, f"{url}/v1/{path}", headers=headers, trust_env=False, timeout=60, **arguments
-    )  # type: ignore[arg-type]
+        method,
+        f"{url}/v1/{path}",
+        headers=headers,
+        trust_env=False,
+        timeout=60,
+        **arguments,  # type: ignore[arg-type]
+    )

@@ -1,8 +1,9 @@
-"""A whole conversation with a real service on a tape: every byte that callers can see, for two runs to be compared by.
+"""The transcript of a conversation with a real service on a tape: every byte that callers see.
 
-Two analysts send extractors, ask, poll and make mistakes; between their requests a custodian may change the records. The writer
-takes one step at a time, when it is told to. While it works, whatever it says of its progress makes the analysts look. So the
-transcript depends on no clock: what is left out is how often they looked and saw nothing new, which is time.
+Two analysts send extractors, ask, poll and make mistakes; between their requests a custodian may
+change the records. The writer takes one step at a time, on command. Each progress report while it
+works makes the analysts poll. So the transcript depends on no clock: polls without news are left
+out, because their number is a matter of time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.jobs import Job
 from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.queue import Desk
+from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.service.server import build_app
 from labelwall.teacher.service.state import Service
 from labelwall.teacher.sharded_teacher import ShardedTeacher
@@ -44,18 +45,18 @@ from tests.teacher.shards.tiny import streamed
 ANALYSTS = ("ann", "bob")
 WAITING = 2  # requests of analysts that may wait: as many as the conversation ever lets wait
 BATCH = 16
-NO_REUSE = httpx.Limits(
-    max_keepalive_connections=0
-)  # a small reply on a used connection waits 40 ms for an acknowledgement
+# A small reply on a used connection waits 40 ms for an acknowledgement.
+NO_REUSE = httpx.Limits(max_keepalive_connections=0)
 Seen = tuple[object, ...]
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked of whom. ``records``: without the one more, ``extra`` (of the same form); ``queries``: raw rows, ten.
+    """A mechanism, its data and its extractors.
 
-    ``embedder``: an extractor that is only sent; ``spec``: the one that answers. ``shards``: 0 for rows in one piece. ``each``:
-    a budget for each analyst.
+    ``records``: without the ``extra`` one, which has the same form; ``queries``: ten raw rows.
+    ``embedder``: an extractor that is sent but not queried; ``spec``: the one that answers.
+    ``shards``: 0 for rows in one piece. ``each``: whether each analyst has a budget.
     """
 
     mechanism: AnyMechanism
@@ -70,8 +71,11 @@ class Case:
 
 @dataclass
 class Conversation:
-    """``seen``: all that the analysts were told, in order; ``heard``: what the teacher said of its progress, once the service
-    was made; ``shown``: what its custodian's terminal got of that, from the beginning."""
+    """The replies to the analysts and the reports to the custodian.
+
+    ``seen``: all replies to the analysts, in order; ``heard``: the teacher's progress since the
+    service was made; ``shown``: the progress on the custodian's terminal, from the beginning.
+    """
 
     case: Case
     made: Made
@@ -92,9 +96,8 @@ class Conversation:
         headers = {"authorization": f"Bearer {self.made.tokens[name]}", "content-type": SAFETENSORS}
         if method == "POST":
             self.calls[name] = self.calls.get(name, 0) + 1
-            headers["idempotency-key"] = (
-                f"call-{self.calls[name]}"  # without one, a call's name is random
-            )
+            # without a key, a call's name is random
+            headers["idempotency-key"] = f"call-{self.calls[name]}"
         content = (
             {"json": body} if isinstance(body, dict) else {"content": body, "headers": headers}
         )
@@ -119,7 +122,7 @@ class Conversation:
         self.seen.append(self.told(name, method, path, body))
 
     def look(self) -> None:
-        """All that both analysts can reach by looking; nothing new is added where nothing new is seen."""
+        """Poll everything that both analysts can read. Only new replies are added."""
         paths = (
             [("budget", name) for name in ANALYSTS]
             + [("receipts", name) for name in ANALYSTS]
@@ -128,7 +131,7 @@ class Conversation:
         self._look(paths + [(f"jobs/{job}", name) for name in ANALYSTS for job in self.jobs[name]])
 
     def glance(self) -> None:
-        """Likewise at the jobs that were not finished when they were seen last, and at one budget."""
+        """Poll the jobs last seen unfinished, and one budget. Only new replies are added."""
         paths = [("budget", "ann")]
         self._look(
             paths
@@ -149,7 +152,7 @@ class Conversation:
 
     def watch(self, service: Service) -> None:
         """Take the steps of a service's writer one by one, and look whenever its teacher speaks."""
-        self.gates.append(Gate(service.desk, self.look))
+        self.gates.append(Gate(service.queue, self.look))
         teacher = service.teacher
         inner = teacher._progress
 
@@ -198,11 +201,11 @@ class Conversation:
 
 
 class Gate:
-    """Lets the writer of a desk take one step at a time; ``look`` is called when one has begun."""
+    """Lets the writer of a queue take one step at a time; ``look`` is called when one has begun."""
 
-    def __init__(self, desk: Desk, look: Callable[[], None]) -> None:
-        self._desk, self._go, self._idle = desk, threading.Semaphore(0), threading.Event()
-        inner, step, close = desk._next, desk._step, desk.close
+    def __init__(self, queue: RequestQueue, look: Callable[[], None]) -> None:
+        self._queue, self._go, self._idle = queue, threading.Semaphore(0), threading.Event()
+        inner, step, close = queue._next, queue._step, queue.close
 
         def wait() -> list[Job]:
             self._idle.set()
@@ -211,7 +214,7 @@ class Gate:
             return inner()
 
         def open_and_close() -> None:
-            desk._closing = True
+            queue._closing = True
             self._go.release(100)  # as many steps as may be left
             close()
 
@@ -219,11 +222,11 @@ class Gate:
             look()
             step(jobs)
 
-        desk._next, desk._step, desk.close = wait, look_and_step, open_and_close  # type: ignore[method-assign, assignment]
+        queue._next, queue._step, queue.close = wait, look_and_step, open_and_close  # type: ignore[method-assign, assignment]
 
     def step(self) -> bool:
         """Do what is next; whether there was anything."""
-        if not self._desk.waiting:
+        if not self._queue.waiting:
             return False
         assert self._idle.wait(60)
         self._idle.clear()
@@ -236,7 +239,7 @@ class Gate:
 def conversation(
     folder: Path, case: Case, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Conversation]:
-    """A service over some records, its name and keys the same in every run, before anything was asked."""
+    """A new service over ``records``, with the same name and keys in every run."""
     numbers = iter(range(100))
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers)))
     mechanism, shown = case.mechanism, list[tuple[str, int, int]]()
@@ -247,9 +250,8 @@ def conversation(
     (folder / KEY).write_bytes(bytes(range(KEY_BYTES)))
     keys, roles = Keys(folder), {"ann": "analyst", "bob": "analyst", "carol": "custodian"}
     if not keys.listed():
-        (folder / "tokens").write_text(
-            " ".join(keys.add(name, role) for name, role in roles.items())
-        )  # of a test alone
+        made_tokens = " ".join(keys.add(name, role) for name, role in roles.items())
+        (folder / "tokens").write_text(made_tokens)  # in tests only
     tokens = dict(zip(roles, (folder / "tokens").read_text().split(), strict=True))
     shape, scale = case.records.inputs.shape[1:], ScaleConfig(shards=case.shards)
     learned = Task(case.spec.num_classes, tuple("abc"), shape)
@@ -321,7 +323,7 @@ def transcript(
 def after_a_restart(
     folder: Path, case: Case, later: Records, monkeypatch: pytest.MonkeyPatch
 ) -> Conversation:
-    """What is seen of a service over ``later`` rows, where one over ``case.records`` has left its caches."""
+    """The transcript of a service over ``later`` rows, with the caches of one over other rows."""
     with conversation(folder, case, case.records, monkeypatch) as talk:
         talk.put("ann", case.spec)
         talk.drain()
@@ -351,7 +353,7 @@ def _settled(talk: Conversation) -> None:
 
 
 def _act(*names: str) -> Callable[[Conversation], None]:
-    """The custodian's requests one after the other, the last of which still waits when the analysts go on."""
+    """The custodian's requests in order. The last one still waits when the analysts continue."""
 
     def act(talk: Conversation) -> None:
         for name in names:

@@ -58,7 +58,7 @@ from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
-from labelwall.wall.adversary import EACH, POOLED, alone
+from labelwall.wall.adversary import EACH, POOLED, single_analyst
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import ExtractorSpec, canonical_json
@@ -178,7 +178,7 @@ def bases(rng: random.Random) -> list[Rows]:
     single = [honest([mechanism], rng) for mechanism in MECHANISMS]
     pairs = [honest(rng.sample(MECHANISMS[:8], 2), rng) for _ in range(4)]
     own = honest([MECHANISMS[0]], rng)
-    own[0][1] |= {"format": 2, "adversary": alone("ann")}
+    own[0][1] |= {"format": 2, "adversary": single_analyst("ann")}
     return [*single, *pairs, own, register(rng)]
 
 
@@ -436,7 +436,7 @@ def change_the_first_entry(rows: Rows, rng: random.Random) -> None:
     name = rng.choice(
         [key for key in (*sorted(where), "adversary") if key not in ("plan", "slots")]
     )
-    texts = [EACH, alone("bob"), POOLED, "analyst ann", alone("ann") + "\n", ""]
+    texts = [EACH, single_analyst("bob"), POOLED, "analyst ann", single_analyst("ann") + "\n", ""]
     where[name] = rng.choice([*texts, 1, 2, 1.0, True, False, 1e-9, 0.5, 60, rng.choice(NASTY)])
 
 
