@@ -106,7 +106,7 @@ def test_the_real_mechanisms_are_not_refuted(mechanism: BatchMechanism) -> None:
 def test_a_planted_fault_is_caught(
     fault: RadiusNeighbours, trials: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(empirical_batch, "HEAPS", (1,))
+    monkeypatch.setattr(empirical_batch, "BATCH_SIZES", (1,))
     found = audit(fault, trials)
     assert found.refuted, found.render()
 
@@ -121,7 +121,7 @@ def test_a_clique_that_is_not_paid_for_is_caught(
         return Bounds(np.ones(len(queries), dtype=np.int64), np.ones(len(queries), dtype=bool))
 
     monkeypatch.setattr(radius, "clique_bounds", alone)
-    monkeypatch.setattr(empirical_batch, "HEAPS", (4,))
+    monkeypatch.setattr(empirical_batch, "BATCH_SIZES", (4,))
     found = audit(RadiusNeighbours(noise=noise), 3000)
     assert found.refuted, found.render()
 

@@ -15,7 +15,7 @@ from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch.base import BATCH, LABEL_NOISE, squared_radius
-from labelwall.teacher.mechanisms.batch.overlap import MOST_QUERIES, clique_bounds
+from labelwall.teacher.mechanisms.batch.overlap import MAX_QUERIES, clique_bounds
 from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.noise.entropy import SystemEntropy
@@ -200,7 +200,7 @@ def test_a_failure_after_the_charge_is_the_constant_and_stays_charged(tmp_path: 
 
 
 def test_a_batch_that_is_too_large_is_refused_before_the_charge(tmp_path: Path) -> None:
-    many = np.random.default_rng(0).random((MOST_QUERIES + 1, 2))
+    many = np.random.default_rng(0).random((MAX_QUERIES + 1, 2))
     with pytest.raises(InvalidInput, match="in a batch"):
         ask(batches.teach(tmp_path, MECHANISM, Silent()), many)
     assert Ledger(tmp_path / batches.LEDGER).state.spent == {}
