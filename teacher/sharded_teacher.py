@@ -8,7 +8,7 @@ import numpy as np
 
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, trained_by_part
+from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, train_by_shard
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.records import record_updates as updates
 from labelwall.teacher.records.sources import Records
@@ -115,4 +115,4 @@ class ShardedTeacher(Teacher):
             "num_classes": self._num_classes,
             "teachers": teachers,
         }
-        return trained_by_part(part, **sizes, progress=self._training)
+        return train_by_shard(part, **sizes, progress=self._training)

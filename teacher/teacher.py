@@ -21,7 +21,7 @@ from labelwall.teacher.mechanisms.batch.base import BatchMechanism
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
 from labelwall.teacher.mechanisms.ind_knn.reused_answers import Released
 from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble, forget_classifiers
-from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, trained
+from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, train_ensemble
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import HISTOGRAM, ReverseKnn
@@ -419,7 +419,7 @@ class Teacher:
 
     def _ensemble(self, embedded: Embedded, teachers: int) -> Ensemble:
         """PATE's classifiers on the private embeddings. They are trained in seconds and kept nowhere: nothing to purge."""
-        return trained(
+        return train_ensemble(
             embedded.features,
             unpack(embedded.labels, self._num_classes) if self._attributes else embedded.labels,
             embedded.ids,

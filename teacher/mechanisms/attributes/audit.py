@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labelwall.teacher.mechanisms.attributes.mechanism import COUNTS, GRID, MultiLabel, clipped
-from labelwall.teacher.mechanisms.pate.linear_ensemble import shards, trained
+from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_numbers, train_ensemble
 from labelwall.teacher.mechanisms.vote_laws import Poll
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
@@ -132,9 +132,9 @@ def _voters(mechanism: MultiLabel, scene: Scene, added: bool) -> Voters:
     for teachers in (need.teachers for need in mechanism.needs):
         if scene.rivals:  # one shard holds both
             numbers = np.arange(1000 * teachers)
-            ids = numbers[shards(numbers, _KEY, teachers) == 0][: 1 + added]
+            ids = numbers[shard_numbers(numbers, _KEY, teachers) == 0][: 1 + added]
         bits = unpack(labels, count)
-        ensembles[teachers] = trained(
+        ensembles[teachers] = train_ensemble(
             features, bits, ids, num_classes=count, teachers=teachers, key=_KEY
         )
     no_queries = np.zeros((0, 1), dtype=np.int8)

@@ -27,7 +27,7 @@ from labelwall.teacher.mechanisms.attributes.mechanism import (
     ballots,
     clipped,
 )
-from labelwall.teacher.mechanisms.pate.linear_ensemble import trained
+from labelwall.teacher.mechanisms.pate.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
 from labelwall.teacher.mechanisms.voters import Voters
@@ -152,7 +152,7 @@ def test_a_record_changes_one_classifiers_votes() -> None:
     bits, ids = rng.integers(0, 2, (30, ATTRIBUTES)), np.arange(30)
 
     def of(rows: np.ndarray) -> np.ndarray:
-        made = trained(
+        made = train_ensemble(
             features[rows], bits[rows], ids[rows], num_classes=ATTRIBUTES, teachers=4, key=bytes(32)
         )
         return np.stack(
@@ -268,7 +268,7 @@ def electorate(entropy: Entropy) -> Voters:
         rng.integers(0, 1 << ATTRIBUTES, N),
     )
     ids, queries = rng.permutation(N), rng.integers(-9, 10, (len(KEYS), 3)).astype(np.int8)
-    made = trained(
+    made = train_ensemble(
         features, unpack(codes, ATTRIBUTES), ids, num_classes=ATTRIBUTES, teachers=3, key=bytes(32)
     )
     return Voters(ExactIndex(features, ids), codes, ATTRIBUTES, queries, ensembles={3: made})
@@ -311,7 +311,7 @@ def test_every_classifier_votes_once() -> None:
 def test_an_empty_data_set_is_answered_with_noise() -> None:
     """1,200 counts of scale 1.5 GRID, on thousands of integers: that fewer than 100 differ is out of the question."""
     nobody = np.zeros((0, 3), dtype=np.int8), np.zeros(0, dtype=np.int64)
-    made = trained(
+    made = train_ensemble(
         nobody[0],
         np.zeros((0, ATTRIBUTES)),
         nobody[1],

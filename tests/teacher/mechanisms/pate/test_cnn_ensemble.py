@@ -15,7 +15,7 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.pate import cnn_ensemble
 from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble, forget_classifiers
-from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, shard_key, shards
+from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, shard_key, shard_numbers
 from labelwall.teacher.mechanisms.pate.mechanism import AGGREGATE, Gnmax
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
@@ -64,7 +64,8 @@ def test_a_record_changes_its_own_classifier_alone(tmp_path: Path) -> None:
         rest = ensemble(part(records, np.delete(np.arange(40), left_out)), tmp_path / f"{left_out}")
         changed = [not same(a, b) for a, b in zip(whole._weights, rest._weights, strict=True)]
         assert (
-            np.flatnonzero(changed).tolist() == shards(records.ids[[left_out]], SECRET, 5).tolist()
+            np.flatnonzero(changed).tolist()
+            == shard_numbers(records.ids[[left_out]], SECRET, 5).tolist()
         )
         difference = whole.votes(queries) - rest.votes(queries)
         assert (np.abs(difference).sum(axis=1) <= 2).all()
@@ -107,7 +108,7 @@ def test_steps_are_those_of_torchs_own_optimiser(monkeypatch: pytest.MonkeyPatch
         optimizer.zero_grad()
         F.cross_entropy(cnn_ensemble.logits(leaves, pixels[step]), labels[step]).backward()
         optimizer.step()
-    found = cnn_ensemble.train_alone(job)
+    found = cnn_ensemble.train_one(job)
     for name, tensor in leaves.items():
         torch.testing.assert_close(found[name], tensor.detach(), rtol=1e-4, atol=1e-5)
 
@@ -115,24 +116,24 @@ def test_steps_are_those_of_torchs_own_optimiser(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("name", DEVICES)
 def test_many_at_once_are_each_alone(name: str) -> None:
     jobs = cnn_ensemble._jobs(images(40), CLASSES, 4, SECRET)
-    together = cnn_ensemble.train_together(jobs, torch.device(name))
+    together = cnn_ensemble.train_batch(jobs, torch.device(name))
     for job, weights in zip(jobs, together, strict=True):
-        for part, tensor in cnn_ensemble.train_alone(job).items():
+        for part, tensor in cnn_ensemble.train_one(job).items():
             torch.testing.assert_close(weights[part], tensor, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_which_others_are_trained_does_not_show(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """In batches of three, in any company, with records that others gained: the same bits, in the place of its number."""
-    monkeypatch.setattr(cnn_ensemble, "TOGETHER", 3)
+    monkeypatch.setattr(cnn_ensemble, "CLASSIFIERS_PER_BATCH", 3)
     sizes: list[int] = []
-    together = cnn_ensemble.train_together
+    together = cnn_ensemble.train_batch
 
     def noted(jobs: list[cnn_ensemble.Job], device: torch.device) -> list[dict[str, torch.Tensor]]:
         sizes.append(len(jobs))
         return together(jobs, device)
 
-    monkeypatch.setattr(cnn_ensemble, "train_together", noted)
+    monkeypatch.setattr(cnn_ensemble, "train_batch", noted)
     jobs, other = (cnn_ensemble._jobs(images(60, seed), CLASSES, 7, SECRET) for seed in (0, 1))
 
     def trained(missing: list[cnn_ensemble.Job]) -> dict[int, dict[str, torch.Tensor]]:
@@ -153,8 +154,10 @@ def test_which_others_are_trained_does_not_show(monkeypatch: pytest.MonkeyPatch,
     assert set(sizes) == {3}
 
 
-def test_where_company_shows_each_is_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    together, sizes = cnn_ensemble.train_together, []
+def test_a_classifier_that_depends_on_its_batch_is_trained_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    together, sizes = cnn_ensemble.train_batch, []
 
     def leaking(
         jobs: list[cnn_ensemble.Job], device: torch.device
@@ -166,7 +169,7 @@ def test_where_company_shows_each_is_trained_alone(monkeypatch: pytest.MonkeyPat
             for weights in together(jobs, device)
         ]
 
-    monkeypatch.setattr(cnn_ensemble, "train_together", leaking)
+    monkeypatch.setattr(cnn_ensemble, "train_batch", leaking)
     jobs = cnn_ensemble._jobs(images(40), CLASSES, 4, SECRET)
     found = list(cnn_ensemble._in_batches([jobs[2], jobs[3]], 4, torch.device("cpu")))
     assert sizes == [4, 4, 1, 1]
@@ -203,7 +206,7 @@ def test_a_killed_training_goes_on_and_nothing_is_trained_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[str] = []
-    plain = cnn_ensemble.train_alone
+    plain = cnn_ensemble.train_one
 
     def counted(job: cnn_ensemble.Job) -> dict[str, torch.Tensor]:
         trained.append(job.name)
@@ -216,7 +219,7 @@ def test_a_killed_training_goes_on_and_nothing_is_trained_twice(
     def fails(job: cnn_ensemble.Job) -> dict[str, torch.Tensor]:
         raise Interrupted
 
-    monkeypatch.setattr(cnn_ensemble, "train_alone", counted)
+    monkeypatch.setattr(cnn_ensemble, "train_one", counted)
     records, folder = images(40), tmp_path / "classifiers"
     with pytest.raises(Interrupted):
         ensemble(records, tmp_path, progress=kill)
@@ -234,11 +237,11 @@ def test_a_killed_training_goes_on_and_nothing_is_trained_twice(
     assert all(same(a, b) for a, b in zip(whole._weights, again._weights, strict=True))
     fewer = part(records, np.arange(39))
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    monkeypatch.setattr(cnn_ensemble, "train_alone", fails)
+    monkeypatch.setattr(cnn_ensemble, "train_one", fails)
     with pytest.raises(Interrupted):
         ensemble(fewer, tmp_path)
-    monkeypatch.setattr(cnn_ensemble, "train_alone", counted)
-    (number,) = shards(records.ids[[39]], SECRET, 5)
+    monkeypatch.setattr(cnn_ensemble, "train_one", counted)
+    (number,) = shard_numbers(records.ids[[39]], SECRET, 5)
     assert {path for path in before if not path.exists()} == {
         folder / f"5-{number}.npz"
     }  # before it is trained again

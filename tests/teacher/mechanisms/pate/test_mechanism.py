@@ -14,7 +14,7 @@ from labelwall.teacher.accounting.accountant import certificates, certified_epsi
 from labelwall.teacher.accounting.curves.rdp import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, shard_key, trained
+from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, shard_key, train_ensemble
 from labelwall.teacher.mechanisms.pate.mechanism import (
     AGGREGATE,
     SCREEN,
@@ -109,7 +109,7 @@ def votes_of(folder: Path, queries: np.ndarray) -> np.ndarray:
             np.rint(63 * wide / np.linalg.norm(wide, axis=1, keepdims=True)), -63, 63
         ).astype(np.int8)
 
-    known = trained(
+    known = train_ensemble(
         quantised(x), y, np.arange(120), num_classes=CLASSES, teachers=9, key=shard_key(folder)
     )
     return known.votes(quantised(queries))
@@ -222,7 +222,7 @@ def test_an_empty_data_set_is_answered_with_noise() -> None:
         np.zeros(0, dtype=np.int64),
         np.zeros(0, dtype=np.int64),
     )
-    ensemble = trained(*nobody, num_classes=CLASSES, teachers=5, key=bytes(32))
+    ensemble = train_ensemble(*nobody, num_classes=CLASSES, teachers=5, key=bytes(32))
     queries = np.ones((400, D), dtype=np.int8)
     voters = Voters(
         ExactIndex(nobody[0], nobody[2]), nobody[1], CLASSES, queries, ensembles={5: ensemble}
