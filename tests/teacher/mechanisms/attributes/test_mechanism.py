@@ -155,9 +155,8 @@ def test_a_record_changes_one_classifiers_votes() -> None:
         made = train_ensemble(
             features[rows], bits[rows], ids[rows], num_classes=ATTRIBUTES, teachers=4, key=bytes(32)
         )
-        return np.stack(
-            [clipped(said, 2) for said in made.attributes(queries)]
-        )  # [teachers, queries, c]
+        # [teachers, queries, c]
+        return np.stack([clipped(said, 2) for said in made.attributes(queries)])
 
     whole = of(ids)
     for record in range(30):
@@ -263,10 +262,8 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def electorate(entropy: Entropy) -> Voters:
     rng = np.random.default_rng(3)
-    features, codes = (
-        rng.integers(-9, 10, (N, 3)).astype(np.int8),
-        rng.integers(0, 1 << ATTRIBUTES, N),
-    )
+    features = rng.integers(-9, 10, (N, 3)).astype(np.int8)
+    codes = rng.integers(0, 1 << ATTRIBUTES, N)
     ids, queries = rng.permutation(N), rng.integers(-9, 10, (len(KEYS), 3)).astype(np.int8)
     made = train_ensemble(
         features, unpack(codes, ATTRIBUTES), ids, num_classes=ATTRIBUTES, teachers=3, key=bytes(32)

@@ -92,9 +92,8 @@ def laplace_wins(votes: np.ndarray, scale: float) -> np.ndarray:
     reach = int(45 * scale) + int(votes.max()) + 2
     z = np.arange(-reach, reach + 1)
     mass = np.exp(-np.abs(z) / scale) * np.expm1(1 / scale) / (np.exp(1 / scale) + 1)
-    laws = [
-        np.interp(z - vote, z, mass, left=0, right=0) for vote in votes
-    ]  # of vote + noise at the places z
+    # of vote + noise at the places z
+    laws = [np.interp(z - vote, z, mass, left=0, right=0) for vote in votes]
     below = [np.concatenate([[0], np.cumsum(law)[:-1]]) for law in laws]
     wins = []
     for a, law in enumerate(laws):

@@ -44,13 +44,11 @@ def test_candidates_are_shares_of_the_uniform_radius() -> None:
 
 
 def test_granularity_is_that_of_su_et_al() -> None:
-    assert cells_a_side(2, 4240, Fraction(1, 2)) == math.floor(
-        math.sqrt(212)
-    )  # as the plane's uniform grid of Qardaji et al.
+    # as the plane's uniform grid of Qardaji et al.
+    assert cells_a_side(2, 4240, Fraction(1, 2)) == math.floor(math.sqrt(212))
     assert cells_a_side(4, 11_000, Fraction(1)) == 10  # 1100^(1/3) = 10.3
-    assert (
-        cells_a_side(4, 10**5, Fraction(1)) == 16
-    )  # 21 by the rule, but 16^4 points are all there are
+    # 21 by the rule, but 16^4 points are all there are
+    assert cells_a_side(4, 10**5, Fraction(1)) == 16
     assert cells_a_side(2, 3, Fraction(1, 10)) == 2
     for dimensions in range(1, 17):
         assert cells_a_side(dimensions, 10**9, Fraction(100)) ** dimensions <= POINTS
@@ -160,15 +158,11 @@ def test_the_exact_loss_of_interactive_radii_is_at_most_their_share(accounting: 
 
 def test_a_record_changes_one_cell_of_the_grid_and_counts_within_its_balls_alone() -> None:
     rng = np.random.default_rng(2)
-    records, labels, queries = (
-        rng.integers(-63, 64, (50, 2)),
-        rng.integers(0, CLASSES, 50),
-        rng.integers(-63, 64, (8, 2)),
-    )
-    with_it, without = (
-        batches.voters(records, labels, queries),
-        batches.voters(records[1:], labels[1:], queries),
-    )
+    records = rng.integers(-63, 64, (50, 2))
+    labels = rng.integers(0, CLASSES, 50)
+    queries = rng.integers(-63, 64, (8, 2))
+    with_it = batches.voters(records, labels, queries)
+    without = batches.voters(records[1:], labels[1:], queries)
     difference = with_it.grid_counts(5) - without.grid_counts(5)
     assert sorted(difference.tolist()) == [0] * 24 + [1]
     radii = np.array([0, 25, 400, 900])

@@ -61,9 +61,8 @@ def test_the_largest_arguments_do_not_overflow() -> None:
     corners = np.stack([np.full(4000, -63), np.full(4000, 63), np.zeros(4000)]).astype(np.int8)
     assert overlaps(corners, np.full(3, 1 << 26)).sum() == 6
     assert overlaps(corners, np.zeros(3, dtype=np.int64)).sum() == 0
-    assert (
-        overlaps(corners, np.array([4000 * 63**2] * 3)).sum() == 6
-    )  # half the diagonal each: they touch
+    # half the diagonal each: they touch
+    assert overlaps(corners, np.array([4000 * 63**2] * 3)).sum() == 6
     assert overlaps(corners, np.array([4000 * 63**2 - 1] * 3))[0, 1] == 0
 
 
@@ -133,9 +132,8 @@ def test_no_record_lies_in_more_balls_than_the_bounds_allow() -> None:
     for number in range(3000):
         centres, radii = batch(rng, int(rng.integers(2, 25)), 1 + number % 20)
         where = points(rng, centres)
-        distances = ((where[:, None] - centres.astype(np.int64)) ** 2).sum(
-            axis=2
-        )  # int64 [points, q]
+        # int64 [points, q]
+        distances = ((where[:, None] - centres.astype(np.int64)) ** 2).sum(axis=2)
         inside = distances <= radii
         for how in ("component", "local"):
             bounds = clique_bounds(centres, radii, how, WORK if number % 3 else 0)  # type: ignore[arg-type]

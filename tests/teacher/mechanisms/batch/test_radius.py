@@ -46,9 +46,8 @@ def test_answers_are_those_of_a_loop(tmp_path: Path) -> None:
         expected.append(int(np.bincount(near, minlength=CLASSES).argmax()))
     assert answers.labels.tolist() == expected
     assert (answers.outcomes == Outcome.ANSWERED).all()
-    assert (
-        sum(keys for _, _, keys, _ in silent.scales) == 30
-    )  # every query gets noise, empty balls too
+    # every query gets noise, empty balls too
+    assert sum(keys for _, _, keys, _ in silent.scales) == 30
     assert {(release, width) for release, _, _, width in silent.scales} == {(LABEL_NOISE, CLASSES)}
 
 
@@ -142,9 +141,8 @@ def test_noise_is_that_of_each_queries_clique() -> None:
 
 def test_one_charge_a_batch_and_stored_answers_for_ever(tmp_path: Path) -> None:
     (q, _), entropy = batches.rows(40, 1), SystemEntropy()
-    teacher = batches.teach(
-        tmp_path, MECHANISM, entropy, batch_size=7
-    )  # which is for other mechanisms
+    # which is for other mechanisms
+    teacher = batches.teach(tmp_path, MECHANISM, entropy, batch_size=7)
     first = ask(teacher, np.vstack([q[:20], q[:3]]))
     assert (first.receipt.charged, first.receipt.left, first.receipt.served) == (
         {BATCH: 1},

@@ -50,10 +50,9 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Queries
 
-SURE, WIDE = (
-    1 - 2.5e-8,
-    0.1,
-)  # WIDE: a delta at which faults of labels and payments show in fewer trials
+# WIDE: a delta at which faults of labels and payments show in fewer trials
+SURE = 1 - 2.5e-8
+WIDE = 0.1
 
 
 class _Scaled(SystemEntropy):
@@ -224,10 +223,9 @@ def test_a_planted_fault_is_caught(
     assert found[-1].refuted, [one.render() for one in found]
 
 
-ROUNDS, CODE = (
-    12,
-    64,
-)  # of asking, leaving and coming back; dimensions of a trial's place, far from all others' (below)
+# of asking, leaving and coming back; dimensions of a trial's place, far from all others' (below)
+ROUNDS = 12
+CODE = 64
 
 
 def teacher_bound(make: type[Teacher], folder: Path, trials: int) -> tuple[float, float]:
@@ -249,9 +247,8 @@ def teacher_bound(make: type[Teacher], folder: Path, trials: int) -> tuple[float
         teacher.use_extractor(ExtractorSpec("raw", (CODE,), 2))
         counts = np.empty((trials, ROUNDS), dtype=np.int64)
         for number in range(ROUNDS):
-            asked = Queries(
-                places * np.float32(1 + number / 16)
-            )  # another identity, the same direction
+            # another identity, the same direction
+            asked = Queries(places * np.float32(1 + number / 16))
             teacher.answer(asked)
             keys = asked.identities(ledger.state.extractor, COUNTS.fields())
             counts[:, number] = [ledger.state.results[key][ANSWER][0] for key in keys]  # type: ignore[index]

@@ -27,9 +27,8 @@ from labelwall.wall.errors import InvalidInput
 from tests.teacher.mechanisms.ind_knn import algorithm3
 
 CLASSES, D = 3, 5
-SPENDTHRIFT = IndKnn(
-    threshold=0.3, sigma_label=0.2, sigma_count=2.0, rho=0.75
-)  # a record can pay for 6 counts at most
+# a record can pay for 6 counts at most
+SPENDTHRIFT = IndKnn(threshold=0.3, sigma_label=0.2, sigma_count=2.0, rho=0.75)
 
 
 def features(n: int, seed: int) -> np.ndarray:
@@ -234,10 +233,8 @@ def test_a_record_moves_the_count_by_one_and_one_class_by_what_it_pays_for(
         difference = sums_with[j] - sums_without[j]
         others = np.delete(difference, labels[24])
         assert (others == 0).all()
-        w, s = (
-            Fraction(int(difference[labels[24]]), GRID),
-            Fraction(SPENDTHRIFT._noise(int(released[j])), GRID),
-        )
+        w = Fraction(int(difference[labels[24]]), GRID)
+        s = Fraction(SPENDTHRIFT._noise(int(released[j])), GRID)
         assert 0 <= w <= 1
         owed = (1 / (2 * Fraction(2) ** 2) + w * w / (2 * s * s)) if 24 in with_it[j] else 0
         assert owed * FULL / Fraction(0.75) <= int(paid_with[j][24])
@@ -272,10 +269,11 @@ def test_the_exact_divergence_of_whole_conversations_is_below_the_claim(queries:
     rho, sigma_count, reach = Fraction(1, 2), 1.2, 14
     mechanism = IndKnn(threshold=0.5, sigma_label=0.1, sigma_count=sigma_count, rho=float(rho))
     counts, price = gaussian(sigma_count, reach), mechanism._count_units()
+    # counts -reach .. reach + 1, without and with the record
     shifted = {
         0: np.pad(counts, (0, 1)),
         1: np.pad(counts, (1, 0)),
-    }  # counts -reach .. reach + 1, without and with the record
+    }
     orders = np.array([1.5, 2.0, 4.0, 8.0])
 
     def moments(left: int, depth: int) -> np.ndarray:
@@ -320,12 +318,10 @@ class HalfNoise(SystemEntropy):
         return super().discrete_gaussian(sigma / 2, keys, release, width)
 
 
-AUDITED, DELTA, TRIALS, ERROR = (
-    IndKnn(threshold=0.5, sigma_label=0.15, sigma_count=0.55, rho=2.0),
-    0.3,
-    20000,
-    2.5e-8,
-)
+AUDITED = IndKnn(threshold=0.5, sigma_label=0.15, sigma_count=0.55, rho=2.0)
+DELTA = 0.3
+TRIALS = 20000
+ERROR = 2.5e-8
 
 
 def audited(entropy: SystemEntropy) -> float:

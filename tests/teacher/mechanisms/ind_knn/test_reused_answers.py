@@ -81,11 +81,9 @@ def test_with_equal_releases_the_others_pay_alike_whether_a_record_is_there_or_n
     """The proof's step (b): what earlier answers say is a function of the history, so it is equal on both data sets."""
     rng = np.random.default_rng(seed)
     released, reused = 40, Reused(rng.integers(0, 900, (1, CLASSES)), np.array([17]))
-    left, labels, weights = (
-        rng.integers(0, FULL, 12),
-        rng.integers(0, CLASSES, 12),
-        rng.integers(1, GRID + 1, 12).astype(np.uint8),
-    )
+    left = rng.integers(0, FULL, 12)
+    labels = rng.integers(0, CLASSES, 12)
+    weights = rng.integers(1, GRID + 1, 12).astype(np.uint8)
 
     class Exactly:
         unsafe = True
@@ -149,10 +147,11 @@ def test_only_answers_that_stand_in_the_ledger_vote_and_a_torn_row_is_cut_off(
     path, x = tmp_path / "answered.bin", (60 * np.eye(3, D)).astype(np.int8)
     released = Released(path, D)
     released.add(["aa" * 32, "bb" * 32, "cc" * 32], x)
+    # one never recorded, one of another mechanism
     results = {
         "aa" * 32: {ANSWER: [5, 2]},
         "cc" * 32: {"aggregate": 1},
-    }  # one never recorded, one of another mechanism
+    }
     with path.open("ab") as file:
         file.write(b"torn")
     for kept in (released, Released(path, D)):

@@ -89,9 +89,8 @@ def test_seeds_are_independent_of_one_another_and_secret(tmp_path: Path) -> None
     others = cnn_ensemble._jobs(records, CLASSES, 4, bytes(32))
     starts = [cnn_ensemble._uniform(job.seed, 20_000) for job in (*jobs, *others)]
     correlations = np.corrcoef(starts) - np.eye(8)
-    assert (
-        np.abs(correlations).max() < 0.05
-    )  # seven standard deviations; the numbers are fixed by the keys above
+    # seven standard deviations; the numbers are fixed by the keys above
+    assert np.abs(correlations).max() < 0.05
     assert np.abs(np.mean(starts, axis=1) - 0.5).max() < 0.02
     assert 0 <= np.min(starts) < np.max(starts) < 1
 
@@ -242,9 +241,8 @@ def test_a_killed_training_goes_on_and_nothing_is_trained_twice(
         ensemble(fewer, tmp_path)
     monkeypatch.setattr(cnn_ensemble, "train_one", counted)
     (number,) = shard_numbers(records.ids[[39]], SECRET, 5)
-    assert {path for path in before if not path.exists()} == {
-        folder / f"5-{number}.npz"
-    }  # before it is trained again
+    # before it is trained again
+    assert {path for path in before if not path.exists()} == {folder / f"5-{number}.npz"}
     ensemble(fewer, tmp_path)
     assert trained == [f"5-{number}.npz"]
     assert [
@@ -262,9 +260,8 @@ def test_feature_vectors_and_tiny_images_are_refused(tmp_path: Path) -> None:
 
 def teacher(folder: Path, records: Records) -> Teacher:
     mechanism, path = Gnmax(teachers=5, sigma_vote=0.01, classifier="cnn"), folder / "ledger.sqlite"
-    (folder / KEY).write_bytes(
-        SECRET
-    )  # under a random key some network may waver between two classes, by batch
+    # under a random key some network may waver between two classes, by batch
+    (folder / KEY).write_bytes(SECRET)
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(400, 400)),))
     ledger = (
         Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=True)
@@ -300,10 +297,8 @@ def test_a_teacher_answers_by_its_networks_on_the_images_and_forgets(tmp_path: P
 
 def test_queries_keep_their_images_when_a_part_is_selected(tmp_path: Path) -> None:
     records, queries = images(40), images(30, seed=5).inputs
-    networks, index = (
-        ensemble(records, tmp_path),
-        ExactIndex(np.zeros((1, 1), dtype=np.int8), np.zeros(1, dtype=np.int64)),
-    )
+    networks = ensemble(records, tmp_path)
+    index = ExactIndex(np.zeros((1, 1), dtype=np.int8), np.zeros(1, dtype=np.int64))
     blank = np.zeros((30, 1), dtype=np.int8)
     voters = Voters(
         index, records.labels[:1], CLASSES, blank, networks={5: networks}, inputs=queries
@@ -311,6 +306,5 @@ def test_queries_keep_their_images_when_a_part_is_selected(tmp_path: Path) -> No
     mechanism, rows = Gnmax(teachers=5, sigma_vote=0.01, classifier="cnn"), [7, 3, 29]
     drawn = mechanism.draw(AGGREGATE, voters.select(rows), ["a", "b", "c"], UnsafeTape(0))
     np.testing.assert_array_equal(drawn, networks.votes(queries[rows]).argmax(axis=1))
-    assert replace(mechanism, classifier="linear").releases(3, 3) == mechanism.releases(
-        3, 3
-    )  # the price knows no classifier
+    # the price knows no classifier
+    assert replace(mechanism, classifier="linear").releases(3, 3) == mechanism.releases(3, 3)

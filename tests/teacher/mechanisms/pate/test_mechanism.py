@@ -81,9 +81,8 @@ def plan(mechanism: object, asked: int, answered: int, delta: float = 1e-5) -> P
 
 def teacher(folder: Path, mechanism: object, entropy: object) -> Teacher:
     path = folder / "ledger.sqlite"
-    (folder / KEY).write_bytes(
-        bytes(range(32))
-    )  # a random key now and then gives shards that agree on every query
+    # a random key now and then gives shards that agree on every query
+    (folder / KEY).write_bytes(bytes(range(32)))
     made = plan(mechanism, 60, 30)
     unsafe = entropy.unsafe  # type: ignore[attr-defined]
     ledger = (
@@ -230,8 +229,9 @@ def test_an_empty_data_set_is_answered_with_noise() -> None:
     winners = Gnmax(teachers=5, sigma_vote=20.0).draw(
         AGGREGATE, voters, [str(i) for i in range(400)], SystemEntropy()
     )
+    # each wins with probability above 0.2: one is missed once in 10^38
     assert set(winners.tolist()) == {
         0,
         1,
         2,
-    }  # each wins with probability above 0.2: one is missed once in 10^38
+    }

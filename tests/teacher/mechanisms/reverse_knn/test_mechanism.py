@@ -83,9 +83,8 @@ def teacher(
         else Ledger.create(path, dataset="d", plan=plan(mechanism, histograms), unsafe=unsafe)
     )
     x, y = rows(n, 0)
-    ids = np.random.default_rng(9).permutation(
-        n
-    )  # not ascending: the index keeps them in another order
+    # not ascending: the index keeps them in another order
+    ids = np.random.default_rng(9).permutation(n)
     made = Teacher(lambda: Records(x, y, ids), ledger, folder, CLASSES, entropy)  # type: ignore[arg-type]
     made.use_extractor(SPEC)
     return made

@@ -79,10 +79,8 @@ class Silent:
 
 def electorate(labels: np.ndarray, queries: int = len(KEYS)) -> Voters:
     rng = np.random.default_rng(3)
-    features, ids = (
-        rng.integers(-9, 10, (len(labels), 3)).astype(np.int8),
-        rng.permutation(len(labels)),
-    )
+    features = rng.integers(-9, 10, (len(labels), 3)).astype(np.int8)
+    ids = rng.permutation(len(labels))
     return Voters(
         ExactIndex(features, ids), labels, 1, rng.integers(-9, 10, (queries, 3)).astype(np.int8)
     )
@@ -104,10 +102,8 @@ def nearest(voters: Voters, query: np.ndarray, k: int) -> list[int]:
 def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_that() -> None:
     """Four records on a coarse range, in all ways, k = 1 to 3, each record taken out of each: what is priced, and attained."""
     values, queries = [0, STEPS // 3, STEPS], np.zeros((1, 1), dtype=np.int8)
-    features, worst = (
-        np.arange(4, dtype=np.int8)[:, None],
-        {"sum": 0, "window": 0, "loss": 0, "spread": 0},
-    )
+    features = np.arange(4, dtype=np.int8)[:, None]
+    worst = {"sum": 0, "window": 0, "loss": 0, "spread": 0}
     for k, labels in itertools.product((1, 2, 3), itertools.product(values, repeat=4)):
         found = []
         for rows in ([0, 1, 2, 3], [1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]):
