@@ -50,7 +50,7 @@ class NoisyArgmax(Mechanism):
 
 
 def argmax_release(sigma: float, cap: int) -> Release:
-    """``cap`` noisy winners of votes that one record moves by e_a or e_a - e_b, without sampling."""
+    """``cap`` noisy winners, unsampled, of votes that one record moves by e_a or e_a - e_b."""
     return Release(AGGREGATE, "argmax", {"sigma": sigma, "sampling_probability": 1.0}, cap)
 
 

@@ -11,9 +11,9 @@ one classifier). As v, w >= 0:
 
     |v - w|_2^2 <= |v|_2^2 + |w|_2^2 <= 2 tau GRID^2,
 
-attained by two voters with tau attributes each and none in common. All noisy counts are released, as
-the curve prices them; which attributes count as present is post-processing. "Absent" votes are not
-counted: they would have to be released too.
+attained by two voters with tau attributes each and none in common. All noisy counts are released,
+as the curve prices them; which attributes count as present is post-processing. "Absent" votes are
+not counted: they would have to be released too.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class MultiLabel(Mechanism):
         )
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
-        """(outcome, labels): each attribute is 1 (present), 0 (absent) or -1 (within the margin)."""
+        """(outcome, labels): 1 (present), 0 (absent) or -1 (within the margin) by attribute."""
         counts = results.get(COUNTS)
         assert isinstance(counts, list)
         cut, margin = round(self.threshold * self.max_voters * GRID), round(self.margin * GRID)
@@ -108,7 +108,10 @@ class MultiLabel(Mechanism):
     def _add_noise(
         self, votes: np.ndarray, stage: str, keys: Sequence[str], entropy: Entropy
     ) -> np.ndarray:
-        """int64 [n_queries, c]; float times power of two is exact: the scale is the accounted one."""
+        """``votes`` plus noise: int64 [n_queries, c].
+
+        A power of two times a float is exact, so the scale drawn is the accounted one.
+        """
         scale = self.sigma_vote * GRID
         return votes + entropy.discrete_gaussian(scale, keys, stage, votes.shape[1])
 

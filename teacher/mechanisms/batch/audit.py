@@ -36,8 +36,8 @@ def audit_batch(
     """Audit one batch of each size in BATCH_SIZES.
 
     ``trials``: batches of each size drawn on each of the two data sets. ``expected`` of the finding
-    comes from the frequencies drawn, as the laws of the radii have no closed form. Raises InvalidInput for
-    fewer than 8 trials, or delta or confidence outside (0, 1).
+    comes from the frequencies drawn, as the laws of the radii have no closed form. Raises
+    InvalidInput for fewer than 8 trials, or delta or confidence outside (0, 1).
     """
     check_audit(delta, trials, confidence, 1)
     pair = Pair(0, 0, CLASSES)

@@ -20,8 +20,8 @@ from labelwall.wall.errors import InvalidInput
 
 Accounting = Literal["local", "component", "queries"]
 MAX_QUERIES = 2048  # of a batch: its graph may have every edge
-# Vertices coloured by a batch's exact search, which takes seconds. It is counted, not timed, so that
-# no bound depends on the machine.
+# Vertices coloured by a batch's exact search, which takes seconds. It is counted, not timed, so
+# that no bound depends on the machine.
 WORK = 1_000_000
 
 

@@ -1,7 +1,7 @@
 """From k to a radius (DMKD17, section 4.3): candidate radii, or a ball in a noisy grid.
 
-All functions but ``cell_numbers`` take public numbers and noisy counts: they are post-processing. The
-domain is the box -63..63 in each dimension; as real numbers, features lie in -63.5..63.5.
+All functions but ``cell_numbers`` take public numbers and noisy counts: they are post-processing.
+The domain is the box -63..63 in each dimension; as real numbers, features lie in -63.5..63.5.
 """
 
 from __future__ import annotations

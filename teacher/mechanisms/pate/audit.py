@@ -57,7 +57,7 @@ class _LinearVoters(Voters):
 
 
 def ensemble(teachers: int, pair: Pair, added: bool) -> Ensemble:
-    """Classifiers on shards: one record in each ally's and in the added record's, none in others."""
+    """Classifiers on shards with one record each (allies and the added record) or none."""
     key, first = bytes(32), dict[int, int]()  # shard -> an id that falls into it
     for start in range(0, 1000 * teachers, 1000):
         ids = np.arange(start, start + 1000)

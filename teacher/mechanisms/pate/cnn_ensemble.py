@@ -303,7 +303,7 @@ def _start(job: Job) -> tuple[Weights, torch.Tensor, torch.Tensor]:
 
 
 def _uniform(seed: bytes, count: int) -> np.ndarray:
-    """float64 [count] in [0, 1) from SHAKE-256 of the seed, which the custodian's key keeps secret."""
+    """float64 [count] in [0, 1) from SHAKE-256 of the seed, which needs the custodian's key."""
     return np.frombuffer(hashlib.shake_256(seed).digest(4 * count), dtype="<u4") / 2.0**32
 
 

@@ -69,7 +69,7 @@ class Pate(NoisyArgmax):
 
 @dataclass(frozen=True)
 class Lnmax(Pate):
-    """LNMAX (Papernot et al. 2017, section 2.1): argmax of the votes with Laplace noise on every count.
+    """LNMAX (Papernot et al. 2017, section 2.1): argmax of counts with Laplace noise.
 
     Guarantee, for one query: releasing all noisy counts is (2 / scale)-DP by their L1 sensitivity
     2, and the argmax post-processes them: ``curves.laplace_rdp``, min(epsilon, alpha epsilon^2 / 2)
@@ -119,7 +119,7 @@ class Lnmax(Pate):
 
 @dataclass(frozen=True)
 class Gnmax(Pate):
-    """GNMAX (Papernot et al. 2018, Definition 6): argmax of the votes with Gaussian noise on every count.
+    """GNMAX (Papernot et al. 2018, Definition 6): argmax of counts with Gaussian noise.
 
     Guarantee, for one query: ``curves.argmax_rdp`` without sampling.
 
@@ -164,7 +164,7 @@ class Gnmax(Pate):
 
 @dataclass(frozen=True)
 class ConfidentGnmax(Pate):
-    """Confident-GNMAX (Papernot et al. 2018, Algorithm 1): a noisy screening of the plurality, then GNMAX.
+    """Confident-GNMAX (Papernot et al. 2018, Algorithm 1): noisy screening, then GNMAX.
 
     Guarantee, for one query: the screening bit costs ``curves.screening_rdp``, the label
     ``curves.argmax_rdp``, both without sampling. Each draws its own noise.
@@ -218,7 +218,7 @@ class ConfidentGnmax(Pate):
         return screen, argmax_release(self.sigma_vote, answered)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """One noisy release for each query: the screening bit or the winning class, int64 [n_queries]."""
+        """Screening bits, or winning classes, of all queries: int64 [n_queries]."""
         votes = voters.teacher_votes(self.teachers, self.classifier)
         if stage == SCREEN:
             noise = entropy.discrete_gaussian(self.sigma_screen, keys, stage, 1)

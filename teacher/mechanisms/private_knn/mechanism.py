@@ -106,7 +106,7 @@ class PrivateKnn(NoisyArgmax):
         )
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """One noisy release for each query: the screening bit or the winning class, int64 [n_queries].
+        """Screening bits, or winning classes, of all queries: int64 [n_queries].
 
         ``keys``: the queries' identities, charged for this stage already.
         """

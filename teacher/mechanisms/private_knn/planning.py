@@ -41,8 +41,8 @@ FRACTIONS = 9  # steps of the share of the data set that votes
 MIN_FRACTION, MAX_FRACTION = 2e-4, 0.3
 MIN_K, MAX_K = 10, 2_000  # fewer votes are mostly noise; longer lists take long to search
 SIGMA_SCREEN = tuple(float(2 ** (i / 2)) for i in range(2, 17))  # 2 to 256 votes
-# The argmax curve of a new sigma takes up to 9 s of CPU in this range, minutes outside. Halving k, the
-# sampling probability and the noise gives nearly the same price and answers, so the range costs
+# The argmax curve of a new sigma takes up to 9 s of CPU in this range, minutes outside. Halving k,
+# the sampling probability and the noise gives nearly the same price and answers, so the range costs
 # little accuracy.
 SIGMA_VOTE = (15.0, 18.0, 22.0, 27.0, 33.0, 40.0)
 THRESHOLDS = np.linspace(0, 0.9, 10)  # share of k

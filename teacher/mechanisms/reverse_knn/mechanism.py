@@ -27,7 +27,7 @@ MAX_NEIGHBOURS = 64
 
 @dataclass(frozen=True)
 class ReverseKnn(Mechanism):
-    """Votes of all private records in public cells, released once a round with noise on every entry.
+    """Votes of all private records in public cells, released once a round with noise on all counts.
 
     Guarantee, for one histogram under add/remove of one record: a record adds 1 to the count of its
     label in ``neighbours`` different cells and changes nothing else, so the L2 sensitivity is

@@ -1,9 +1,9 @@
-"""Noisy clipped mean or noisy median of the nearest neighbours' values (CVPR20's vote, real targets).
+"""Noisy clipped mean or noisy median of neighbours' values: CVPR20's vote for real targets.
 
 A record's label is its value in steps between public bounds, 0..STEPS (wall/labels/values.py), so
 each value is clipped by itself before it counts. Voters are the min(k, |sample|) nearest of a new
-Poisson sample. With the others' inclusion bits fixed, a sampled record joins the voters or displaces
-the k-th: one value is added, and one may be removed. Hence, in integers,
+Poisson sample. With the others' inclusion bits fixed, a sampled record joins the voters or
+displaces the k-th: one value is added, and one may be removed. Hence, in integers,
 
 - a neighbour contributes 2 label - STEPS, from -STEPS to STEPS: the sum moves by at most STEPS if
   one is added, by 2 STEPS if one replaces another. A missing neighbour contributes the middle of
@@ -44,7 +44,7 @@ MAX_NEIGHBOURS, MAX_CELLS = 100_000, 1024
 
 @dataclass(frozen=True)
 class Regression(Mechanism):
-    """Base of both mechanisms: neighbours, cells of the range, and the screening by their counts."""
+    """Base of both mechanisms: neighbours, cells of the range, and screening by their counts."""
 
     label_space = "value"
     sharded = True

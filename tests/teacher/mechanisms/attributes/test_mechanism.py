@@ -1,4 +1,4 @@
-"""Votes on attributes: exact clipping, constants found again by exhaustive search, draws against slow oracles, whole queries."""
+"""Votes on attributes: clipping, sensitivity by exhaustive search, draws against slow oracles."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_votes_are_clipped_as_defined_and_rounded_down(tau: int) -> None:
 
 @pytest.mark.parametrize("c", range(1, 8))
 def test_no_swap_moves_the_votes_by_more_than_is_accounted_and_one_by_just_that(c: int) -> None:
-    """All pairs of voters. The constant is attained where two of them can have tau attributes each and none in common."""
+    """All pairs of voters; two with tau attributes each and none in common attain the constant."""
     for tau in range(1, c + 1):
         votes = clipped(every(c), tau)
         (release,) = PrivateKnnAttributes(tau=tau).releases(1, 1)
@@ -198,7 +198,7 @@ def test_sampling_is_priced_by_the_subsampled_gaussian_at_integer_orders() -> No
 
 
 def test_no_certificate_takes_the_votes_for_plain_ones() -> None:
-    """tau = 1: two entries may move by 1 each, but on a grid finer than the one that the discrete privacy loss knows."""
+    """tau = 1: two entries move by 1, on a finer grid than that of the discrete privacy loss."""
     plan = Plan(9.0, 1e-5, (Slot(KNN.fields(), PrivateKnnAttributes(tau=1).releases(5, 5)),))
     assert "pld_discrete" not in certificates(plan)
 
@@ -306,7 +306,7 @@ def test_every_classifier_votes_once() -> None:
 
 
 def test_an_empty_data_set_is_answered_with_noise() -> None:
-    """1,200 counts of scale 1.5 GRID, on thousands of integers: that fewer than 100 differ is out of the question."""
+    """1,200 counts of scale 1.5 GRID on thousands of integers: at least 100 differ."""
     nobody = np.zeros((0, 3), dtype=np.int8), np.zeros(0, dtype=np.int64)
     made = train_ensemble(
         nobody[0],
@@ -347,7 +347,7 @@ def teacher(folder: Path, mechanism: AnyMechanism, cap: int = 50) -> Teacher:
 def test_queries_are_charged_answered_by_attribute_and_known_after_a_restart(
     tmp_path: Path, mechanism: AnyMechanism
 ) -> None:
-    """Of the 160 labels 90% are right on average with a deviation of 2.4 points: less than half is 16 deviations away."""
+    """90% of 160 labels are right, with a deviation of 2.4 points: half is 16 deviations away."""
     x, codes = rows(40, 1)
     answering = teacher(tmp_path, mechanism)
     first = answering.answer(Queries(x))

@@ -1,9 +1,11 @@
-"""The statistical audit of batches: silent on the real mechanisms, and it catches planted faults.
+"""The statistical audit of batches refutes planted faults, not the real mechanisms.
 
-These tests depend on chance. A false alarm needs one of two bounds, at confidence 1 - 5e-8 together, to be wrong. Faults that
-hide something without noise never show on one side what the other shows in half of the trials or more: bounds of 2.3 at least for
-a claim of 2. Half the noise on a single query is expected at 2.86 (exact laws, 3,375 trials); the unlikely side would have
-to come twice as often as it should, more than ten deviations away. Cliques that are not paid for are expected at 3.5: likewise.
+These tests depend on chance. A false alarm needs one of two bounds, at joint confidence 1 - 5e-8,
+to be wrong. With a fault that leaves out noise, one side never shows an outcome that the other
+shows in half of the trials or more: bounds of at least 2.3 for a claim of 2. Half the noise on a
+single query has an expected bound of 2.86 (exact laws, 3,375 trials); a miss needs twice the
+expected number of outcomes on the unlikely side, more than ten deviations away. Cliques that are
+not paid for have an expected bound of 3.5, and the same holds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""k-NN over a batch: shares of epsilon, radii from candidates and from a grid, exact losses by enumeration, clear refusals."""
+"""k-NN over a batch: shares of epsilon, radii, exact losses by enumeration, refusals."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_every_record_lies_in_one_cell() -> None:
 
 
 def test_radii_of_a_grid_hold_the_mass_wanted() -> None:
-    """Uniform counts: the disc of area k / n of the box. One full cell: the ball that covers half of it. Nothing: everything."""
+    """Uniform counts: a disc of area k / n of the box; one full cell: half of it; none: the box."""
     middle = np.array([[0, 0]], dtype=np.int8)
     uniform = math.sqrt(radii_of_grid(middle, np.full(64, 50), 8, 100)[0])
     assert uniform == pytest.approx(math.sqrt(100 / 3200 / math.pi) * 127, abs=0.5)
@@ -120,7 +120,7 @@ def test_the_shares_add_up_to_epsilon(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("accounting", ["local", "queries"])
 def test_the_exact_loss_of_interactive_radii_is_at_most_their_share(accounting: Any) -> None:
-    """The choice of each query's radius, enumerated for every neighbour; the labels are test_radius's."""
+    """Each query's choice of a radius, enumerated for every neighbour; labels: test_radius."""
     epsilon, share, queries = 2.0, 0.5, np.array([0, 3, 4, 9, 30, 60])[:, None]
     mechanism = knn(
         epsilon=epsilon,

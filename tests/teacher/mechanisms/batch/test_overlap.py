@@ -1,4 +1,4 @@
-"""The overlap graph against exact arithmetic, its cliques against networkx, and by brute force: no record lies in more balls."""
+"""Overlap graphs against exact arithmetic, cliques against networkx, bounds by brute force."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_each_bound_is_at_least_the_clique_it_bounds_and_exact_where_it_says_so(
 
 
 def points(rng: np.random.Generator, centres: np.ndarray) -> np.ndarray:
-    """Where records may lie in many balls: at centres, between pairs and triples of them, near them, anywhere."""
+    """Points in many balls: centres, between pairs and triples of them, near them, anywhere."""
     few = [centres[rng.integers(0, len(centres), (24, size))].mean(axis=1) for size in (1, 2, 3, 5)]
     near = few[0] + rng.integers(-3, 4, few[0].shape)
     return np.clip(
@@ -127,7 +127,10 @@ def points(rng: np.random.Generator, centres: np.ndarray) -> np.ndarray:
 
 
 def test_no_record_lies_in_more_balls_than_the_bounds_allow() -> None:
-    """3,000 random batches in 1 to 20 dimensions: a record spends at most 1, and lies in no more balls than a bound of theirs."""
+    """3,000 random batches in 1 to 20 dimensions.
+
+    A record spends at most 1, and lies in no more balls than each of their bounds.
+    """
     rng, fullest = np.random.default_rng(7), 0.0
     for number in range(3000):
         centres, radii = batch(rng, int(rng.integers(2, 25)), 1 + number % 20)

@@ -1,4 +1,4 @@
-"""Radius neighbours over a batch: votes by a loop, exact privacy loss by enumeration, one charge a batch, replays for nothing."""
+"""Radius neighbours over a batch: votes, exact privacy loss, one charge a batch, free replays."""
 
 from __future__ import annotations
 
@@ -60,9 +60,11 @@ def test_what_lies_outside_the_box_is_moved_to_its_edge(tmp_path: Path) -> None:
 @pytest.mark.parametrize("noise", ["laplace", "exponential", "exponential_paper"])
 @pytest.mark.parametrize("accounting", ["local", "component", "queries"])
 def test_the_exact_loss_of_a_batch_is_at_most_epsilon(noise: Any, accounting: Any) -> None:
-    """Answers are independent given the records, so the worst loss of a batch is the sum of the queries' worst: enumerated.
+    """The worst loss of a batch by enumeration.
 
-    Queries on a line, four of them in a heap, with records wherever one may lie; each neighbour has one record more, anywhere.
+    Answers are independent given the records, so it is the sum of the queries' worst losses.
+    Queries are on a line, four of them close together, with records at any place; each neighbour
+    has one more record, at any place.
     """
     epsilon, radius = 1.5, 6 / 126
     queries = np.array([0, 2, 3, 5, 16, 30, 41])[:, None]
@@ -86,7 +88,7 @@ def test_the_exact_loss_of_a_batch_is_at_most_epsilon(noise: Any, accounting: An
 def batch_laws(
     mechanism: RadiusNeighbours, records: np.ndarray, labels: np.ndarray, queries: np.ndarray
 ) -> np.ndarray:
-    """Exact law of each query's label, float64 [q, classes], with counts, bounds and noise put together anew."""
+    """Exact law of each query's label, float64 [q, classes], by independent code."""
     reach = squared_radius(mechanism.radius)
     sizes = clique_bounds(
         queries.astype(np.int8), np.full(len(queries), reach), mechanism.accounting
@@ -109,7 +111,11 @@ def batch_laws(
 
 @pytest.mark.parametrize("noise", ["laplace", "exponential"])
 def test_draws_follow_the_exact_law(noise: Any) -> None:
-    """700 batches; a frequency misses by 0.13 with probability below 2 exp(-2 * 700 * 0.13^2) = 1.1e-10 (Hoeffding)."""
+    """700 batches.
+
+    A frequency is off by 0.13 with probability below 2 exp(-2 * 700 * 0.13^2) = 1.1e-10
+    (Hoeffding).
+    """
     mechanism = RadiusNeighbours(radius=6 / 126, epsilon=2.0, noise=noise)
     queries = np.array([[0], [4], [30]])
     records, labels = np.array([[-2], [1], [2], [5], [33]]), np.array([0, 2, 2, 1, 1])

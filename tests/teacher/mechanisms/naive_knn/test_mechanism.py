@@ -1,4 +1,4 @@
-"""Naive kNN: the winner of the nearest records' votes and the tape's noise, by hand; its price; its refusals."""
+"""Naive kNN: the winner of votes and the tape's noise by hand, its price, its refusals."""
 
 from __future__ import annotations
 

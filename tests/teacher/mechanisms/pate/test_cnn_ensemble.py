@@ -1,4 +1,4 @@
-"""PATE's networks: one vote a record, the same steps as torch's own optimiser, kept and forgotten with their rows."""
+"""PATE's networks: one vote a record, torch's optimiser steps, storage bound to their rows."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_many_at_once_are_each_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_which_others_are_trained_does_not_show(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """In batches of three, in any company, with records that others gained: the same bits, in the place of its number."""
+    """The same bits in batches of three with any others, also where others gained records."""
     monkeypatch.setattr(cnn_ensemble, "CLASSIFIERS_PER_BATCH", 3)
     sizes: list[int] = []
     together = cnn_ensemble.train_batch
@@ -272,7 +272,7 @@ def teacher(folder: Path, records: Records) -> Teacher:
 
 
 def test_a_teacher_answers_by_its_networks_on_the_images_and_forgets(tmp_path: Path) -> None:
-    """sigma = 0.01: the discrete Gaussian is zero but with probability below e^-4000, so the label is the plurality."""
+    """sigma = 0.01: the noise is zero but with probability below e^-4000, so the plurality wins."""
     records, queries = images(60), images(40, seed=3).inputs
     asked = teacher(tmp_path, records)
     known = ensemble(records, tmp_path, key=shard_key(tmp_path))

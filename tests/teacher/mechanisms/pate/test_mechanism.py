@@ -1,4 +1,4 @@
-"""LNMAX, GNMAX, Confident-GNMAX: what they draw, what that costs, and whole lives of queries through a teacher."""
+"""LNMAX, GNMAX, Confident-GNMAX: draws, prices, and queries through a teacher."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_prices_are_the_curves_without_sampling() -> None:
 
 
 def test_lnmax_is_pure_and_its_brute_force_stays_below() -> None:
-    """Three classes: the exact law of the noisy winner on neighbouring votes, all ties included, both directions."""
+    """Three classes: the noisy winner's exact law on neighbouring votes, with ties, both ways."""
     scale, reach = 3.0, 60
     claim = 2.0 / scale
     z = np.arange(-reach, reach + 1)

@@ -1,4 +1,4 @@
-"""The planner: forecasts against simulated and real votes, a configuration that loads and fits, nothing private opened."""
+"""The planner: forecasts against simulated and real votes, configurations, no private files."""
 
 from __future__ import annotations
 
@@ -106,9 +106,10 @@ def test_shares_are_those_of_the_nearest_part_of_the_other_rows():
             k=150, threshold=110, sigma_screen=6.0, sigma_vote=20.0, sampling_probability=1.0
         ),
         PrivateKnn(k=40, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sampling_probability=0.2),
+        # more neighbours than the sample has
         PrivateKnn(
             k=900, threshold=40, sigma_screen=20.0, sigma_vote=15.0, sampling_probability=0.1
-        ),  # the sample ends first
+        ),
     ],
 )
 def test_forecast_is_close_to_the_real_mechanism_on_records_it_never_saw(mechanism):
@@ -272,7 +273,8 @@ def test_no_private_file_is_opened_or_listed(image_folders, tmp_path, small_grid
     data = "\n".join(f"  {split}: {path}" for split, path in image_folders.items())
     config = tmp_path / "config.yaml"
     config.write_text(
-        f"data:\n  source: folder\n{data}\n  image_size: 16\nbudget: {{epsilon: 3.0}}\nrounds: [{{queries: 5}}]\n"
+        f"data:\n  source: folder\n{data}\n  image_size: 16\n"
+        "budget: {epsilon: 3.0}\nrounds: [{queries: 5}]\n"
     )
     with opened() as paths:
         answer = best_plan(load_config(config), Request(expected_records=500), Quiet())
