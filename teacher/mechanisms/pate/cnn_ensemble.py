@@ -155,7 +155,7 @@ def _load_or_train(
         found[job.name] = weights
         if progress is not None:
             progress(len(jobs) - len(missing) + done, len(jobs))
-    return [weights for job in jobs if (weights := found[job.name]) is not None]
+    return [each for job in jobs if (each := found[job.name]) is not None]
 
 
 def _train(
