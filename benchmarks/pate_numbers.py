@@ -160,7 +160,7 @@ def mnist_votes(root: Path, cache: Path) -> np.ndarray:
     from labelwall.experiment.run.console import Console
     from labelwall.teacher.features.cache import embed_records
     from labelwall.teacher.features.embedder import Embedder
-    from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_key, trained
+    from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_key, train_ensemble
     from labelwall.teacher.records.sources import open_records
     from labelwall.wall.datasets.sources import DataConfig, describe, read_public
 
@@ -176,7 +176,7 @@ def mnist_votes(root: Path, cache: Path) -> np.ndarray:
         embedder,
         lambda *done: console.progress("embedding", *done),
     )
-    ensemble = trained(
+    ensemble = train_ensemble(
         private.features,
         private.labels,
         private.ids,

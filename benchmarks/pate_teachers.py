@@ -59,7 +59,7 @@ def main() -> None:
     if options.device != "cpu":
         began = time.perf_counter()
         for job in cnn_ensemble._jobs(records, task.num_classes, options.teachers, key)[:ALONE]:
-            cnn_ensemble.train_together([job], torch.device(options.device))
+            cnn_ensemble.train_batch([job], torch.device(options.device))
         seconds = (time.perf_counter() - began) / ALONE * options.teachers
         print(f"one by one on {options.device}: {seconds:.0f} seconds for all")
     asked = slice(options.queries)

@@ -13,7 +13,7 @@ from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Classifiers
 from labelwall.teacher.mechanisms.pate import cnn_ensemble
-from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, trained
+from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, train_ensemble
 from labelwall.teacher.records import record_updates
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.devices import device_of
@@ -161,7 +161,7 @@ class PrivateRows:
 
     def _linear(self, embedded: Embedded, teachers: int) -> Ensemble:
         """Trained in seconds and kept nowhere: there is nothing to delete later."""
-        return trained(
+        return train_ensemble(
             embedded.features,
             self._space.expand(embedded.labels),
             embedded.ids,

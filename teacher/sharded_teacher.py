@@ -9,7 +9,7 @@ import numpy as np
 
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, trained_by_part
+from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, train_by_shard
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.private_rows import Prepared, PrivateRows, Progress
 from labelwall.teacher.records import record_updates
@@ -74,7 +74,7 @@ class ShardedRows(PrivateRows):
             features, labels = index.part(key, teachers, number)
             return features, self._space.expand(labels)
 
-        return trained_by_part(
+        return train_by_shard(
             part,
             dimensions=index.dimensions,
             num_classes=self._space.outputs,

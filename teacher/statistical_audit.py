@@ -1,24 +1,23 @@
-"""The statistical audit: run a mechanism's own code on neighbouring data sets, and bound its
-epsilon from below.
+"""The statistical audit: lower bounds of epsilon from a mechanism's own code.
 
-A mechanism brings data sets made for it, on which it loses most (``audit`` and ``probes``, in the
-``audit.py`` beside it). What is run is its ``draw`` with the search, the sampler and the noise that
-answer real queries; no private row is read and nothing is charged. A lower bound above the claim
-proves that code and curve do not belong together. One below it proves nothing, except that a fault,
-if there is one, costs less than what the trials can see: hence the bound is shown next to the claim
-and next to what faithful code would reach.
+A mechanism defines worst-case neighbouring data sets (``audit`` and ``probes``, in the ``audit.py``
+beside it). The audit runs its ``draw`` with the search, the sampler and the noise that answer real
+queries; no private row is read and nothing is charged. A lower bound above the claim proves that
+code and curve disagree. A lower bound below it only shows that a fault, if there is one, costs less
+than the trials can detect. So the bound is shown next to the claim, and next to the bound that
+faithful code would reach.
 
-**Validity.** Trials are independent: each sees fresh bits and noise on the same data set. The first
-quarter of them is only explored: it orders outcomes by estimated likelihood ratio (summed over a
-trial's queries: Neyman-Pearson for independent ones) and picks a threshold and a direction, hence
-one event S. On the rest, which S does not depend on,
+**Validity.** Trials are independent: each has new inclusion bits and noise on the same data set.
+The first quarter is for exploration: it orders outcomes by estimated likelihood ratio (summed over
+a trial's queries: Neyman-Pearson for independent ones) and picks a threshold and a direction, hence
+one event S. On the rest, on which S does not depend,
 
     epsilon(delta) >= log((P(S) - delta) / Q(S)) >= log((p_low - delta) / q_high),
 
-P, Q the laws on the two data sets in the order picked, p_low and q_high one-sided Clopper-Pearson
-limits at level error / 2 each: the second inequality fails with probability at most ``error``, for
-any mechanism whatsoever, also one whose law the choice of pair and event got wrong. Several bounds
-share 1 - confidence equally, so all hold jointly.
+where P, Q are the laws on the two data sets in the direction picked, and p_low and q_high one-sided
+Clopper-Pearson limits at level error / 2 each. The second inequality fails with probability at most
+``error`` for any mechanism, also if the choice of pair and event assumed a wrong law. Several
+bounds share 1 - confidence equally, so all hold jointly.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
     from labelwall.teacher.mechanisms.base import Mechanism
 
 PROBE_DELTA = 0.02
-EXPLORED = 4  # one trial in so many chooses the event
-OUTCOMES = 64  # a noisy sum is told apart up to so many steps between -4 and 4 deviations
+EXPLORED = 4  # one in this many trials chooses the event
+OUTCOMES = 64  # steps of a noisy sum between -4 and 4 standard deviations
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,10 @@ Outcomes = Callable[[Pair, bool, int], np.ndarray]
 
 @dataclass(frozen=True)
 class ReleaseFinding:
-    """One kind of release. Epsilons are at the finding's delta.
+    """The result for one kind of release. Epsilons are at the finding's delta.
 
-    ``claim``: the certificate of exactly ``queries`` of them; ``expected``: about the lower bound
-    that faithful code reaches with so many trials; ``pair``: of the bound.
+    ``claim``: the certificate of exactly ``queries`` releases; ``expected``: about the lower bound
+    of faithful code with this many trials; ``pair``: of the bound.
     """
 
     release: str
@@ -84,14 +83,14 @@ class ReleaseFinding:
     @property
     def share(self) -> float:
         """Lower bound over claim; above 1, the claim is refuted."""
-        return (
-            self.lower_bound / self.claim if self.claim > 0 else math.inf * (self.lower_bound > 0)
-        )
+        if self.claim > 0:
+            return self.lower_bound / self.claim
+        return math.inf * (self.lower_bound > 0)
 
 
 @dataclass(frozen=True)
 class EmpiricalFinding:
-    """What the audit of a mechanism says.
+    """The result of a mechanism's audit.
 
     All lower bounds hold jointly with probability ``confidence``.
     """
@@ -129,34 +128,31 @@ class EmpiricalFinding:
 
     def render(self) -> str:
         """The finding for a reader."""
-        verdict = (
-            "REFUTED: a lower bound exceeds its claim" if self.refuted else "no claim is refuted"
+        exceeds = "REFUTED: a lower bound exceeds its claim"
+        verdict = exceeds if self.refuted else "no claim is refuted"
+        lines = [
+            f"{verdict}, at delta {self.delta:g} and {self.confidence:.2%} confidence",
+            f"  {'release':18} {'queries':>7} {'trials':>8} {'epsilon >=':>10} "
+            f"{'of faithful code':>16} {'claim':>7}",
+        ]
+        lines += (
+            f"  {r.release:18} {r.queries:7} {r.trials:8} {r.lower_bound:10.3f} "
+            f"{r.expected:16.3f} {r.claim:7.3f}"
+            for r in self.releases
         )
-        return "\n".join(
-            [
-                f"{verdict}, at delta {self.delta:g} and {self.confidence:.2%} confidence",
-                f"  {'release':18} {'queries':>7} {'trials':>8} {'epsilon >=':>10} "
-                f"{'of faithful code':>16} {'claim':>7}",
-                *(
-                    f"  {r.release:18} {r.queries:7} {r.trials:8} {r.lower_bound:10.3f} "
-                    f"{r.expected:16.3f} {r.claim:7.3f}"
-                    for r in self.releases
-                ),
-            ]
-        )
+        return "\n".join(lines)
 
 
 def audit_mechanisms(
     mechanisms: Sequence[Mechanism], *, delta: float, trials: int, confidence: float
 ) -> list[EmpiricalFinding]:
-    """Findings for each mechanism at ``delta``, then for its probes at PROBE_DELTA; equal ones
-    once.
+    """Findings for each mechanism at ``delta``, then for its probes at PROBE_DELTA, each once.
 
     ``trials``: queries drawn for each release on each of two data sets; ``confidence``: of all
     bounds of a finding jointly, in (0, 1). Raises InvalidInput for a value out of range.
     """
-    everything: tuple[str, ...] = ()
-    settings = dict.fromkeys((mechanism, delta, everything) for mechanism in mechanisms)
+    all_releases: tuple[str, ...] = ()
+    settings = dict.fromkeys((mechanism, delta, all_releases) for mechanism in mechanisms)
     for mechanism in mechanisms:
         settings |= dict.fromkeys((m, PROBE_DELTA, parts) for m, parts in mechanism.probes())
     return [
@@ -166,9 +162,10 @@ def audit_mechanisms(
 
 
 def check_audit(delta: float, trials: int, confidence: float, queries: int) -> None:
-    """Raise InvalidInput for fewer than 8 trials of so many queries, or a bad delta or confidence.
+    """Raise InvalidInput for bad arguments of an audit.
 
-    Delta and confidence must be in (0, 1).
+    ``trials``, in queries, must allow 8 trials of ``queries`` each; delta and confidence must be in
+    (0, 1).
     """
     if queries < 1 or trials < 8 * queries:
         raise InvalidInput("trials", f"at least 8 times the {queries} queries of a trial", trials)
@@ -178,15 +175,15 @@ def check_audit(delta: float, trials: int, confidence: float, queries: int) -> N
 
 
 def certified(mechanism: Mechanism, releases: tuple[Release, ...], delta: float) -> float:
-    """The certified epsilon of these releases, and of nothing else."""
+    """The certified epsilon of exactly these releases."""
     return certified_epsilon(Plan(1.0, delta, (Slot(mechanism.fields(), releases),)))
 
 
-def fresh_keys(n: int, together: int) -> Iterator[list[str]]:
-    """Identities of ``n`` queries, so many ``together``; as a teacher's, none is ever used twice."""
+def fresh_keys(n: int, batch: int) -> Iterator[list[str]]:
+    """New identities of ``n`` queries, ``batch`` at a time; none is ever used twice."""
     call = secrets.token_hex(8)
-    for start in range(0, n, together):
-        yield [f"{call}-{row}" for row in range(start, min(start + together, n))]
+    for start in range(0, n, batch):
+        yield [f"{call}-{row}" for row in range(start, min(start + batch, n))]
 
 
 def sharpest_bound(
@@ -198,7 +195,7 @@ def sharpest_bound(
     delta: float,
     error: float,
 ) -> tuple[Pair, float]:
-    """The pair with the largest ``bound_pair``, and that bound; each of them errs with ``error``."""
+    """The pair with the largest ``bound_pair``, and that bound; each bound fails with ``error``."""
     bounds = {
         pair: bound_pair(outcomes, pair, queries=queries, trials=trials, delta=delta, error=error)
         for pair in dict.fromkeys(pairs)
@@ -223,8 +220,8 @@ def bound_pair(
 def lower_bound(without: np.ndarray, added: np.ndarray, *, delta: float, error: float) -> float:
     """A lower bound of epsilon(delta) that fails with probability at most ``error``.
 
-    ``without``, ``added``: int64 [trials, n_outcomes], how often each outcome came in each trial on
-    either data set. Proof: module docstring.
+    ``without``, ``added``: int64 [trials, n_outcomes], counts of each outcome in each trial on the
+    two data sets. Proof: module docstring.
     """
     cut = len(without) // EXPLORED
     seen_added, seen_without = (side[:cut].sum(axis=0) + 0.5 for side in (added, without))
@@ -236,23 +233,23 @@ def lower_bound(without: np.ndarray, added: np.ndarray, *, delta: float, error: 
         low, high = (np.sort(sign * side[:cut]) for side in (scores if sign > 0 else scores[::-1]))
         thresholds = np.unique(np.concatenate([low, high]))
         x, y = (cut - np.searchsorted(side, thresholds) for side in (high, low))
-        # one more hit of the unlikely side: what exploration did not see is not impossible
+        # one more hit of the unlikely side: an event that exploration did not see is possible
         unlikely_hits = np.minimum((y + 1.0) * (tested / cut), tested)
         promised = loss_bound(x * (tested / cut), unlikely_hits, tested, delta, error)
         top = int(promised.argmax())
         best = max(best, (float(promised[top]), sign, float(thresholds[top])))
     _, sign, threshold = best
     unlikely, likely = scores if sign > 0 else scores[::-1]
-    hits = [
-        np.array([float((sign * side[cut:] >= threshold).sum())]) for side in (likely, unlikely)
-    ]
-    return max(0.0, float(loss_bound(hits[0], hits[1], tested, delta, error)[0]))
+    x, y = (
+        np.array([(sign * side[cut:] >= threshold).sum(dtype=float)]) for side in (likely, unlikely)
+    )
+    return max(0.0, float(loss_bound(x, y, tested, delta, error)[0]))
 
 
 def loss_bound(x: np.ndarray, y: np.ndarray, n: int, delta: float, error: float) -> np.ndarray:
     """log((p_low - delta) / q_high) from ``x`` and ``y`` hits in ``n`` trials of either law.
 
-    Elementwise, float64; -inf where nothing is shown.
+    Elementwise, float64; -inf where p_low is at most delta.
     """
     low = np.where(x > 0, betaincinv(np.maximum(x, 1e-9), n - x + 1, error / 2), 0.0)
     mirrored = 1 - betaincinv(np.maximum(n - y, 1e-9), y + 1, error / 2)  # Beta(y + 1, n - y)
@@ -264,7 +261,7 @@ def loss_bound(x: np.ndarray, y: np.ndarray, n: int, delta: float, error: float)
 def expected_bound(
     without: np.ndarray, added: np.ndarray, trials: int, delta: float, error: float
 ) -> float:
-    """About the lower bound that ``trials`` of faithful code reach, from its two laws.
+    """About the lower bound of faithful code with ``trials`` trials, from its two laws.
 
     The largest ``loss_bound`` at expected counts over events {likelihood ratio above a threshold},
     in both directions. ``without``, ``added``: probabilities, float64 [n_outcomes].
@@ -280,14 +277,14 @@ def expected_bound(
 
 
 def sum_codes(sums: np.ndarray, deviation: float) -> np.ndarray:
-    """Integer sums of noise of that standard deviation, int64 [n], as outcomes 0..OUTCOMES."""
+    """Integer noisy sums (int64 [n]) with standard deviation ``deviation`` as 0..OUTCOMES."""
     return np.clip(sums // math.ceil(8 * deviation / OUTCOMES) + OUTCOMES // 2, 0, OUTCOMES)
 
 
 def normal_law(shifts: np.ndarray) -> np.ndarray:
-    """Probabilities of ``sum_codes`` of normal sums whose means are ``shifts`` (in deviations).
+    """Probabilities of ``sum_codes`` of normal sums: float64 [n, OUTCOMES + 1].
 
-    ``shifts``: float64 [n]; the result: float64 [n, OUTCOMES + 1].
+    ``shifts``: float64 [n], their means in standard deviations.
     """
     edges = 8 * (np.arange(1, OUTCOMES + 1) - OUTCOMES // 2) / OUTCOMES
     below = ndtr(edges - shifts[:, None])

@@ -1,1 +1,1 @@
-"""One mechanism a file; each owns its randomness and its privacy curve, from one set of fields."""
+"""One mechanism a folder; its randomness and its privacy curve come from the same fields."""

@@ -1,4 +1,4 @@
-"""What mechanisms of one noisy winner a query share: the last release, and its price without sampling."""
+"""Base of mechanisms that release one noisy winner for each query."""
 
 from __future__ import annotations
 
@@ -44,18 +44,21 @@ class NoisyArgmax(Mechanism):
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query."""
         label = results.get(AGGREGATE)
-        return (
-            (Outcome.ANSWERED, label) if isinstance(label, int) else (Outcome.ABSTAINED, ABSTAINED)
-        )
+        if isinstance(label, int):
+            return Outcome.ANSWERED, label
+        return Outcome.ABSTAINED, ABSTAINED
 
 
 def argmax_release(sigma: float, cap: int) -> Release:
-    """So many noisy winners of votes that one record moves by e_a or e_a - e_b, always there: nothing is sampled."""
+    """``cap`` noisy winners, unsampled, of votes that one record moves by e_a or e_a - e_b."""
     return Release(AGGREGATE, "argmax", {"sigma": sigma, "sampling_probability": 1.0}, cap)
 
 
 def noisy_winner(
     votes: np.ndarray, sigma: float, stage: str, keys: Sequence[str], entropy: Entropy
 ) -> np.ndarray:
-    """argmax of int64 [n_queries, n_classes] plus noise, ties to the lowest class: int64 [n_queries]."""
+    """argmax of the noisy votes, ties to the lowest class: int64 [n_queries].
+
+    ``votes``: int64 [n_queries, n_classes]; ``sigma``: of discrete Gaussian noise, in votes.
+    """
     return (votes + entropy.discrete_gaussian(sigma, keys, stage, votes.shape[1])).argmax(axis=1)

@@ -1,6 +1,6 @@
-"""What a mechanism that can be planned offers: its parameters for a budget, from PUBLIC rows alone.
+"""Planning: a mechanism's parameters for a budget, from PUBLIC rows alone.
 
-No private vote, and not the number of private records, has a say in them.
+Neither private votes nor the number of private records enter.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.wall.errors import BudgetRefused, InvalidInput
 
 FRONTIER = (0.125, 0.25, 0.5, 0.75, 1.0)  # shares of the budget
-MIN_ROWS = 100  # labelled rows; the votes of fewer say little
+MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 M = TypeVar("M", bound=Mechanism)
 
 
 def quiet(what: str, done: int, total: int) -> None:
-    """Progress that nobody sees."""
+    """Report no progress."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is searched for: most right labels within epsilon at delta.
+    """The goal of a search: the most right labels within epsilon at delta.
 
-    ``expected_records``: the public guess of their number; ``queries``: public inputs, each asked
-    at most once; ``rounds``: at least as many are asked; ``min_accuracy``: of the labels, in [0,
-    1); ``mean_accuracy``: share of right neighbours, where a model of them replaces public rows.
+    ``expected_records``: public guess of the number of private records; ``queries``: number of
+    public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
+    ``min_accuracy``: of the labels, in [0, 1); ``mean_accuracy``: share of right neighbours, where
+    a model of them replaces public rows.
     """
 
     epsilon: float
@@ -52,7 +53,7 @@ class Goal:
                 raise InvalidInput(name, f"at least {self.rounds}", getattr(self, name))
 
     def nothing_affordable(self) -> BudgetRefused:
-        """What is raised where no candidate is affordable and accurate enough."""
+        """The error for a goal with no candidate that is affordable and accurate enough."""
         return BudgetRefused(
             f"`budget.epsilon` must be large enough for {self.rounds} useful queries. Found "
             f"{self.epsilon}. Raise it, lower min_accuracy, or check expected_records."
@@ -63,8 +64,8 @@ class Goal:
 class PublicRows:
     """Labelled public rows that look like the private ones.
 
-    ``available``: how many there are; ``embed``: a part of them as (features int8 [m, d], labels
-    int64 [m], length of a unit vector), which takes a while and is called only where it is needed.
+    ``available``: their number; ``embed``: returns a part of them as (features int8 [m, d], labels
+    int64 [m], length of a unit vector); slow, so called only where needed.
     """
 
     available: int
@@ -74,10 +75,10 @@ class PublicRows:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a mechanism is expected to bring.
+    """The expected result of a mechanism.
 
-    ``asked``, ``cap``: queries and answers that are paid for; ``passed``: rate of the screening;
-    ``answered``: expected number of labels; ``accuracy``: expected share of them that is right.
+    ``asked``, ``cap``: queries and answers that are paid for; ``passed``: pass rate of the
+    screening; ``answered``: expected number of labels; ``accuracy``: their expected accuracy.
     """
 
     asked: int
@@ -88,7 +89,7 @@ class Forecast:
 
     @property
     def right(self) -> float:
-        """Expected number of right labels, what is maximised."""
+        """Expected number of right labels; the search maximises it."""
         return self.answered * self.accuracy
 
 
@@ -96,7 +97,7 @@ class Forecast:
 class Choice(Generic[M]):
     """A mechanism for a budget.
 
-    ``epsilon``: the budget it was searched for; certified for Optimum.chosen alone.
+    ``epsilon``: the budget of its search; the certified one for ``Optimum.chosen``.
     """
 
     epsilon: float
@@ -104,7 +105,7 @@ class Choice(Generic[M]):
     forecast: Forecast
 
     def plan(self, goal: Goal) -> Plan:
-        """The plan that the mechanism has to itself."""
+        """A plan with this mechanism alone."""
         releases = self.mechanism.releases(self.forecast.asked, self.forecast.cap)
         return Plan(goal.epsilon, goal.delta, (Slot(self.mechanism.fields(), releases),))
 
@@ -115,10 +116,11 @@ class Choice(Generic[M]):
 
 @dataclass(frozen=True)
 class Optimum(Generic[M]):
-    """What was found. ``frontier``: the best by budget, ascending; the last of them is ``chosen``.
+    """The result of a search.
 
-    ``votes``: what the forecasts come from; ``notes``: lines about the price; both for a reader.
-    ``facts``: more about the choice, as JSON.
+    ``frontier``: the best choice for each budget, ascending; the last is ``chosen``. ``votes``:
+    source of the forecasts; ``notes``: lines about the price; both for a reader. ``facts``: more
+    about the choice, as JSON.
     """
 
     chosen: Choice[M]
@@ -132,14 +134,14 @@ class Planner(Protocol):
     """The search for the parameters of one mechanism."""
 
     def check_rounds(self, own: Sequence[Mechanism]) -> None:
-        """Raise InvalidInput for rounds with mechanisms of their ``own`` that it can not plan."""
+        """Raise InvalidInput for rounds whose ``own`` mechanisms it can not plan."""
 
     def settings(self, mechanism: Any) -> dict[str, str]:
-        """What the search has chosen, by field, as a reader sees it."""
+        """The chosen fields as text, by name."""
 
     def plan(self, goal: Goal, public: PublicRows, progress: Progress = quiet) -> Optimum[Any]:
-        """The mechanism of most expected right labels whose certificate is within the goal.
+        """The mechanism with the most expected right labels whose certificate is within the goal.
 
-        Raises InvalidInput for a goal out of range, BudgetRefused where the budget buys nothing (or
-        nothing accurate enough).
+        Raises InvalidInput for a goal out of range, and BudgetRefused where no candidate is
+        affordable and accurate enough.
         """

@@ -1,7 +1,7 @@
-"""The statistical audit of noisy votes: their own draws on the pairs that their poll names.
+"""The statistical audit of noisy votes on the worst-case pairs of their ``poll``.
 
-A mechanism says by its ``poll`` how votes are counted and on which pairs (vote_laws.py). Validity
-and the rest: teacher/statistical_audit.py.
+A mechanism's ``poll`` describes how votes are counted, and on which pairs (vote_laws.py). Validity:
+teacher/statistical_audit.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from labelwall.teacher.statistical_audit import (
     sharpest_bound,
 )
 
-_TOGETHER, _BITS = 1024, 1 << 22  # queries, and inclusion bits, drawn in one call
+_QUERIES_PER_CALL = 1024
+_BITS_PER_CALL = 1 << 22  # inclusion bits
 
 
 def audit_votes(
@@ -38,19 +39,18 @@ def audit_votes(
     queries: int = 4,
     releases: Sequence[str] = (),
 ) -> EmpiricalFinding:
-    """Audit the screening, the aggregation, and whole queries composed over ``queries`` on one
-    pair.
+    """Audit the screening, the aggregation, and ``queries`` composed queries with both.
 
-    Some of these where ``releases`` names them; a mechanism without screening has its aggregation
-    alone. Each is run on the pair with the largest expected bound, and on an empty data set and its
-    neighbour, where all that is released is noise. ``trials``: queries drawn for each release on
-    each data set (a trial of whole queries takes ``queries`` of them); time grows with it, about
-    50 us a query at k = 10.
+    ``releases`` restricts this to some of them; a mechanism without screening has its aggregation
+    only. Each is run on the pair with the largest expected bound, and on an empty data set and its
+    neighbour, where the release is only noise. ``trials``: queries drawn for each release on each
+    data set (a trial of JOINT takes ``queries`` of them); about 50 us a query at k = 10.
 
     Raises InvalidInput for fewer than 8 trials, or delta or confidence outside (0, 1).
     """
     check_audit(delta, trials, confidence, queries)
-    poll, found = mechanism.poll(), []
+    poll = mechanism.poll()
+    found = []
     releases = releases or poll.parts
     error = (1 - confidence) / (2 * len(releases))
     pairs = sharpest_pairs(mechanism, delta=delta, trials=trials, error=error, queries=queries)
@@ -76,7 +76,7 @@ def audit_votes(
 
 
 def claimed(mechanism: NoisyArgmax, part: str, queries: int, delta: float) -> float:
-    """The certified epsilon of ``queries`` releases of this part, and of nothing else."""
+    """The certified epsilon of exactly ``queries`` releases of this part."""
     alone = part == AGGREGATE and SCREEN in mechanism.stages
     caps = (0 if alone else queries, 0 if part == SCREEN else queries)
     return certified(mechanism, mechanism.releases(*caps), delta)
@@ -87,8 +87,8 @@ def sharpest_pairs(
 ) -> dict[str, tuple[Pair, float]]:
     """For each part the pair with the largest expected bound, and that bound, from the exact laws.
 
-    The curve's own maximiser may need an event too rare for the trials at hand; this is the
-    maximiser of what they show. Among pairs that show nothing, the one with the largest chi-square
+    The pair that maximises the curve may need an event too rare for the given trials, so this
+    maximises the bound that they can show. Ties, also at zero, go to the largest chi-square
     distance.
     """
     poll = mechanism.poll()
@@ -115,8 +115,8 @@ def run(
     label + 1 for JOINT.
     """
     voters = mechanism.poll().voters(pair, added, n)
-    block = max(1, min(_TOGETHER, _BITS // max(1, len(voters.labels))))
-    # one query alone: its search serves the identical ones that follow
+    block = max(1, min(_QUERIES_PER_CALL, _BITS_PER_CALL // max(1, len(voters.labels))))
+    # the first query is drawn alone: its search serves the identical ones that follow
     starts = [0, *range(1, n, block), n]
     pieces = [
         _settle(mechanism, part, voters, range(a, b), entropy) for a, b in pairwise(starts) if b > a
@@ -127,8 +127,8 @@ def run(
 def _settle(
     mechanism: NoisyArgmax, part: str, voters: Voters, rows: range, entropy: Entropy
 ) -> np.ndarray:
-    """Outcomes of some queries, taken through the stages as a teacher takes them: int64 [n_rows]."""
-    call = secrets.token_hex(8)  # identities are never used twice, as a teacher's are not
+    """Outcomes of some queries, taken through the stages as by a teacher: int64 [n_rows]."""
+    call = secrets.token_hex(8)  # as in a teacher, no identity is used twice
     keys = [f"{call}-{row}" for row in rows]
     results: list[dict[str, int]] = [{SCREEN: 1} if part == AGGREGATE else {} for _ in rows]
     for stage in mechanism.stages[:1] if part == SCREEN else mechanism.stages:

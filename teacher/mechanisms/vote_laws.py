@@ -1,13 +1,12 @@
-"""Neighbouring data sets on which a noisy vote leaks most, with the law of what is released there.
+"""Worst-case neighbouring data sets of a noisy vote, and the laws of its releases on them.
 
-The curves of one release are suprema over the votes of the other records
-(teacher/accounting/curves); the data sets here put the votes where such a supremum sits. The
-added record is the nearest of all and has the last class, a, which loses ties. Behind it come
-records of class a, then of class 0: how many of each decides where the contest n_a against n_0 and
-the plurality stand, and whether the sample is full, so that the record displaces another
-(e_a - e_0) or just joins (e_a).
+The curve of a release is a supremum over the votes of the other records
+(teacher/accounting/curves); the data sets here put the votes where it is attained. The added
+record is the nearest and has the last class, a, which loses ties. Then come records of class a
+(allies), then of class 0 (rivals). Their numbers determine the votes n_a and n_0, the plurality,
+and whether the sample is full, so that the record displaces another (e_a - e_0) or joins (e_a).
 
-The laws only choose among pairs, before anything is drawn. No bound rests on them.
+The laws only choose among pairs, before anything is drawn. No bound depends on them.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.statistical_audit import Pair
 
 JOINT = f"{SCREEN}+{AGGREGATE}"  # a whole query: abstained, or a class
-CLASSES = (2, 10)  # the contest alone; a crowd, out of which few win before the record comes
-_GRID = 8  # places at which each class's votes may stand, from 0 to k
+CLASSES = (2, 10)  # a contest of two; one among many, where class a rarely wins without the record
+_GRID = 8  # steps of each class's votes from 0 to k
 
 
 @dataclass(frozen=True)
 class Poll:
-    """What a mechanism says of its vote: the k nearest of a Poisson sample, counted with noise.
+    """A mechanism's vote: the k nearest of a Poisson sample, counted with noise.
 
     ``threshold``, ``sigma_screen``: of the noisy plurality; ``sigma_vote``: of the discrete
     Gaussian noise on each class's count, or the scale of discrete ``laplace`` noise. A scale is
@@ -51,33 +50,33 @@ class Poll:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What of a query is audited: its releases, and where there are two, both together."""
+        """Audited parts of a query: its releases, and where there are two, both jointly."""
         scales = {SCREEN: self.sigma_screen, AGGREGATE: self.sigma_vote}
         releases = tuple(name for name, scale in scales.items() if scale is not None)
         return (*releases, JOINT) if len(releases) == 2 else releases
 
     @property
     def full(self) -> int:
-        """Records of which a sample is full almost surely."""
+        """Number of records with which a sample is full almost surely."""
         k, gamma = self.k, self.sampling_probability
         return k if gamma == 1 else math.ceil((k + 6 * math.sqrt(k) + 20) / gamma)
 
     def empty(self, part: str) -> Pair:
-        """Nobody but the added record: without it, all that is released is noise.
+        """No record but the added one: without it, the release is only noise.
 
-        Whole queries show more in a crowd.
+        JOINT shows more with many classes.
         """
         return Pair(0, 0, CLASSES[-1] if part == JOINT else CLASSES[0])
 
     def candidates(self) -> Iterator[Pair]:
-        """Pairs whose votes stand on a grid over 0..k each, and those whose sample is full."""
+        """Pairs whose expected votes are on a grid over 0..k, and pairs with a full sample."""
         hits = sorted({round(self.k * i / _GRID) for i in range(_GRID + 1)})
         counts = [round(hit / self.sampling_probability) for hit in hits]
         for classes, allies in product(CLASSES, counts):
             yield from (Pair(allies, rivals, classes) for rivals in sorted({*counts, self.full}))
 
     def voters(self, pair: Pair, added: bool, queries: int) -> Voters:
-        """One side of a pair, before so many equal queries; the added record has id 0."""
+        """One side of a pair with ``queries`` equal queries; the added record has id 0."""
         labels = pair.labels(added)
         ids = np.arange(len(labels)) + (not added)
         index = ExactIndex((ids > 0).astype(np.int8)[:, None], ids)  # id 0 alone is at distance 0
@@ -87,8 +86,8 @@ class Poll:
 def laws(poll: Poll, pair: Pair) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """For each part: the outcomes' probabilities without and with the record, float64 [n_outcomes].
 
-    Outcomes: the bit no, yes; class 0, another, a; abstained, class 0, another, a. With the record,
-    each release samples it afresh.
+    Outcomes of SCREEN: no, yes; of AGGREGATE: class 0, another, a; of JOINT: abstained, class 0,
+    another, a. Each release draws its own sample.
     """
     absent, present = (_release_laws(poll, pair, sampled) for sampled in (False, True))
     sides = []
@@ -101,7 +100,7 @@ def laws(poll: Poll, pair: Pair) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def repeated(law: np.ndarray, queries: int) -> np.ndarray:
-    """Probabilities, float64 [n], of how often each outcome comes in ``queries`` independent ones."""
+    """Probabilities, float64 [n], of all counts of outcomes in ``queries`` independent queries."""
     counts = _compositions(queries, len(law))
     log_mass = (
         gammaln(queries + 1) - gammaln(counts + 1).sum(axis=1) + xlogy(counts, law).sum(axis=1)
@@ -119,7 +118,7 @@ def _compositions(total: int, parts: int) -> np.ndarray:
 
 
 def _release_laws(poll: Poll, pair: Pair, sampled: bool) -> dict[str, np.ndarray]:
-    """Laws of the bit (no, yes) and of the winner (0, another, a), of the releases that there are.
+    """Laws of the bit (no, yes) and of the winner (0, another, a), where released.
 
     ``sampled``: whether the added record is in the sample.
     """
@@ -147,7 +146,7 @@ def votes(poll: Poll, pair: Pair, sampled: bool) -> tuple[np.ndarray, np.ndarray
     for records in (pair.allies, pair.rivals):
         hits.append(np.arange(min(records, k) + 1))
         mass = binom.pmf(hits[-1], records, gamma)
-        mass[-1] = binom.sf(hits[-1][-1] - 1, records, gamma)  # k hits or more: no difference
+        mass[-1] = binom.sf(hits[-1][-1] - 1, records, gamma)  # more than k hits count as k
         chances.append(mass)
     n_a, n_0 = (hit.ravel() for hit in np.meshgrid(*hits, indexing="ij"))
     n_a = np.minimum(n_a + sampled, k)
@@ -173,5 +172,5 @@ def _winners(
     )
     at_most = np.cumsum(pmf, axis=1)  # [n, z]: P(n + Z <= z)
     below = at_most - pmf
-    crowd = num_classes - 2
-    return (pmf * below[0] ** crowd) @ below.T, (at_most @ (pmf * at_most[0] ** crowd).T)
+    others = num_classes - 2
+    return (pmf * below[0] ** others) @ below.T, (at_most @ (pmf * at_most[0] ** others).T)

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from labelwall.teacher.features.cache import forget_shards
-from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_key, shards
+from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_key, shard_numbers
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.growing import append, finish, journal
@@ -77,7 +77,7 @@ class Shards:
         path = self._root / APPLIED
         if not len(named) or (path.exists() and path.read_text() == digest):
             return
-        where = shards(added.ids, self._key, len(self._folders))
+        where = shard_numbers(added.ids, self._key, len(self._folders))
         parts = [np.flatnonzero(where == number) for number in range(len(self._folders))]
         self._ask([Amend(named, _rows(added, part)) for part in parts])
         path.write_text(digest)
@@ -125,7 +125,7 @@ class Shards:
         # A shard that is ingested again contains removed records again.
         (self._root / APPLIED).unlink(missing_ok=True)
         for done, total, records in self._stream(block_rows(self.like.inputs.shape[1:]), start):
-            where = shards(records.ids, self._key, len(rows))
+            where = shard_numbers(records.ids, self._key, len(rows))
             for number in missing:
                 if journal(rows[number]).done < done:
                     part = _rows(records, np.flatnonzero(where == number))

@@ -21,7 +21,7 @@ import numpy as np
 
 from labelwall import ROOT
 from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.mechanisms.pate.linear_ensemble import shards
+from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_numbers
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.devices import device_of
 from labelwall.teacher.search.gpu import index_on
@@ -154,7 +154,7 @@ class Shard:
         """(features int8 [m, d], labels, ids int64 [m]) of this shard's rows of a PATE teacher."""
         index, labels = self.index(extractor)
         if self._parted is None or self._parted[0] != (extractor, key, teachers):
-            self._parted = (extractor, key, teachers), shards(index.ids, key, teachers)
+            self._parted = (extractor, key, teachers), shard_numbers(index.ids, key, teachers)
         rows = np.flatnonzero(self._parted[1] == number)
         return read(self._folder(extractor), "features")[rows], labels[rows], index.ids[rows]
 

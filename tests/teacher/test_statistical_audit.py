@@ -20,7 +20,7 @@ from labelwall.teacher.statistical_audit import (
 
 
 def test_a_bound_is_wrong_no_more_often_than_it_says() -> None:
-    """Randomised response with epsilon = 1: the bound's level, by a fixed sequence of pseudo-random trials."""
+    """The bound's level for randomised response with epsilon = 1, by fixed pseudo-random trials."""
     rng, error = np.random.default_rng(0), 0.2
     wins = 1 / (1 + np.exp(-1.0))
     bounds = []

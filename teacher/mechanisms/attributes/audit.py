@@ -1,10 +1,10 @@
-"""The statistical audit of votes on attributes: their draws on two pairs of neighbouring data sets.
+"""The statistical audit of votes on attributes, on two pairs of neighbouring data sets.
 
-"swap": the added record has tau attributes and takes the place of a voter with tau others, the
-worst that clipping allows. "clip": it is alone and has many more than tau attributes. All stand at
-one place, except those that it displaces. What is told apart is the noisy counts along the
-direction in which they move, a sufficient statistic of faithful code; it also shows noise that is
-too small, votes that are not clipped, silence where nobody votes. Validity and the rest:
+"swap": the added record has tau attributes and displaces a voter with tau others, the worst case
+that clipping allows. "clip": it is the only record and has many more than tau attributes. All
+records stand at one point, except those that it displaces. The statistic is the noisy counts
+projected on the direction in which they move. It is sufficient for faithful code, and also shows
+noise that is too small, votes that are not clipped, and missing noise where nobody votes. Validity:
 teacher/statistical_audit.py.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labelwall.teacher.mechanisms.attributes.mechanism import COUNTS, GRID, MultiLabel, clipped
-from labelwall.teacher.mechanisms.pate.linear_ensemble import shards, trained
+from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_numbers, train_ensemble
 from labelwall.teacher.mechanisms.vote_laws import Poll
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
@@ -37,12 +37,12 @@ from labelwall.teacher.statistical_audit import (
 )
 from labelwall.wall.labels.attributes import MOST_ATTRIBUTES, pack, unpack
 
-MOST_RIVALS = 4096  # larger crowds are slow to draw from; the record then displaces nobody
-# Where the displaced stand: a ridge classifier of one of them finds its attributes present at
-# LARGEST, until it is joined there.
-AWAY = 20
+MAX_RIVALS = 4096  # drawing from more is slow; above this, the record displaces nobody
+# The displaced records' feature: a ridge classifier of one of them finds its attributes present at
+# LARGEST, until the added record joins its shard there.
+RIVAL_FEATURE = 20
 PAIRS = (SWAP, CLIP) = (f"{COUNTS}, swap", f"{COUNTS}, clip")
-_TOGETHER = 1024
+_QUERIES_PER_CALL = 1024
 _KEY = bytes(32)
 
 
@@ -60,7 +60,8 @@ def audit_attributes(
     than 8 trials, or delta or confidence outside (0, 1).
     """
     check_audit(delta, trials, confidence, 1)
-    claim, found = certified(mechanism, mechanism.releases(1, 1), delta), []
+    claim = certified(mechanism, mechanism.releases(1, 1), delta)
+    found = []
     pairs = releases or PAIRS
     error = (1 - confidence) / len(pairs)
     for name in pairs:
@@ -78,10 +79,10 @@ def audit_attributes(
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """The added record, and ``rivals`` others that are alike.
+    """The added record, and ``rivals`` identical others.
 
-    ``added``, ``rival``: their attributes, int64 [c] of 0 and 1; ``direction``: int64 [c], along
-    which counts are read.
+    ``added``, ``rival``: their attributes, int64 [c] of 0 and 1; ``direction``: int64 [c], on which
+    counts are projected.
     """
 
     added: np.ndarray
@@ -93,25 +94,26 @@ class Scene:
 def _swap(mechanism: MultiLabel) -> Scene:
     tau = min(mechanism.tau, MOST_ATTRIBUTES // 2)
     added = np.repeat([0, 1], tau)
-    k, gamma = mechanism.crowd
+    k, gamma = mechanism.voting_records
     full = Poll(k, sampling_probability=gamma).full
-    rivals = full if full <= MOST_RIVALS else 0
+    rivals = full if full <= MAX_RIVALS else 0
     return Scene(added, 1 - added, rivals, added - (1 - added) * (rivals > 0))
 
 
 def _clip(mechanism: MultiLabel) -> Scene:
-    everything = np.ones(min(8 * mechanism.tau, MOST_ATTRIBUTES), dtype=np.int64)
-    return Scene(everything, 0 * everything, 0, everything)
+    ones = np.ones(min(8 * mechanism.tau, MOST_ATTRIBUTES), dtype=np.int64)
+    return Scene(ones, 0 * ones, 0, ones)
 
 
 def run_attributes(
     mechanism: MultiLabel, scene: Scene, added: bool, n: int, entropy: Entropy
 ) -> np.ndarray:
     """Codes 0..OUTCOMES of ``n`` independent queries by the mechanism's own draw: int64 [n]."""
-    voters, codes = _voters(mechanism, scene, added), []
-    voting = min(scene.rivals, mechanism.crowd[0])  # without the added record
+    voters = _voters(mechanism, scene, added)
+    codes = []
+    voting = min(scene.rivals, mechanism.voting_records[0])  # without the added record
     base = (clipped(scene.rival[np.newaxis], mechanism.tau)[0] @ scene.direction) * voting
-    for keys in fresh_keys(n, _TOGETHER):
+    for keys in fresh_keys(n, _QUERIES_PER_CALL):
         queries = np.full((len(keys), 1), LARGEST, dtype=np.int8)
         drawn = mechanism.draw(COUNTS, replace(voters, queries=queries), keys, entropy)
         codes.append(sum_codes(drawn @ scene.direction - base, _deviation(mechanism, scene)))
@@ -121,20 +123,22 @@ def run_attributes(
 def _voters(mechanism: MultiLabel, scene: Scene, added: bool) -> Voters:
     count = len(scene.added)
     ids = np.append(np.arange(1, 1 + scene.rivals), 0)[: scene.rivals + added]
-    features = np.array([AWAY] * scene.rivals + [LARGEST] * added, dtype=np.int8).reshape(-1, 1)
+    features = np.array([RIVAL_FEATURE] * scene.rivals + [LARGEST] * added, dtype=np.int8).reshape(
+        -1, 1
+    )
     attributes = np.array([scene.rival] * scene.rivals + [scene.added] * added, dtype=np.int64)
     labels = pack(attributes.reshape(-1, count))
-    made = {}
+    ensembles = {}
     for teachers in (need.teachers for need in mechanism.needs):
         if scene.rivals:  # one shard holds both
             numbers = np.arange(1000 * teachers)
-            ids = numbers[shards(numbers, _KEY, teachers) == 0][: 1 + added]
+            ids = numbers[shard_numbers(numbers, _KEY, teachers) == 0][: 1 + added]
         bits = unpack(labels, count)
-        made[teachers] = trained(
+        ensembles[teachers] = train_ensemble(
             features, bits, ids, num_classes=count, teachers=teachers, key=_KEY
         )
-    nobody = np.zeros((0, 1), dtype=np.int8)
-    return Voters(ExactIndex(features, ids), labels, count, nobody, ensembles=made)
+    no_queries = np.zeros((0, 1), dtype=np.int8)
+    return Voters(ExactIndex(features, ids), labels, count, no_queries, ensembles=ensembles)
 
 
 def _deviation(mechanism: MultiLabel, scene: Scene) -> float:
@@ -144,10 +148,10 @@ def _deviation(mechanism: MultiLabel, scene: Scene) -> float:
 def _laws(mechanism: MultiLabel, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities of the codes without and with the record, float64 [OUTCOMES + 1] each.
 
-    By the normal law: GRID is fine.
+    By the normal law, as GRID is fine enough.
     """
-    _, gamma = mechanism.crowd
+    _, gamma = mechanism.voting_records
     moved = clipped(np.stack([scene.added, scene.rival]), mechanism.tau) @ scene.direction
     shift = (moved[0] - moved[1] * (scene.rivals > 0)) / _deviation(mechanism, scene)
-    still, away = normal_law(np.array([0.0, shift]))
-    return still, (1 - gamma) * still + gamma * away
+    absent, present = normal_law(np.array([0.0, shift]))
+    return absent, (1 - gamma) * absent + gamma * present

@@ -1,9 +1,9 @@
-"""The statistical audit of batches: their draws on an empty data set and on one with one record.
+"""The statistical audit of batches: an empty data set against one with a single record.
 
-All queries stand at one point, a clique, and the record lies in every ball: it moves every answer,
-so the composition over the clique is on trial; a batch of one query shows the scale of the noise
-best. For k-NN the record stands a little off, so that the radii depend on it. What is told apart:
-how many answers are the record's class, and how many radii are short. Validity and the rest:
+All queries stand at one point, so they form a clique and the record lies in every ball: it moves
+every answer, which tests the composition over the clique; a batch of one query shows the scale of
+the noise best. For k-NN the record stands a little off, so that the radii depend on it. The
+statistic is the number of answers of the record's class and the number of short radii. Validity:
 teacher/statistical_audit.py.
 """
 
@@ -26,24 +26,25 @@ from labelwall.teacher.statistical_audit import (
     fresh_keys,
 )
 
-HEAPS = (1, 4)  # queries of a batch
+BATCH_SIZES = (1, 4)  # queries
 CLASSES = 2
 
 
 def audit_batch(
     mechanism: BatchMechanism, *, delta: float, trials: int, confidence: float = 0.95
 ) -> EmpiricalFinding:
-    """Audit one batch of each size in HEAPS.
+    """Audit one batch of each size in BATCH_SIZES.
 
     ``trials``: batches of each size drawn on each of the two data sets. ``expected`` of the finding
-    comes from the frequencies drawn: the laws of radii have no short form. Raises InvalidInput for
-    fewer than 8 trials, or delta or confidence outside (0, 1).
+    comes from the frequencies drawn, as the laws of the radii have no closed form. Raises
+    InvalidInput for fewer than 8 trials, or delta or confidence outside (0, 1).
     """
     check_audit(delta, trials, confidence, 1)
-    pair, error = Pair(0, 0, CLASSES), (1 - confidence) / len(HEAPS)
+    pair = Pair(0, 0, CLASSES)
+    error = (1 - confidence) / len(BATCH_SIZES)
     claim = certified(mechanism, mechanism.releases(1, 1), delta)
     found = []
-    for queries in HEAPS:
+    for queries in BATCH_SIZES:
         drawn = [run_batches(mechanism, queries, added, trials) for added in (False, True)]
 
         def outcomes(at: Pair, added: bool, n: int, sides: list = drawn) -> np.ndarray:
@@ -65,9 +66,10 @@ def run_batches(mechanism: BatchMechanism, queries: int, added: bool, trials: in
 
     int64 [trials], below (queries + 1)^2.
     """
-    away, short = mechanism.audited_record
-    place = np.array([[away, 0]] * added, dtype=np.int8).reshape(-1, 2)
-    index, labels = ExactIndex(place, np.arange(len(place))), np.full(len(place), CLASSES - 1)
+    distance, short = mechanism.audited_record
+    features = np.array([[distance, 0]] * added, dtype=np.int8).reshape(-1, 2)
+    index = ExactIndex(features, np.arange(len(features)))
+    labels = np.full(len(features), CLASSES - 1)
     voters = Voters(index, labels, CLASSES, np.zeros((queries, 2), dtype=np.int8))
     codes = np.empty(trials, dtype=np.int64)
     for trial, keys in enumerate(fresh_keys(trials * queries, queries)):

@@ -1,4 +1,4 @@
-"""Batches of queries under pure DP (DMKD17): one charge pays for all answers of a batch, whatever the number of its queries."""
+"""Batches of queries under pure DP (DMKD17): one charge pays for all answers of a batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from labelwall.teacher.accounting.conversion import float_above
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
-from labelwall.teacher.mechanisms.batch.overlap import MOST_QUERIES, Bounds
+from labelwall.teacher.mechanisms.batch.overlap import MAX_QUERIES, Bounds
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from labelwall.teacher.noise.entropy import Entropy
     from labelwall.teacher.statistical_audit import EmpiricalFinding
 
-BATCH = "batch"  # the one release; a query's value under it is [label, clique bound, whether that is exact, squared radius]
-LABEL_NOISE = "label"  # what a draw is for
+# The only release; a query's value is [label, clique bound, whether that is exact, squared radius].
+BATCH = "batch"
+LABEL_NOISE = "label"  # purpose of a draw
 SIDE = 126  # of the domain box: features are integers in -63..63 in each dimension
 
 Noise = Literal["laplace", "exponential", "exponential_paper"]
@@ -30,10 +31,13 @@ Noise = Literal["laplace", "exponential", "exponential_paper"]
 
 @dataclass(frozen=True)
 class BatchMechanism(Mechanism):
-    """What the batch mechanisms share. The neighbourhoods of a batch are balls (or the k nearest); noise follows from how many
-    of them one record can lie in."""
+    """Base of the batch mechanisms.
 
-    if TYPE_CHECKING:  # a field of each, at its own place
+    The neighbourhoods of a batch are balls (or the k nearest); the noise follows from how many of
+    them one record can lie in.
+    """
+
+    if TYPE_CHECKING:  # declared by each mechanism, which decides the order of its fields
         epsilon: float | None
 
     stages = (BATCH,)
@@ -42,7 +46,7 @@ class BatchMechanism(Mechanism):
     sharded = True
 
     def calibrate(self, epsilon: float, delta: float, asked: int) -> Self:
-        """With epsilon filled in: the budget's, in equal parts for ``asked`` batches, rounded down."""
+        """With epsilon filled in: an equal part of the budget for each batch, rounded down."""
         if self.epsilon is not None:
             return self
         part = epsilon / asked
@@ -52,7 +56,7 @@ class BatchMechanism(Mechanism):
 
     @property
     def audited_record(self) -> tuple[int, int]:
-        """(how far the audit's record stands from the queries, below which a radius is short)."""
+        """(distance of the audit's record from the queries, radius below which one is short)."""
         return 0, 0
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
@@ -68,7 +72,10 @@ class BatchMechanism(Mechanism):
         return audit_batch(self, delta=delta, trials=trials, confidence=confidence)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """``asked`` batches, epsilon-DP each. Raises InvalidInput where epsilon is not filled in (``calibrate``)."""
+        """``asked`` batches, epsilon-DP each.
+
+        Raises InvalidInput where epsilon is not filled in (``calibrate``).
+        """
         if self.epsilon is None:
             raise InvalidInput("mechanism.epsilon", "filled in by the plan", None)
         return (Release(BATCH, "pure", {"epsilon": self.epsilon}, asked, batch=True),)
@@ -83,27 +90,27 @@ class BatchMechanism(Mechanism):
         )
 
     def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int]:
-        """For a receipt, of public numbers: the largest clique bound, and how many queries' bounds are a colouring's."""
-        values = [value for found in results if isinstance(value := found.get(BATCH), list)]
+        """Public numbers: the largest clique bound, and the number of bounds by colouring."""
+        answered = [value for found in results if isinstance(value := found.get(BATCH), list)]
         return {
-            "largest": max((v[1] for v in values), default=0),
-            "by_colouring": sum(1 - v[2] for v in values),
+            "largest": max((bound for _, bound, _, _ in answered), default=0),
+            "by_colouring": sum(1 - exact for _, _, exact, _ in answered),
         }
 
     def require(self, queries: int, dimensions: int) -> None:
         """Raise InvalidInput, before anything is charged, for a batch that can not be answered."""
-        if queries > MOST_QUERIES:
-            raise InvalidInput("queries", f"at most {MOST_QUERIES} in a batch", queries)
+        if queries > MAX_QUERIES:
+            raise InvalidInput("queries", f"at most {MAX_QUERIES} in a batch", queries)
 
 
 def check_epsilon(name: str, value: float | None) -> None:
-    """Raises InvalidInput unless None or between 1e-6 and 1e3."""
+    """Raise InvalidInput unless None or between 1e-6 and 1e3."""
     if value is not None and not 1e-6 <= value <= 1e3:
         raise InvalidInput(f"mechanism.{name}", "between 1e-6 and 1000", value)
 
 
 def check_noise(noise: object) -> None:
-    """Raises InvalidInput for an unknown kind."""
+    """Raise InvalidInput for an unknown kind."""
     if noise not in get_args(Noise):
         raise InvalidInput("mechanism.noise", f"one of {', '.join(get_args(Noise))}", noise)
 
@@ -116,41 +123,45 @@ def noisy_winners(
     keys: Sequence[str],
     entropy: Entropy,
 ) -> np.ndarray:
-    """One class a query from int64 [q, c] counts of the records in its ball: int64 [q]; epsilon-DP for the batch.
+    """One class for each query, int64 [q]; epsilon-DP for the batch.
 
-    A record adds 1 to one count of each ball that it lies in. Query i gets the share e_i = epsilon / size_i:
-    "laplace": argmax of the counts plus discrete Laplace noise of scale 1 / e_i, ties to the lowest class (DMKD17 Algorithm 1);
-    "exponential": probability proportional to exp(e_i count), e_i-DP because a record only raises counts;
-    "exponential_paper": exp(e_i count / 2) (DMKD17 Algorithm 2), which needs no such argument.
+    ``votes``: int64 [q, c], counts of the records in each query's ball. A record adds 1 to one
+    count of each ball that it lies in. Query i spends e_i = epsilon / size_i.
+
+    "laplace": argmax of the counts plus discrete Laplace noise of scale 1 / e_i, ties to the lowest
+    class (DMKD17 Algorithm 1). "exponential": probability proportional to exp(e_i count), e_i-DP
+    because a record only raises counts. "exponential_paper": exp(e_i count / 2) (DMKD17 Algorithm
+    2), which needs no such argument.
     """
     if noise == "laplace":
-        return (votes + laplace(bounds.sizes, epsilon, keys, votes.shape[1], entropy)).argmax(
-            axis=1
-        )
-    slow = 2 if noise == "exponential_paper" else 1
-    rates = [epsilon / (slow * size) for size in bounds.sizes.tolist()]
+        drawn = laplace(bounds.sizes, epsilon, keys, votes.shape[1], entropy)
+        return (votes + drawn).argmax(axis=1)
+    divisor = 2 if noise == "exponential_paper" else 1
+    rates = [epsilon / (divisor * size) for size in bounds.sizes.tolist()]
     return entropy.choose(votes.max(axis=1, keepdims=True) - votes, rates, keys, LABEL_NOISE)
 
 
 def laplace(
     sizes: np.ndarray, epsilon: Fraction, keys: Sequence[str], width: int, entropy: Entropy
 ) -> np.ndarray:
-    """Discrete Laplace noise of scale sizes[i] / epsilon in row i, the scale rounded up to a float: int64 [q, width]."""
+    """Discrete Laplace noise, int64 [q, width]; row i has scale sizes[i] / epsilon, rounded up."""
     drawn = np.empty((len(keys), width), dtype=np.int64)
     for size in np.unique(sizes).tolist():
         rows = np.flatnonzero(sizes == size)
+        row_keys = [keys[row] for row in rows.tolist()]
         scale = float_above(size / epsilon)
-        drawn[rows] = entropy.discrete_laplace(
-            scale, [keys[row] for row in rows.tolist()], LABEL_NOISE, width
-        )
+        drawn[rows] = entropy.discrete_laplace(scale, row_keys, LABEL_NOISE, width)
     return drawn
 
 
 def values(labels: np.ndarray, bounds: Bounds, squared_radii: np.ndarray) -> np.ndarray:
-    """What a batch releases, int64 [q, 4]: label, clique bound, whether that is exact, squared radius."""
+    """Released values, int64 [q, 4]: label, clique bound, whether that is exact, squared radius."""
     return np.stack([labels, bounds.sizes, bounds.exact.astype(np.int64), squared_radii], axis=1)
 
 
 def squared_radius(radius: float) -> int:
-    """A radius in sides of the domain box, squared in integer units and rounded, as all squared distances are integers."""
+    """Squared radius in integer units, rounded; ``radius``: in sides of the domain box.
+
+    All squared distances are integers.
+    """
     return round((Fraction(radius) * SIDE) ** 2)

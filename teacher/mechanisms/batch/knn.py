@@ -1,4 +1,4 @@
-"""k nearest neighbours over a batch (DMKD17 Algorithms 4 to 7): a private radius for each query, then radius neighbours."""
+"""k nearest neighbours over a batch (DMKD17 Algorithms 4 to 7): private radii, then their balls."""
 
 from __future__ import annotations
 
@@ -28,35 +28,37 @@ if TYPE_CHECKING:
     from labelwall.teacher.noise.entropy import Entropy
 
 Conversion = Literal["grid", "interactive", "none"]
-RADIUS_NOISE, COUNT_NOISE = "radius", "count"  # what a draw is for
-MOST_CANDIDATES = 256
-LEAST_SHARE = Fraction(1, 100_000)  # for the labels: the scale of their noise must stay below 2^50
-
-AWAY = 10  # of the audit's record from the queries
+RADIUS_NOISE, COUNT_NOISE = "radius", "count"  # purposes of draws
+MAX_CANDIDATES = 256
+MIN_SHARE = Fraction(1, 100_000)  # for the labels: the scale of their noise must stay below 2^50
+AUDIT_DISTANCE = 10  # of the audit's record from the queries
 
 
 @dataclass(frozen=True)
 class BatchKnn(BatchMechanism):
     """A noisy plurality of about ``k`` records around each query of a batch.
 
-    Guarantee, for one batch under add/remove of one record: epsilon-DP of all its answers, clique bounds and radii together:
-    the number of records (where it is estimated), the radii and the labels spend parts of epsilon that add up to it exactly.
-    Proof: docs/privacy.md, "Batches". All fields are publishable and fixed without looking at private rows.
+    Guarantee, for one batch under add/remove of one record: all its answers, clique bounds and
+    radii are jointly epsilon-DP. The number of records (where it is estimated), the radii and the
+    labels spend parts of epsilon that add up to it exactly. Proof: docs/privacy.md, "Batches". All
+    fields are publishable and fixed without looking at private rows.
 
     Args:
         kind: the mechanism's name.
-        k: records wanted in a query's ball, a count.
+        k: target number of records in a query's ball, a count.
         epsilon: of a batch, pure DP; null: the budget's, in equal parts for the planned batches.
-        conversion: how a query gets its radius: grid (a noisy histogram of the domain box: DMKD17 Algorithm 7), interactive (the
-            exponential mechanism over candidates: Algorithm 6) or none (no radius: the k nearest vote by the exponential
-            mechanism, epsilon split over the queries: the baseline, Algorithm 4).
+        conversion: how a query gets its radius: grid (a noisy histogram of the domain box: DMKD17
+            Algorithm 7), interactive (the exponential mechanism over candidates: Algorithm 6) or
+            none (no radius: the k nearest vote by the exponential mechanism, epsilon split over the
+            queries: the baseline, Algorithm 4).
         conversion_share: part of epsilon that pays for the radii, in (0, 1); the paper's w.
-        records: public number (or guess) of the private records, a count; null: a noisy estimate, which is charged.
+        records: public number (or guess) of the private records, a count; null: a noisy estimate,
+            which is charged.
         records_share: part of epsilon that pays for that estimate, in (0, 1).
         candidates: radii that interactive chooses from, a count.
-        candidate_accounting: as accounting, for the choice of the radii, every ball as large as its largest candidate; queries is
-            the paper's.
-        noise: of the labels, as for radius; none knows the exponential mechanism alone.
+        candidate_accounting: as accounting, for the choice of the radii, every ball as large as its
+            largest candidate; queries is the paper's.
+        noise: of the labels, as for radius; conversion none always uses the exponential mechanism.
         accounting: of the labels, as for radius.
     """
 
@@ -74,20 +76,18 @@ class BatchKnn(BatchMechanism):
 
     def __post_init__(self) -> None:
         if self.conversion not in get_args(Conversion):
-            raise InvalidInput(
-                "mechanism.conversion", f"one of {', '.join(get_args(Conversion))}", self.conversion
-            )
-        for name, most in (("k", 10**6), ("records", 10**9), ("candidates", MOST_CANDIDATES)):
+            rule = f"one of {', '.join(get_args(Conversion))}"
+            raise InvalidInput("mechanism.conversion", rule, self.conversion)
+        for name, high in (("k", 10**6), ("records", 10**9), ("candidates", MAX_CANDIDATES)):
             value = getattr(self, name)
-            if value is not None and not 1 <= value <= most:
-                raise InvalidInput(f"mechanism.{name}", f"from 1 to {most}", value)
+            if value is not None and not 1 <= value <= high:
+                raise InvalidInput(f"mechanism.{name}", f"from 1 to {high}", value)
         for name in ("conversion_share", "records_share"):
-            if not 0.001 <= getattr(self, name) <= 0.999:
-                raise InvalidInput(
-                    f"mechanism.{name}", "between 0.001 and 0.999", getattr(self, name)
-                )
-        if self.conversion != "none" and self._shares()[-1] < LEAST_SHARE:
-            rule = f"at most {float(1 - LEAST_SHARE)} together with records_share"
+            share = getattr(self, name)
+            if not 0.001 <= share <= 0.999:
+                raise InvalidInput(f"mechanism.{name}", "between 0.001 and 0.999", share)
+        if self.conversion != "none" and self._shares()[-1] < MIN_SHARE:
+            rule = f"at most {float(1 - MIN_SHARE)} together with records_share"
             raise InvalidInput("mechanism.conversion_share", rule, self.conversion_share)
         check_epsilon("epsilon", self.epsilon)
         check_noise(self.noise)
@@ -98,9 +98,9 @@ class BatchKnn(BatchMechanism):
     def audited_record(self) -> tuple[int, int]:
         """A little off, in integer units, so that the radii depend on it (audit.py).
 
-        A short radius is below the record, and on a grid below a quarter of the box.
+        A short radius is below the record's distance, or on a grid below 100 units.
         """
-        return AWAY, 100 if self.conversion == "grid" else AWAY
+        return AUDIT_DISTANCE, 100 if self.conversion == "grid" else AUDIT_DISTANCE
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
@@ -114,9 +114,10 @@ class BatchKnn(BatchMechanism):
             balls.require_grid(dimensions, self.records, Fraction(self.epsilon) * self._shares()[1])
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """The answers of one batch, charged already: int64 [n_queries, 4] of (label, clique bound, exact, squared radius).
+        """Answers of one charged batch, int64 [n_queries, 4].
 
-        Without a conversion the bound is the number of queries and the radius -1.
+        Columns: label, clique bound, whether that is exact, squared radius. Without a conversion
+        the bound is the number of queries and the radius -1.
         """
         assert self.epsilon is not None
         epsilon = Fraction(self.epsilon)
@@ -126,14 +127,12 @@ class BatchKnn(BatchMechanism):
         records = self.records or _noisy_count(len(voters.labels), for_count, keys, entropy)
         radii = self._radii(voters, records, for_radii, keys, entropy)
         bounds = clique_bounds(voters.queries, radii, self.accounting)
-        return values(
-            noisy_winners(voters.ball_votes(radii), bounds, for_labels, self.noise, keys, entropy),
-            bounds,
-            radii,
-        )
+        votes = voters.ball_votes(radii)
+        labels = noisy_winners(votes, bounds, for_labels, self.noise, keys, entropy)
+        return values(labels, bounds, radii)
 
     def _shares(self) -> tuple[Fraction, Fraction, Fraction]:
-        """Parts of epsilon for the number of records, the radii, the labels: exact, and 1 together."""
+        """Parts of epsilon for the number of records, radii and labels: exact, with sum 1."""
         count = Fraction(0) if self.records else Fraction(self.records_share)
         return count, Fraction(self.conversion_share), 1 - count - Fraction(self.conversion_share)
 
@@ -150,9 +149,8 @@ class BatchKnn(BatchMechanism):
         if self.conversion == "grid":
             cells = balls.cells_a_side(dimensions, records, epsilon)
             counts = voters.grid_counts(cells)
-            noise = entropy.discrete_laplace(
-                float_above(1 / epsilon), keys[:1], RADIUS_NOISE, len(counts)
-            )[0]
+            scale = float_above(1 / epsilon)
+            noise = entropy.discrete_laplace(scale, keys[:1], RADIUS_NOISE, len(counts))[0]
             return balls.radii_of_grid(voters.queries, counts + noise, cells, self.k)
         candidates = balls.candidate_radii(dimensions, self.k, records, self.candidates)
         largest = np.full(len(keys), candidates[-1], dtype=np.int64)
@@ -164,21 +162,18 @@ class BatchKnn(BatchMechanism):
     def _baseline(
         self, voters: Voters, keys: Sequence[str], epsilon: Fraction, entropy: Entropy
     ) -> np.ndarray:
-        """DMKD17 Algorithm 4 for each query at epsilon / q: counts of the k nearest move by e_a - e_b, so the rate is halved."""
+        """DMKD17 Algorithm 4 for each query at epsilon / q.
+
+        Counts of the k nearest move by e_a - e_b, so the rate is halved.
+        """
         votes = voters.votes(self.k, 1.0, keys, BatchKnn.kind, entropy)
-        nowhere = np.full(len(keys), -1, dtype=np.int64)
-        bounds = clique_bounds(voters.queries, nowhere, "queries")
-        return values(
-            noisy_winners(votes, bounds, epsilon, "exponential_paper", keys, entropy),
-            bounds,
-            nowhere,
-        )
+        no_radii = np.full(len(keys), -1, dtype=np.int64)
+        bounds = clique_bounds(voters.queries, no_radii, "queries")
+        labels = noisy_winners(votes, bounds, epsilon, "exponential_paper", keys, entropy)
+        return values(labels, bounds, no_radii)
 
 
 def _noisy_count(records: int, epsilon: Fraction, keys: Sequence[str], entropy: Entropy) -> int:
     """The number of records plus discrete Laplace noise of scale 1 / epsilon, at least 1."""
-    return max(
-        1,
-        records
-        + int(entropy.discrete_laplace(float_above(1 / epsilon), keys[:1], COUNT_NOISE, 1)[0, 0]),
-    )
+    noise = entropy.discrete_laplace(float_above(1 / epsilon), keys[:1], COUNT_NOISE, 1)
+    return max(1, records + int(noise[0, 0]))

@@ -1,10 +1,12 @@
-"""How many balls of a batch one record can lie in: the region overlap graph of DMKD17, section 3.2, and bounds of its cliques.
+"""Bounds of the number of a batch's balls that one record can lie in (DMKD17, section 3.2).
 
-Everything here is a function of public things: the queries and their radii. Two balls that share a point have centres at
-most the sum of their radii apart (triangle inequality), so the balls around a record are pairwise neighbours in the graph: a
-clique. Any UPPER bound of the largest clique is a sound sensitivity; a clique that was merely found is not.
+Everything here is a function of public data: the queries and their radii. Two balls that share a
+point have centres at most the sum of their radii apart (triangle inequality), so the balls around a
+record are pairwise neighbours in the region overlap graph: a clique. Any UPPER bound of the largest
+clique is a sound sensitivity; the size of a clique that was found is not.
 
-Sets of vertices are bits of Python's integers, so that a set operation on 2,000 queries costs less than a microsecond.
+Sets of vertices are bits of Python's integers: a set operation on 2,000 queries costs less than a
+microsecond.
 """
 
 from __future__ import annotations
@@ -17,15 +19,19 @@ import numpy as np
 from labelwall.wall.errors import InvalidInput
 
 Accounting = Literal["local", "component", "queries"]
-MOST_QUERIES = 2048  # of a batch: its graph may have every edge
-WORK = 1_000_000  # vertices coloured by a batch's exact search, seconds; counted, not timed: no bound depends on the machine
+MAX_QUERIES = 2048  # of a batch: its graph may have every edge
+# Vertices coloured by a batch's exact search, which takes seconds. It is counted, not timed, so
+# that no bound depends on the machine.
+WORK = 1_000_000
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """``sizes``: int64 [q], for each query at least the number of balls that any record of ITS ball lies in.
+    """Bounds of clique sizes, one for each query.
 
-    ``exact``: bool [q], whether the size is a clique number (of the component, or of all queries), not a colouring's bound.
+    ``sizes``: int64 [q], at least the number of balls that any record of THIS query's ball lies in.
+    ``exact``: bool [q], whether the size is a clique number (of the component, or of all queries),
+    not a colouring's bound.
     """
 
     sizes: np.ndarray = field(repr=False)
@@ -37,12 +43,13 @@ def clique_bounds(
 ) -> Bounds:
     """Bounds for balls around int8 [q, d] ``queries`` with int64 [q] ``squared_radii``.
 
-    "queries": the number of queries. "component": the largest clique of the query's component (DMKD17 Algorithm 3), exact by
-    branch and bound within ``work``, past it the colours of a greedy colouring. "local": the largest clique that the query
-    itself belongs to, bounded by colouring its neighbours, never above the component's.
+    "queries": the number of queries. "component": the largest clique of the query's component
+    (DMKD17 Algorithm 3), exact by branch and bound within ``work``, beyond it the number of colours
+    of a greedy colouring. "local": the largest clique that the query itself belongs to, bounded by
+    colouring its neighbours, never above the component's.
 
-    For "local" as for the others a record in the balls S has sum over S of 1 / sizes <= 1: S is a clique, and the size of each
-    of its members is at least |S|.
+    For "local" as for the others, the sum of 1 / sizes over the balls S that contain a record is at
+    most 1: S is a clique, and the size of each of its members is at least |S|.
     """
     count = len(queries)
     if accounting == "queries":
@@ -55,9 +62,8 @@ def clique_bounds(
         work -= found.work
         sizes[vertices], exact[vertices] = found.bound, found.exact
         if accounting == "local":
-            inside = [
-                found.exact and bool(found.members >> i & 1) for i in range(len(vertices))
-            ]  # no colouring can be smaller
+            # a member of an exact largest clique: no colouring can be smaller
+            inside = [found.exact and bool(found.members >> i & 1) for i in range(len(vertices))]
             around = [
                 found.bound if i else 1 + colours(row, adjacency)
                 for i, row in zip(inside, adjacency, strict=True)
@@ -67,7 +73,7 @@ def clique_bounds(
 
 
 def check_accounting(name: str, value: object) -> None:
-    """Raises InvalidInput for another way of accounting than these."""
+    """Raise InvalidInput for an unknown kind of accounting."""
     if value not in get_args(Accounting):
         raise InvalidInput(f"mechanism.{name}", f"one of {', '.join(get_args(Accounting))}", value)
 
@@ -75,23 +81,24 @@ def check_accounting(name: str, value: object) -> None:
 def overlaps(queries: np.ndarray, squared_radii: np.ndarray) -> np.ndarray:
     """Whether two balls may share a point: bool [q, q], False on the diagonal.
 
-    d <= r + s for d^2 = D, r^2 = A, s^2 = B is D <= A + B + 2 sqrt(AB), that is, D <= A + B or (D - A - B)^2 <= 4AB: integers.
-    D, A, B are at most 4000 * 126^2 < 2^26, so products in float64 and squares in int64 are exact.
+    d <= r + s for d^2 = D, r^2 = A, s^2 = B is D <= A + B + 2 sqrt(AB), that is, D <= A + B or
+    (D - A - B)^2 <= 4AB: integers. D, A, B are at most 4000 * 126^2 < 2^26, so products in float64
+    and squares in int64 are exact.
     """
     x = queries.astype(np.float64)
     norms = (x * x).sum(axis=1)
-    gap = (
-        (norms[:, None] + norms - 2 * (x @ x.T)).astype(np.int64)
-        - squared_radii[:, None]
-        - squared_radii
-    )
+    distances = (norms[:, None] + norms - 2 * (x @ x.T)).astype(np.int64)
+    gap = distances - squared_radii[:, None] - squared_radii
     near = (gap <= 0) | (gap * gap <= 4 * squared_radii[:, None] * squared_radii)
     np.fill_diagonal(near, False)
     return near
 
 
 def components(graph: np.ndarray) -> list[np.ndarray]:
-    """Vertices of each connected component of bool [q, q], many neighbours first: fewer colours then do."""
+    """Vertices of each connected component of bool [q, q].
+
+    Those with many neighbours come first, which needs fewer colours.
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
@@ -107,9 +114,13 @@ def bit_rows(graph: np.ndarray) -> list[int]:
 
 
 def coloured(vertices: int, adjacency: list[int]) -> list[tuple[int, int]]:
-    """Greedy colouring of a set of vertices: (vertex, colour) by ascending colour, colours from 1. No two neighbours share one,
-    so a clique among the first i entries has at most as many vertices as the i-th's colour."""
-    order, colour = [], 0
+    """Greedy colouring of a set of vertices: (vertex, colour) by ascending colour, from 1.
+
+    No two neighbours share a colour, so a clique among the first i entries has at most as many
+    vertices as the i-th's colour.
+    """
+    order = []
+    colour = 0
     while vertices:
         colour += 1
         free = vertices
@@ -123,16 +134,17 @@ def coloured(vertices: int, adjacency: list[int]) -> list[tuple[int, int]]:
 
 
 def colours(vertices: int, adjacency: list[int]) -> int:
-    """How many colours the greedy colouring needs: at least the clique number."""
+    """Number of colours of the greedy colouring: at least the clique number."""
     order = coloured(vertices, adjacency)
     return order[-1][1] if order else 0
 
 
 @dataclass(frozen=True)
 class Clique:
-    """``bound``: at least the clique number, and equal to it where ``exact``; ``members``: bits of the largest clique found.
+    """Result of a clique search.
 
-    ``work``: vertices coloured in the search.
+    ``bound``: at least the clique number, and equal to it where ``exact``; ``members``: bits of the
+    largest clique found; ``work``: vertices coloured in the search.
     """
 
     bound: int
@@ -141,35 +153,37 @@ class Clique:
     work: int
 
 
-def largest_clique(adjacency: list[int], most: int) -> Clique:
-    """The largest clique, or past ``most`` vertices coloured an upper bound of its size by colouring.
+def largest_clique(adjacency: list[int], max_work: int) -> Clique:
+    """The largest clique; after ``max_work`` coloured vertices, an upper bound of its size.
 
-    Branch and bound by colouring (Tomita, Seki 2003): a set of vertices holds no clique larger than its colours, so branches
-    that can not beat the best clique found are left out.
+    Branch and bound by colouring (Tomita, Seki 2003): a set of vertices contains no clique larger
+    than its number of colours, so branches that can not beat the best clique found are cut.
     """
-    everything = (1 << len(adjacency)) - 1
-    root = coloured(everything, adjacency)
-    bound, best, work = root[-1][1], greedy_clique(everything, adjacency), len(root)
-    branches = [(root, everything, 0)]
+    vertices = (1 << len(adjacency)) - 1
+    root = coloured(vertices, adjacency)
+    bound, work = root[-1][1], len(root)
+    best = greedy_clique(vertices, adjacency)
+    branches = [(root, vertices, 0)]
     while branches:
         order, candidates, members = branches.pop()
         if not order or members.bit_count() + order[-1][1] <= best.bit_count():
             continue
-        if work > most:
+        if work > max_work:
             return Clique(bound, False, best, work)
         vertex = 1 << order[-1][0]
-        inside, members_too = candidates & adjacency[order.pop()[0]], members | vertex
+        inside = candidates & adjacency[order.pop()[0]]
+        extended = members | vertex
         branches.append((order, candidates & ~vertex, members))
         if not inside:
-            best = max(best, members_too, key=int.bit_count)
+            best = max(best, extended, key=int.bit_count)
         else:
-            branches.append((coloured(inside, adjacency), inside, members_too))
+            branches.append((coloured(inside, adjacency), inside, extended))
             work += len(branches[-1][0])
     return Clique(best.bit_count(), True, best, work)
 
 
 def greedy_clique(candidates: int, adjacency: list[int]) -> int:
-    """Some clique: always the first vertex that is left (those with many neighbours come first)."""
+    """A clique by always taking the first remaining vertex (many neighbours come first)."""
     members = 0
     while candidates:
         bit = candidates & -candidates

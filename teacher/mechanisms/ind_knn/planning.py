@@ -2,8 +2,8 @@
 
 UAI23, supplement, section 3: first the threshold without noise, then threshold and noise for each
 budget and number of queries. Every candidate is simulated with the same order of queries and the
-same noise; what is chosen is then simulated afresh, so that the forecast does not profit from
-having won.
+same noise; the winner is simulated again with new noise, so that its forecast has no selection
+bias.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from labelwall.wall.errors import InvalidInput
 
 LEVELS = tuple(step / 20 for step in range(1, 20))  # of the cosine, in the first round
 STEP = 0.05  # of the levels
-MISSES = 2  # levels in a row that are better for no budget end a walk of the second round
+MAX_MISSES = 2  # consecutive levels that improve no budget end a pass of the second round
 # sigma_label, in typical weights: 0.15 to 5.77
 LABEL_NOISE = tuple(round(0.15 * 1.5**step, 3) for step in range(10))
 COUNT_NOISE = (0.5, 1.0, 2.0)  # sigma_count, of the default sqrt(T / (6 rho))
-ASKED = (0.125, 0.25, 0.5, 0.75, 1.0)  # number of queries, of the public inputs
-SIMULATED = 1000  # queries at least for every candidate, so that chance does not choose
-REPEATS = 3  # as many simulations again of what was chosen
+ASKED = (0.125, 0.25, 0.5, 0.75, 1.0)  # number of queries, as a share of the public inputs
+MIN_SIMULATED = 1000  # queries for every candidate, so that chance does not decide
+REPEATS = 3  # simulations of the winner, as a multiple of a candidate's
 
 
 @dataclass(frozen=True)
 class IndKnnPlanner:
-    """The search for threshold, noise and rho; kernel, bandwidth and hashing stay ``kernel``'s."""
+    """The search for threshold, noise and rho; all other fields are those of ``kernel``."""
 
     kernel: IndKnn
 
@@ -83,9 +83,9 @@ def optimise(
     level, _ = best_level(records, kernel)
     epsilons = [share * goal.epsilon for share in FRONTIER]
     by_asked = {}
-    wanted = sorted({max(goal.rounds, round(share * goal.queries)) for share in ASKED})
-    for number, asked in enumerate(wanted):
-        progress("rehearsing", number, len(wanted))
+    numbers = sorted({max(goal.rounds, round(share * goal.queries)) for share in ASKED})
+    for done, asked in enumerate(numbers):
+        progress("rehearsing", done, len(numbers))
         by_asked[asked] = best_noise(
             records,
             kernel,
@@ -96,9 +96,9 @@ def optimise(
             seed=goal.seed,
             repeats=_repeats(records),
         )
-    progress("rehearsing", len(wanted), len(wanted))
+    progress("rehearsing", len(numbers), len(numbers))
     frontier = [
-        _best(records, epsilon, goal, [(n, by_asked[n][i]) for n in wanted])
+        _best(records, epsilon, goal, [(n, by_asked[n][i]) for n in numbers])
         for i, epsilon in enumerate(epsilons)
     ]
     best = frontier[-1]
@@ -121,7 +121,7 @@ def optimise(
 
 @dataclass(frozen=True)
 class Trial:
-    """A mechanism, complete with rho, and how often it was right when it was chosen, 0..1."""
+    """A mechanism with its rho, and its share of right answers in the search, 0..1."""
 
     mechanism: IndKnn
     right: float
@@ -134,7 +134,7 @@ def best_level(records: SimulatedRecords, kernel: IndKnn) -> tuple[float, float]
 
 
 def _threshold(kernel: IndKnn, level: float) -> float:
-    """On the mechanism's grid, which it is rounded to anyway."""
+    """The threshold at a level of the cosine, rounded to the mechanism's grid as it would be."""
     return max(1, round(threshold_at(kernel, level) * STEPS)) / STEPS
 
 
@@ -149,11 +149,10 @@ def best_noise(
     seed: int,
     repeats: int = 1,
 ) -> list[Trial]:
-    """Second round, for ``asked`` queries: the best threshold with the best noise, for each
-    epsilon.
+    """Second round, for ``asked`` queries: the best threshold and noise for each epsilon.
 
-    Where budgets are short, noise asks for more neighbours and payments for fewer: levels are tried
-    from ``level`` downwards, then upwards, then halfway around the best.
+    Where budgets are short, noise calls for more neighbours and payments for fewer. Levels are
+    tried from ``level`` downwards, then upwards, then half a step around the best.
     """
     planned = [
         replace(kernel, rho=None, sigma_count=None).calibrate(epsilon, delta, asked)
@@ -166,30 +165,28 @@ def best_noise(
         """Whether some budget is better off at this level."""
         threshold, better = _threshold(kernel, tried), False
         unit = records.typical_weight(threshold)
-        mechanisms = [
-            _noisy(mechanism, threshold, unit, count)
+        candidates = [
+            candidate
             for mechanism in planned
             for count in COUNT_NOISE
+            for candidate in _noisy(mechanism, threshold, unit, count)
         ]
-        flat = [mechanism for part in mechanisms for mechanism in part]
-        shares = records.ind_knn(flat, asked, repeats, np.random.default_rng(seed)).reshape(
-            len(planned), -1
-        )
-        for place, of_budget in enumerate(shares):
+        shares = records.ind_knn(candidates, asked, repeats, np.random.default_rng(seed))
+        for i, of_budget in enumerate(shares.reshape(len(planned), -1)):
             winner = int(of_budget.argmax())
-            if of_budget[winner] > best[place].right:
-                best[place] = Trial(flat[place * len(of_budget) + winner], float(of_budget[winner]))
-                best_levels[place], better = tried, True
+            right = float(of_budget[winner])
+            if right > best[i].right:
+                best[i] = Trial(candidates[i * len(of_budget) + winner], right)
+                best_levels[i], better = tried, True
         return better
 
-    for way in (
-        [each for each in reversed(LEVELS) if each <= level],
-        [each for each in LEVELS if each > level],
-    ):
+    downwards = [each for each in reversed(LEVELS) if each <= level]
+    upwards = [each for each in LEVELS if each > level]
+    for levels in (downwards, upwards):
         misses = 0
-        for tried in way:
+        for tried in levels:
             misses = 0 if attempt(tried) else misses + 1
-            if misses == MISSES:
+            if misses == MAX_MISSES:
                 break
     for tried in sorted({found + side for found in best_levels for side in (-STEP / 2, STEP / 2)}):
         attempt(tried)
@@ -197,14 +194,17 @@ def best_noise(
 
 
 def _noisy(planned: IndKnn, threshold: float, unit: float, count: float) -> list[IndKnn]:
-    """With each noise on labels, and ``count`` of the default noise on the number of neighbours."""
+    """One candidate for each noise on labels, with ``count`` times the default noise on counts.
+
+    ``unit``: of the noise on labels, in weights.
+    """
     assert planned.sigma_count is not None
     assert planned.rho is not None
-    least = 1 / math.sqrt(2 * planned.rho)  # below this, no record can pay for one count
-    counting = math.ceil(100 * max(count * planned.sigma_count, 1.001 * least)) / 100
+    minimum = 1 / math.sqrt(2 * planned.rho)  # below this, no record can pay for one count
+    sigma_count = math.ceil(100 * max(count * planned.sigma_count, 1.001 * minimum)) / 100
     labels = [float(f"{max(0.001, noise * unit):.3g}") for noise in LABEL_NOISE]
     return [
-        replace(planned, threshold=threshold, sigma_label=label, sigma_count=counting)
+        replace(planned, threshold=threshold, sigma_label=label, sigma_count=sigma_count)
         for label in labels
     ]
 
@@ -212,18 +212,18 @@ def _noisy(planned: IndKnn, threshold: float, unit: float, count: float) -> list
 def _best(
     records: SimulatedRecords, epsilon: float, goal: Goal, trials: Sequence[tuple[int, Trial]]
 ) -> Choice[IndKnn] | None:
-    """The most right labels of one budget's trials, each (queries, trial).
+    """The choice with the most right labels among one budget's ``trials``, (queries, trial).
 
-    The forecast has noise of its own.
+    The forecast is simulated with new noise.
     """
-    fitting = [(asked, trial) for asked, trial in trials if trial.right >= goal.min_accuracy]
-    if not fitting:
+    accurate = [(asked, trial) for asked, trial in trials if trial.right >= goal.min_accuracy]
+    if not accurate:
         return None
-    asked, trial = max(fitting, key=lambda found: found[0] * found[1].right)
-    again = REPEATS * _repeats(records), np.random.default_rng([asked, REPEATS])
-    (right,) = records.ind_knn([trial.mechanism], asked, *again)
+    asked, trial = max(accurate, key=lambda found: found[0] * found[1].right)
+    rng = np.random.default_rng([asked, REPEATS])
+    (right,) = records.ind_knn([trial.mechanism], asked, REPEATS * _repeats(records), rng)
     return Choice(epsilon, trial.mechanism, Forecast(asked, asked, 1.0, float(asked), float(right)))
 
 
 def _repeats(records: SimulatedRecords) -> int:
-    return math.ceil(SIMULATED / len(records.labels))
+    return math.ceil(MIN_SIMULATED / len(records.labels))

@@ -1,7 +1,8 @@
-"""Answers that vote on later queries (UAI23 section 3.1): released pairs of query and label are public, and vote without paying.
+"""Answers that vote on later queries (UAI23 section 3.1): they are public, and vote without paying.
 
-All of it is post-processing. Which earlier queries are near, and how much they weigh, is a function of public inputs, the public
-feature map and labels that were sent. Nothing that was drawn and not recorded, and no private row, enters.
+All of it is post-processing. Which earlier queries are near, and their weights, are a function of
+public inputs, the public feature map and labels that were sent. Draws without a record in the
+ledger and private rows do not enter.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ IDENTITY_BYTES = 32
 
 
 class Released:
-    """Queries that were answered under one extractor, with their features: rows appended to a file, of a size fixed by d.
+    """Queries that were answered under one extractor, with their features, in an append-only file.
 
-    ``path``: in the custodian's directory, though all of it is public. A row is an identity (32 bytes) and int8 [d]. What a label
-    is, and whether there is one, says the ledger alone: a row without a recorded answer does not vote, and a torn row at the
-    end is cut off. Losing the file loses accuracy and nothing else.
+    ``path``: in the custodian's directory, though its content is public. A row is an identity (32
+    bytes) and int8 [d]. Labels are read from the ledger only: a row without a recorded answer does
+    not vote, and a torn row at the end is cut off. Losing the file only costs accuracy.
     """
 
     def __init__(self, path: Path, dimensions: int) -> None:
@@ -40,10 +41,9 @@ class Released:
         self._features = [rows[:, IDENTITY_BYTES:].view(np.int8)]
 
     def add(self, keys: Sequence[str], features: np.ndarray) -> None:
-        """Answered queries, by identity (hex), with int8 [n, d] features."""
-        identities = np.frombuffer(
-            b"".join(bytes.fromhex(key) for key in keys), dtype=np.uint8
-        ).reshape(-1, IDENTITY_BYTES)
+        """Append answered queries: identities in hex, and int8 [n, d] features."""
+        joined = b"".join(bytes.fromhex(key) for key in keys)
+        identities = np.frombuffer(joined, dtype=np.uint8).reshape(-1, IDENTITY_BYTES)
         with self._path.open("ab") as file:
             file.write(np.hstack([identities, features.view(np.uint8)]).tobytes())
         self._keys += keys
@@ -56,7 +56,7 @@ class Released:
         queries: np.ndarray,
         num_classes: int,
     ) -> Reused:
-        """What earlier answers, as ``results`` has them, say on each of ``queries`` (int8 [q, d])."""
+        """Votes of earlier answers on ``queries`` (int8 [q, d]); ``results``: by identity."""
         labels = np.array([_label(results.get(key, {})) for key in self._keys], dtype=np.int64)
         self._features = [np.concatenate(self._features)]
         known = labels >= 0

@@ -1,7 +1,7 @@
-"""Simulated records: PUBLIC labelled rows, each of which stands for so many private records.
+"""Simulated records: PUBLIC labelled rows, each of which stands for several private records.
 
-A row is asked with its own copies left out. Noise is numpy's and continuous: nothing private is
-touched, and nothing is released.
+A row is asked with its own copies left out. The noise is numpy's and continuous, as nothing private
+is read or released.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from labelwall.teacher.search.kernels import GRID
 
 @dataclass(frozen=True)
 class SimulatedRecords:
-    """Public rows, and how similar they are.
+    """Public rows and their similarities.
 
     ``similarity``: float32 [n, n] kernel values, -1 on the diagonal; ``labels``: int64 [n];
-    ``copies``: records a row.
+    ``copies``: number of records that a row stands for.
     """
 
     similarity: np.ndarray = field(repr=False)
@@ -41,8 +41,8 @@ class SimulatedRecords:
     ) -> SimulatedRecords:
         """From quantised public features int8 [n, d], to stand for ``records`` private ones.
 
-        ``kernel``: the mechanism whose kernel counts; ``length``: that of a unit vector after
-        quantisation. Of more rows than ``records``, the first ``records`` are taken.
+        ``kernel``: a mechanism with the kernel to use; ``length``: of a unit vector after
+        quantisation. At most the first ``records`` rows are taken.
         """
         x, labels = features[:records].astype(np.float32), labels[:records]
         norms = np.linalg.norm(x, axis=1, keepdims=True)
@@ -58,7 +58,7 @@ class SimulatedRecords:
 
     @property
     def description(self) -> str:
-        """What a reader is told."""
+        """The source of the forecast, for a reader."""
         rows = f"{len(self.labels)} labelled rows of the public test split"
         return (
             f"a rehearsal among {rows}, each left out of its own votes and standing for "
@@ -66,15 +66,15 @@ class SimulatedRecords:
         )
 
     def without_noise(self, threshold: float) -> float:
-        """Share of rows that their neighbours' weighted votes get right, no noise and no budgets."""
+        """Accuracy of the neighbours' weighted votes without noise and budgets."""
         weights = np.where(self.similarity >= threshold, _floored(self.similarity), 0)
         sums = weights @ np.eye(self.num_classes, dtype=np.float32)[self.labels]
         return float((sums.argmax(axis=1) == self.labels).mean())
 
     def typical_weight(self, threshold: float) -> float:
-        """Root mean square of what neighbours weigh, at least a step of the grid.
+        """Root mean square of the neighbours' weights, at least a step of the grid.
 
-        On this scale a label's noise matters.
+        The unit of the noise on labels.
         """
         weights = _floored(self.similarity[self.similarity >= threshold])
         if not weights.size:
@@ -86,14 +86,13 @@ class SimulatedRecords:
     ) -> np.ndarray:
         """Share of right answers of each mechanism in conversations of ``asked`` queries.
 
-        float64 [m], with the same noise for all. The mechanisms differ in noise and rho alone.
-        Every row is asked at least ``repeats`` times. Where more are asked than there are rows, a
-        conversation asks every row once and budgets are cut in proportion, which spends them as
-        fast.
+        float64 [m], with the same noise for all. The mechanisms differ only in noise and rho. Every
+        row is asked at least ``repeats`` times. With more queries than rows, a conversation asks
+        every row once and budgets are cut in proportion, which spends them at the same rate.
         """
         length = min(asked, len(self.labels))
         parts = [part for _ in range(repeats) for part in self._conversations(length, rng)]
-        right = sum(self._talk(mechanisms, part, length / asked, rng) for part in parts)
+        right = sum(self._converse(mechanisms, part, length / asked, rng) for part in parts)
         return np.asarray(right) / (len(parts) * length)
 
     def _conversations(self, asked: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
@@ -102,17 +101,17 @@ class SimulatedRecords:
         for start in range(0, len(order), asked):
             yield np.resize(np.concatenate([order[start:], order[:start]]), asked)
 
-    def _talk(
+    def _converse(
         self,
         mechanisms: Sequence[IndKnn],
         queries: np.ndarray,
         share: float,
         rng: np.random.Generator,
     ) -> np.ndarray:
-        """Right answers of each mechanism in one conversation, int64 [m].
+        """Number of right answers of each mechanism in one conversation, int64 [m].
 
-        As in section 12 of docs/privacy.md; copies pay alike. ``share``: of rho, that each record
-        begins with.
+        As in section 12 of docs/privacy.md; copies pay alike. ``share``: part of rho that each
+        record starts with.
         """
         (threshold,) = {mechanism.threshold for mechanism in mechanisms}
         count, label, rho = (
@@ -127,16 +126,15 @@ class SimulatedRecords:
             rows = np.flatnonzero(self.similarity[query] >= threshold)
             kernel = _floored(self.similarity[query, rows])
             noise = rng.normal(size=1 + self.num_classes).astype(np.float32)
-            mine = remaining[rows]  # [neighbours, m]
-            able = mine >= price
-            mine -= price * able
+            budgets = remaining[rows]  # [neighbours, m]
+            able = budgets >= price
+            budgets -= price * able
             neighbours = self.copies * able.sum(axis=0) + count * noise[0]
-            # the variance of a label's noise, doubled
-            twice = 2 * label**2 * np.maximum(neighbours, FEWEST).astype(np.float32)
-            squares = np.minimum((kernel**2)[:, None] / twice, mine) * able  # what the labels cost
-            remaining[rows] = mine - squares
-            sums = classes[:, rows] @ np.sqrt(squares * twice)  # [c, m], in rows
-            noisy = self.copies * sums + np.sqrt(twice / 2) * noise[1:, None]
+            double_variance = 2 * label**2 * np.maximum(neighbours, FEWEST).astype(np.float32)
+            payments = np.minimum((kernel**2)[:, None] / double_variance, budgets) * able
+            remaining[rows] = budgets - payments
+            sums = classes[:, rows] @ np.sqrt(payments * double_variance)  # [c, m], in rows
+            noisy = self.copies * sums + np.sqrt(double_variance / 2) * noise[1:, None]
             right += noisy.argmax(axis=0) == self.labels[query]
         return right
 

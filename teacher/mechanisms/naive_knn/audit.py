@@ -1,4 +1,4 @@
-"""How the statistical audit sees naive kNN (teacher/mechanisms/vote_audit.py)."""
+"""Naive kNN as the statistical audit sees it (teacher/mechanisms/vote_audit.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Naive kNN (UAI23 Algorithm 2): the k nearest of all records vote, and a noisy plurality is the label. A baseline."""
+"""Naive kNN (UAI23 Algorithm 2), a baseline: a noisy plurality of the k nearest of all records."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NaiveKnn(NoisyArgmax):
-    """Votes of the k nearest of all records, with noise on every class; what Ind-KNN and Private-kNN improve upon.
+    """Votes of the k nearest of all records, with noise on every class.
 
-    Guarantee, for one query under add/remove of one record: ``curves.argmax_rdp`` without sampling, at its worst over all
-    records: one moves the votes by 0, by e_a (fewer than k records) or by e_a - e_b. Every query asked is answered, and pays.
+    Ind-KNN and Private-kNN improve upon it. Guarantee, for one query under add/remove of one
+    record: ``curves.argmax_rdp`` without sampling, at its worst over all records: one moves the
+    votes by 0, by e_a (fewer than k records) or by e_a - e_b. Every query is answered, and charged.
 
     Args:
         kind: the mechanism's name.
@@ -57,11 +58,10 @@ class NaiveKnn(NoisyArgmax):
         return ((audit.probe(self), ()),)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """What ``asked`` labels are, for the accountant."""
+        """The price of ``asked`` labels."""
         return (argmax_release(self.sigma_vote, asked),)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """The noisy winner of each query of ``voters``: int64 [n_queries]; ``keys``: charged identities."""
-        return noisy_winner(
-            voters.votes(self.k, 1.0, keys, stage, entropy), self.sigma_vote, stage, keys, entropy
-        )
+        """The noisy winner of each query: int64 [n_queries]."""
+        votes = voters.votes(self.k, 1.0, keys, stage, entropy)
+        return noisy_winner(votes, self.sigma_vote, stage, keys, entropy)

@@ -1,8 +1,7 @@
-"""How the statistical audit sees PATE (teacher/mechanisms/vote_audit.py).
+"""PATE as the statistical audit sees it (teacher/mechanisms/vote_audit.py).
 
-Its votes are those of a full sample that is never thinned: k shards, of which each ally's has a
-record of class a, the others are empty and vote for class 0, and the added record lies in one of
-these.
+Its votes are those of a full sample without sampling. There are k shards: each ally's shard has one
+record of class a, the others are empty and vote for class 0. The added record lies in one of these.
 """
 
 from __future__ import annotations
@@ -13,13 +12,17 @@ from itertools import product
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shards, trained
+from labelwall.teacher.mechanisms.pate.linear_ensemble import (
+    Ensemble,
+    shard_numbers,
+    train_ensemble,
+)
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.vote_laws import CLASSES, Poll
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.statistical_audit import Pair
 
-_PLACES = 60  # at which the allies may stand, from 0 to k - 1; the rivals are the others
+_GRID = 60  # steps of the number of allies from 0 to k - 1; the rivals are the others
 
 
 @dataclass(frozen=True)
@@ -27,16 +30,16 @@ class ShardPoll(Poll):
     """``k`` classifiers on disjoint shards, which all vote."""
 
     def empty(self, part: str) -> Pair:
-        """Nobody but the added record: all shards vote for class 0."""
+        """No record but the added one: all shards vote for class 0."""
         return replace(super().empty(part), rivals=self.k)
 
     def candidates(self) -> Iterator[Pair]:
-        """Pairs with so many allies on a grid over 0..k - 1; all other shards are rivals."""
-        allies = sorted({round((self.k - 1) * i / _PLACES) for i in range(_PLACES + 1)})
+        """Pairs with the number of allies on a grid over 0..k - 1; all other shards are rivals."""
+        allies = sorted({round((self.k - 1) * i / _GRID) for i in range(_GRID + 1)})
         yield from (Pair(n, self.k - n, classes) for classes, n in product(CLASSES, allies))
 
     def voters(self, pair: Pair, added: bool, queries: int) -> Voters:
-        """Linear classifiers, whatever the mechanism's: audited is what becomes of votes."""
+        """Linear classifiers for all mechanisms, as the audit starts from the votes."""
         voters = super().voters(pair, added, queries)
         return _LinearVoters(
             voters.index,
@@ -54,21 +57,22 @@ class _LinearVoters(Voters):
 
 
 def ensemble(teachers: int, pair: Pair, added: bool) -> Ensemble:
-    """Classifiers on shards of which each ally's has a record of its own, as the added one has.
-
-    The other shards are empty.
-    """
+    """Classifiers on shards with one record each (allies and the added record) or none."""
     key, first = bytes(32), dict[int, int]()  # shard -> an id that falls into it
     for start in range(0, 1000 * teachers, 1000):
         ids = np.arange(start, start + 1000)
-        for shard, identity in zip(shards(ids, key, teachers).tolist(), ids.tolist(), strict=True):
+        for shard, identity in zip(
+            shard_numbers(ids, key, teachers).tolist(), ids.tolist(), strict=True
+        ):
             first.setdefault(shard, identity)
         if len(first) > pair.allies:
             break
-    held = np.array(list(first.values())[: pair.allies + added], dtype=np.int64)
-    labels = np.full(len(held), pair.num_classes - 1)
-    rows = np.zeros((len(held), 1), dtype=np.int8)
-    return trained(rows, labels, held, num_classes=pair.num_classes, teachers=teachers, key=key)
+    records = np.array(list(first.values())[: pair.allies + added], dtype=np.int64)
+    labels = np.full(len(records), pair.num_classes - 1)
+    rows = np.zeros((len(records), 1), dtype=np.int8)
+    return train_ensemble(
+        rows, labels, records, num_classes=pair.num_classes, teachers=teachers, key=key
+    )
 
 
 def poll_lnmax(mechanism: Lnmax) -> Poll:

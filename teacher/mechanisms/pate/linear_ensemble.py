@@ -1,11 +1,13 @@
-"""PATE's teachers: the private records in disjoint shards, one linear classifier a shard, one vote a classifier.
+"""PATE's linear teachers: one classifier, with one vote, for each disjoint shard of the records.
 
-A record belongs to one shard, by a keyed hash of its id, whatever other records there are; a classifier is a function of
-its own shard. So a record changes one vote at most: the counts move by e_a - e_b (L2 sqrt(2), L1 2, the maximum by 1).
-The number of classifiers is public and fixed. A shard without records still votes, for class 0.
+A record belongs to one shard, by a keyed hash of its id, independently of other records; a
+classifier is a function of its own shard. So a record changes one vote at most: the counts move by
+e_a - e_b (L2 sqrt(2), L1 2, the maximum by 1). The number of classifiers is public and fixed. A
+shard without records votes for class 0.
 
-Ridge regression on one-hot targets has one solution, found without randomness: no seeds, no early stopping, no order of
-rows. On some 240 rows it takes milliseconds (docs/results.md has a measurement).
+Ridge regression on one-hot targets has one solution, found without randomness: no seeds, no early
+stopping, no order of rows. On some 240 rows it takes milliseconds (docs/results.md has a
+measurement).
 """
 
 from __future__ import annotations
@@ -18,27 +20,36 @@ from pathlib import Path
 
 import numpy as np
 
+from labelwall.teacher.mechanisms.pate.mechanism import MAX_TEACHERS
 from labelwall.teacher.search.int8_matmul import LARGEST
 from labelwall.wall.errors import InvalidInput
 
 KEY, KEY_BYTES = "shards.key", 32
 RIDGE = 1.0  # added to the diagonal of the kernel matrix of rows scaled to entries in -1..1
-PRESENT = 0.5  # of a target between 0, absent, and 1, present
-MAX_TEACHERS = 10_000
+PRESENT = 0.5  # threshold between the targets 0, absent, and 1, present
 
 Progress = Callable[[int, int], None]
-# (features, labels) of a shard, as of ``trained``, by rising id: the order of storage must not show in the last bits
-Part = Callable[[int], tuple[np.ndarray, np.ndarray]]
+ShardRecords = Callable[[int], tuple[np.ndarray, np.ndarray]]
+"""(shard) -> (features, labels) as of ``train_ensemble``.
+
+They are in ascending order of ids: the order of storage must not affect the last bits.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Classifiers over int8 features. ``weights``: float32 [teachers, d + 1, n_classes]; the last row is the intercept."""
+    """Linear classifiers over int8 features.
+
+    ``weights``: float32 [teachers, d + 1, n_classes]; row d is the intercept.
+    """
 
     weights: np.ndarray = field(repr=False)
 
     def votes(self, queries: np.ndarray) -> np.ndarray:
-        """How many classifiers choose each class, ties to the lowest: int64 [n_queries, n_classes] of int8 [n_queries, d]."""
+        """Number of classifiers that choose each class, ties to the lowest.
+
+        int64 [n_queries, n_classes] of int8 [n_queries, d].
+        """
         rows = _scaled(queries)  # float32 [n_queries, d + 1]
         counts = np.zeros((len(queries), self.weights.shape[2]), dtype=np.int64)
         for weights in self.weights:
@@ -46,13 +57,19 @@ class Ensemble:
         return counts
 
     def attributes(self, queries: np.ndarray) -> Iterator[np.ndarray]:
-        """Which attributes each classifier finds present, one after the other: int64 [n_queries, n_classes] of 0 and 1."""
+        """The attributes that each classifier finds present: int64 [n_queries, n_classes] of 0, 1.
+
+        Classifiers come one after the other; ``queries``: int8 [n_queries, d].
+        """
         rows = _scaled(queries)
         return ((rows @ weights > PRESENT).astype(np.int64) for weights in self.weights)
 
 
-def shards(ids: np.ndarray, key: bytes, teachers: int) -> np.ndarray:
-    """int64 [n]: the shard of each id (int64 [n]), HMAC-SHA256 under the custodian's key: a function of the id alone."""
+def shard_numbers(ids: np.ndarray, key: bytes, teachers: int) -> np.ndarray:
+    """The shard of each id (int64 [n]) by HMAC-SHA256 under the custodian's key: int64 [n].
+
+    It is a function of id, key and ``teachers`` alone.
+    """
     if not 1 <= teachers <= MAX_TEACHERS:
         raise InvalidInput("mechanism.teachers", f"from 1 to {MAX_TEACHERS}", teachers)
     digests = (hmac.digest(key, int(i).to_bytes(8, "little", signed=True), "sha256") for i in ids)
@@ -62,13 +79,15 @@ def shards(ids: np.ndarray, key: bytes, teachers: int) -> np.ndarray:
 
 
 def shard_key(directory: Path) -> bytes:
-    """The custodian's secret for ``shards``, made on first use. A new one is another partition, as good as the old."""
+    """The custodian's secret for ``shard_numbers``, created on first use.
+
+    Another key gives another partition, which is equally good.
+    """
     path = directory / KEY
     if not path.exists():
         scratch = path.with_suffix(".part")
-        with os.fdopen(
-            os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
-        ) as file:
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(os.urandom(KEY_BYTES))
             file.flush()
             os.fsync(file.fileno())
@@ -80,10 +99,10 @@ def shard_key(directory: Path) -> bytes:
 
 
 def fit(features: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
-    """Ridge regression on targets of 0 and 1, in its dual form: float32 [d + 1, n_classes]; for no rows zeros, hence class 0, or
-    no attribute.
+    """Ridge regression on targets of 0 and 1, in its dual form: float32 [d + 1, n_classes].
 
-    ``features``: int8 [n, d]; ``labels``: int64 [n], or [n, n_classes] of 0 and 1.
+    ``features``: int8 [n, d]; ``labels``: int64 [n], or [n, n_classes] of 0 and 1. Without rows all
+    weights are zero, hence class 0, or no attribute.
     """
     rows = _scaled(features).astype(np.float64)  # [n, d + 1]
     targets = np.eye(num_classes)[labels] if labels.ndim == 1 else labels  # [n, c]
@@ -98,7 +117,7 @@ def _scaled(features: np.ndarray) -> np.ndarray:
     return rows
 
 
-def trained(
+def train_ensemble(
     features: np.ndarray,
     labels: np.ndarray,
     ids: np.ndarray,
@@ -108,19 +127,20 @@ def trained(
     key: bytes,
     progress: Progress | None = None,
 ) -> Ensemble:
-    """``teachers`` classifiers of records that are all here.
+    """``teachers`` classifiers of records in memory.
 
-    ``features``: int8 [n, d]; ``ids``: int64 [n]; ``labels``: int64 [n], classes, or [n, n_classes] of 0 and 1, attributes;
-    ``key``: of the shards.
+    ``features``: int8 [n, d]; ``ids``: int64 [n]; ``labels``: int64 [n], classes, or [n, n_classes]
+    of 0 and 1, attributes; ``key``: of the shards.
     """
-    order, shard = np.argsort(ids, kind="stable"), shards(ids, key, teachers)
+    order = np.argsort(ids, kind="stable")
+    shard = shard_numbers(ids, key, teachers)
 
-    def part(number: int) -> tuple[np.ndarray, np.ndarray]:
+    def records_of(number: int) -> tuple[np.ndarray, np.ndarray]:
         rows = order[shard[order] == number]
         return features[rows], labels[rows]
 
-    return trained_by_part(
-        part,
+    return train_by_shard(
+        records_of,
         dimensions=features.shape[1],
         num_classes=num_classes,
         teachers=teachers,
@@ -128,18 +148,18 @@ def trained(
     )
 
 
-def trained_by_part(
-    part: Part,
+def train_by_shard(
+    records_of: ShardRecords,
     *,
     dimensions: int,
     num_classes: int,
     teachers: int,
     progress: Progress | None = None,
 ) -> Ensemble:
-    """As ``trained``, with one shard's records in memory at a time, wherever they lie."""
+    """As ``train_ensemble``, with one shard's records in memory at a time."""
     weights = np.zeros((teachers, dimensions + 1, num_classes), dtype=np.float32)
     for number in range(teachers):
-        weights[number] = fit(*part(number), num_classes)
+        weights[number] = fit(*records_of(number), num_classes)
         if progress is not None:
             progress(number + 1, teachers)
     return Ensemble(weights)

@@ -1,7 +1,8 @@
-"""PATE (Papernot et al. 2017, 2018): classifiers trained on disjoint shards vote, and a noisy plurality is the label.
+"""PATE (Papernot et al. 2017, 2018): a noisy plurality of classifiers trained on disjoint shards.
 
-One record changes one classifier (teacher/mechanisms/pate/linear_ensemble.py, teacher/mechanisms/pate/cnn_ensemble.py), so the votes move by e_a - e_b: L1 2, L2
-sqrt(2), each count and the maximum by 1. Nothing is sampled, hence no amplification. Only data-independent certificates are used.
+One record changes one classifier (linear_ensemble.py, cnn_ensemble.py), so the votes move by
+e_a - e_b: L1 2, L2 sqrt(2), each count and the maximum by 1. Nothing is sampled, hence no
+amplification. Only data-independent certificates are used.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ MAX_TEACHERS = 10_000
 
 @dataclass(frozen=True)
 class Pate(NoisyArgmax):
-    """What all three share: classifiers of one kind on disjoint shards of the records."""
+    """Base of the three mechanisms: classifiers of one kind on disjoint shards of the records."""
 
-    if TYPE_CHECKING:  # fields of each, in the order of its own arguments
+    if TYPE_CHECKING:  # declared by each mechanism, which decides the order of its fields
         teachers: int
         classifier: Classifier
 
-    sharded = True  # a linear classifier's records come together from all shards
+    sharded = True  # a linear classifier's records are collected from all shards
 
     @property
     def needs(self) -> tuple[Classifiers, ...]:
@@ -67,18 +68,21 @@ class Pate(NoisyArgmax):
 
 @dataclass(frozen=True)
 class Lnmax(Pate):
-    """LNMAX (Papernot et al. 2017, section 2.1): argmax of the votes with Laplace noise on every count.
+    """LNMAX (Papernot et al. 2017, section 2.1): argmax of counts with Laplace noise.
 
-    Guarantee, for one query: releasing all noisy counts is (2 / scale)-DP by their L1 sensitivity 2, and the argmax
-    post-processes them: ``curves.laplace_rdp``, min(epsilon, alpha epsilon^2 / 2) with epsilon = 2 / scale. The noise is the
-    discrete Laplace distribution; the tighter Renyi curve of continuous Laplace noise does not hold for it.
+    Guarantee, for one query: releasing all noisy counts is (2 / scale)-DP by their L1 sensitivity
+    2, and the argmax post-processes them: ``curves.laplace_rdp``, min(epsilon, alpha epsilon^2 / 2)
+    with epsilon = 2 / scale. The noise is the discrete Laplace distribution; the tighter Renyi
+    curve of continuous Laplace noise does not hold for it.
 
     Args:
         kind: the mechanism's name.
-        teachers: disjoint shards of the private records, a count; each is one classifier and one vote.
-        classifier: what is trained on a shard: linear (ridge regression on the round's features, anew each round) or cnn (a small
-            network on the images themselves, once).
-        scale: of the discrete Laplace noise on every class's count, in votes (the papers' 1 / gamma).
+        teachers: disjoint shards of the private records, a count; each is one classifier and one
+            vote.
+        classifier: what is trained on a shard: linear (ridge regression on the round's features,
+            anew each round) or cnn (a small network on the images themselves, once).
+        scale: of the discrete Laplace noise on every class's count, in votes (the papers'
+            1 / gamma).
     """
 
     kind: Literal["lnmax"] = "lnmax"
@@ -102,28 +106,28 @@ class Lnmax(Pate):
         return ((audit.probe_lnmax(self), ()),)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """What ``answered`` labels are, for the accountant; every query asked is answered."""
+        """The price of ``asked`` labels; every query is answered."""
         return (Release(AGGREGATE, "laplace", {"scale": self.scale, "sensitivity": 2.0}, asked),)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """The noisy winner of each query of ``voters``: int64 [n_queries]; ``keys``: charged identities."""
+        """The noisy winner of each query: int64 [n_queries]."""
         votes = voters.teacher_votes(self.teachers, self.classifier)  # int64 [n_queries, n_classes]
-        return (votes + entropy.discrete_laplace(self.scale, keys, stage, votes.shape[1])).argmax(
-            axis=1
-        )
+        noise = entropy.discrete_laplace(self.scale, keys, stage, votes.shape[1])
+        return (votes + noise).argmax(axis=1)
 
 
 @dataclass(frozen=True)
 class Gnmax(Pate):
-    """GNMAX (Papernot et al. 2018, Definition 6): argmax of the votes with Gaussian noise on every count.
+    """GNMAX (Papernot et al. 2018, Definition 6): argmax of counts with Gaussian noise.
 
     Guarantee, for one query: ``curves.argmax_rdp`` without sampling.
 
     Args:
         kind: the mechanism's name.
-        teachers: disjoint shards of the private records, a count; each is one classifier and one vote.
-        classifier: what is trained on a shard: linear (ridge regression on the round's features, anew each round) or cnn (a small
-            network on the images themselves, once).
+        teachers: disjoint shards of the private records, a count; each is one classifier and one
+            vote.
+        classifier: what is trained on a shard: linear (ridge regression on the round's features,
+            anew each round) or cnn (a small network on the images themselves, once).
         sigma_vote: scale of the discrete Gaussian noise on every class's count, in votes.
     """
 
@@ -148,32 +152,28 @@ class Gnmax(Pate):
         return ((audit.probe_gnmax(self), ()),)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """What ``asked`` labels are, for the accountant; every query asked is answered."""
+        """The price of ``asked`` labels; every query is answered."""
         return (argmax_release(self.sigma_vote, asked),)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """The noisy winner of each query of ``voters``: int64 [n_queries]; ``keys``: charged identities."""
-        return noisy_winner(
-            voters.teacher_votes(self.teachers, self.classifier),
-            self.sigma_vote,
-            stage,
-            keys,
-            entropy,
-        )
+        """The noisy winner of each query: int64 [n_queries]."""
+        votes = voters.teacher_votes(self.teachers, self.classifier)
+        return noisy_winner(votes, self.sigma_vote, stage, keys, entropy)
 
 
 @dataclass(frozen=True)
 class ConfidentGnmax(Pate):
-    """Confident-GNMAX (Papernot et al. 2018, Algorithm 1): a noisy screening of the plurality, then GNMAX.
+    """Confident-GNMAX (Papernot et al. 2018, Algorithm 1): noisy screening, then GNMAX.
 
-    Guarantee, for one query: the screening bit costs ``curves.screening_rdp``, the label ``curves.argmax_rdp``, both without
-    sampling. Each draws its own noise.
+    Guarantee, for one query: the screening bit costs ``curves.screening_rdp``, the label
+    ``curves.argmax_rdp``, both without sampling. Each draws its own noise.
 
     Args:
         kind: the mechanism's name.
-        teachers: disjoint shards of the private records, a count; each is one classifier and one vote.
-        classifier: what is trained on a shard: linear (ridge regression on the round's features, anew each round) or cnn (a small
-            network on the images themselves, once).
+        teachers: disjoint shards of the private records, a count; each is one classifier and one
+            vote.
+        classifier: what is trained on a shard: linear (ridge regression on the round's features,
+            anew each round) or cnn (a small network on the images themselves, once).
         threshold: the noisy plurality must exceed it for a query to be answered, in votes.
         sigma_screen: scale of the discrete Gaussian noise on the plurality, in votes.
         sigma_vote: scale of the discrete Gaussian noise on every class's count, in votes.
@@ -206,17 +206,18 @@ class ConfidentGnmax(Pate):
         return ((audit.probe_confident_gnmax(self), ()),)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """What ``asked`` screenings and ``answered`` labels are, for the accountant."""
+        """The price of ``asked`` screenings and ``answered`` labels."""
         screening = {
             "max_votes": self.teachers,
             "threshold": self.threshold,
             "sigma": self.sigma_screen,
+            "sampling_probability": 1.0,
         }
-        screen = Release(SCREEN, "screening", {**screening, "sampling_probability": 1.0}, asked)
+        screen = Release(SCREEN, "screening", screening, asked)
         return screen, argmax_release(self.sigma_vote, answered)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """One noisy release per query of ``voters``: int64 [n_queries], the screening bit or the winning class."""
+        """Screening bits, or winning classes, of all queries: int64 [n_queries]."""
         votes = voters.teacher_votes(self.teachers, self.classifier)
         if stage == SCREEN:
             noise = entropy.discrete_gaussian(self.sigma_screen, keys, stage, 1)

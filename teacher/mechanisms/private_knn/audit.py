@@ -1,4 +1,4 @@
-"""How the statistical audit sees private-kNN (teacher/mechanisms/vote_audit.py)."""
+"""Private-kNN as the statistical audit sees it (teacher/mechanisms/vote_audit.py)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def poll(mechanism: PrivateKnn) -> Poll:
 def probe(mechanism: PrivateKnn) -> PrivateKnn:
     """The same code with parameters at which faults show in seconds.
 
-    Useful configurations lose so little a query that no affordable number of trials tells them
-    from perfect privacy.
+    The loss of one query of a practical configuration is too small for any affordable number of
+    trials.
     """
     return replace(
         mechanism, k=3, threshold=2, sigma_screen=1.0, sigma_vote=2.0, sampling_probability=0.5

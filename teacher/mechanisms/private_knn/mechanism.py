@@ -1,4 +1,7 @@
-"""Private-kNN (CVPR20 Algorithm 1): noisy screening of the plurality, then a noisy argmax, each on a fresh Poisson sample."""
+"""Private-kNN (CVPR20 Algorithm 1): noisy screening of the plurality, then a noisy argmax.
+
+Each is on a new Poisson sample.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN, NoisyArgmax
+from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN, NoisyArgmax, noisy_winner
 from labelwall.teacher.noise.scales import check_scale
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Value
@@ -24,12 +27,13 @@ if TYPE_CHECKING:  # loading the search would load torch
 
 @dataclass(frozen=True)
 class PrivateKnn(NoisyArgmax):
-    """Votes of the k nearest of a fresh Poisson sample, screened by their plurality.
+    """Votes of the k nearest of a new Poisson sample, screened by their plurality.
 
-    Guarantee, for one query under add/remove of one record: the screening bit max_j n_j + Z > threshold costs
-    ``curves.screening_rdp``, the argmax of n_j + Z_j costs ``curves.argmax_rdp``; a record moves the votes by 0, by e_a
-    (sample smaller than k) or by e_a - e_b. The two releases never share a sample, so they compose as ordinary adaptive
-    mechanisms. All fields are publishable and fixed without looking at private rows.
+    Guarantee, for one query under add/remove of one record: the screening bit max_j n_j + Z >
+    threshold costs ``curves.screening_rdp``, the argmax of n_j + Z_j costs ``curves.argmax_rdp``; a
+    record moves the votes by 0, by e_a (sample smaller than k) or by e_a - e_b. The two releases
+    never share a sample, so they compose as ordinary adaptive mechanisms. All fields are
+    publishable and fixed without looking at private rows.
 
     Args:
         kind: the mechanism's name.
@@ -37,7 +41,8 @@ class PrivateKnn(NoisyArgmax):
         threshold: the noisy plurality must exceed it for a query to be answered, in votes.
         sigma_screen: scale of the discrete Gaussian noise on the plurality, in votes.
         sigma_vote: scale of the discrete Gaussian noise on each class's count, in votes.
-        sampling_probability: each record takes part in a release with this probability, independently; in (0, 1].
+        sampling_probability: each record takes part in a release with this probability,
+            independently; in (0, 1].
     """
 
     kind: Literal["private_knn"] = "private_knn"
@@ -86,7 +91,7 @@ class PrivateKnn(NoisyArgmax):
         return PrivateKnnPlanner()
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """What ``asked`` screenings and ``answered`` aggregations are, for the accountant."""
+        """The price of ``asked`` screenings and ``answered`` aggregations."""
         gamma = self.sampling_probability
         screening = {
             "max_votes": self.k,
@@ -95,23 +100,22 @@ class PrivateKnn(NoisyArgmax):
             "sampling_probability": gamma,
         }
         argmax = {"sigma": self.sigma_vote, "sampling_probability": gamma}
-        return Release(SCREEN, "screening", screening, asked), Release(
-            AGGREGATE, "argmax", argmax, answered
+        return (
+            Release(SCREEN, "screening", screening, asked),
+            Release(AGGREGATE, "argmax", argmax, answered),
         )
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """One noisy release per query of ``voters``: int64 [n_queries], the screening bit or the winning class.
+        """Screening bits, or winning classes, of all queries: int64 [n_queries].
 
         ``keys``: the queries' identities, charged for this stage already.
         """
-        votes = voters.votes(
-            self.k, self.sampling_probability, keys, stage, entropy
-        )  # int64 [n_queries, n_classes]
+        # int64 [n_queries, n_classes]
+        votes = voters.votes(self.k, self.sampling_probability, keys, stage, entropy)
         if stage == SCREEN:
             noise = entropy.discrete_gaussian(self.sigma_screen, keys, stage, 1)
             return (votes.max(axis=1) + noise[:, 0] > self.threshold).astype(np.int64)
-        noise = entropy.discrete_gaussian(self.sigma_vote, keys, stage, votes.shape[1])
-        return (votes + noise).argmax(axis=1)  # ties to the lowest class
+        return noisy_winner(votes, self.sigma_vote, stage, keys, entropy)
 
     def next_stage(self, results: Mapping[str, Value]) -> str | None:
         """The release a query still needs, given what it has; None when it is settled."""

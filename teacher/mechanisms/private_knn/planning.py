@@ -1,7 +1,7 @@
 """The best private-kNN configuration for a budget: the most expected right labels (simulate.py).
 
-Coarse grids first, then finer ones around the best; the price of a release is read off one family
-of exact curves. The last choice is made to fit by the accountant's own certificate.
+Coarse grids come first, then finer ones around the best. The search prices a release by a family
+of exact curves; the final choice is fitted to the accountant's own certificate.
 """
 
 from __future__ import annotations
@@ -38,25 +38,26 @@ from labelwall.wall.errors import InvalidInput
 
 SAMPLING = (1.0, 0.5, 0.25, 0.1, 0.04, 0.015)
 FRACTIONS = 9  # steps of the share of the data set that votes
-LARGEST_FRACTION, SMALLEST_FRACTION = 0.3, 2e-4
-SMALLEST_K, LARGEST_K = 10, 2_000  # fewer votes are mostly noise; longer lists are long to search
+MIN_FRACTION, MAX_FRACTION = 2e-4, 0.3
+MIN_K, MAX_K = 10, 2_000  # fewer votes are mostly noise; longer lists take long to search
 SIGMA_SCREEN = tuple(float(2 ** (i / 2)) for i in range(2, 17))  # 2 to 256 votes
-# The argmax curve of a new sigma takes up to 9 s of CPU in this range, minutes outside. k and the
-# sampling probability scale: half of both with half of the noise gives nearly the same price and
-# answers, so little is lost.
+# The argmax curve of a new sigma takes up to 9 s of CPU in this range, minutes outside. Halving k,
+# the sampling probability and the noise gives nearly the same price and answers, so the range costs
+# little accuracy.
 SIGMA_VOTE = (15.0, 18.0, 22.0, 27.0, 33.0, 40.0)
 THRESHOLDS = np.linspace(0, 0.9, 10)  # share of k
 ZOOMS = (2.0 ** (1 / 4), 2.0 ** (1 / 8))
-CONTEST = 1.006  # an argmax curve over the bit curve at sigma / sqrt(2), at the orders that decide
-_BIT_REACH = 6  # thresholds this many sigma away from the votes are covered by the bit curve
+# Ratio of an argmax curve to the bit curve at sigma / sqrt(2), at the orders that decide.
+CONTEST = 1.006
+_BIT_REACH = 6  # the bit curve covers thresholds up to this many sigma away from the votes
 
 
 @dataclass(frozen=True)
 class PrivateKnnPlanner:
-    """The search for all fields of a private_knn; those of the configuration do not matter."""
+    """The search for all fields of a private_knn; those of the configuration are ignored."""
 
     def check_rounds(self, own: Sequence[Mechanism]) -> None:
-        """See ``Planner.check_rounds``: another private_knn gives way to the one found."""
+        """See ``Planner.check_rounds``: the result replaces any other private_knn."""
         for mechanism in own:
             if mechanism.kind != PrivateKnn.kind:
                 rule = f"{PrivateKnn.kind} (the search knows no other)"
@@ -111,8 +112,9 @@ def optimise(
 
 @dataclass(frozen=True)
 class Point:
-    """Part of a grid: one electorate, and the thresholds and noises tried with it (float64 arrays,
-    in votes).
+    """Part of a grid: one k and sampling probability, with the thresholds and noises to try.
+
+    ``thresholds``: float64; ``sigma_screen``, ``sigma_vote``; all in votes.
     """
 
     k: int
@@ -123,15 +125,14 @@ class Point:
 
 
 def coarse_grid(simulated: SimulatedQueries, expected_records: int) -> list[Point]:
-    """Every sampling probability with every fraction of the data set that voting may take."""
-    smallest = max(SMALLEST_FRACTION, min(0.1, 4 / simulated.rows), 5 / expected_records)
+    """Every sampling probability with every fraction of the data set that may vote."""
+    smallest = max(MIN_FRACTION, min(0.1, 4 / simulated.rows), 5 / expected_records)
     points = {}
-    for gamma, fraction in product(SAMPLING, np.geomspace(smallest, LARGEST_FRACTION, FRACTIONS)):
+    for gamma, fraction in product(SAMPLING, np.geomspace(smallest, MAX_FRACTION, FRACTIONS)):
         k = round(gamma * fraction * expected_records)
-        if SMALLEST_K <= k <= LARGEST_K:
-            points[k, gamma] = Point(
-                k, gamma, np.unique(np.rint(THRESHOLDS * k)), SIGMA_SCREEN, SIGMA_VOTE
-            )
+        if MIN_K <= k <= MAX_K:
+            thresholds = np.unique(np.rint(THRESHOLDS * k))
+            points[k, gamma] = Point(k, gamma, thresholds, SIGMA_SCREEN, SIGMA_VOTE)
     return list(points.values())
 
 
@@ -148,9 +149,8 @@ def search(
         progress("searching", number, len(grid))
         votes = simulate(simulated, point.k, point.sampling_probability, goal.expected_records)
         passing = votes.pass_rates(point.thresholds, np.array(point.sigma_screen))  # [t, s, q]
-        right = (
-            passing @ votes.right_rates(np.array(point.sigma_vote)).T / len(votes.labels)
-        )  # [t, s, v]
+        correct = votes.right_rates(np.array(point.sigma_vote))  # [v, q]
+        right = passing @ correct.T / len(votes.labels)  # [t, s, v]
         passed = np.broadcast_to(passing.mean(axis=2)[..., None], right.shape)
         for position, epsilon in enumerate(budgets):
             found = _best_of(point, passed, right, epsilon, simulated.rows, goal)
@@ -164,9 +164,7 @@ def search(
 def _best_of(
     point: Point, passed: np.ndarray, right: np.ndarray, epsilon: float, rows: float, goal: Goal
 ) -> Choice[PrivateKnn] | None:
-    """The best of one point's noises and thresholds; ``passed``, ``right``: rates, float64 [t, s,
-    v].
-    """
+    """The best of one point's thresholds and noises; ``passed``, ``right``: rates [t, s, v]."""
     asked = _affordable(point, passed, epsilon, rows, goal)
     _, answered = answers(asked, passed, rows)
     accuracy = right / np.maximum(passed, 1e-300)
@@ -192,31 +190,32 @@ def _affordable(
 ) -> np.ndarray:
     """Queries that epsilon pays for, float64 [t, s, v], at the best order.
 
-    Each order has its own budget of Renyi divergence: the canonical conversion
-    (teacher/accounting/conversion.py) solved for the divergence: R = epsilon - c(alpha).
+    Each order has its own budget of Renyi divergence, from the canonical conversion
+    (teacher/accounting/conversion.py): R = epsilon - c(alpha).
     """
     room = epsilon - np.log1p(-1 / ORDERS) + (math.log(goal.delta) + np.log(ORDERS)) / (ORDERS - 1)
     useful = np.flatnonzero(room > 0)
+    if not useful.size:
+        return np.zeros(passed.shape)
     gamma, asked = point.sampling_probability, np.full(passed.shape, float(goal.queries))
     screen = np.array([bit_rdp(sigma, gamma) for sigma in point.sigma_screen])[:, useful]
-    argmax = np.array(
-        [CONTEST * bit_rdp(sigma / math.sqrt(2), gamma) for sigma in point.sigma_vote]
-    )[:, useful]
-    for _ in range(2):  # the cap's margin depends, a little, on the number of queries
+    contests = [CONTEST * bit_rdp(sigma / math.sqrt(2), gamma) for sigma in point.sigma_vote]
+    argmax = np.array(contests)[:, useful]
+    for _ in range(2):  # the cap's margin depends slightly on the number of queries
         share = answers(asked, passed, rows)[0] / asked
-        most = np.zeros(passed.shape)
+        affordable = np.zeros(passed.shape)
         for order, limit in enumerate(room[useful]):
             cost = screen[None, :, None, order] + share * argmax[None, None, :, order]
-            np.maximum(most, limit / cost, out=most)
-        asked = np.clip(np.floor(most), 1, goal.queries) if useful.size else np.ones(passed.shape)
-    return np.where(most >= goal.rounds, asked, 0.0) if useful.size else np.zeros(passed.shape)
+            np.maximum(affordable, limit / cost, out=affordable)
+        asked = np.clip(np.floor(affordable), 1, goal.queries)
+    return np.where(affordable >= goal.rounds, asked, 0.0)
 
 
 @lru_cache(maxsize=2048)
 def bit_rdp(sigma: float, sampling_probability: float) -> np.ndarray:
-    """An upper bound of the screening's curve, whatever k and the threshold: float64 [n_orders].
+    """An upper bound of the screening's curve for any k and threshold: float64 [n_orders].
 
-    Seconds for a hundred.
+    A hundred calls take seconds.
     """
     reach = math.ceil(_BIT_REACH * sigma) + 1
     return screening_rdp(
@@ -231,18 +230,18 @@ def bit_rdp(sigma: float, sampling_probability: float) -> np.ndarray:
 def answers(asked: np.ndarray, passed: np.ndarray, rows: float) -> tuple[np.ndarray, np.ndarray]:
     """(cap, expected number of answers), float64 like ``asked``.
 
-    The cap is one deviation above what passes on average. The deviation counts the queries asked
-    and those the rate was estimated from; E min(X, mean + sd) of a normal X.
+    The cap is one standard deviation above the mean number of passes. The deviation includes the
+    queries asked and those that the rate was estimated from. The expectation is E min(X, mean + sd)
+    of a normal X.
     """
-    spread = np.sqrt(passed * (1 - passed) * (asked + asked**2 / rows))
-    cap = np.minimum(asked, np.ceil(passed * asked + spread))
-    return np.maximum(cap, 1.0), np.minimum(
-        passed * asked - 0.0833 * np.where(cap < asked, spread, 0.0), cap
-    )
+    deviation = np.sqrt(passed * (1 - passed) * (asked + asked**2 / rows))
+    cap = np.minimum(asked, np.ceil(passed * asked + deviation))
+    mean = passed * asked - 0.0833 * np.where(cap < asked, deviation, 0.0)
+    return np.maximum(cap, 1.0), np.minimum(mean, cap)
 
 
 def forecast(asked: int, rate: tuple[float, float], rows: float) -> Forecast:
-    """``rate``: the shares of queries that pass, and that pass and are labelled right."""
+    """The forecast for ``rate``: shares of queries that pass, and that also get the right label."""
     cap, answered = (float(x) for x in answers(np.array(float(asked)), np.array(rate[0]), rows))
     return Forecast(asked, int(cap), rate[0], answered, rate[1] / rate[0])
 
@@ -250,14 +249,10 @@ def forecast(asked: int, rate: tuple[float, float], rows: float) -> Forecast:
 def _zoom(
     choice: Choice[PrivateKnn], simulated: SimulatedQueries, goal: Goal
 ) -> Choice[PrivateKnn]:
-    """Finer grids around a choice; never a worse one."""
+    """The best of finer grids around a choice, or the choice itself."""
     for step in ZOOMS:
-        found = search(
-            simulated,
-            goal,
-            [choice.epsilon],
-            list(_around(choice.mechanism, step, goal.expected_records)),
-        )[0]
+        grid = list(_around(choice.mechanism, step, goal.expected_records))
+        (found,) = search(simulated, goal, [choice.epsilon], grid)
         if found is not None and found.forecast.right > choice.forecast.right:
             choice = found
     return choice
@@ -265,10 +260,9 @@ def _zoom(
 
 def _around(centre: PrivateKnn, step: float, expected_records: int) -> Iterable[Point]:
     gamma = centre.sampling_probability
-    most = min(LARGEST_K, max(SMALLEST_K, round(LARGEST_FRACTION * gamma * expected_records)))
-    for k in sorted(
-        {min(most, max(SMALLEST_K, round(centre.k * step**power))) for power in (-2, -1, 0, 1, 2)}
-    ):
+    high = min(MAX_K, max(MIN_K, round(MAX_FRACTION * gamma * expected_records)))
+    scaled = (round(centre.k * step**power) for power in (-2, -1, 0, 1, 2))
+    for k in sorted({min(high, max(MIN_K, k)) for k in scaled}):
         share = centre.threshold / centre.k + (step - 1) * np.array([-0.3, -0.15, 0, 0.15, 0.3])
         thresholds = np.unique(np.clip(np.rint(k * share), 0, k))
         screen = tuple(centre.sigma_screen * step**power for power in (-1, 0, 1))
@@ -280,9 +274,9 @@ def _around(centre: PrivateKnn, step: float, expected_records: int) -> Iterable[
 
 
 def fit(choice: Choice[PrivateKnn], simulated: SimulatedQueries, goal: Goal) -> Choice[PrivateKnn]:
-    """Round the noise, then ask as many queries, with as little screening noise, as epsilon allows.
+    """Round the noise, then maximise queries and minimise screening noise within epsilon.
 
-    What decides is the accountant's own certificate.
+    The accountant's own certificate decides.
     """
     sigma_vote, sigma_screen = (
         _half_votes(sigma) for sigma in (choice.mechanism.sigma_vote, choice.mechanism.sigma_screen)
@@ -297,30 +291,28 @@ def fit(choice: Choice[PrivateKnn], simulated: SimulatedQueries, goal: Goal) -> 
         plan = trial.plan(goal)
         return odometer(plan, [release.cap for release in plan.releases()]) <= goal.epsilon
 
-    asked = _last(lambda n: fits(candidate(n, sigma_screen)), goal.rounds, goal.queries)
-    tenths = _last(
-        lambda less: fits(candidate(asked, sigma_screen - less / 10)),
-        0,
-        max(1, round(4 * sigma_screen)),
-    )
+    asked = _largest(lambda n: fits(candidate(n, sigma_screen)), goal.rounds, goal.queries)
+    high = max(1, round(4 * sigma_screen))
+    tenths = _largest(lambda n: fits(candidate(asked, sigma_screen - n / 10)), 0, high)
     fitted = candidate(asked, round(sigma_screen - tenths / 10, 1))
     plan = fitted.plan(goal)
     require_affordable(plan)
     return replace(fitted, epsilon=certified_epsilon(plan))
 
 
-def _last(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest integer of low..high for which a property that ends once holds; ``low`` where it
-    never does.
+def _largest(fits: Callable[[int], bool], low: int, high: int) -> int:
+    """The largest integer in low..high that fits, by bisection; ``low`` if none does.
+
+    ``fits`` must be monotone: True, then False.
     """
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return low
 
 
 def _half_votes(sigma: float) -> float:
-    """Rounded down, so that no accuracy is lost, to half a vote."""
+    """Rounded down to half a vote, so that no accuracy is lost; at least 1."""
     return max(1.0, math.floor(2 * sigma) / 2)
 
 
@@ -348,4 +340,4 @@ def theorem10(
         "answered at most sigma_vote^2 log(1/delta) / (6 gamma^2)": answered
         <= s2**2 * log / (6 * gamma**2),
     }
-    return epsilon, [rule for rule, held in holds.items() if not held]
+    return epsilon, [rule for rule, satisfied in holds.items() if not satisfied]

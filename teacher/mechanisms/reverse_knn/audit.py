@@ -1,10 +1,9 @@
-"""The statistical audit of reverse kNN: its own draws on an empty data set and on one with a single
-record.
+"""The statistical audit of reverse kNN: an empty data set against one with a single record.
 
-Noise is added to every entry alike and a record adds 1 to ``neighbours`` of them whatever the
-others hold, so no other pair of neighbours tells more. The sum over those entries is a sufficient
-statistic of faithful code; it also shows noise that is too small, or missing where nobody votes.
-Validity and the rest: teacher/statistical_audit.py.
+Every entry has noise of the same law, and a record adds 1 to ``neighbours`` of them whatever the
+other records are, so no other pair shows more. The sum over those entries is a sufficient statistic
+of faithful code; it also shows noise that is too small, or missing where nobody votes. Validity:
+teacher/statistical_audit.py.
 """
 
 from __future__ import annotations
@@ -32,15 +31,14 @@ from labelwall.teacher.statistical_audit import (
     sum_codes,
 )
 
-_TOGETHER = 2048
+_QUERIES_PER_CALL = 2048
 CLASSES = 2
 
 
 def probe_cells(mechanism: ReverseKnn) -> ReverseKnn:
     """The same code with noise so small that faults show in seconds."""
-    return replace(
-        mechanism, cells=max(3, mechanism.neighbours), sigma=2.0 * math.sqrt(mechanism.neighbours)
-    )
+    neighbours = mechanism.neighbours
+    return replace(mechanism, cells=max(3, neighbours), sigma=2.0 * math.sqrt(neighbours))
 
 
 def audit_cells(
@@ -64,16 +62,14 @@ def audit_cells(
 
 
 def run_cells(mechanism: ReverseKnn, added: bool, n: int, entropy: Entropy) -> np.ndarray:
-    """Codes 0..OUTCOMES of ``n`` independent histograms through the mechanism's own draw: int64
-    [n].
-    """
+    """Codes 0..OUTCOMES of ``n`` independent histograms by the mechanism's own draw: int64 [n]."""
     ids = np.arange(int(added))
     index = ExactIndex(np.zeros((len(ids), 1), dtype=np.int8), ids)
     labels = np.full(len(ids), CLASSES - 1)
     # the record is at 0: the first cells have its votes
     centers = np.minimum(np.arange(mechanism.neighbours + 1), 63).astype(np.int8)[:, None]
     codes = []
-    for keys in fresh_keys(n, _TOGETHER):
+    for keys in fresh_keys(n, _QUERIES_PER_CALL):
         queries = np.broadcast_to(centers, (len(keys), *centers.shape))
         drawn = mechanism.draw(HISTOGRAM, Voters(index, labels, CLASSES, queries), keys, entropy)
         votes = drawn.reshape(len(keys), len(centers), CLASSES)[:, : mechanism.neighbours, -1]

@@ -1,4 +1,4 @@
-"""Reverse kNN (Li et al. 2022): every private record votes in its nearest public cells; one noisy histogram for all rows."""
+"""Reverse kNN (Li et al. 2022): one noisy histogram of the records' votes in public cells."""
 
 from __future__ import annotations
 
@@ -22,28 +22,30 @@ if TYPE_CHECKING:  # loading the search would load torch
     from labelwall.teacher.statistical_audit import EmpiricalFinding
 
 HISTOGRAM = "histogram"
-MOST_NEIGHBOURS = 64
+MAX_NEIGHBOURS = 64
 
 
 @dataclass(frozen=True)
 class ReverseKnn(Mechanism):
-    """Votes of all private records in public cells, released once a round with noise on every entry.
+    """Votes of all private records in public cells, released once a round with noise on all counts.
 
-    Guarantee, for one histogram under add/remove of one record: a record adds 1 to the count of its label in ``neighbours``
-    different cells and changes nothing else, so the L2 sensitivity is sqrt(neighbours), whatever the number of cells; the
-    cost is that of one Gaussian release (``curves.gaussian_rdp``; the discrete privacy loss distribution is exact up to its
-    grid for 1, 2 or 3 neighbours). Cells without records get noise as all others do. All fields are publishable and fixed
-    without looking at private rows.
+    Guarantee, for one histogram under add/remove of one record: a record adds 1 to the count of its
+    label in ``neighbours`` different cells and changes nothing else, so the L2 sensitivity is
+    sqrt(neighbours) for any number of cells; the cost is that of one Gaussian release
+    (``curves.gaussian_rdp``; the discrete privacy loss distribution is exact up to its grid for 1,
+    2 or 3 neighbours). Cells without records get the same noise as all others. All fields are
+    publishable and fixed without looking at private rows.
 
     Args:
         kind: the mechanism's name.
         cells: public cells of a round, a count; clusters of the public rows' features.
-        neighbours: each record votes in so many nearest cells, a count. More of them smooth the counts, and the noise for the
-            same epsilon grows with their square root.
+        neighbours: nearest cells that each record votes in, a count. More of them smooth the
+            counts, and the noise for the same epsilon grows with their square root.
         sigma: scale of the discrete Gaussian noise on every cell's count of every class, in votes.
-        margin: a public row is labelled only if its best class leads the next by more, in noisy votes; free.
-        reach: a public row adds the noisy counts of so many nearest cells, a count; free. Small cells are purer, and what
-            they lack in votes comes back from those beside them.
+        margin: a public row is labelled only if its best class leads the next by more, in noisy
+            votes; free.
+        reach: nearest cells whose noisy counts a public row adds up, a count; free. Small cells are
+            purer, and adding their neighbours' votes makes up for their few votes.
     """
 
     kind: Literal["reverse_knn"] = "reverse_knn"
@@ -59,19 +61,14 @@ class ReverseKnn(Mechanism):
     def __post_init__(self) -> None:
         if not 1 <= self.cells <= MAX_CELLS:
             raise InvalidInput("mechanism.cells", f"from 1 to {MAX_CELLS}", self.cells)
-        if not 1 <= self.neighbours <= min(self.cells, MOST_NEIGHBOURS):
-            raise InvalidInput(
-                "mechanism.neighbours",
-                f"from 1 to {MOST_NEIGHBOURS} and at most cells",
-                self.neighbours,
-            )
+        rule = f"from 1 to {MAX_NEIGHBOURS} and at most cells"
+        if not 1 <= self.neighbours <= min(self.cells, MAX_NEIGHBOURS):
+            raise InvalidInput("mechanism.neighbours", rule, self.neighbours)
         check_scale("mechanism.sigma", self.sigma)
         if not (math.isfinite(self.margin) and self.margin >= 0):
             raise InvalidInput("mechanism.margin", "at least 0 and finite", self.margin)
-        if not 1 <= self.reach <= min(self.cells, MOST_NEIGHBOURS):
-            raise InvalidInput(
-                "mechanism.reach", f"from 1 to {MOST_NEIGHBOURS} and at most cells", self.reach
-            )
+        if not 1 <= self.reach <= min(self.cells, MAX_NEIGHBOURS):
+            raise InvalidInput("mechanism.reach", rule, self.reach)
 
     @property
     def asks(self) -> Asks:
@@ -93,7 +90,7 @@ class ReverseKnn(Mechanism):
         return audit.audit_cells(self, delta=delta, trials=trials, confidence=confidence)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """What ``asked`` noisy histograms are, for the accountant; each of them is answered."""
+        """The price of ``asked`` noisy histograms; each of them is answered."""
         noisy = {
             "sigma": self.sigma,
             "sensitivity": math.sqrt(self.neighbours),
@@ -102,7 +99,7 @@ class ReverseKnn(Mechanism):
         return (Release(HISTOGRAM, "gaussian", noisy, asked),)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """Noisy histograms of ``voters``' cells: int64 [n_queries, cells * n_classes], a row for each set of cells.
+        """Noisy histograms of sets of cells: int64 [n_queries, cells * n_classes].
 
         ``keys``: the sets' identities, charged for this stage already.
         """
@@ -110,5 +107,5 @@ class ReverseKnn(Mechanism):
         return votes + entropy.discrete_gaussian(self.sigma, keys, stage, votes.shape[1])
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
-        """A set of cells has counts and no label; the rows in the cells have (wall.cells.inherit)."""
+        """A set of cells has counts and no label; its rows get labels by ``wall.cells.inherit``."""
         return Outcome.ANSWERED, ABSTAINED

@@ -1,11 +1,11 @@
-"""The statistical audit of neighbours' values: their draws on pairs of neighbouring data sets.
+"""The statistical audit of neighbours' values on pairs of neighbouring data sets.
 
-All records have one of two values. The added record is the nearest and has the largest; its allies,
-next, have the same, the rivals behind them the smallest. So the pairs are those of votes for two
-classes (vote_laws.py): the largest number in a window is the plurality, the sum is moved as far as
-it can be, and below and above a cell stand the rivals and the allies. Beside the sharpest of them
-each release is run without any others, where all that comes out is noise. Validity and the rest:
-teacher/statistical_audit.py.
+All records have one of two values. The added record is the nearest and has the largest value; its
+allies, next, have the same, the rivals behind them the smallest. So the pairs are those of votes
+for two classes (vote_laws.py): the largest number in a window is the plurality, the sum moves by
+its full sensitivity, and the rivals lie below a cell and the allies above it. Besides the pair with
+the largest expected bound, each release is run without other records, where it is only noise.
+Validity: teacher/statistical_audit.py.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from labelwall.teacher.statistical_audit import (
 from labelwall.wall.labels.values import STEPS
 
 R = TypeVar("R", bound=Regression)
-ALONE = Pair(0, 0, 2)
-MOST_RECORDS = 8192  # larger crowds take too long to draw from
-_TOGETHER = 1024
+EMPTY = Pair(0, 0, 2)
+MAX_RECORDS = 8192  # drawing from more takes too long
+_QUERIES_PER_CALL = 1024
 
 
 @dataclass(frozen=True)
 class AuditedValues(ABC):
-    """How the answer of a mechanism is told apart, and its law."""
+    """The audit's statistic of a mechanism's answer, and its law."""
 
     mechanism: Regression
 
@@ -61,7 +61,7 @@ class AuditedValues(ABC):
 
     @abstractmethod
     def codes(self, drawn: np.ndarray, pair: Pair) -> np.ndarray:
-        """What is told apart of released values (int64 [n]) on a side of a pair: int64 [n]."""
+        """Codes of released values (int64 [n]) on a side of a pair: int64 [n]."""
 
     @abstractmethod
     def law(self, pair: Pair, sampled: bool) -> np.ndarray:
@@ -84,57 +84,57 @@ class AuditedValues(ABC):
 
 @dataclass(frozen=True)
 class AuditedMean(AuditedValues):
-    """A noisy sum, told apart in parts of its deviation."""
+    """A noisy sum, rounded to parts of its standard deviation."""
 
     mechanism: PrivateKnnMean
 
     def probe(self) -> Regression:
         """See ``AuditedValues.probe``."""
-        return replace(_few(self.mechanism), sigma_mean=1.5)
+        return replace(_probe(self.mechanism), sigma_mean=1.5)
 
     def codes(self, drawn: np.ndarray, pair: Pair) -> np.ndarray:
         """See ``AuditedValues.codes``."""
         return sum_codes(drawn - self._middle(pair), self.mechanism.sigma_mean * RANGE)
 
     def law(self, pair: Pair, sampled: bool) -> np.ndarray:
-        """By the normal law: the sum's steps are fine."""
+        """By the normal law, as the sum's steps are fine enough."""
         n_a, n_0, mass = votes(self.poll, pair, sampled)
         moved = (n_a - n_0) * STEPS - self._middle(pair)
         return mass @ normal_law(moved / (self.mechanism.sigma_mean * RANGE))
 
     def _middle(self, pair: Pair) -> int:
-        """The sum that is expected without the record, int."""
+        """The expected sum without the record."""
         n_a, n_0, mass = votes(self.poll, pair, False)
         return round(float(mass @ (n_a - n_0)) * STEPS)
 
 
 @dataclass(frozen=True)
 class AuditedMedian(AuditedValues):
-    """A cell's label."""
+    """The label of the drawn cell."""
 
     mechanism: PrivateKnnMedian
 
     def probe(self) -> Regression:
         """See ``AuditedValues.probe``."""
-        return replace(_few(self.mechanism), epsilon=1.5)
+        return replace(_probe(self.mechanism), epsilon=1.5)
 
     def codes(self, drawn: np.ndarray, pair: Pair) -> np.ndarray:
         """The labels."""
         return drawn
 
     def law(self, pair: Pair, sampled: bool) -> np.ndarray:
-        """Of the cells, by the exponential mechanism."""
+        """Probabilities of the cells by the exponential mechanism."""
         n_a, n_0, mass = votes(self.poll, pair, sampled)
         inner = np.repeat(np.maximum(n_a, n_0)[:, None], self.mechanism.cells - 2, axis=1)
         losses = np.column_stack([n_a, inner, n_0])  # the lowest cell has the allies above it
-        least = losses.min(axis=1, keepdims=True)
-        weights = np.exp(-self.mechanism.epsilon / 2 * (losses - least))
+        excess = losses - losses.min(axis=1, keepdims=True)
+        weights = np.exp(-self.mechanism.epsilon / 2 * excess)
         return mass @ (weights / weights.sum(axis=1, keepdims=True))
 
 
-def _few(mechanism: R) -> R:
-    few = replace(mechanism, k=3, sampling_probability=0.5, threshold=2, cells=4, window=1)
-    return replace(few, sigma_screen=1.0)
+def _probe(mechanism: R) -> R:
+    probe = replace(mechanism, k=3, sampling_probability=0.5, threshold=2, cells=4, window=1)
+    return replace(probe, sigma_screen=1.0)
 
 
 def audit_values(
@@ -161,10 +161,10 @@ def audit_values(
             return run_values(audited, stage, at, added, n, SystemEntropy())
 
         at, bound = sharpest_bound(
-            outcomes, (pair, ALONE), queries=1, trials=trials, delta=delta, error=error
+            outcomes, (pair, EMPTY), queries=1, trials=trials, delta=delta, error=error
         )
-        alone = replace(mechanism, threshold=None)
-        priced = mechanism.releases(1, 0) if stage == SCREEN else alone.releases(1, 1)
+        unscreened = replace(mechanism, threshold=None)
+        priced = mechanism.releases(1, 0) if stage == SCREEN else unscreened.releases(1, 1)
         claim = certified(mechanism, priced, delta)
         found.append(ReleaseFinding(stage, 1, trials, at, bound, expected, claim))
     return EmpiricalFinding(mechanism.fields(), delta, confidence, tuple(found))
@@ -176,8 +176,9 @@ def run_values(
     """Codes of ``n`` independent draws of one release by the mechanism's own code: int64 [n]."""
     labels = pair.labels(added) * STEPS
     ids = np.arange(len(labels)) + (not added)  # the added record is id 0
-    index, codes = ExactIndex((ids > 0).astype(np.int8)[:, None], ids), []
-    for keys in fresh_keys(n, _TOGETHER):
+    index = ExactIndex((ids > 0).astype(np.int8)[:, None], ids)
+    codes = []
+    for keys in fresh_keys(n, _QUERIES_PER_CALL):
         voters = Voters(index, labels, 1, np.zeros((len(keys), 1), dtype=np.int8))
         drawn = audited.mechanism.draw(stage, voters, keys, entropy)
         codes.append(drawn if stage == SCREEN else audited.codes(drawn, pair))
@@ -187,10 +188,10 @@ def run_values(
 def _sharpest(
     audited: AuditedValues, stage: str, trials: int, delta: float, error: float
 ) -> tuple[Pair, float]:
-    """The pair with the largest expected bound, and that bound; ALONE where none shows anything."""
-    best = ALONE, 0.0
+    """The pair with the largest expected bound, and that bound; EMPTY if all bounds are zero."""
+    best = EMPTY, 0.0
     for pair in audited.poll.candidates():
-        if pair.num_classes == 2 and pair.allies + pair.rivals <= MOST_RECORDS:
+        if pair.num_classes == 2 and pair.allies + pair.rivals <= MAX_RECORDS:
             expected = expected_bound(*_laws(audited, stage, pair), trials, delta, error)
             best = max(best, (pair, expected), key=lambda found: found[1])
     return best
@@ -198,9 +199,9 @@ def _sharpest(
 
 @lru_cache(maxsize=4096)
 def _laws(audited: AuditedValues, stage: str, pair: Pair) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities of what a release says without and with the record, float64 [n_outcomes]."""
+    """Probabilities of a release's codes without and with the record, float64 [n_codes] each."""
     if stage == SCREEN:
         return laws(audited.poll, pair)[SCREEN]
     gamma = audited.mechanism.sampling_probability
-    still, away = (audited.law(pair, sampled) for sampled in (False, True))
-    return still, (1 - gamma) * still + gamma * away
+    absent, present = (audited.law(pair, sampled) for sampled in (False, True))
+    return absent, (1 - gamma) * absent + gamma * present

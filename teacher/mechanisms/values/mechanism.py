@@ -1,14 +1,18 @@
-"""Values of the nearest neighbours (CVPR20's vote, for real targets): their noisy clipped mean, or their noisy median.
+"""Noisy clipped mean or noisy median of neighbours' values: CVPR20's vote for real targets.
 
-A record's label is its value in steps between public bounds, 0..STEPS (wall/labels/values.py), so that it is clipped by itself before it
-counts. Voters are the min(k, |sample|) nearest of a fresh Poisson sample. With the others' bits fixed, a record of the sample
-joins the voters, or takes the place of the k-th: one value comes in, and one may go out. Hence, in integers,
+A record's label is its value in steps between public bounds, 0..STEPS (wall/labels/values.py), so
+each value is clipped by itself before it counts. Voters are the min(k, |sample|) nearest of a new
+Poisson sample. With the others' inclusion bits fixed, a sampled record joins the voters or
+displaces the k-th: one value is added, and one may be removed. Hence, in integers,
 
-- a neighbour counts 2 label - STEPS, from -STEPS to STEPS: the sum moves by at most STEPS if one comes, by 2 STEPS if one
-  replaces another. A neighbour that is missing counts as the middle of the range, 0;
-- counts of the neighbours in cells of the range move by e_a or e_a - e_b, as votes for classes do. So the number in any window
-  of cells moves by at most 1, and so does the largest of them: a screening like CVPR20's, by how concentrated the values are;
-- the loss of a cell, the larger of the numbers of neighbours below and above it, moves by at most 1 too: each of both does.
+- a neighbour contributes 2 label - STEPS, from -STEPS to STEPS: the sum moves by at most STEPS if
+  one is added, by 2 STEPS if one replaces another. A missing neighbour contributes the middle of
+  the range, 0;
+- counts of the neighbours in cells of the range move by e_a or e_a - e_b, as votes for classes do.
+  So the number in any window of cells moves by at most 1, and so does the largest of them: a
+  screening like CVPR20's, by how concentrated the values are;
+- the loss of a cell, the larger of the numbers of neighbours below and above it, moves by at most
+  1, as each of the two does.
 """
 
 from __future__ import annotations
@@ -34,13 +38,13 @@ if TYPE_CHECKING:  # loading the search would load torch
     from labelwall.teacher.statistical_audit import EmpiricalFinding
 
 MEAN, MEDIAN = "mean", "median"
-RANGE = 2 * STEPS  # what a neighbour's count may change by; sums are in half steps
-MOST_NEIGHBOURS, MOST_CELLS = 100_000, 1024
+RANGE = 2 * STEPS  # sensitivity of the sum, in half steps
+MAX_NEIGHBOURS, MAX_CELLS = 100_000, 1024
 
 
 @dataclass(frozen=True)
 class Regression(Mechanism):
-    """What both share: neighbours, the cells that their values are counted in, and the screening of their spread."""
+    """Base of both mechanisms: neighbours, cells of the range, and screening by their counts."""
 
     label_space = "value"
     sharded = True
@@ -53,14 +57,14 @@ class Regression(Mechanism):
     sigma_screen: float = 30.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.k <= MOST_NEIGHBOURS:
-            raise InvalidInput("mechanism.k", f"from 1 to {MOST_NEIGHBOURS}", self.k)
+        if not 1 <= self.k <= MAX_NEIGHBOURS:
+            raise InvalidInput("mechanism.k", f"from 1 to {MAX_NEIGHBOURS}", self.k)
         if not 0 < self.sampling_probability <= 1:
             raise InvalidInput(
                 "mechanism.sampling_probability", "in (0, 1]", self.sampling_probability
             )
-        if not 2 <= self.cells <= MOST_CELLS:
-            raise InvalidInput("mechanism.cells", f"from 2 to {MOST_CELLS}", self.cells)
+        if not 2 <= self.cells <= MAX_CELLS:
+            raise InvalidInput("mechanism.cells", f"from 2 to {MAX_CELLS}", self.cells)
         if self.threshold is not None and not 0 <= self.threshold <= self.k:
             raise InvalidInput("mechanism.threshold", "null, or between 0 and k", self.threshold)
         if not 1 <= self.window < self.cells:
@@ -70,7 +74,7 @@ class Regression(Mechanism):
 
     @property
     def aggregate(self) -> str:
-        """The release that holds the answer."""
+        """The name of the release with the answer."""
         raise NotImplementedError
 
     @property
@@ -79,15 +83,17 @@ class Regression(Mechanism):
         return (self.aggregate,) if self.threshold is None else (SCREEN, self.aggregate)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """What ``asked`` screenings and ``answered`` answers are, for the accountant; without a threshold all are answered."""
+        """The price of ``asked`` screenings and ``answered`` answers.
+
+        Without a threshold every query is answered.
+        """
         if self.threshold is None:
             return (self._answer(asked),)
-        gamma = self.sampling_probability
         priced = {
             "max_votes": self.k,
             "threshold": self.threshold,
             "sigma": self.sigma_screen,
-            "sampling_probability": gamma,
+            "sampling_probability": self.sampling_probability,
         }
         return Release(SCREEN, "screening", priced, asked), self._answer(answered)
 
@@ -113,18 +119,16 @@ class Regression(Mechanism):
         raise NotImplementedError
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """One noisy release per query of ``voters``: int64 [n_queries], the screening bit, a noisy sum or a label.
+        """One noisy release for each query: the screening bit, a noisy sum or a label.
 
-        ``keys``: the queries' identities, charged for this stage already.
+        int64 [n_queries]. ``keys``: the queries' identities, charged for this stage already.
         """
         if stage != SCREEN:
             return self._draw_answer(voters, keys, entropy)
         assert self.threshold is not None
-        together = windows(self._counts(stage, voters, keys, entropy), self.window).max(axis=1)
-        return (
-            together + entropy.discrete_gaussian(self.sigma_screen, keys, stage, 1)[:, 0]
-            > self.threshold
-        ).astype(np.int64)
+        largest = windows(self._counts(stage, voters, keys, entropy), self.window).max(axis=1)
+        noise = entropy.discrete_gaussian(self.sigma_screen, keys, stage, 1)
+        return (largest + noise[:, 0] > self.threshold).astype(np.int64)
 
     def _draw_answer(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         raise NotImplementedError
@@ -132,10 +136,9 @@ class Regression(Mechanism):
     def _counts(
         self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
     ) -> np.ndarray:
-        """Neighbours in each cell of the range, on a fresh sample: int64 [n_queries, cells]."""
-        counted = replace(
-            voters, labels=voters.labels * self.cells // (STEPS + 1), num_classes=self.cells
-        )
+        """Neighbours in each cell of the range, in a new sample: int64 [n_queries, cells]."""
+        cell = voters.labels * self.cells // (STEPS + 1)
+        counted = replace(voters, labels=cell, num_classes=self.cells)
         return counted.votes(self.k, self.sampling_probability, keys, stage, entropy)
 
     def next_stage(self, results: Mapping[str, Value]) -> str | None:
@@ -148,11 +151,9 @@ class Regression(Mechanism):
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query: steps above the lower bound, 0..STEPS."""
         value = results.get(self.aggregate)
-        return (
-            (Outcome.ANSWERED, self._label(value))
-            if isinstance(value, int)
-            else (Outcome.ABSTAINED, ABSTAINED)
-        )
+        if isinstance(value, int):
+            return Outcome.ANSWERED, self._label(value)
+        return Outcome.ABSTAINED, ABSTAINED
 
     def _label(self, value: int) -> int:
         raise NotImplementedError
@@ -162,21 +163,26 @@ class Regression(Mechanism):
 class PrivateKnnMean(Regression):
     """Mean of the k nearest neighbours' clipped values, with Gaussian noise on their sum.
 
-    Guarantee, for one query under add/remove of one record: the sum moves by one range (high - low) at most, so its release costs
-    the Poisson-subsampled Gaussian bound (``curves.gaussian_rdp``) at that sensitivity; the screening bit, where there is a
-    threshold, costs ``curves.screening_rdp``. They never share a sample. All fields are publishable and fixed without looking
-    at private rows.
+    Guarantee, for one query under add/remove of one record: the sum moves by at most one range
+    (high - low), so its release costs the Poisson-subsampled Gaussian bound
+    (``curves.gaussian_rdp``) at that sensitivity; the screening bit, where there is a threshold,
+    costs ``curves.screening_rdp``. They never share a sample. All fields are publishable and fixed
+    without looking at private rows.
 
     Args:
         kind: the mechanism's name.
-        k: neighbours whose values count, a count of records; with fewer in a sample the mean leans to the middle of the range.
-        sampling_probability: each record takes part in a release with this probability, independently; in (0, 1].
-        sigma_mean: scale of the discrete Gaussian noise on the sum, in ranges (high - low); on the mean it is sigma_mean / k.
-        threshold: so many neighbours, with noise, must lie in one window for a query to be answered, in votes; null: every query
-            is answered, and nothing is paid for screening.
-        window: adjacent cells that neighbours who agree lie in, a count.
+        k: neighbours whose values count, a count of records; a sample with fewer moves the mean
+            towards the middle of the range.
+        sampling_probability: each record takes part in a release with this probability,
+            independently; in (0, 1].
+        sigma_mean: scale of the discrete Gaussian noise on the sum, in ranges (high - low); on the
+            mean it is sigma_mean / k.
+        threshold: the noisy largest number of neighbours in a window must exceed it for a query to
+            be answered, in votes; null: every query is answered, and nothing is paid for screening.
+        window: adjacent cells within which neighbours agree, a count.
         cells: equal parts of the range, a count.
-        sigma_screen: scale of the discrete Gaussian noise on the largest number in a window, in votes.
+        sigma_screen: scale of the discrete Gaussian noise on the largest number of neighbours in a
+            window, in votes.
     """
 
     kind: Literal["private_knn_mean"] = "private_knn_mean"
@@ -196,46 +202,55 @@ class PrivateKnnMean(Regression):
         return AuditedMean(self)
 
     def _answer(self, cap: int) -> Release:
-        noisy = {"sigma": self.sigma_mean * RANGE, "sensitivity": float(RANGE)}
-        return Release(
-            MEAN, "gaussian", {**noisy, "sampling_probability": self.sampling_probability}, cap
-        )
+        priced = {
+            "sigma": self.sigma_mean * RANGE,
+            "sensitivity": float(RANGE),
+            "sampling_probability": self.sampling_probability,
+        }
+        return Release(MEAN, "gaussian", priced, cap)
 
     def _draw_answer(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """Noisy sums in half steps from the middle; a power of two times a float is exact, so the scale is the one accounted."""
-        counted = (2 * voters.labels - STEPS)[:, np.newaxis]  # [n_records, 1]
-        sums = replace(voters, num_classes=1).votes(
-            self.k, self.sampling_probability, keys, MEAN, entropy, counted
-        )
+        """Noisy sums in half steps from the middle of the range: int64 [n_queries].
+
+        A power of two times a float is exact, so the scale drawn is the accounted one.
+        """
+        contributions = (2 * voters.labels - STEPS)[:, np.newaxis]  # [n_records, 1]
+        gamma, summed = self.sampling_probability, replace(voters, num_classes=1)
+        sums = summed.votes(self.k, gamma, keys, MEAN, entropy, contributions)
         return (sums + entropy.discrete_gaussian(self.sigma_mean * RANGE, keys, MEAN, 1))[:, 0]
 
     def _label(self, value: int) -> int:
-        """The mean to the nearest step, clipped to the range: post-processing of the sum that is stored."""
+        """The mean to the nearest step, clipped to the range: post-processing of the stored sum."""
         return min(STEPS, max(0, (value + self.k * STEPS + self.k) // (2 * self.k)))
 
 
 @dataclass(frozen=True)
 class PrivateKnnMedian(Regression):
-    """Median of the k nearest neighbours' values by the exponential mechanism, among the middles of equal cells of the range.
+    """Median of the k nearest neighbours' values by the exponential mechanism.
 
-    A cell is drawn with probability proportional to exp(-epsilon / 2 max(neighbours below, neighbours above)), exactly. Outliers,
-    however far, count for one; the error is in ranks, so where neighbours agree it is small, whatever the range.
+    Candidates are the middles of equal cells of the range. A cell is drawn with probability
+    proportional to exp(-epsilon / 2 max(neighbours below, neighbours above)), exactly. An outlier
+    counts as one neighbour at any distance; the error is in ranks, so where neighbours agree it is
+    small for any range.
 
-    Guarantee, for one query under add/remove of one record: every loss moves by at most 1, so all log probabilities move within
-    an interval of length epsilon: ``curves.bounded_range_rdp``, Poisson-subsampled. The screening bit, where there is a
-    threshold, costs ``curves.screening_rdp``. They never share a sample. All fields are publishable and fixed without looking at
-    private rows.
+    Guarantee, for one query under add/remove of one record: every loss moves by at most 1, so all
+    log probabilities move within an interval of length epsilon: ``curves.bounded_range_rdp``,
+    Poisson-subsampled. The screening bit, where there is a threshold, costs
+    ``curves.screening_rdp``. They never share a sample. All fields are publishable and fixed
+    without looking at private rows.
 
     Args:
         kind: the mechanism's name.
         k: neighbours whose values count, a count of records.
-        sampling_probability: each record takes part in a release with this probability, independently; in (0, 1].
+        sampling_probability: each record takes part in a release with this probability,
+            independently; in (0, 1].
         epsilon: of one median, before sampling (dimensionless).
-        threshold: so many neighbours, with noise, must lie in one window for a query to be answered, in votes; null: every query
-            is answered, and nothing is paid for screening.
-        window: adjacent cells that neighbours who agree lie in, a count.
+        threshold: the noisy largest number of neighbours in a window must exceed it for a query to
+            be answered, in votes; null: every query is answered, and nothing is paid for screening.
+        window: adjacent cells within which neighbours agree, a count.
         cells: equal parts of the range, a count; an answer is the middle of one.
-        sigma_screen: scale of the discrete Gaussian noise on the largest number in a window, in votes.
+        sigma_screen: scale of the discrete Gaussian noise on the largest number of neighbours in a
+            window, in votes.
     """
 
     kind: Literal["private_knn_median"] = "private_knn_median"

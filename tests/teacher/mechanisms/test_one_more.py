@@ -76,16 +76,16 @@ def test_the_guides_mechanism_runs_from_configuration_to_audit(
         Queries(np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32))
     )
     assert set(answers.labels.tolist()) <= {0, 1, 2, 3}
-    assert (
-        len(set(answers.labels.tolist())) > 1
-    )  # 30 fair draws of four classes are all alike with probability 4^-29
+    # 30 fair draws of four classes are all alike with probability 4^-29
+    assert len(set(answers.labels.tolist())) > 1
     assert answers.receipt.charged == {"guess": 30}
     ledger.export(tmp_path / "export.sqlite")
     found = audit(tmp_path / "export.sqlite")
     assert found.problems == []
+    # 30 times 1e-6, rounded up
     assert (found.epsilon, found.certificates["pure_added"]) == (
         0.0,
         0.001,
-    )  # 30 times 1e-6, rounded up
+    )
     monkeypatch.delitem(audited_mechanisms.KINDS, "coin")
     assert "unknown kind: 'coin'" in audit(tmp_path / "export.sqlite").problems[0]

@@ -1,7 +1,8 @@
-"""The statistical audit of PATE and of naive kNN: silent on the real mechanisms, and it catches noise of half the scale.
+"""The statistical audit of PATE and naive kNN refutes halved noise, not the real mechanisms.
 
-These tests depend on chance. A false alarm needs one of twelve audits at confidence 1 - 2.5e-8 to be wrong. Power: in simulations
-from the faults' exact laws at these settings, the mean bound lay more than 7 of its standard deviations above the claim.
+These tests depend on chance. A false alarm needs one of twelve audits at confidence 1 - 2.5e-8 to
+be wrong. Power: in simulations from the faults' exact laws at these settings, the mean bound lay
+more than 7 of its standard deviations above the claim.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def test_laws_against_enumerated_noise(mechanism: Lnmax | Gnmax) -> None:
 
 
 def test_what_is_run_is_the_mechanisms_own_draw() -> None:
-    """Wins of the audit's runs against the law, within 8 standard deviations: missed less than once in 10^14."""
+    """Wins in the audit's runs are within 8 standard deviations of the law: a miss in 10^14."""
     mechanism, pair, n = Gnmax(teachers=5, sigma_vote=1.3), Pair(2, 3, 2), 4000
     for added in (False, True):
         wins = (run(mechanism, AGGREGATE, pair, added, n, SystemEntropy()) == 1).mean()

@@ -205,7 +205,7 @@ def drawable(mechanism: AnyMechanism, release: str, value: Any, beside: int) -> 
     if isinstance(mechanism, MultiLabel):
         noise = 14 * 4096 * mechanism.sigma_vote + 1
         counts = type(value) is list and len(value) <= 62
-        return counts and all(-noise <= v <= 4096 * mechanism.voters + noise for v in value)
+        return counts and all(-noise <= v <= 4096 * mechanism.max_voters + noise for v in value)
     if isinstance(mechanism, ReverseKnn):
         noise = 14 * mechanism.sigma + 1
         counts = type(value) is list and len(value) % mechanism.cells == 0

@@ -1,7 +1,7 @@
-"""The statistical audit of votes on attributes: silent on the real mechanisms, and it catches planted faults.
+"""The statistical audit of votes on attributes refutes planted faults, not the real mechanisms.
 
-These tests depend on chance. A false alarm needs one of eight bounds, each at confidence 1 - 1.25e-8, to be wrong. Power: see
-``test_a_planted_fault_is_caught``.
+These tests depend on chance. A false alarm needs one of eight bounds, each at confidence
+1 - 1.25e-8, to be wrong. Power: see ``test_a_planted_fault_is_caught``.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ FAULTS = [
     ids=["half, kNN", "half, PATE", "unclipped", "coarse", "silent"],
 )
 def test_a_planted_fault_is_caught(fault: type, pair: str, trials: int) -> None:
-    """In repetitions the bounds were 2.3 and more for a claim of 1.55, with a deviation of at most 0.1: eight of them between."""
+    """In repetitions the bounds were at least 2.3 for a claim of 1.55: eight deviations of 0.1."""
     ((probe, _),) = fault().probes()
     weak = replace(probe, sigma_vote=2.0)  # a smaller claim is refuted by a factor in fewer trials
     if isinstance(weak, PrivateKnnAttributes):

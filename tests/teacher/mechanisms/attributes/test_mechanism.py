@@ -1,4 +1,4 @@
-"""Votes on attributes: exact clipping, constants found again by exhaustive search, draws against slow oracles, whole queries."""
+"""Votes on attributes: clipping, sensitivity by exhaustive search, draws against slow oracles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from labelwall.teacher.mechanisms.attributes.mechanism import (
     ballots,
     clipped,
 )
-from labelwall.teacher.mechanisms.pate.linear_ensemble import trained
+from labelwall.teacher.mechanisms.pate.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
 from labelwall.teacher.mechanisms.voters import Voters
@@ -95,7 +95,7 @@ def test_votes_are_clipped_as_defined_and_rounded_down(tau: int) -> None:
 
 @pytest.mark.parametrize("c", range(1, 8))
 def test_no_swap_moves_the_votes_by_more_than_is_accounted_and_one_by_just_that(c: int) -> None:
-    """All pairs of voters. The constant is attained where two of them can have tau attributes each and none in common."""
+    """All pairs of voters; two with tau attributes each and none in common attain the constant."""
     for tau in range(1, c + 1):
         votes = clipped(every(c), tau)
         (release,) = PrivateKnnAttributes(tau=tau).releases(1, 1)
@@ -152,12 +152,11 @@ def test_a_record_changes_one_classifiers_votes() -> None:
     bits, ids = rng.integers(0, 2, (30, ATTRIBUTES)), np.arange(30)
 
     def of(rows: np.ndarray) -> np.ndarray:
-        made = trained(
+        made = train_ensemble(
             features[rows], bits[rows], ids[rows], num_classes=ATTRIBUTES, teachers=4, key=bytes(32)
         )
-        return np.stack(
-            [clipped(said, 2) for said in made.attributes(queries)]
-        )  # [teachers, queries, c]
+        # [teachers, queries, c]
+        return np.stack([clipped(said, 2) for said in made.attributes(queries)])
 
     whole = of(ids)
     for record in range(30):
@@ -199,7 +198,7 @@ def test_sampling_is_priced_by_the_subsampled_gaussian_at_integer_orders() -> No
 
 
 def test_no_certificate_takes_the_votes_for_plain_ones() -> None:
-    """tau = 1: two entries may move by 1 each, but on a grid finer than the one that the discrete privacy loss knows."""
+    """tau = 1: two entries move by 1, on a finer grid than that of the discrete privacy loss."""
     plan = Plan(9.0, 1e-5, (Slot(KNN.fields(), PrivateKnnAttributes(tau=1).releases(5, 5)),))
     assert "pld_discrete" not in certificates(plan)
 
@@ -263,12 +262,10 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def electorate(entropy: Entropy) -> Voters:
     rng = np.random.default_rng(3)
-    features, codes = (
-        rng.integers(-9, 10, (N, 3)).astype(np.int8),
-        rng.integers(0, 1 << ATTRIBUTES, N),
-    )
+    features = rng.integers(-9, 10, (N, 3)).astype(np.int8)
+    codes = rng.integers(0, 1 << ATTRIBUTES, N)
     ids, queries = rng.permutation(N), rng.integers(-9, 10, (len(KEYS), 3)).astype(np.int8)
-    made = trained(
+    made = train_ensemble(
         features, unpack(codes, ATTRIBUTES), ids, num_classes=ATTRIBUTES, teachers=3, key=bytes(32)
     )
     return Voters(ExactIndex(features, ids), codes, ATTRIBUTES, queries, ensembles={3: made})
@@ -309,9 +306,9 @@ def test_every_classifier_votes_once() -> None:
 
 
 def test_an_empty_data_set_is_answered_with_noise() -> None:
-    """1,200 counts of scale 1.5 GRID, on thousands of integers: that fewer than 100 differ is out of the question."""
+    """1,200 counts of scale 1.5 GRID on thousands of integers: at least 100 differ."""
     nobody = np.zeros((0, 3), dtype=np.int8), np.zeros(0, dtype=np.int64)
-    made = trained(
+    made = train_ensemble(
         nobody[0],
         np.zeros((0, ATTRIBUTES)),
         nobody[1],
@@ -350,7 +347,7 @@ def teacher(folder: Path, mechanism: AnyMechanism, cap: int = 50) -> Teacher:
 def test_queries_are_charged_answered_by_attribute_and_known_after_a_restart(
     tmp_path: Path, mechanism: AnyMechanism
 ) -> None:
-    """Of the 160 labels 90% are right on average with a deviation of 2.4 points: less than half is 16 deviations away."""
+    """90% of 160 labels are right, with a deviation of 2.4 points: half is 16 deviations away."""
     x, codes = rows(40, 1)
     answering = teacher(tmp_path, mechanism)
     first = answering.answer(Queries(x))

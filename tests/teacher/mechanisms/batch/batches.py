@@ -1,4 +1,4 @@
-"""Batches of a radius or batch k-NN mechanism over a few records on a line or in a plane. Shared by their tests."""
+"""Small batches of radius and batch k-NN mechanisms, on a line or in a plane, for their tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEDGER = "ledger.sqlite"
 
 
 class Silent:
-    """No noise, and the best of every choice; remembers what was drawn. Unsafe, so its ledger certifies nothing."""
+    """No noise, and the best of every choice; records the draws. Unsafe: nothing is certified."""
 
     unsafe = True
 
@@ -45,7 +45,7 @@ class Silent:
 
 
 def voters(records: np.ndarray, labels: np.ndarray, queries: np.ndarray) -> Voters:
-    """Integer rows [n, d] and [q, d]; ids descend, so that the index keeps them in another order."""
+    """Integer rows [n, d] and [q, d]; ids descend, so the index stores them in another order."""
     index = ExactIndex(records.astype(np.int8), np.arange(len(records))[::-1].copy())
     return Voters(index, labels, CLASSES, queries.astype(np.int8))
 
@@ -88,13 +88,12 @@ def teach(
 
 
 def laplace_wins(votes: np.ndarray, scale: float) -> np.ndarray:
-    """Exact law of argmax(votes + discrete Laplace noise), ties to the lowest class: float64 [classes]."""
+    """Law of argmax(votes + discrete Laplace noise), ties to the lowest: float64 [classes]."""
     reach = int(45 * scale) + int(votes.max()) + 2
     z = np.arange(-reach, reach + 1)
     mass = np.exp(-np.abs(z) / scale) * np.expm1(1 / scale) / (np.exp(1 / scale) + 1)
-    laws = [
-        np.interp(z - vote, z, mass, left=0, right=0) for vote in votes
-    ]  # of vote + noise at the places z
+    # of vote + noise at the places z
+    laws = [np.interp(z - vote, z, mass, left=0, right=0) for vote in votes]
     below = [np.concatenate([[0], np.cumsum(law)[:-1]]) for law in laws]
     wins = []
     for a, law in enumerate(laws):

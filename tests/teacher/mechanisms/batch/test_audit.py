@@ -1,9 +1,11 @@
-"""The statistical audit of batches: silent on the real mechanisms, and it catches planted faults.
+"""The statistical audit of batches refutes planted faults, not the real mechanisms.
 
-These tests depend on chance. A false alarm needs one of two bounds, at confidence 1 - 5e-8 together, to be wrong. Faults that
-hide something without noise never show on one side what the other shows in half of the trials or more: bounds of 2.3 at least for
-a claim of 2. Half the noise on a single query is expected at 2.86 (exact laws, 3,375 trials); the unlikely side would have
-to come twice as often as it should, more than ten deviations away. Cliques that are not paid for are expected at 3.5: likewise.
+These tests depend on chance. A false alarm needs one of two bounds, at joint confidence 1 - 5e-8,
+to be wrong. With a fault that leaves out noise, one side never shows an outcome that the other
+shows in half of the trials or more: bounds of at least 2.3 for a claim of 2. Half the noise on a
+single query has an expected bound of 2.86 (exact laws, 3,375 trials); a miss needs twice the
+expected number of outcomes on the unlikely side, more than ten deviations away. Cliques that are
+not paid for have an expected bound of 3.5, and the same holds.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ def test_the_real_mechanisms_are_not_refuted(mechanism: BatchMechanism) -> None:
 def test_a_planted_fault_is_caught(
     fault: RadiusNeighbours, trials: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(empirical_batch, "HEAPS", (1,))
+    monkeypatch.setattr(empirical_batch, "BATCH_SIZES", (1,))
     found = audit(fault, trials)
     assert found.refuted, found.render()
 
@@ -121,7 +123,7 @@ def test_a_clique_that_is_not_paid_for_is_caught(
         return Bounds(np.ones(len(queries), dtype=np.int64), np.ones(len(queries), dtype=bool))
 
     monkeypatch.setattr(radius, "clique_bounds", alone)
-    monkeypatch.setattr(empirical_batch, "HEAPS", (4,))
+    monkeypatch.setattr(empirical_batch, "BATCH_SIZES", (4,))
     found = audit(RadiusNeighbours(noise=noise), 3000)
     assert found.refuted, found.render()
 

@@ -1,4 +1,4 @@
-"""k-NN over a batch: shares of epsilon, radii from candidates and from a grid, exact losses by enumeration, clear refusals."""
+"""k-NN over a batch: shares of epsilon, radii, exact losses by enumeration, refusals."""
 
 from __future__ import annotations
 
@@ -44,13 +44,11 @@ def test_candidates_are_shares_of_the_uniform_radius() -> None:
 
 
 def test_granularity_is_that_of_su_et_al() -> None:
-    assert cells_a_side(2, 4240, Fraction(1, 2)) == math.floor(
-        math.sqrt(212)
-    )  # as the plane's uniform grid of Qardaji et al.
+    # as the plane's uniform grid of Qardaji et al.
+    assert cells_a_side(2, 4240, Fraction(1, 2)) == math.floor(math.sqrt(212))
     assert cells_a_side(4, 11_000, Fraction(1)) == 10  # 1100^(1/3) = 10.3
-    assert (
-        cells_a_side(4, 10**5, Fraction(1)) == 16
-    )  # 21 by the rule, but 16^4 points are all there are
+    # 21 by the rule, but 16^4 points are all there are
+    assert cells_a_side(4, 10**5, Fraction(1)) == 16
     assert cells_a_side(2, 3, Fraction(1, 10)) == 2
     for dimensions in range(1, 17):
         assert cells_a_side(dimensions, 10**9, Fraction(100)) ** dimensions <= POINTS
@@ -69,7 +67,7 @@ def test_every_record_lies_in_one_cell() -> None:
 
 
 def test_radii_of_a_grid_hold_the_mass_wanted() -> None:
-    """Uniform counts: the disc of area k / n of the box. One full cell: the ball that covers half of it. Nothing: everything."""
+    """Uniform counts: a disc of area k / n of the box; one full cell: half of it; none: the box."""
     middle = np.array([[0, 0]], dtype=np.int8)
     uniform = math.sqrt(radii_of_grid(middle, np.full(64, 50), 8, 100)[0])
     assert uniform == pytest.approx(math.sqrt(100 / 3200 / math.pi) * 127, abs=0.5)
@@ -122,7 +120,7 @@ def test_the_shares_add_up_to_epsilon(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("accounting", ["local", "queries"])
 def test_the_exact_loss_of_interactive_radii_is_at_most_their_share(accounting: Any) -> None:
-    """The choice of each query's radius, enumerated for every neighbour; the labels are test_radius's."""
+    """Each query's choice of a radius, enumerated for every neighbour; labels: test_radius."""
     epsilon, share, queries = 2.0, 0.5, np.array([0, 3, 4, 9, 30, 60])[:, None]
     mechanism = knn(
         epsilon=epsilon,
@@ -160,15 +158,11 @@ def test_the_exact_loss_of_interactive_radii_is_at_most_their_share(accounting: 
 
 def test_a_record_changes_one_cell_of_the_grid_and_counts_within_its_balls_alone() -> None:
     rng = np.random.default_rng(2)
-    records, labels, queries = (
-        rng.integers(-63, 64, (50, 2)),
-        rng.integers(0, CLASSES, 50),
-        rng.integers(-63, 64, (8, 2)),
-    )
-    with_it, without = (
-        batches.voters(records, labels, queries),
-        batches.voters(records[1:], labels[1:], queries),
-    )
+    records = rng.integers(-63, 64, (50, 2))
+    labels = rng.integers(0, CLASSES, 50)
+    queries = rng.integers(-63, 64, (8, 2))
+    with_it = batches.voters(records, labels, queries)
+    without = batches.voters(records[1:], labels[1:], queries)
     difference = with_it.grid_counts(5) - without.grid_counts(5)
     assert sorted(difference.tolist()) == [0] * 24 + [1]
     radii = np.array([0, 25, 400, 900])

@@ -1,4 +1,4 @@
-"""The overlap graph against exact arithmetic, its cliques against networkx, and by brute force: no record lies in more balls."""
+"""Overlap graphs against exact arithmetic, cliques against networkx, bounds by brute force."""
 
 from __future__ import annotations
 
@@ -61,9 +61,8 @@ def test_the_largest_arguments_do_not_overflow() -> None:
     corners = np.stack([np.full(4000, -63), np.full(4000, 63), np.zeros(4000)]).astype(np.int8)
     assert overlaps(corners, np.full(3, 1 << 26)).sum() == 6
     assert overlaps(corners, np.zeros(3, dtype=np.int64)).sum() == 0
-    assert (
-        overlaps(corners, np.array([4000 * 63**2] * 3)).sum() == 6
-    )  # half the diagonal each: they touch
+    # half the diagonal each: they touch
+    assert overlaps(corners, np.array([4000 * 63**2] * 3)).sum() == 6
     assert overlaps(corners, np.array([4000 * 63**2 - 1] * 3))[0, 1] == 0
 
 
@@ -119,7 +118,7 @@ def test_each_bound_is_at_least_the_clique_it_bounds_and_exact_where_it_says_so(
 
 
 def points(rng: np.random.Generator, centres: np.ndarray) -> np.ndarray:
-    """Where records may lie in many balls: at centres, between pairs and triples of them, near them, anywhere."""
+    """Points in many balls: centres, between pairs and triples of them, near them, anywhere."""
     few = [centres[rng.integers(0, len(centres), (24, size))].mean(axis=1) for size in (1, 2, 3, 5)]
     near = few[0] + rng.integers(-3, 4, few[0].shape)
     return np.clip(
@@ -128,14 +127,16 @@ def points(rng: np.random.Generator, centres: np.ndarray) -> np.ndarray:
 
 
 def test_no_record_lies_in_more_balls_than_the_bounds_allow() -> None:
-    """3,000 random batches in 1 to 20 dimensions: a record spends at most 1, and lies in no more balls than a bound of theirs."""
+    """3,000 random batches in 1 to 20 dimensions.
+
+    A record spends at most 1, and lies in no more balls than each of their bounds.
+    """
     rng, fullest = np.random.default_rng(7), 0.0
     for number in range(3000):
         centres, radii = batch(rng, int(rng.integers(2, 25)), 1 + number % 20)
         where = points(rng, centres)
-        distances = ((where[:, None] - centres.astype(np.int64)) ** 2).sum(
-            axis=2
-        )  # int64 [points, q]
+        # int64 [points, q]
+        distances = ((where[:, None] - centres.astype(np.int64)) ** 2).sum(axis=2)
         inside = distances <= radii
         for how in ("component", "local"):
             bounds = clique_bounds(centres, radii, how, WORK if number % 3 else 0)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Radius neighbours over a batch: votes by a loop, exact privacy loss by enumeration, one charge a batch, replays for nothing."""
+"""Radius neighbours over a batch: votes, exact privacy loss, one charge a batch, free replays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch.base import BATCH, LABEL_NOISE, squared_radius
-from labelwall.teacher.mechanisms.batch.overlap import MOST_QUERIES, clique_bounds
+from labelwall.teacher.mechanisms.batch.overlap import MAX_QUERIES, clique_bounds
 from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.noise.entropy import SystemEntropy
@@ -46,9 +46,8 @@ def test_answers_are_those_of_a_loop(tmp_path: Path) -> None:
         expected.append(int(np.bincount(near, minlength=CLASSES).argmax()))
     assert answers.labels.tolist() == expected
     assert (answers.outcomes == Outcome.ANSWERED).all()
-    assert (
-        sum(keys for _, _, keys, _ in silent.scales) == 30
-    )  # every query gets noise, empty balls too
+    # every query gets noise, empty balls too
+    assert sum(keys for _, _, keys, _ in silent.scales) == 30
     assert {(release, width) for release, _, _, width in silent.scales} == {(LABEL_NOISE, CLASSES)}
 
 
@@ -61,9 +60,11 @@ def test_what_lies_outside_the_box_is_moved_to_its_edge(tmp_path: Path) -> None:
 @pytest.mark.parametrize("noise", ["laplace", "exponential", "exponential_paper"])
 @pytest.mark.parametrize("accounting", ["local", "component", "queries"])
 def test_the_exact_loss_of_a_batch_is_at_most_epsilon(noise: Any, accounting: Any) -> None:
-    """Answers are independent given the records, so the worst loss of a batch is the sum of the queries' worst: enumerated.
+    """The worst loss of a batch by enumeration.
 
-    Queries on a line, four of them in a heap, with records wherever one may lie; each neighbour has one record more, anywhere.
+    Answers are independent given the records, so it is the sum of the queries' worst losses.
+    Queries are on a line, four of them close together, with records at any place; each neighbour
+    has one more record, at any place.
     """
     epsilon, radius = 1.5, 6 / 126
     queries = np.array([0, 2, 3, 5, 16, 30, 41])[:, None]
@@ -87,7 +88,7 @@ def test_the_exact_loss_of_a_batch_is_at_most_epsilon(noise: Any, accounting: An
 def batch_laws(
     mechanism: RadiusNeighbours, records: np.ndarray, labels: np.ndarray, queries: np.ndarray
 ) -> np.ndarray:
-    """Exact law of each query's label, float64 [q, classes], with counts, bounds and noise put together anew."""
+    """Exact law of each query's label, float64 [q, classes], by independent code."""
     reach = squared_radius(mechanism.radius)
     sizes = clique_bounds(
         queries.astype(np.int8), np.full(len(queries), reach), mechanism.accounting
@@ -110,7 +111,11 @@ def batch_laws(
 
 @pytest.mark.parametrize("noise", ["laplace", "exponential"])
 def test_draws_follow_the_exact_law(noise: Any) -> None:
-    """700 batches; a frequency misses by 0.13 with probability below 2 exp(-2 * 700 * 0.13^2) = 1.1e-10 (Hoeffding)."""
+    """700 batches.
+
+    A frequency is off by 0.13 with probability below 2 exp(-2 * 700 * 0.13^2) = 1.1e-10
+    (Hoeffding).
+    """
     mechanism = RadiusNeighbours(radius=6 / 126, epsilon=2.0, noise=noise)
     queries = np.array([[0], [4], [30]])
     records, labels = np.array([[-2], [1], [2], [5], [33]]), np.array([0, 2, 2, 1, 1])
@@ -142,9 +147,8 @@ def test_noise_is_that_of_each_queries_clique() -> None:
 
 def test_one_charge_a_batch_and_stored_answers_for_ever(tmp_path: Path) -> None:
     (q, _), entropy = batches.rows(40, 1), SystemEntropy()
-    teacher = batches.teach(
-        tmp_path, MECHANISM, entropy, batch_size=7
-    )  # which is for other mechanisms
+    # which is for other mechanisms
+    teacher = batches.teach(tmp_path, MECHANISM, entropy, batch_size=7)
     first = ask(teacher, np.vstack([q[:20], q[:3]]))
     assert (first.receipt.charged, first.receipt.left, first.receipt.served) == (
         {BATCH: 1},
@@ -200,7 +204,7 @@ def test_a_failure_after_the_charge_is_the_constant_and_stays_charged(tmp_path: 
 
 
 def test_a_batch_that_is_too_large_is_refused_before_the_charge(tmp_path: Path) -> None:
-    many = np.random.default_rng(0).random((MOST_QUERIES + 1, 2))
+    many = np.random.default_rng(0).random((MAX_QUERIES + 1, 2))
     with pytest.raises(InvalidInput, match="in a batch"):
         ask(batches.teach(tmp_path, MECHANISM, Silent()), many)
     assert Ledger(tmp_path / batches.LEDGER).state.spent == {}

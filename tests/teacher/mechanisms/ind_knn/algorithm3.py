@@ -1,4 +1,4 @@
-"""Ind-KNN written a second time, slowly: privacy.md's order of UAI23 Algorithm 3, in plain Python and exact fractions."""
+"""An oracle of Ind-KNN: privacy.md's order of UAI23 Algorithm 3, in exact fractions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,10 @@ def query(
     count_noise: int,
     label_noise: Callable[[int], Sequence[int]],
 ) -> tuple[int, int]:
-    """(released count, released label). ``label_noise(scale)``: one integer a class, of a scale in units of STEP."""
+    """(released count, released label).
+
+    ``label_noise(scale)``: one integer a class; ``scale``: in units of STEP.
+    """
     price = up(1 / (2 * sigma_count**2), rho)
     selected = [r for r in records if r.left >= price and similar(r.features, q, tau)]
     count = len(selected) + count_noise

@@ -1,19 +1,21 @@
-"""The statistical audit of individual budgets: silent on the real mechanism, loud on planted faults.
+"""The statistical audit of individual budgets refutes planted faults, not the real mechanism.
 
-| planted fault                               | caught by                                                            |
-|---------------------------------------------|----------------------------------------------------------------------|
-| half the noise on counts                    | counts                                                               |
-| half the noise on labels                    | single answers among 20 classes                                      |
-| no noise where nobody is near               | counts                                                               |
-| nobody pays                                 | conversations                                                        |
-| a batch is charged after all of it is drawn | conversations: what could pay for one query votes on a whole batch   |
-| noise not scaled by the root of the count   | conversations in a crowd, where labels are paid for as if it were    |
-| a budget refilled when a record comes again | a teacher whose records leave and come back between two batches      |
+| planted fault                               | caught by                                          |
+|---------------------------------------------|----------------------------------------------------|
+| half the noise on counts                    | counts                                             |
+| half the noise on labels                    | single answers among 20 classes                    |
+| no noise for an empty neighbourhood         | counts                                             |
+| no payments                                 | conversations                                      |
+| a batch is charged after all of it is drawn | conversations: a budget for one query votes on all |
+| noise not scaled by the root of the count   | conversations in a crowd, where labels are cheap   |
+| a budget refilled when a record is re-added | a teacher whose records leave and come back        |
 
-These tests depend on chance. Silence: a false alarm needs a bound to be wrong; 5 audits at confidence 1 - 2.5e-8 each are
-jointly right with probability 1 - 2e-7 (union bound). Power: simulated from the faults' laws at these settings (40 to 100
-times each), the mean bound lies at least 4.5 of its standard deviations above the claim, so that an attempt misses less than
-once in 10^5 (the smallest of all simulated bounds lay above its claim); each test takes the better of two attempts: 7 * 1e-10.
+These tests depend on chance. Silence: a false alarm needs a bound to be wrong; 5 audits at
+confidence 1 - 2.5e-8 each are jointly right with probability 1 - 2e-7 (union bound). Power:
+simulated from the faults' laws at these settings (40 to 100 times each), the mean bound lies at
+least 4.5 of its standard deviations above the claim, so that an attempt misses less than once in
+10^5 (the smallest of all simulated bounds lay above its claim); each test takes the better of two
+attempts: 7 * 1e-10.
 """
 
 from __future__ import annotations
@@ -50,10 +52,8 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Queries
 
-SURE, WIDE = (
-    1 - 2.5e-8,
-    0.1,
-)  # WIDE: a delta at which faults of labels and payments show in fewer trials
+SURE = 1 - 2.5e-8
+WIDE = 0.1  # a delta at which faults of labels and payments show in fewer trials
 
 
 class _Scaled(SystemEntropy):
@@ -224,16 +224,15 @@ def test_a_planted_fault_is_caught(
     assert found[-1].refuted, [one.render() for one in found]
 
 
-ROUNDS, CODE = (
-    12,
-    64,
-)  # of asking, leaving and coming back; dimensions of a trial's place, far from all others' (below)
+ROUNDS = 12  # of asking, leaving and coming back
+CODE = 64  # dimensions of a trial's place, which is far from all others (below)
 
 
 def teacher_bound(make: type[Teacher], folder: Path, trials: int) -> tuple[float, float]:
-    """(lower bound, claim) for records of a teacher that leave and come back between rounds of queries upon them.
+    """(lower bound, claim) for a teacher's records that leave and come back between rounds.
 
-    A trial is a place of its own, with or without its record: no query selects a record of another place.
+    Each trial has its own place, with or without a record: no query selects a record of another
+    place.
     """
     places = np.random.default_rng(0).choice(np.array([-1, 1], dtype=np.float32), (trials, CODE))
     assert (np.sort(places @ places.T, axis=1)[:, -2] < 0.9 * CODE).all()
@@ -249,9 +248,8 @@ def teacher_bound(make: type[Teacher], folder: Path, trials: int) -> tuple[float
         teacher.use_extractor(ExtractorSpec("raw", (CODE,), 2))
         counts = np.empty((trials, ROUNDS), dtype=np.int64)
         for number in range(ROUNDS):
-            asked = Queries(
-                places * np.float32(1 + number / 16)
-            )  # another identity, the same direction
+            # another identity, the same direction
+            asked = Queries(places * np.float32(1 + number / 16))
             teacher.answer(asked)
             keys = asked.identities(ledger.state.extractor, COUNTS.fields())
             counts[:, number] = [ledger.state.results[key][ANSWER][0] for key in keys]  # type: ignore[index]

@@ -1,8 +1,9 @@
-"""Ind-KNN decision by decision against exact fractions, its invariants, and the divergence of what it releases."""
+"""Ind-KNN against exact fractions, its invariants, and the divergence of its releases."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from dataclasses import replace
 from fractions import Fraction
@@ -27,9 +28,8 @@ from labelwall.wall.errors import InvalidInput
 from tests.teacher.mechanisms.ind_knn import algorithm3
 
 CLASSES, D = 3, 5
-SPENDTHRIFT = IndKnn(
-    threshold=0.3, sigma_label=0.2, sigma_count=2.0, rho=0.75
-)  # a record can pay for 6 counts at most
+# a record can pay for 6 counts at most
+SPENDTHRIFT = IndKnn(threshold=0.3, sigma_label=0.2, sigma_count=2.0, rho=0.75)
 
 
 def features(n: int, seed: int) -> np.ndarray:
@@ -175,7 +175,7 @@ def test_nobody_pays_more_than_it_has_or_than_was_reserved(
 
 
 class Fixed:
-    """No noise but a constant number on every count, so that two data sets see the same released counts."""
+    """A constant as noise on every count, so that two data sets have the same released counts."""
 
     unsafe = True
 
@@ -194,7 +194,7 @@ class Fixed:
 def test_a_record_moves_the_count_by_one_and_one_class_by_what_it_pays_for(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On every history of released counts alike: the others select, weigh and pay as if it were not there."""
+    """Given the released counts, the others select, weigh and pay as if it were not there."""
     x, q = features(25, seed), features(30, seed + 50)
     labels, seen = np.random.default_rng(seed).integers(0, CLASSES, 25), []
     plain = np.bincount
@@ -234,10 +234,8 @@ def test_a_record_moves_the_count_by_one_and_one_class_by_what_it_pays_for(
         difference = sums_with[j] - sums_without[j]
         others = np.delete(difference, labels[24])
         assert (others == 0).all()
-        w, s = (
-            Fraction(int(difference[labels[24]]), GRID),
-            Fraction(SPENDTHRIFT._noise(int(released[j])), GRID),
-        )
+        w = Fraction(int(difference[labels[24]]), GRID)
+        s = Fraction(SPENDTHRIFT._noise(int(released[j])), GRID)
         assert 0 <= w <= 1
         owed = (1 / (2 * Fraction(2) ** 2) + w * w / (2 * s * s)) if 24 in with_it[j] else 0
         assert owed * FULL / Fraction(0.75) <= int(paid_with[j][24])
@@ -253,7 +251,7 @@ def gaussian(sigma: float, reach: int) -> np.ndarray:
 
 
 def two_class_law(weight: int, scale: int) -> np.ndarray:
-    """P(label) when class 1 has one vote of ``weight`` and class 0 none, ties to class 0: float64 [2], exact sums."""
+    """P(label) for one vote of ``weight`` for class 1, ties to class 0: float64 [2], exact sums."""
     reach = 12 * scale
     mass = gaussian(scale, reach)
     below = np.concatenate([[0.0], np.cumsum(mass)])  # P(Z < z) at z = -reach + index
@@ -264,22 +262,23 @@ def two_class_law(weight: int, scale: int) -> np.ndarray:
 
 @pytest.mark.parametrize("queries", [1, 3])
 def test_the_exact_divergence_of_whole_conversations_is_below_the_claim(queries: int) -> None:
-    """A record that every query selects, against an empty data set: all outcomes of all conversations, both directions.
+    """All conversations with a record that every query selects, against an empty data set.
 
-    Three queries do not fit its budget: the third finds it unable to pay. The law of what follows a count depends on
-    the count, so the sum runs over histories.
+    In both directions. Three queries exceed its budget: it can not pay for the third. The law after
+    a count depends on the count, so the sum runs over histories.
     """
     rho, sigma_count, reach = Fraction(1, 2), 1.2, 14
     mechanism = IndKnn(threshold=0.5, sigma_label=0.1, sigma_count=sigma_count, rho=float(rho))
     counts, price = gaussian(sigma_count, reach), mechanism._count_units()
+    # counts -reach .. reach + 1, without and with the record
     shifted = {
         0: np.pad(counts, (0, 1)),
         1: np.pad(counts, (1, 0)),
-    }  # counts -reach .. reach + 1, without and with the record
+    }
     orders = np.array([1.5, 2.0, 4.0, 8.0])
 
     def moments(left: int, depth: int) -> np.ndarray:
-        """E over the rest of the conversation of the likelihood ratio's power, [direction, order]."""
+        """Expected power of the likelihood ratio over the remaining queries, [direction, order]."""
         if depth == 0:
             return np.ones((2, len(orders)))
         able, total = left >= price, np.zeros((2, len(orders)))
@@ -320,16 +319,17 @@ class HalfNoise(SystemEntropy):
         return super().discrete_gaussian(sigma / 2, keys, release, width)
 
 
-AUDITED, DELTA, TRIALS, ERROR = (
-    IndKnn(threshold=0.5, sigma_label=0.15, sigma_count=0.55, rho=2.0),
-    0.3,
-    20000,
-    2.5e-8,
-)
+AUDITED = IndKnn(threshold=0.5, sigma_label=0.15, sigma_count=0.55, rho=2.0)
+DELTA = 0.3
+TRIALS = 20000
+ERROR = 2.5e-8
 
 
 def audited(entropy: SystemEntropy) -> float:
-    """A lower bound of epsilon from the real sampler's counts and labels. Trials share a call: a record of its own for each."""
+    """A lower bound of epsilon from the real sampler's counts and labels.
+
+    All trials are one call, each with its own record.
+    """
     tables = []
     for n in (0, 1):
         similar = [
@@ -353,9 +353,9 @@ def test_statistical_audit_of_a_record_that_is_always_selected(
 ) -> None:
     """One query that takes the whole budget. Fails by chance with probability below 2e-7.
 
-    A bound is wrong with probability ERROR. In 20,000 simulations of 5,000 trials from the exact law the fault's bound was never
-    below 1.12 claims, nor the real one's below 0.204; with the 20,000 trials here, runs gave 1.45 and more, 0.39 to 0.41. There
-    are two attempts.
+    A bound is wrong with probability ERROR. In 20,000 simulations of 5,000 trials from the exact
+    law the fault's bound was never below 1.12 claims, nor the real one's below 0.204; with the
+    20,000 trials here, runs gave 1.45 and more, 0.39 to 0.41. There are two attempts.
     """
     claim = certified_epsilon(plan(AUDITED, DELTA))
     floor, bound = claim if refuted else 0.3 * claim, audited(entropy)
@@ -394,17 +394,29 @@ def test_it_is_one_release_charged_once() -> None:
         1,
         True,
     )
-    assert Plan.from_json(plan(SPENDTHRIFT).to_json()) == plan(SPENDTHRIFT)
+    recorded = json.loads(json.dumps(plan(SPENDTHRIFT).to_json()))
+    assert Plan.from_json(recorded) == plan(SPENDTHRIFT)
     with pytest.raises(InvalidInput, match="filled in"):
         IndKnn().releases(1, 1)
 
 
 @pytest.mark.parametrize(
     "fields",
-    [{"threshold": 0.0}, {"threshold": 1.01}, {"sigma_label": 0.0}, {"sigma_label": math.nan}, {"kernel": "linear"}, {"rho": 0.0},
-     {"sigma_count": math.inf}, {"bandwidth": -1.0}, {"near": -0.1}, {"near": math.nan}, {"rho": 0.5, "sigma_count": 0.99}],
+    [
+        {"threshold": 0.0},
+        {"threshold": 1.01},
+        {"sigma_label": 0.0},
+        {"sigma_label": math.nan},
+        {"kernel": "linear"},
+        {"rho": 0.0},
+        {"sigma_count": math.inf},
+        {"bandwidth": -1.0},
+        {"near": -0.1},
+        {"near": math.nan},
+        {"rho": 0.5, "sigma_count": 0.99},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_bad_fields_are_refused_by_name(fields: dict) -> None:
     with pytest.raises(InvalidInput, match=f"mechanism.{list(fields)[-1]}"):
         IndKnn(**fields)

@@ -1,4 +1,4 @@
-"""Answers that vote on later queries: recorded ones alone, by public numbers alone, for nothing, also after a restart."""
+"""Answers that vote on later queries: only recorded ones, by public numbers, free, also later."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def teacher(
 
 
 def test_released_pairs_add_their_weights_and_count_for_the_scale_but_pay_nothing() -> None:
-    """One query against Algorithm 3 in fractions, with pairs that have endless budgets and noise of the tape."""
+    """One query against Algorithm 3 in fractions; the pairs have endless budgets."""
     left, labels, tape = np.array([FULL, FULL // 9]), np.array([0, 1]), UnsafeTape(4)
     similar = [Similar(np.array([0, 1], dtype=np.int32), np.array([GRID, 100], dtype=np.uint8))]
     reused = Reused(np.array([[0, 50, 90 * GRID]]), np.array([91]))
@@ -78,14 +78,12 @@ def test_released_pairs_add_their_weights_and_count_for_the_scale_but_pay_nothin
 def test_with_equal_releases_the_others_pay_alike_whether_a_record_is_there_or_not(
     seed: int,
 ) -> None:
-    """The proof's step (b): what earlier answers say is a function of the history, so it is equal on both data sets."""
+    """The proof's step (b): reused votes are a function of the history, equal on both data sets."""
     rng = np.random.default_rng(seed)
     released, reused = 40, Reused(rng.integers(0, 900, (1, CLASSES)), np.array([17]))
-    left, labels, weights = (
-        rng.integers(0, FULL, 12),
-        rng.integers(0, CLASSES, 12),
-        rng.integers(1, GRID + 1, 12).astype(np.uint8),
-    )
+    left = rng.integers(0, FULL, 12)
+    labels = rng.integers(0, CLASSES, 12)
+    weights = rng.integers(1, GRID + 1, 12).astype(np.uint8)
 
     class Exactly:
         unsafe = True
@@ -110,7 +108,10 @@ def test_with_equal_releases_the_others_pay_alike_whether_a_record_is_there_or_n
 def test_answers_go_on_where_all_records_are_silent_and_the_receipt_counts_them(
     tmp_path: Path,
 ) -> None:
-    """Everybody spends all on the first queries. Then forty released labels of a class decide: 15 deviations of the noise."""
+    """All budgets are spent on the first queries.
+
+    Then forty released labels of a class decide, by 15 deviations of the noise.
+    """
     made = teacher(tmp_path / "reuse")
     first = [made.answer(Queries(vectors(60, seed))) for seed in range(1, 12)]
     assert (
@@ -151,10 +152,11 @@ def test_only_answers_that_stand_in_the_ledger_vote_and_a_torn_row_is_cut_off(
     path, x = tmp_path / "answered.bin", (60 * np.eye(3, D)).astype(np.int8)
     released = Released(path, D)
     released.add(["aa" * 32, "bb" * 32, "cc" * 32], x)
+    # one never recorded, one of another mechanism
     results = {
         "aa" * 32: {ANSWER: [5, 2]},
         "cc" * 32: {"aggregate": 1},
-    }  # one never recorded, one of another mechanism
+    }
     with path.open("ab") as file:
         file.write(b"torn")
     for kept in (released, Released(path, D)):

@@ -1,4 +1,4 @@
-"""Rehearsals on public rows: the kernels are the mechanism's, a row's own copies stay silent, candidates do not mix."""
+"""Simulated records: the mechanism's kernels, no votes of a row's copies, separate candidates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows(n: int, seed: int, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]
 
 @pytest.mark.parametrize("mechanism", [COSINE, RBF], ids=["cosine", "rbf"])
 def test_neighbours_and_weights_are_those_of_the_mechanism(mechanism: IndKnn) -> None:
-    """The integer kernels of the teacher, beside which only rows on the edge of a step may differ."""
+    """The teacher's integer kernels; only rows on the edge of a step may differ."""
     x, y = rows(150, 1)
     records = SimulatedRecords.of(x, y, 450, 10, mechanism, LENGTH)
     found = ExactIndex(x, np.arange(150), threads=1).similar(x, mechanism.select(LENGTH))

@@ -1,4 +1,4 @@
-"""Naive kNN: the winner of the nearest records' votes and the tape's noise, by hand; its price; its refusals."""
+"""Naive kNN: the winner of votes and the tape's noise by hand, its price, its refusals."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ CLASSES = 3
 def test_the_nearest_of_all_records_vote_and_the_noisy_plurality_wins(k: int) -> None:
     rng, mechanism, tape = np.random.default_rng(k), NaiveKnn(k=k, sigma_vote=2.5), UnsafeTape(3)
     x, q = (rng.integers(-63, 64, (n, 4)).astype(np.int8) for n in (40, 9))
-    labels, ids, keys = (
-        rng.integers(0, CLASSES, 40),
-        rng.permutation(40),
-        [f"q{i}" for i in range(9)],
-    )
+    labels = rng.integers(0, CLASSES, 40)
+    ids = rng.permutation(40)
+    keys = [f"q{i}" for i in range(9)]
     drawn = mechanism.draw("aggregate", Voters(ExactIndex(x, ids), labels, CLASSES, q), keys, tape)
     for j, query in enumerate(q.astype(int)):
         nearest = sorted(

@@ -1,4 +1,4 @@
-"""PATE's networks: one vote a record, the same steps as torch's own optimiser, kept and forgotten with their rows."""
+"""PATE's networks: one vote a record, torch's optimiser steps, storage bound to their rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.pate import cnn_ensemble
 from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble, forget_classifiers
-from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, shard_key, shards
+from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, shard_key, shard_numbers
 from labelwall.teacher.mechanisms.pate.mechanism import AGGREGATE, Gnmax
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
@@ -64,7 +64,8 @@ def test_a_record_changes_its_own_classifier_alone(tmp_path: Path) -> None:
         rest = ensemble(part(records, np.delete(np.arange(40), left_out)), tmp_path / f"{left_out}")
         changed = [not same(a, b) for a, b in zip(whole._weights, rest._weights, strict=True)]
         assert (
-            np.flatnonzero(changed).tolist() == shards(records.ids[[left_out]], SECRET, 5).tolist()
+            np.flatnonzero(changed).tolist()
+            == shard_numbers(records.ids[[left_out]], SECRET, 5).tolist()
         )
         difference = whole.votes(queries) - rest.votes(queries)
         assert (np.abs(difference).sum(axis=1) <= 2).all()
@@ -88,9 +89,8 @@ def test_seeds_are_independent_of_one_another_and_secret(tmp_path: Path) -> None
     others = cnn_ensemble._jobs(records, CLASSES, 4, bytes(32))
     starts = [cnn_ensemble._uniform(job.seed, 20_000) for job in (*jobs, *others)]
     correlations = np.corrcoef(starts) - np.eye(8)
-    assert (
-        np.abs(correlations).max() < 0.05
-    )  # seven standard deviations; the numbers are fixed by the keys above
+    # seven standard deviations; the numbers are fixed by the keys above
+    assert np.abs(correlations).max() < 0.05
     assert np.abs(np.mean(starts, axis=1) - 0.5).max() < 0.02
     assert 0 <= np.min(starts) < np.max(starts) < 1
 
@@ -107,7 +107,7 @@ def test_steps_are_those_of_torchs_own_optimiser(monkeypatch: pytest.MonkeyPatch
         optimizer.zero_grad()
         F.cross_entropy(cnn_ensemble.logits(leaves, pixels[step]), labels[step]).backward()
         optimizer.step()
-    found = cnn_ensemble.train_alone(job)
+    found = cnn_ensemble.train_one(job)
     for name, tensor in leaves.items():
         torch.testing.assert_close(found[name], tensor.detach(), rtol=1e-4, atol=1e-5)
 
@@ -115,24 +115,24 @@ def test_steps_are_those_of_torchs_own_optimiser(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("name", DEVICES)
 def test_many_at_once_are_each_alone(name: str) -> None:
     jobs = cnn_ensemble._jobs(images(40), CLASSES, 4, SECRET)
-    together = cnn_ensemble.train_together(jobs, torch.device(name))
+    together = cnn_ensemble.train_batch(jobs, torch.device(name))
     for job, weights in zip(jobs, together, strict=True):
-        for part, tensor in cnn_ensemble.train_alone(job).items():
+        for part, tensor in cnn_ensemble.train_one(job).items():
             torch.testing.assert_close(weights[part], tensor, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", DEVICES)
 def test_which_others_are_trained_does_not_show(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """In batches of three, in any company, with records that others gained: the same bits, in the place of its number."""
-    monkeypatch.setattr(cnn_ensemble, "TOGETHER", 3)
+    """The same bits in batches of three with any others, also where others gained records."""
+    monkeypatch.setattr(cnn_ensemble, "CLASSIFIERS_PER_BATCH", 3)
     sizes: list[int] = []
-    together = cnn_ensemble.train_together
+    together = cnn_ensemble.train_batch
 
     def noted(jobs: list[cnn_ensemble.Job], device: torch.device) -> list[dict[str, torch.Tensor]]:
         sizes.append(len(jobs))
         return together(jobs, device)
 
-    monkeypatch.setattr(cnn_ensemble, "train_together", noted)
+    monkeypatch.setattr(cnn_ensemble, "train_batch", noted)
     jobs, other = (cnn_ensemble._jobs(images(60, seed), CLASSES, 7, SECRET) for seed in (0, 1))
 
     def trained(missing: list[cnn_ensemble.Job]) -> dict[int, dict[str, torch.Tensor]]:
@@ -153,8 +153,10 @@ def test_which_others_are_trained_does_not_show(monkeypatch: pytest.MonkeyPatch,
     assert set(sizes) == {3}
 
 
-def test_where_company_shows_each_is_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    together, sizes = cnn_ensemble.train_together, []
+def test_a_classifier_that_depends_on_its_batch_is_trained_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    together, sizes = cnn_ensemble.train_batch, []
 
     def leaking(
         jobs: list[cnn_ensemble.Job], device: torch.device
@@ -166,7 +168,7 @@ def test_where_company_shows_each_is_trained_alone(monkeypatch: pytest.MonkeyPat
             for weights in together(jobs, device)
         ]
 
-    monkeypatch.setattr(cnn_ensemble, "train_together", leaking)
+    monkeypatch.setattr(cnn_ensemble, "train_batch", leaking)
     jobs = cnn_ensemble._jobs(images(40), CLASSES, 4, SECRET)
     found = list(cnn_ensemble._in_batches([jobs[2], jobs[3]], 4, torch.device("cpu")))
     assert sizes == [4, 4, 1, 1]
@@ -203,7 +205,7 @@ def test_a_killed_training_goes_on_and_nothing_is_trained_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[str] = []
-    plain = cnn_ensemble.train_alone
+    plain = cnn_ensemble.train_one
 
     def counted(job: cnn_ensemble.Job) -> dict[str, torch.Tensor]:
         trained.append(job.name)
@@ -216,7 +218,7 @@ def test_a_killed_training_goes_on_and_nothing_is_trained_twice(
     def fails(job: cnn_ensemble.Job) -> dict[str, torch.Tensor]:
         raise Interrupted
 
-    monkeypatch.setattr(cnn_ensemble, "train_alone", counted)
+    monkeypatch.setattr(cnn_ensemble, "train_one", counted)
     records, folder = images(40), tmp_path / "classifiers"
     with pytest.raises(Interrupted):
         ensemble(records, tmp_path, progress=kill)
@@ -234,14 +236,13 @@ def test_a_killed_training_goes_on_and_nothing_is_trained_twice(
     assert all(same(a, b) for a, b in zip(whole._weights, again._weights, strict=True))
     fewer = part(records, np.arange(39))
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    monkeypatch.setattr(cnn_ensemble, "train_alone", fails)
+    monkeypatch.setattr(cnn_ensemble, "train_one", fails)
     with pytest.raises(Interrupted):
         ensemble(fewer, tmp_path)
-    monkeypatch.setattr(cnn_ensemble, "train_alone", counted)
-    (number,) = shards(records.ids[[39]], SECRET, 5)
-    assert {path for path in before if not path.exists()} == {
-        folder / f"5-{number}.npz"
-    }  # before it is trained again
+    monkeypatch.setattr(cnn_ensemble, "train_one", counted)
+    (number,) = shard_numbers(records.ids[[39]], SECRET, 5)
+    # before it is trained again
+    assert {path for path in before if not path.exists()} == {folder / f"5-{number}.npz"}
     ensemble(fewer, tmp_path)
     assert trained == [f"5-{number}.npz"]
     assert [
@@ -259,9 +260,8 @@ def test_feature_vectors_and_tiny_images_are_refused(tmp_path: Path) -> None:
 
 def teacher(folder: Path, records: Records) -> Teacher:
     mechanism, path = Gnmax(teachers=5, sigma_vote=0.01, classifier="cnn"), folder / "ledger.sqlite"
-    (folder / KEY).write_bytes(
-        SECRET
-    )  # under a random key some network may waver between two classes, by batch
+    # under a random key some network may waver between two classes, by batch
+    (folder / KEY).write_bytes(SECRET)
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(400, 400)),))
     ledger = (
         Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=True)
@@ -272,7 +272,7 @@ def teacher(folder: Path, records: Records) -> Teacher:
 
 
 def test_a_teacher_answers_by_its_networks_on_the_images_and_forgets(tmp_path: Path) -> None:
-    """sigma = 0.01: the discrete Gaussian is zero but with probability below e^-4000, so the label is the plurality."""
+    """sigma = 0.01: the noise is zero but with probability below e^-4000, so the plurality wins."""
     records, queries = images(60), images(40, seed=3).inputs
     asked = teacher(tmp_path, records)
     known = ensemble(records, tmp_path, key=shard_key(tmp_path))
@@ -297,10 +297,8 @@ def test_a_teacher_answers_by_its_networks_on_the_images_and_forgets(tmp_path: P
 
 def test_queries_keep_their_images_when_a_part_is_selected(tmp_path: Path) -> None:
     records, queries = images(40), images(30, seed=5).inputs
-    networks, index = (
-        ensemble(records, tmp_path),
-        ExactIndex(np.zeros((1, 1), dtype=np.int8), np.zeros(1, dtype=np.int64)),
-    )
+    networks = ensemble(records, tmp_path)
+    index = ExactIndex(np.zeros((1, 1), dtype=np.int8), np.zeros(1, dtype=np.int64))
     blank = np.zeros((30, 1), dtype=np.int8)
     voters = Voters(
         index, records.labels[:1], CLASSES, blank, networks={5: networks}, inputs=queries
@@ -308,6 +306,5 @@ def test_queries_keep_their_images_when_a_part_is_selected(tmp_path: Path) -> No
     mechanism, rows = Gnmax(teachers=5, sigma_vote=0.01, classifier="cnn"), [7, 3, 29]
     drawn = mechanism.draw(AGGREGATE, voters.select(rows), ["a", "b", "c"], UnsafeTape(0))
     np.testing.assert_array_equal(drawn, networks.votes(queries[rows]).argmax(axis=1))
-    assert replace(mechanism, classifier="linear").releases(3, 3) == mechanism.releases(
-        3, 3
-    )  # the price knows no classifier
+    # the price knows no classifier
+    assert replace(mechanism, classifier="linear").releases(3, 3) == mechanism.releases(3, 3)

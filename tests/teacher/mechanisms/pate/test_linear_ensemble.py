@@ -20,8 +20,8 @@ from labelwall.teacher.mechanisms.pate.linear_ensemble import (
     Ensemble,
     fit,
     shard_key,
-    shards,
-    trained,
+    shard_numbers,
+    train_ensemble,
 )
 from labelwall.wall.errors import InvalidInput
 
@@ -39,7 +39,7 @@ def data(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def ensemble(
     features: np.ndarray, labels: np.ndarray, ids: np.ndarray, teachers: int = 7
 ) -> Ensemble:
-    return trained(features, labels, ids, num_classes=CLASSES, teachers=teachers, key=SECRET)
+    return train_ensemble(features, labels, ids, num_classes=CLASSES, teachers=teachers, key=SECRET)
 
 
 def test_shards_are_the_keyed_hash_of_the_id_and_of_nothing_else() -> None:
@@ -54,10 +54,10 @@ def test_shards_are_the_keyed_hash_of_the_id_and_of_nothing_else() -> None:
         % 9
         for i in ids
     ]
-    assert shards(ids, SECRET, 9).tolist() == expected
+    assert shard_numbers(ids, SECRET, 9).tolist() == expected
     many = np.arange(9000)
-    assert (shards(many, SECRET, 9) != shards(many, bytes(32), 9)).mean() > 0.8
-    assert np.bincount(shards(many, SECRET, 9), minlength=9).min() > 850  # about 1,000 each
+    assert (shard_numbers(many, SECRET, 9) != shard_numbers(many, bytes(32), 9)).mean() > 0.8
+    assert np.bincount(shard_numbers(many, SECRET, 9), minlength=9).min() > 850  # about 1,000 each
 
 
 @settings(max_examples=40)
@@ -74,7 +74,9 @@ def test_a_record_moves_one_vote_at_most(data: st.DataObject) -> None:
     assert (np.abs(difference).sum(axis=1) <= 2).all()  # nothing, or e_a - e_b
     assert (difference.sum(axis=1) == 0).all()
     assert (np.abs(whole.votes(queries).max(axis=1) - rest.votes(queries).max(axis=1)) <= 1).all()
-    others = np.flatnonzero(np.arange(teachers) != shards(ids[[left_out]], SECRET, teachers)[0])
+    others = np.flatnonzero(
+        np.arange(teachers) != shard_numbers(ids[[left_out]], SECRET, teachers)[0]
+    )
     np.testing.assert_array_equal(whole.weights[others], rest.weights[others])  # to the last bit
 
 
@@ -98,7 +100,7 @@ def test_votes_count_every_classifier_and_an_empty_shard_votes_for_class_0() -> 
     many = ensemble(features, labels, ids, teachers=200)  # most shards are empty
     votes = many.votes(queries)
     assert (votes.sum(axis=1) == 200).all()
-    empty = 200 - len(np.unique(shards(ids, SECRET, 200)))
+    empty = 200 - len(np.unique(shard_numbers(ids, SECRET, 200)))
     assert (votes[:, 0] >= empty).all()
     nobody = ensemble(features[:0], labels[:0], ids[:0], teachers=4)
     assert (nobody.votes(queries) == np.eye(CLASSES, dtype=int)[[0] * 6] * 4).all()
@@ -118,4 +120,4 @@ def test_the_key_is_the_custodians_secret(tmp_path: Path) -> None:
 @pytest.mark.parametrize("teachers", [0, 10_001])
 def test_a_wrong_number_of_teachers_is_refused(teachers: int) -> None:
     with pytest.raises(InvalidInput, match="teachers"):
-        shards(np.arange(3), SECRET, teachers)
+        shard_numbers(np.arange(3), SECRET, teachers)

@@ -1,4 +1,4 @@
-"""LNMAX, GNMAX, Confident-GNMAX: what they draw, what that costs, and whole lives of queries through a teacher."""
+"""LNMAX, GNMAX, Confident-GNMAX: draws, prices, and queries through a teacher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labelwall.teacher.accounting.accountant import certificates, certified_epsi
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, shard_key, trained
+from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, shard_key, train_ensemble
 from labelwall.teacher.mechanisms.pate.mechanism import (
     AGGREGATE,
     SCREEN,
@@ -81,9 +81,8 @@ def plan(mechanism: object, asked: int, answered: int, delta: float = 1e-5) -> P
 
 def teacher(folder: Path, mechanism: object, entropy: object) -> Teacher:
     path = folder / "ledger.sqlite"
-    (folder / KEY).write_bytes(
-        bytes(range(32))
-    )  # a random key now and then gives shards that agree on every query
+    # a random key now and then gives shards that agree on every query
+    (folder / KEY).write_bytes(bytes(range(32)))
     made = plan(mechanism, 60, 30)
     unsafe = entropy.unsafe  # type: ignore[attr-defined]
     ledger = (
@@ -109,7 +108,7 @@ def votes_of(folder: Path, queries: np.ndarray) -> np.ndarray:
             np.rint(63 * wide / np.linalg.norm(wide, axis=1, keepdims=True)), -63, 63
         ).astype(np.int8)
 
-    known = trained(
+    known = train_ensemble(
         quantised(x), y, np.arange(120), num_classes=CLASSES, teachers=9, key=shard_key(folder)
     )
     return known.votes(quantised(queries))
@@ -169,7 +168,7 @@ def test_prices_are_the_curves_without_sampling() -> None:
 
 
 def test_lnmax_is_pure_and_its_brute_force_stays_below() -> None:
-    """Three classes: the exact law of the noisy winner on neighbouring votes, all ties included, both directions."""
+    """Three classes: the noisy winner's exact law on neighbouring votes, with ties, both ways."""
     scale, reach = 3.0, 60
     claim = 2.0 / scale
     z = np.arange(-reach, reach + 1)
@@ -222,7 +221,7 @@ def test_an_empty_data_set_is_answered_with_noise() -> None:
         np.zeros(0, dtype=np.int64),
         np.zeros(0, dtype=np.int64),
     )
-    ensemble = trained(*nobody, num_classes=CLASSES, teachers=5, key=bytes(32))
+    ensemble = train_ensemble(*nobody, num_classes=CLASSES, teachers=5, key=bytes(32))
     queries = np.ones((400, D), dtype=np.int8)
     voters = Voters(
         ExactIndex(nobody[0], nobody[2]), nobody[1], CLASSES, queries, ensembles={5: ensemble}
@@ -230,8 +229,9 @@ def test_an_empty_data_set_is_answered_with_noise() -> None:
     winners = Gnmax(teachers=5, sigma_vote=20.0).draw(
         AGGREGATE, voters, [str(i) for i in range(400)], SystemEntropy()
     )
+    # each wins with probability above 0.2: one is missed once in 10^38
     assert set(winners.tolist()) == {
         0,
         1,
         2,
-    }  # each wins with probability above 0.2: one is missed once in 10^38
+    }

@@ -1,23 +1,25 @@
-"""The statistical audit of private-kNN: silent on the real mechanism, which it follows to half of its
-claim; loud on planted faults.
+"""The statistical audit of private-kNN refutes planted faults, not the real mechanism.
 
-| planted fault (faults.py)             | caught by                                                                     |
-|---------------------------------------|-------------------------------------------------------------------------------|
-| noise scale halved                    | bound, screening and aggregation                                              |
-| with-replacement fixed-size sampling  | bound, screening: the record is drawn twice, and moves the plurality by two   |
-| one sample shared by both releases    | bound, whole queries: a bit that betrays the sample gives away the vote too   |
-| un-noised answer on an empty set      | bound, on the empty data set and its neighbour                                |
-| features centred by the private mean  | bound, through the teacher; structure: ledger and other records' features     |
-| check after release                   | structure (test_structure.py): each answer's law is right, their number is not|
-| a seeded noise source                 | structure: the law over seeds is right, the seed is known                     |
+For the real mechanism it reaches half of the claim.
 
-These are the only tests that depend on chance. A run of this file fails a faithful program with probability below 1e-6:
+| planted fault (faults.py)            | caught by                                                 |
+|--------------------------------------|-----------------------------------------------------------|
+| noise scale halved                   | bound, screening and aggregation                          |
+| with-replacement fixed-size sampling | bound, screening: a record drawn twice has two votes      |
+| one sample shared by both releases   | bound, whole queries: the bit shows sample and vote       |
+| un-noised answer on an empty set     | bound, on the empty data set and its neighbour            |
+| features centred by the private mean | bound, through the teacher; structure: ledger and features|
+| check after release                  | structure (test_structure.py): wrong number of answers    |
+| a seeded noise source                | structure: the law over seeds is right, the seed is known |
 
-- Silence. A false alarm needs a confidence bound to be wrong. 22 audits at confidence 1 - 2.5e-8 each are jointly right
-  with probability 1 - 5.5e-7 (union bound; within an audit all bounds hold jointly already).
-- Power (a fault caught, half of the claim reached). In 20,000 simulations of each test from its exact law, none missed, so
-  an attempt misses less than once in 5,000 (at 98% confidence). Each of the nine tests takes the better of two
-  independent attempts: 9 / 5000^2 < 4e-7.
+A run of this file fails for a faithful program with probability below 1e-6:
+
+- Silence. A false alarm needs a confidence bound to be wrong. 22 audits at confidence 1 - 2.5e-8
+  each are jointly right with probability 1 - 5.5e-7 (union bound; within an audit all bounds hold
+  jointly already).
+- Power (a fault caught, half of the claim reached). In 20,000 simulations of each test from its
+  exact law, none missed, so an attempt misses less than once in 5,000 (at 98% confidence). Each of
+  the nine tests takes the better of two independent attempts: 9 / 5000^2 < 4e-7.
 """
 
 from __future__ import annotations
@@ -154,7 +156,7 @@ FAR = np.array([[0.0, 1e6]], dtype=np.float32)  # in direction it is near nobody
 
 
 def teacher_bound(make: custody.Make, directory: Path, trials: int) -> float:
-    """Lower bound for whole queries answered by a teacher, with its ledger, when the far record is added."""
+    """Lower bound for a teacher's queries, with its ledger, when the far record is added."""
     rows, labels = CLUSTERS
 
     def outcomes(_: Pair, added: bool, n: int) -> np.ndarray:
@@ -194,7 +196,7 @@ def test_laws_against_enumerated_samples_and_noise(pair: Pair) -> None:
 
 
 def _enumerated(mechanism: PrivateKnn, pair: Pair, added: bool) -> dict[str, np.ndarray]:
-    """Every sample of the records; the bit and the winner by sums over noise, classes one after the other."""
+    """Every sample of the records; the bit and the winner by sums over noise, class by class."""
     labels, gamma, c = pair.labels(added), mechanism.sampling_probability, pair.num_classes
     z = np.arange(-12, 13)
 
@@ -236,7 +238,7 @@ def test_repeated_is_the_law_of_counts() -> None:
 
 
 def test_the_sharpest_pair_is_where_the_screening_curve_has_its_maximum() -> None:
-    """With many trials the pair of the screening puts the plurality at the t at which the exact loss is largest."""
+    """With many trials the screening's pair has the plurality with the largest exact loss."""
     mechanism = PrivateKnn(**CERTAIN)
     losses = {}
     for pair in mechanism.poll().candidates():

@@ -1,4 +1,4 @@
-"""The planner: forecasts against simulated and real votes, a configuration that loads and fits, nothing private opened."""
+"""The planner: forecasts against simulated and real votes, configurations, no private files."""
 
 from __future__ import annotations
 
@@ -106,9 +106,10 @@ def test_shares_are_those_of_the_nearest_part_of_the_other_rows():
             k=150, threshold=110, sigma_screen=6.0, sigma_vote=20.0, sampling_probability=1.0
         ),
         PrivateKnn(k=40, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sampling_probability=0.2),
+        # more neighbours than the sample has
         PrivateKnn(
             k=900, threshold=40, sigma_screen=20.0, sigma_vote=15.0, sampling_probability=0.1
-        ),  # the sample ends first
+        ),
     ],
 )
 def test_forecast_is_close_to_the_real_mechanism_on_records_it_never_saw(mechanism):
@@ -116,10 +117,8 @@ def test_forecast_is_close_to_the_real_mechanism_on_records_it_never_saw(mechani
     passed, both = rates(proxy, mechanism, PRIVATE)
     (records, labels), (queries, truth) = embedded(1, PRIVATE), embedded(2, 1000)
     index = ExactIndex(records, np.arange(PRIVATE), product="float32", threads=1)
-    voters, keys = (
-        Voters(index, labels, CLASSES, queries),
-        [str(q) for q in range(len(queries))],
-    )
+    voters = Voters(index, labels, CLASSES, queries)
+    keys = [str(q) for q in range(len(queries))]
     bits = mechanism.draw(SCREEN, voters, keys, UnsafeTape(5))
     drawn = mechanism.draw(AGGREGATE, voters, keys, UnsafeTape(5))
     assert passed == pytest.approx(bits.mean(), rel=0.1)
@@ -130,12 +129,10 @@ def test_the_margin_model_has_the_accuracy_it_states_and_full_classes():
     proxy = margin_model(0.7, 10)
     shares = proxy.shares(0.001)
     assert shares.sum(axis=1) == pytest.approx(1)
-    assert shares[:, 0].mean() == pytest.approx(
-        0.7, abs=0.01
-    )  # hardly cut: 0.7 is 1.5 deviations from 1
-    assert proxy.shares(0.5)[:, 0].max() == pytest.approx(
-        1 / 5
-    )  # half of the data set, a tenth of it right
+    # hardly cut: 0.7 is 1.5 deviations from 1
+    assert shares[:, 0].mean() == pytest.approx(0.7, abs=0.01)
+    # half of the data set, a tenth of it right
+    assert proxy.shares(0.5)[:, 0].max() == pytest.approx(1 / 5)
     assert margin_model(0.7, 2).shares(0.001)[:, 1].mean() == pytest.approx(0.3, abs=0.01)
     with pytest.raises(InvalidInput):
         margin_model(1.0, 10)
@@ -256,9 +253,8 @@ def test_the_command_prints_the_frontier_and_the_asymptotic_rate(
     text = capsys.readouterr().out
     assert "a margin model, no votes: 0.8" in text
     assert "Theorem 10 (asymptotic)" in text
-    assert (
-        "400 private records expected" in text
-    )  # the default for one's own data: as many as public inputs
+    # the default for one's own data: as many as public inputs
+    assert "400 private records expected" in text
     assert text.count("│") >= 5 * 9
 
 
@@ -277,7 +273,8 @@ def test_no_private_file_is_opened_or_listed(image_folders, tmp_path, small_grid
     data = "\n".join(f"  {split}: {path}" for split, path in image_folders.items())
     config = tmp_path / "config.yaml"
     config.write_text(
-        f"data:\n  source: folder\n{data}\n  image_size: 16\nbudget: {{epsilon: 3.0}}\nrounds: [{{queries: 5}}]\n"
+        f"data:\n  source: folder\n{data}\n  image_size: 16\n"
+        "budget: {epsilon: 3.0}\nrounds: [{queries: 5}]\n"
     )
     with opened() as paths:
         answer = best_plan(load_config(config), Request(expected_records=500), Quiet())
@@ -292,12 +289,10 @@ def test_theorem_10_by_hand():
         k=800, threshold=480, sigma_screen=200.0, sigma_vote=60.0, sampling_probability=0.03
     )
     epsilon, broken = theorem10(svhn, 6000, 2939, 1e-6)
-    assert epsilon == pytest.approx(
-        2.8787, abs=2e-3
-    )  # 20 * 0.03 * 3.7169 * (77.460 / 200 + 54.213 / 60)
-    assert (
-        len(broken) == 1
-    )  # 4 * 13.8155 * 200^2 / (0.0009 * (60^2 * 3.5066^2 - 2)) = 55,500 queries are the least
+    # 20 * 0.03 * 3.7169 * (77.460 / 200 + 54.213 / 60)
+    assert epsilon == pytest.approx(2.8787, abs=2e-3)
+    # 4 * 13.8155 * 200^2 / (0.0009 * (60^2 * 3.5066^2 - 2)) = 55,500 queries are the least
+    assert len(broken) == 1
     assert broken[0].startswith("asked at least")
     assert theorem10(svhn, 60_000, 2939, 1e-6)[1] == []
     assert (

@@ -1,8 +1,8 @@
-"""The statistical audit of reverse kNN: silent on the real mechanism, and it catches planted faults.
+"""The statistical audit of reverse kNN refutes planted faults, not the real mechanism.
 
-These tests depend on chance. A false alarm needs one of two bounds, each at confidence 1 - 2.5e-8, to be wrong. The fault
-that is hardest to see, half the noise, is caught by a wide margin: in 4,000 simulations from its exact law at these
-settings the smallest bound was 3.21 for a claim of 2.13.
+These tests depend on chance. A false alarm needs one of two bounds, each at confidence 1 - 2.5e-8,
+to be wrong. The fault that is hardest to see, half the noise, is caught by a wide margin: in 4,000
+simulations from its exact law at these settings the smallest bound was 3.21 for a claim of 2.13.
 """
 
 from __future__ import annotations

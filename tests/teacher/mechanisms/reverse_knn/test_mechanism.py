@@ -1,4 +1,4 @@
-"""Reverse kNN: sensitivity by property and brute force, its price against the exact law, charge once and serve for ever."""
+"""Reverse kNN: sensitivity by property and brute force, price against the exact law, one charge."""
 
 from __future__ import annotations
 
@@ -83,9 +83,8 @@ def teacher(
         else Ledger.create(path, dataset="d", plan=plan(mechanism, histograms), unsafe=unsafe)
     )
     x, y = rows(n, 0)
-    ids = np.random.default_rng(9).permutation(
-        n
-    )  # not ascending: the index keeps them in another order
+    # not ascending: the index keeps them in another order
+    ids = np.random.default_rng(9).permutation(n)
     made = Teacher(lambda: Records(x, y, ids), ledger, folder, CLASSES, entropy)  # type: ignore[arg-type]
     made.use_extractor(SPEC)
     return made
@@ -201,7 +200,10 @@ def test_a_failure_after_the_charge_is_the_constant_and_stays_charged(tmp_path: 
 
 
 def exact_delta(epsilon: float, sigma: float) -> float:
-    """Canonne-Kamath-Steinke 2020, Theorem 7: P[Z > epsilon sigma^2 - 1/2] - e^epsilon P[Z > epsilon sigma^2 + 1/2]."""
+    """Canonne-Kamath-Steinke 2020, Theorem 7.
+
+    P[Z > epsilon sigma^2 - 1/2] - e^epsilon P[Z > epsilon sigma^2 + 1/2].
+    """
     z = np.arange(-4000, 4001)
     mass = np.exp(-(z**2) / (2 * sigma**2))
     mass /= mass.sum()
@@ -226,7 +228,10 @@ def test_the_price_depends_on_sigma_over_the_root_of_neighbours_alone(neighbours
 
 
 def test_brute_force_over_a_tiny_histogram_stays_below_the_certificate() -> None:
-    """All outcomes of three entries, two of which a record moves: the exact hockey-stick divergence at the certificate."""
+    """The exact hockey-stick divergence at the certificate.
+
+    Over all outcomes of three entries, two of which a record moves.
+    """
     sigma, delta, reach = 1.5, 1e-3, 14
     epsilon = certified_epsilon(plan(ReverseKnn(cells=3, neighbours=2, sigma=sigma), 1, delta))
     z = np.arange(-reach, reach + 1)

@@ -1,7 +1,7 @@
-"""The statistical audit of neighbours' values: silent on the real mechanisms, and it catches planted faults.
+"""The statistical audit of neighbours' values refutes planted faults, not the real mechanisms.
 
-These tests depend on chance. A false alarm needs one of at most 16 bounds, each at confidence 1 - 6.25e-9 or better, to be wrong.
-Power: see ``test_a_planted_fault_is_caught``.
+These tests depend on chance. A false alarm needs one of at most 16 bounds, each at confidence
+1 - 6.25e-9 or better, to be wrong. Power: see ``test_a_planted_fault_is_caught``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Hasty(PrivateKnnMedian):
 
 
 class TrueMean(PrivateKnnMean):
-    """Divides by the number of neighbours that there are: a lone one moves the mean by half the range."""
+    """Divides by the number of neighbours: a single one moves the mean by half the range."""
 
     def _draw_answer(self, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         counted = np.stack([2 * voters.labels - STEPS, np.ones_like(voters.labels)], axis=1)
@@ -132,8 +132,12 @@ def weak(mechanism: Regression) -> Regression:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_caught(fault: str) -> None:
-    """In repetitions the bounds of the first three were 1.54, 3.50 and 2.05 on average, with deviations of 0.058, 0.025 and
-    0.055, for claims of 0.98, 2.13 and 1.24: more than nine of them between. Those of the others, 4.6 and more: nineteen."""
+    """Bounds lie many deviations above the claims.
+
+    In repetitions the bounds of the first three were 1.54, 3.50 and 2.05 on average, with
+    deviations of 0.058, 0.025 and 0.055, for claims of 0.98, 2.13 and 1.24: more than nine
+    deviations above. Those of the others, 4.6 and more: nineteen.
+    """
     mechanism, trials = FAULTS[fault]
     found = audit_values(weak(mechanism), delta=PROBE_DELTA, trials=trials, confidence=SURE)
     assert found.refuted, found.render()

@@ -1,4 +1,4 @@
-"""Neighbours' values: sensitivities by exhaustion, draws against slow oracles, exact laws against the curves, whole queries."""
+"""Neighbours' values: sensitivities by exhaustion, draws against oracles, laws against curves."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ KEYS = [str(i) for i in range(6)]
 
 
 class Silent:
-    """No noise, everybody in the sample; the exponential mechanism's best column. Remembers what it was asked for."""
+    """No noise, all records in the sample, the best column of every choice; records the calls."""
 
     unsafe = True
 
@@ -79,10 +79,8 @@ class Silent:
 
 def electorate(labels: np.ndarray, queries: int = len(KEYS)) -> Voters:
     rng = np.random.default_rng(3)
-    features, ids = (
-        rng.integers(-9, 10, (len(labels), 3)).astype(np.int8),
-        rng.permutation(len(labels)),
-    )
+    features = rng.integers(-9, 10, (len(labels), 3)).astype(np.int8)
+    ids = rng.permutation(len(labels))
     return Voters(
         ExactIndex(features, ids), labels, 1, rng.integers(-9, 10, (queries, 3)).astype(np.int8)
     )
@@ -102,12 +100,13 @@ def nearest(voters: Voters, query: np.ndarray, k: int) -> list[int]:
 
 
 def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_that() -> None:
-    """Four records on a coarse range, in all ways, k = 1 to 3, each record taken out of each: what is priced, and attained."""
+    """Priced sensitivities hold and are attained.
+
+    For all data sets of four records on a coarse range, k = 1 to 3, and every removed record.
+    """
     values, queries = [0, STEPS // 3, STEPS], np.zeros((1, 1), dtype=np.int8)
-    features, worst = (
-        np.arange(4, dtype=np.int8)[:, None],
-        {"sum": 0, "window": 0, "loss": 0, "spread": 0},
-    )
+    features = np.arange(4, dtype=np.int8)[:, None]
+    worst = {"sum": 0, "window": 0, "loss": 0, "spread": 0}
     for k, labels in itertools.product((1, 2, 3), itertools.product(values, repeat=4)):
         found = []
         for rows in ([0, 1, 2, 3], [1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]):
@@ -204,7 +203,7 @@ def test_stages_follow_the_threshold() -> None:
 
 
 def test_the_mean_and_the_screening_have_the_prices_of_votes() -> None:
-    """The sum's of a Gaussian count with sensitivity 1 at sigma_mean; the bit's of CVPR20's screening."""
+    """The sum costs a Gaussian count of sensitivity 1 at sigma_mean; the bit CVPR20's screening."""
     mechanism = PrivateKnnMean(
         k=90, sampling_probability=0.3, sigma_mean=12.0, threshold=50, sigma_screen=20.0
     )
@@ -218,7 +217,10 @@ def test_the_mean_and_the_screening_have_the_prices_of_votes() -> None:
 
 
 def laws(mechanism: PrivateKnnMedian, below: int, inside: Sequence[int], above: int) -> np.ndarray:
-    """The exact law of the drawn cell, float64 [cells]: counts by cell, ``inside`` between the lowest and the highest."""
+    """The exact law of the drawn cell, float64 [cells].
+
+    ``inside``: cells between the lowest and the highest.
+    """
     counts = np.array([below, *inside, above])
     loss = [max(counts[:j].sum(), counts[j + 1 :].sum()) for j in range(len(counts))]
     weights = np.exp(-mechanism.epsilon / 2 * np.array(loss))
@@ -230,7 +232,7 @@ def laws(mechanism: PrivateKnnMedian, below: int, inside: Sequence[int], above: 
 def test_no_pair_of_neighbours_costs_more_than_the_median_is_priced_at(
     epsilon: float, gamma: float
 ) -> None:
-    """All counts of k <= 4 neighbours in three cells, every record that joins or replaces one, both directions, exactly."""
+    """All counts of k <= 4 neighbours in three cells, every record that joins or replaces one."""
     mechanism = PrivateKnnMedian(
         k=4, cells=3, window=1, epsilon=epsilon, sampling_probability=gamma
     )
@@ -252,7 +254,7 @@ def test_no_pair_of_neighbours_costs_more_than_the_median_is_priced_at(
 
 
 def test_the_bounded_range_curve_is_its_definition_and_below_the_known_bounds() -> None:
-    """The supremum over t of the two-point moment, on a fine grid in plain arithmetic; epsilon^2 / 8-zCDP; epsilon-DP."""
+    """The supremum over t of the two-point moment, on a grid; epsilon^2 / 8-zCDP; epsilon-DP."""
     for epsilon in (0.1, 1.0, 4.0):
         found = bounded_range_rdp(ORDERS, epsilon=epsilon, sampling_probability=1.0)
         assert (found <= np.minimum(ORDERS * epsilon**2 / 8, epsilon) * 1.004).all()
@@ -280,7 +282,7 @@ def test_the_bounded_range_curve_is_its_definition_and_below_the_known_bounds() 
 
 
 def test_a_mixed_plan_adds_up() -> None:
-    """Values beside values: the tight certificate is at most the sum of the parts', and at least the dearer."""
+    """The tight certificate is at most the sum of the parts', and at least the larger."""
     slots = [
         Slot(m.fields(), m.releases(20, 10))
         for m in (replace(m, sampling_probability=0.2) for m in BOTH)
@@ -335,8 +337,11 @@ def test_bad_fields_are_refused(mechanism: Regression, wrong: dict) -> None:  # 
 
 
 def test_an_empty_data_set_is_answered_with_noise() -> None:
-    """300 sums of scale 1.5 ranges on thousands of integers, 300 medians uniform on 8 cells: that fewer than 100 and 4 differ is
-    out of the question (4 cells or fewer: below 70 * 2^-300)."""
+    """Sums and medians of no neighbours have noise.
+
+    300 sums of scale 1.5 ranges on thousands of integers have at least 100 values; 300 medians
+    uniform on 8 cells have at most 4 with probability below 70 * 2^-300.
+    """
     voters = electorate(np.zeros(0, dtype=np.int64), 300)
     keys = [str(i) for i in range(300)]
     for mechanism, stage, most in ((MEAN_OF, MEAN, 100), (MEDIAN_OF, MEDIAN, 4)):
@@ -374,7 +379,7 @@ def teacher(folder: Path, mechanism: AnyMechanism, cap: int = 50) -> Teacher:
 def test_queries_are_charged_answered_with_steps_and_known_after_a_restart(
     tmp_path: Path, mechanism: Regression
 ) -> None:
-    """Whatever the noise: those that pass are answered, the others abstain, and nothing is charged twice."""
+    """For any noise: queries that pass are answered, others abstain, nothing is charged twice."""
     answering, x = teacher(tmp_path, mechanism), rows(40, 1)[0]  # type: ignore[arg-type]
     first = answering.answer(Queries(x))
     answered = first.outcomes == Outcome.ANSWERED
@@ -391,7 +396,7 @@ def test_queries_are_charged_answered_with_steps_and_known_after_a_restart(
 
 
 def test_answers_follow_the_neighbours(tmp_path: Path) -> None:
-    """Noise on a mean of 7 is 0.02 of the range: that an error of 40 means averages 0.2 is out of the question."""
+    """The noise on a mean of 7 is 0.02 of the range, so an average error of 0.2 is impossible."""
     plain = replace(MEAN_OF, threshold=None, sigma_mean=0.14)
     x, labels = rows(40, 1)
     voters = teacher(tmp_path, plain)
