@@ -19,7 +19,7 @@ from labelwall.wall.cells import inherit, nearest_cells
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome
 from tests.experiment import tiny
-from tests.programs import environment
+from tests.programs import PROGRAMS, environment
 
 CELLS = 6
 CONFIG = """
@@ -110,7 +110,7 @@ def test_answers_follow_from_the_ledgers_counts_alone(
 
 def on_the_tape(folder: Path, extra: tuple[np.ndarray, int, int] | None) -> None:
     write(folder, extra)
-    driver = Path(__file__).with_name("tape_run.py")
+    driver = PROGRAMS / "tape_run.py"
     done = subprocess.run(
         [sys.executable, driver, "7"],
         cwd=folder,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import environment
+from tests.programs import PROGRAMS, environment
 
-SWEEP = Path(__file__).with_name("kill_sweep.py")
+SWEEP = PROGRAMS / "run_kill_sweep.py"
 
 
 @pytest.mark.slow

@@ -27,9 +27,9 @@ from labelwall.teacher.service.keys import Keys
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import DataConfig
 from tests.experiment.test_remote import entries, public_part
-from tests.programs import REPOSITORY, environment
+from tests.programs import PROGRAMS, REPOSITORY, environment
 
-WATCHED = Path(__file__).with_name("watched.py")
+WATCHED = PROGRAMS / "watched.py"
 
 
 def export(folder: Path) -> None:

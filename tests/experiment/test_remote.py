@@ -25,10 +25,10 @@ from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
 from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from tests.experiment import tiny
-from tests.programs import environment
+from tests.programs import PROGRAMS, environment
 from tests.teacher.service.tiny import Made, served
 
-ANALYST = Path(__file__).with_name("analyst_run.py")
+ANALYST = PROGRAMS / "analyst_run.py"
 
 
 def public_part(custodian: Path, analyst: Path) -> None:

@@ -151,7 +151,7 @@ def test_an_interrupted_training_ends_with_the_same_bytes(
 
     with monkeypatch.context() as patch:
         patch.setattr(launch, "_wait", leave)
-        patch.setattr(launch, "WORKER", "tests.student.interrupted")
+        patch.setattr(launch, "WORKER", "tests.programs.interrupted_training")
         with pytest.raises(LabelwallError, match="continues from the last checkpoint"):
             _train(tmp_path)
     assert all(process.returncode == 1 for process in seen) or -9 in {

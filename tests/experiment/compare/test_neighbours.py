@@ -13,10 +13,10 @@ import pytest
 
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from tests.experiment import tiny
-from tests.programs import environment
+from tests.programs import PROGRAMS, environment
 
 SEED, GAMMA = 7, 0.2
-DRIVER = Path(__file__).parents[1] / "tape_run.py"
+DRIVER = PROGRAMS / "tape_run.py"
 
 
 def run(folder: Path, extra: tuple[np.ndarray, int, int] | None) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from tests.experiment import watched
+from tests.programs import watched
 
 
 def main(url: str, analyst: Path, whole: Path, forbidden: list[str]) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.experiment import watched
+from tests.programs import watched
 
 if __name__ == "__main__":
     sys.addaudithook(watched.listen)  # before anything of ours is loaded

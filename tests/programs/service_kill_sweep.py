@@ -1,6 +1,6 @@
 """SIGKILL a service under load at random moments, and start it again; prints one JSON object about what is left.
 
-    python kill_sweep.py FOLDER KILLS [SOCKET [SEED]]
+    python service_kill_sweep.py FOLDER KILLS [SOCKET [SEED]]
 
 The ledger is a file in FOLDER, or a schema of the server behind SOCKET. One process, without threads, holds the listening socket
 and forks analysts that ask all the time, and the service, many times.
