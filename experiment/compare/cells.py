@@ -13,9 +13,8 @@ from labelwall.experiment.compare.config import CompareConfig
 from labelwall.experiment.compare.rates import TEST_SPLIT, choose_rate
 from labelwall.experiment.config.config import BudgetConfig, Config, RoundConfig
 from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.rounds import channel_statistics
 from labelwall.experiment.run.whitening import starting_extractor
-from labelwall.student.data import Pool
+from labelwall.student.data import Pool, channel_statistics
 from labelwall.student.train import predict, train
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.baselines.config import (

@@ -15,11 +15,10 @@ import pytest
 from labelwall import pipeline
 from labelwall.experiment.config.config import CapsConfig
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.run.child import child
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.experiment.run.serving import app_of
-from labelwall.experiment.run.teachers import KEY, custody
+from labelwall.experiment.run.teachers import KEY, child, custody
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
