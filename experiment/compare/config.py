@@ -1,4 +1,7 @@
-"""What a comparison is: methods at points of privacy, on one split with one student. Loads without torch."""
+"""What a comparison is: methods at points of privacy, on one split with one student.
+
+Loads without torch.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +47,16 @@ class PointConfig:
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """One line of the plots: rounds of a mechanism, a privately trained model, or a reference without privacy.
+    """A method: rounds of a mechanism, a privately trained model, or a reference.
 
     Args:
         name: how tables and plots call it.
         points: budgets and mechanisms, for a method that labels public rows.
-        baseline: a model trained on the private side, by NoisySGD or as a classifier through diffprivlib, instead of points.
+        baseline: a model trained on the private side, by NoisySGD or as a classifier through
+            diffprivlib, instead of points.
         epsilons: budgets of the baseline (dimensionless).
-        reference: non_private (the student's network trained on all private labels) or true_labels (the student trained on the
-            public rows' true labels), instead of points.
+        reference: non_private (the student's network trained on all private labels) or true_labels
+            (the student trained on the public rows' true labels), instead of points.
     """
 
     name: str
@@ -170,7 +174,10 @@ def compare_parser() -> jsonargparse.ArgumentParser:
 
 
 def parse_comparison(args: Sequence[str]) -> tuple[CompareConfig, str]:
-    """(settings, folder for the results). Raises BadSetting, or the InvalidInput of the field that breaks a rule."""
+    """(settings, folder for the results).
+
+    Raises BadSetting, or the InvalidInput of the field that breaks a rule.
+    """
     parser = compare_parser()
     for position, arg in enumerate(args[:-1]):
         if arg == "--config" and not Path(args[position + 1]).is_file():
@@ -179,10 +186,11 @@ def parse_comparison(args: Sequence[str]) -> tuple[CompareConfig, str]:
             )
     try:
         made = parser.instantiate(parser.parse_args(list(args)))
+    # ValueError: a baseline that breaks a rule of its kind
     except (
         ArgumentError,
         ValueError,
-    ) as error:  # ValueError: a baseline that breaks a rule of its kind
+    ) as error:
         raise BadSetting(" ".join(str(error).split())) from error
     return CompareConfig(**{entry.name: made[entry.name] for entry in fields(CompareConfig)}), made[
         "out"

@@ -98,9 +98,8 @@ def _epsilon_axis(axes: Axes, y: str) -> None:
 
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(
-        lambda value, _: f"{value:g}"
-    )  # matplotlib's own writes formulas, which are off
+    # Matplotlib's own writes formulas, which are off
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("epsilon")
     axes.set_ylabel(y)

@@ -1,8 +1,11 @@
-"""The learning rate of a NoisySGD baseline, chosen on PUBLIC rows: no private row and no test label has a say in it.
+"""The learning rate of a NoisySGD baseline, chosen on PUBLIC rows alone.
 
-Training is rehearsed with each rate: public rows stand in for the records, as many times as there are records for each of them,
-under the same steps, batches, clip and noise. The rate whose model is most often right on public rows that were held out is
-taken. Where public rows have no labels, clusters of them stand in for classes.
+No private row and no test label influences it.
+
+Training is rehearsed with each rate: public rows stand in for the records, as many times as there
+are records for each of them, under the same steps, batches, clip and noise. The rate whose model is
+most often right on public rows that were held out is taken. Where public rows have no labels,
+clusters of them stand in for classes.
 """
 
 from __future__ import annotations
@@ -46,10 +49,12 @@ def choose_rate(
     seed: int,
     progress: Progress | None = None,
 ) -> Choice:
-    """The best of the baseline's rates in rehearsals on PUBLIC ``inputs`` (float32 [n, ...]); the first of equals.
+    """The best of the baseline's rates in rehearsals on PUBLIC rows; the first of equals.
 
-    ``labels``: int64 [n] of the public rows, None where they have none. The same arguments give the same choice.
-    Raises InvalidInput where there are fewer than FEWEST_ROWS public rows.
+    ``inputs``: float32 [n, ...].
+
+    ``labels``: int64 [n] of the public rows, None where they have none. The same arguments give the
+    same choice. Raises InvalidInput where there are fewer than FEWEST_ROWS public rows.
     """
     if len(inputs) < FEWEST_ROWS:
         rule = f"at least {FEWEST_ROWS}, for baseline.rate_chosen_by: public_rows"
@@ -88,7 +93,9 @@ def choose_rate(
 
 
 def described(chosen: Sequence[float], rates: Sequence[float] | None, by: str | None) -> str | None:
-    """What a table's row says of its learning rates: ``chosen`` among ``rates`` on ``by``. None where there was no choice.
+    """What a table's row says of its learning rates: ``chosen`` among ``rates`` on ``by``.
+
+    None where there was no choice.
 
     ``rates`` is None for results of before, which do not say among which rates theirs was chosen.
     """

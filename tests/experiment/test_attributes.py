@@ -1,4 +1,5 @@
-"""Rows with attributes in whole runs: answers, student, report, resumption, predictions, a comparison, a teacher elsewhere."""
+"""Rows with attributes in whole runs: answers, student, report, resumption, predictions, a
+comparison, a teacher elsewhere."""
 
 from __future__ import annotations
 

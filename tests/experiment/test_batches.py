@@ -1,4 +1,5 @@
-"""Batch mechanisms in whole runs: a charge a round, plans that mix pure and Renyi releases, predictions, clear mistakes."""
+"""Batch mechanisms in whole runs: a charge a round, plans that mix pure and Renyi releases,
+predictions, clear mistakes."""
 
 from __future__ import annotations
 

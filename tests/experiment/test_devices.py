@@ -1,4 +1,5 @@
-"""A run whose student is trained by two processes: the same ledger, and processes that know of no teacher. What is refused."""
+"""A run whose student is trained by two processes: the same ledger, and processes that know of no
+teacher. What is refused."""
 
 from __future__ import annotations
 
@@ -64,9 +65,8 @@ def test_two_devices_charge_what_one_does_and_see_no_private_side(
         }
         assert {"student", "wall"} <= set(found["loaded"])
         assert found["variables"] == []
-        own = [
-            Path(path).relative_to(place) for path in found["opened"]
-        ]  # nothing outside of the round's folder
+        # Nothing outside of the round's folder
+        own = [Path(path).relative_to(place) for path in found["opened"]]
         assert {path.parts[0].split(".")[0] for path in own} <= {
             "checkpoints",
             "events",

@@ -1,4 +1,5 @@
-"""A run by a teacher elsewhere: the same answers and receipts, and no private file is opened in the student's process."""
+"""A run by a teacher elsewhere: the same answers and receipts, and no private file is opened in the
+student's process."""
 
 from __future__ import annotations
 
@@ -53,10 +54,12 @@ def entries(path: Path) -> list[tuple[str, dict]]:  # type: ignore[type-arg]
 def test_two_rounds_with_the_teacher_in_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three runs of one configuration: here; by a service in another process and root, on the same tape; and with `--isolate`.
+    """Three runs of one configuration: here; by a service in another process and root, on the same
+    tape; and with `--isolate`.
 
-    The analyst's root has no private row. The audit hook sees none of the custodian's paths, and does see others. The isolated
-    run draws from the system: it asks and pays for the same screenings, what they say is another thing.
+    The analyst's root has no private row. The audit hook sees none of the custodian's paths, and
+    does see others. The isolated run draws from the system: it asks and pays for the same
+    screenings, what they say is another thing.
     """
     custodian, analyst, whole = tmp_path / "custodian", tmp_path / "analyst", tmp_path / "whole"
     tiny.write(custodian)

@@ -83,7 +83,8 @@ def test_a_budget_for_each_analyst_is_refused_before_a_directory_is_made_for_it(
 def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the page and among the metrics, in public figures; progress in percent, on the custodian's terminal alone."""
+    """On the page and among the metrics, in public figures; progress in percent, on the custodian's
+    terminal alone."""
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
     args, heard, store = ["--config", "config.yaml", "--scale.shards", "3"], [], tmp_path / "store"

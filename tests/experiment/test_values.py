@@ -1,4 +1,5 @@
-"""Rows with a real value in whole runs: answers, student, report, resumption, predictions, a comparison, the custodian's side."""
+"""Rows with a real value in whole runs: answers, student, report, resumption, predictions, a
+comparison, the custodian's side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A tiny experiment on feature vectors: three clusters, two rounds, seconds to run. Shared by the tests of whole runs."""
+"""A tiny experiment on feature vectors: three clusters, two rounds, seconds to run.
+
+Shared by the tests of whole runs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write(folder: Path, extra: tuple[np.ndarray, int, int] | None = None) -> None:
-    """data.npz and config.yaml in ``folder``; ``extra``: (vector, label, id) of a private record put before all others."""
+    """data.npz and config.yaml in ``folder``; ``extra``: (vector, label, id) of a private record
+    put before all others."""
     folder.mkdir(parents=True, exist_ok=True)
     x, y = rows(200, 1)
     ids = np.arange(1000, 1200)

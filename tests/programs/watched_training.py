@@ -1,4 +1,5 @@
-"""Stands in for student.worker and leaves, beside the events, what this process of a training opened, loaded and was told."""
+"""Stands in for student.worker and leaves, beside the events, what this process of a training
+opened, loaded and was told."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Settings of a mechanism by its kind: from files and overrides, told apart, with one clear line for a mistake.
+"""Settings of a mechanism by its kind: from files and overrides, told apart, with one clear line
+for a mistake.
 
-A second mechanism is put next to the shipped one, so that the tests do not depend on which others there are.
+A second mechanism is put next to the shipped one, so that the tests do not depend on which others
+there are.
 """
 
 from __future__ import annotations

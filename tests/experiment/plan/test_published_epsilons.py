@@ -1,4 +1,5 @@
-"""`plan` shows the epsilon that a paper prints beside its own, for the paper's very parameters and for nothing else."""
+"""`plan` shows the epsilon that a paper prints beside its own, for the paper's very parameters and
+for nothing else."""
 
 from __future__ import annotations
 
