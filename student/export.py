@@ -1,4 +1,4 @@
-"""A student's penultimate features as an extractor for the teacher: what goes back across the wall."""
+"""A student's penultimate features as the extractor that goes back across the wall."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ class Student(Trainee):
         return losses.align(clean, self.class_share)
 
     def _certain(self, logits: torch.Tensor) -> torch.Tensor:
-        """How undecided the predictions are, and with a class prior how unevenly they are spread."""
+        """Entropy of the predictions; with a class prior, their imbalance as well."""
         c, certain = self._config, losses.entropy(logits)
         if c.class_prior == "uniform":
             certain = certain + c.balance_weight * losses.imbalance(logits)

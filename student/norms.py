@@ -102,7 +102,8 @@ def share_norms(module: nn.Module) -> nn.Module:
     """
     if isinstance(module, _BatchNorm):
         if type(module).__name__ not in KNOWN:
-            rule = f"a network whose batch norms are of the kinds {', '.join(KNOWN)}, with several devices"
+            kinds = ", ".join(KNOWN)
+            rule = f"a network whose batch norms are of the kinds {kinds}, with several devices"
             raise InvalidInput("student.backbone", rule, type(module).__name__)
         return SharedNorm(module)
     for name, child in module.named_children():

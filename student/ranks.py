@@ -36,7 +36,7 @@ class Ranks:
     def whole(self, own: torch.Tensor, rows: int) -> torch.Tensor:
         """The outputs of all ``rows`` of a batch, [rows, c].
 
-        ``own``: this process's part, [part, c], through which gradients flow.
+        ``own``: this process's part, [part, c], the only one with a gradient.
         """
         if self.size == 1:
             return own

@@ -33,12 +33,14 @@ import importlib, json, os, pkgutil, random, sys
 import numpy as np
 
 package, excused = sys.argv[1:]
+CHANGES = "os.mkdir", "os.rename", "os.remove"
 written = []
 def listen(event, args):
     if event == "open" and isinstance(args[0], (str, bytes)):
-        writes = args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) or any(c in (args[1] or "") for c in "wax+")
+        writes = args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        writes = writes or any(c in (args[1] or "") for c in "wax+")
         path = os.path.abspath(os.fsdecode(args[0]))
-    elif event in ("os.mkdir", "os.rename", "os.remove") and isinstance(args[0], (str, os.PathLike)):
+    elif event in CHANGES and isinstance(args[0], (str, os.PathLike)):
         writes, path = True, os.path.abspath(os.fspath(args[0]))
     else:
         return
@@ -270,7 +272,7 @@ def test_no_teacher_reaches_the_baselines() -> None:
 
 
 def violations(source: str) -> Iterator[tuple[str, str]]:
-    """(dotted name, why) of everything in a module's text that the release path must not contain."""
+    """(dotted name, why) of what the release path must not contain, in a module's text."""
     tree = ast.parse(source)
     aliases: dict[str, str] = {}
     constants: set[str] = set()  # loop variables over literal names

@@ -54,7 +54,8 @@ class Cell:
     def folder(self) -> str:
         """Its place under the comparison's folder."""
         budget = "no_privacy" if self.epsilon is None else f"epsilon_{self.epsilon:g}"
-        return f"{re.sub(r'[^a-z0-9]+', '_', self.method.name.lower()).strip('_')}/{budget}/seed_{self.seed}"
+        method = re.sub(r"[^a-z0-9]+", "_", self.method.name.lower()).strip("_")
+        return f"{method}/{budget}/seed_{self.seed}"
 
 
 def cells(config: CompareConfig) -> Iterator[Cell]:
@@ -88,7 +89,8 @@ def compare(
     places = [cell.folder for cell in cells(config)]
     if len(set(places)) != len(places):
         raise LabelwallError(
-            "two methods or budgets of the comparison would share a folder. Give them different names."
+            "two methods or budgets of the comparison would share a folder. "
+            "Give them different names."
         )
     _remember(config, out)
     private = Path(f"{out}.custodian")
@@ -109,15 +111,9 @@ def _remember(config: CompareConfig, out: Path) -> None:
     """
     out.mkdir(parents=True, exist_ok=True)
     shared = asdict(config)
-    # More methods and seeds may join later
-    for free in (
-        "methods",
-        "seeds",
-        "threads",
-        "workers",
-        "batch_size",
-    ):
-        del shared[free]
+    # More methods and seeds may be added later.
+    for name in ("methods", "seeds", "threads", "workers", "batch_size"):
+        del shared[name]
     text, path = json.dumps(shared, indent=2, sort_keys=True), out / "shared.json"
     if path.exists() and path.read_text() != text:
         raise LabelwallError(
@@ -129,7 +125,7 @@ def _remember(config: CompareConfig, out: Path) -> None:
 def _result(
     config: CompareConfig, cell: Cell, out: Path, entropy: Entropy, console: Console
 ) -> dict[str, Any]:
-    """A finished cell's result, from its file or by doing it."""
+    """A cell's result: read from its file when it is finished, otherwise by running it."""
     place, settings = out / cell.folder, json.loads(json.dumps(asdict(cell)))
     kept = place / "result.json"
     if kept.exists():
@@ -170,8 +166,8 @@ def _kept(stored: dict[str, Any], settings: dict[str, Any], place: Path) -> dict
     baseline, result = stored["cell"]["method"]["baseline"] or {}, dict(stored["result"])
     if "other_rates" in baseline and "rate_chosen_by" not in baseline:
         several = bool(baseline["other_rates"])
-        wanted = (settings["method"]["baseline"] or {}).get("rate_chosen_by")
-        baseline["rate_chosen_by"] = "test_split" if several else wanted
+        configured = (settings["method"]["baseline"] or {}).get("rate_chosen_by")
+        baseline["rate_chosen_by"] = "test_split" if several else configured
         result["rates"] = [baseline["learning_rate"], *baseline["other_rates"]]
         result["rate_chosen_on"] = TEST_SPLIT if several else None
     if stored["cell"] != settings:
@@ -262,11 +258,7 @@ def _row(method: str, group: list[dict[str, Any]]) -> dict[str, Any]:
         "accuracy": None if values else float(np.median(scored)),
         "low": min(scored),
         "high": max(scored),
-        **(
-            {}
-            if not values
-            else {name: _median_errors(group, name) for name in ("errors", "label_errors")}
-        ),
+        **{name: _median_errors(group, name) for name in ("errors", "label_errors") if values},
         "cpu_seconds": median("cpu_seconds"),
     }
 

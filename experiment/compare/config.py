@@ -70,20 +70,13 @@ class MethodConfig:
             raise InvalidInput(
                 "methods.name", "1 to 40 letters, digits, spaces or any of . + - _", self.name
             )
-        if [bool(self.points), self.baseline is not None, self.reference is not None].count(
-            True
-        ) != 1:
-            raise InvalidInput(
-                f"methods[{self.name}]",
-                "points, a baseline or a reference, one of them",
-                "none or several",
-            )
+        given = (bool(self.points), self.baseline is not None, self.reference is not None)
+        if sum(given) != 1:
+            rule = "points, a baseline or a reference, one of them"
+            raise InvalidInput(f"methods[{self.name}]", rule, "none or several")
         if bool(self.epsilons) != (self.baseline is not None):
-            raise InvalidInput(
-                f"methods[{self.name}].epsilons",
-                "a list for a baseline, and for nothing else",
-                self.epsilons,
-            )
+            rule = "a list for a baseline, and for nothing else"
+            raise InvalidInput(f"methods[{self.name}].epsilons", rule, self.epsilons)
         if not all(epsilon > 0 for epsilon in self.epsilons):
             raise InvalidInput(f"methods[{self.name}].epsilons", "positive", self.epsilons)
 
@@ -158,7 +151,8 @@ def compare_parser() -> jsonargparse.ArgumentParser:
     """`--config FILE` and every field of CompareConfig."""
     parser = jsonargparse.ArgumentParser(
         prog="labelwall compare",
-        description="Run every method of a file on the same split, students and budgets; one table, comparison.json and plots. "
+        description="Run every method of a file on the same split, students and budgets; "
+        "one table, comparison.json and plots. "
         "The same command continues a comparison that was interrupted.",
         exit_on_error=False,
         allow_abbrev=False,
@@ -186,12 +180,7 @@ def parse_comparison(args: Sequence[str]) -> tuple[CompareConfig, str]:
             )
     try:
         made = parser.instantiate(parser.parse_args(list(args)))
-    # ValueError: a baseline that breaks a rule of its kind
-    except (
-        ArgumentError,
-        ValueError,
-    ) as error:
+    except (ArgumentError, ValueError) as error:  # ValueError: a baseline breaks its kind's rule
         raise BadSetting(" ".join(str(error).split())) from error
-    return CompareConfig(**{entry.name: made[entry.name] for entry in fields(CompareConfig)}), made[
-        "out"
-    ]
+    config = CompareConfig(**{entry.name: made[entry.name] for entry in fields(CompareConfig)})
+    return config, made["out"]

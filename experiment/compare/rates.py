@@ -21,10 +21,10 @@ from labelwall.teacher.baselines.config import LinearNoisySgd, NoisySgd
 from labelwall.teacher.baselines.noisy_sgd import train_privately
 from labelwall.wall.errors import InvalidInput
 
-MOST_ROWS = 5_000  # public rows of a rehearsal
-FEWEST_ROWS = 20
-HELD_OUT = 4  # one row in so many is held out
-FEW_ROWS = 1_000  # below, each row is held out in turn: so few would judge too roughly
+MAX_ROWS = 5_000  # public rows of a rehearsal
+MIN_ROWS = 20
+HELD_OUT = 4  # one row in four is held out
+FEW_ROWS = 1_000  # with fewer, every row is held out in turn: one part would judge too roughly
 ITERATIONS = 30  # of k-means
 LABELS, CLUSTERS, TEST_SPLIT = "labelled public rows", "clusters of public rows", "the test split"
 Progress = Callable[[int, int], None]
@@ -54,12 +54,12 @@ def choose_rate(
     ``inputs``: float32 [n, ...].
 
     ``labels``: int64 [n] of the public rows, None where they have none. The same arguments give the
-    same choice. Raises InvalidInput where there are fewer than FEWEST_ROWS public rows.
+    same choice. Raises InvalidInput where there are fewer than MIN_ROWS public rows.
     """
-    if len(inputs) < FEWEST_ROWS:
-        rule = f"at least {FEWEST_ROWS}, for baseline.rate_chosen_by: public_rows"
+    if len(inputs) < MIN_ROWS:
+        rule = f"at least {MIN_ROWS}, for baseline.rate_chosen_by: public_rows"
         raise InvalidInput("public rows", rule, len(inputs))
-    rows = np.random.default_rng(seed).permutation(len(inputs))[:MOST_ROWS]
+    rows = np.random.default_rng(seed).permutation(len(inputs))[:MAX_ROWS]
     x, targets = inputs[torch.from_numpy(rows)], None if labels is None else labels[rows]
     by = CLUSTERS if targets is None else LABELS
     if targets is None:

@@ -73,7 +73,7 @@ class FinishedRun:
 
     @property
     def unsafe(self) -> bool:
-        """Whether the noise came from a test tape: the ledger or the summary saying so is enough."""
+        """Whether the noise came from a test tape, by the ledger or by the summary."""
         return bool(self.summary["unsafe"]) or self.finding.unsafe
 
     @property
@@ -133,7 +133,8 @@ def read_run(run_dir: Path) -> FinishedRun:
     for needed in (folder.summary, recorded, folder.ledger):
         if not needed.is_file():
             raise MissingData(
-                f"`run_dir` must be the folder of a finished run. Found {str(run_dir)!r} without {needed.name}. "
+                "`run_dir` must be the folder of a finished run. "
+                f"Found {str(run_dir)!r} without {needed.name}. "
                 "`labelwall run` with the same --run_dir finishes a run."
             )
     config = load_config(recorded)
@@ -285,7 +286,7 @@ def epsilon(value: float | None) -> str:
 
 
 def svg_uri(svg: bytes) -> str:
-    """The picture inside the page; as an image of its own, its element ids can not meet another's."""
+    """The picture inside the page, as an image, whose element ids can not clash with another's."""
     return "data:image/svg+xml;base64," + b64encode(svg).decode()
 
 

@@ -58,7 +58,8 @@ def test_settings_that_need_all_rows_in_one_process_are_refused_before_anything_
         "cnn",
     ]
     text = tiny.CONFIG.replace(
-        "mechanism: {k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0, sampling_probability: 0.2}",
+        "mechanism: {k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0, "
+        "sampling_probability: 0.2}",
         "",
     )
     (tmp_path / "config.yaml").write_text(text)

@@ -82,7 +82,7 @@ def _of(tensors: dict[str, torch.Tensor], case: str) -> dict[str, torch.Tensor]:
 
 
 def _distance(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
-    """The largest difference of an entry, relative to its tensor's largest where that is above 1."""
+    """The largest difference of an entry, relative to its tensor's largest if that is above 1."""
     assert set(ours) == set(theirs)
     return max(
         float((ours[n] - theirs[n]).abs().max() / ours[n].abs().max().clamp(min=1)) for n in ours

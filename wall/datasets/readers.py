@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]  # (done, total)
 
 FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP")  # the only decoders that are ever run on a file
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
-# In an image folder: a header (path, then names of attributes), a line for each image
+# A file in an image folder: a header (path, then names of attributes), a line for each image.
 ATTRIBUTES = "attributes.csv"
 CHUNK = 128  # images decoded by one task of the thread pool
 
@@ -46,7 +46,7 @@ class Images:
 
 
 def stable_hash(text: str) -> int:
-    """The first 63 bits of SHA-256 of a name: the same on every machine, and non-negative as int64."""
+    """The first 63 bits of a name's SHA-256: the same on every machine; a non-negative int64."""
     return (
         int.from_bytes(hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:8], "big")
         >> 1
@@ -154,7 +154,8 @@ def _attribute_lines(field: str, root: Path) -> tuple[list[str], list[list[str]]
     """Header and lines, each read by itself: a damaged one is no table's end."""
     if not (root / ATTRIBUTES).is_file():
         raise MissingData(
-            f"`{field}` must hold {ATTRIBUTES}: image paths and their attributes. Found none in {str(root)!r}."
+            f"`{field}` must hold {ATTRIBUTES}: image paths and their attributes. "
+            f"Found none in {str(root)!r}."
         )
     lines = []
     for text in (root / ATTRIBUTES).read_text(errors="replace").splitlines():

