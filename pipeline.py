@@ -6,9 +6,9 @@ compare  run several methods on the same split, students and budgets; one table 
 predict  private answers to a file of queries, with a receipt; no student
 audit    recompute the certificate from a ledger file alone
 report   write a run folder's report.html again
-records  PRIVATE: the custodian adds or removes records; nothing is trained again, nothing is charged
+records  PRIVATE: the custodian adds or removes records; nothing is trained or charged
 data     PRIVATE: the custodian's check of a data set (counts, classes, bad rows)
-init     write a configuration for one's own image folders
+init     write a configuration for image folders, or a copy of a packaged one
 serve    the teacher as a service: answers over HTTP from one custodian's directory
 keys     who may ask a service: add, list or revoke API keys
 """
@@ -21,16 +21,22 @@ import runpy
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__" and not __package__:  # `python pipeline.py`: this folder is labelwall
     runpy.run_path(str(Path(__file__).with_name("__init__.py")))["run"]("labelwall.pipeline")
 
-from labelwall.wall.adversary import POOLED
 from labelwall.wall.errors import InvalidInput, LabelwallError
+
+if TYPE_CHECKING:
+    from labelwall.experiment.config.config import Config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of `labelwall`. Exit code 0, 2 for a user's mistake (one line on stderr), 3 for an inconsistent ledger."""
+    """Entry point of `labelwall`.
+
+    Exit code 0, 2 for a user's mistake (one line on stderr), 3 for an inconsistent ledger.
+    """
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("-h", "--help"):
         print(__doc__ + "\n`labelwall COMMAND --help` explains a command's options.")
@@ -42,9 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LabelwallError as error:
         return _mistake(str(error))
     except KeyboardInterrupt:
-        print(
-            "labelwall: interrupted; the same command continues where it stopped.", file=sys.stderr
-        )
+        text = "labelwall: interrupted; the same command continues where it stopped."
+        print(text, file=sys.stderr)
         return 130
 
 
@@ -55,13 +60,11 @@ def _mistake(text: str) -> int:
 
 def _run(args: Sequence[str]) -> int:
     from labelwall.experiment.config.settings import config_parser, parse
+    from labelwall.experiment.plan.show_plan import price_line
     from labelwall.experiment.run.console import Console
 
-    parser = config_parser(
-        "run",
-        "Run or resume an experiment: ask, train, send features back. Prints the price first.",
-        args,
-    )
+    does = "Run or resume an experiment: ask, train, send features back. Prints the price first."
+    parser = config_parser("run", does, args)
     parser.add_argument(
         "--run_dir",
         type=str,
@@ -76,44 +79,21 @@ def _run(args: Sequence[str]) -> int:
     )
     config, rest = parse(parser, args)
     console = Console(quiet=rest.quiet)
-    console.say(_price(config.plan()))
+    console.say(price_line(config.plan()))
 
     import torch
 
     torch.set_num_threads(config.threads)
     from labelwall.experiment.report.report import write_report
+    from labelwall.experiment.run.metrics import result_line
     from labelwall.experiment.run.rounds import run
     from labelwall.teacher.noise.entropy import SystemEntropy
 
     run_dir = Path(rest.run_dir)
     summary = run(config, run_dir, entropy=SystemEntropy(), console=console, isolate=rest.isolate)
     write_report(run_dir)
-    print(_result(summary, run_dir))
+    print(result_line(summary, run_dir))
     return 0
-
-
-def _result(summary: dict, run_dir: Path) -> str:  # type: ignore[type-arg]
-    from labelwall.teacher.accounting.conversion import round_up
-    from labelwall.wall.labels.values import format_errors
-
-    share, errors, delta = (
-        summary["test_accuracy"],
-        summary.get("test_errors"),
-        f"delta {summary['delta']:g}",
-    )
-    score = f"test {format_errors(errors)}" if errors else f"test accuracy {100 * share:.2f}%"
-    against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"
-    return f"{score} at epsilon {round_up(summary['epsilon'])}, {delta}{against}: {run_dir}/report.html"
-
-
-def _price(plan) -> str:  # type: ignore[no-untyped-def]
-    """The cost of a plan in one line, or BudgetRefused."""
-    from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
-    from labelwall.teacher.accounting.conversion import round_up
-
-    require_affordable(plan)
-    caps = ", ".join(f"{release.cap} x {release.name}" for release in plan.releases())
-    return f"price: epsilon {round_up(certified_epsilon(plan))} of {plan.epsilon:g} at delta {plan.delta:g}, for at most {caps}"
 
 
 def _plan(args: Sequence[str]) -> int:
@@ -121,7 +101,10 @@ def _plan(args: Sequence[str]) -> int:
     from labelwall.experiment.plan.show_plan import describe_plan, render_plan
     from labelwall.teacher.accounting.accountant import require_affordable
 
-    does = "Show what a configuration costs; exit code 2 when its caps exceed the budget. Reads no data."
+    does = (
+        "Show what a configuration costs; exit code 2 when its caps exceed the budget. "
+        "Reads no data."
+    )
     parser = config_parser("plan", does, args)
     parser.add_argument(
         "--json", action="store_true", help="one JSON object: epsilon, delta, certificates, rounds"
@@ -139,15 +122,70 @@ def _plan(args: Sequence[str]) -> int:
     return 0
 
 
-def _predict(args: Sequence[str]) -> int:
-    from labelwall.experiment.config.settings import config_parser, parse
+def _add_optimise_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--optimise",
+        action="store_true",
+        help="search the best mechanism, caps and number of queries for the budget, "
+        "from public rows alone",
+    )
+    parser.add_argument(
+        "--out", type=str, help="with --optimise: file to write the configuration found to"
+    )
+    parser.add_argument(
+        "--plot",
+        type=str,
+        help="with --optimise: PNG file of expected right labels and accuracy by epsilon",
+    )
+    parser.add_argument(
+        "--expected_records",
+        type=int,
+        help="with --optimise: a public guess of the number of private records; "
+        "the published split's, or the public inputs'",
+    )
+    parser.add_argument(
+        "--mean_accuracy",
+        type=float,
+        help="with --optimise: mean share of right neighbours, in (0, 1); "
+        "a margin model instead of votes among test rows",
+    )
+    parser.add_argument(
+        "--min_accuracy",
+        type=float,
+        default=0.0,
+        help="with --optimise: least expected share of right labels, in [0, 1); "
+        "fewer labels, better ones",
+    )
+
+
+def _optimise(config: Config, options: argparse.Namespace) -> int:
+    from labelwall.experiment.plan.optimise import (
+        Request,
+        best_plan,
+        describe_optimum,
+        print_optimum,
+    )
     from labelwall.experiment.run.console import Console
 
-    parser = config_parser(
-        "predict",
-        "Answer the rows of an npz file (array x) and write labels, receipt and ledger.",
-        args,
+    out, plot = (Path(name) if name else None for name in (options.out, options.plot))
+    request = Request(
+        out, plot, options.expected_records, options.mean_accuracy, options.min_accuracy
     )
+    answer = best_plan(config, request, Console(quiet=options.json))
+    if options.json:
+        print(json.dumps(describe_optimum(answer)))
+    else:
+        print_optimum(answer, request.out)
+    return 0
+
+
+def _predict(args: Sequence[str]) -> int:
+    from labelwall.experiment.config.settings import config_parser, parse
+    from labelwall.experiment.plan.show_plan import price_line
+    from labelwall.experiment.run.console import Console
+
+    does = "Answer the rows of an npz file (array x) and write labels, receipt and ledger."
+    parser = config_parser("predict", does, args)
     parser.add_argument(
         "--queries",
         type=str,
@@ -169,63 +207,19 @@ def _predict(args: Sequence[str]) -> int:
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     config, rest = parse(parser, args)
     console = Console(quiet=rest.quiet)
-    console.say(_price(config.plan()))
+    console.say(price_line(config.plan()))
 
     import torch
 
     torch.set_num_threads(config.threads)
-    from labelwall.experiment.run.predict import predict
+    from labelwall.experiment.run.predict import predict, prediction_line
     from labelwall.teacher.noise.entropy import SystemEntropy
 
     out = Path(rest.out)
     answers = predict(
         config, Path(rest.queries), out, slot=rest.slot, entropy=SystemEntropy(), console=console
     )
-    from labelwall.wall.labels.base import has_label
-
-    print(
-        f"{has_label(answers.labels).sum()} of {len(answers.labels)} answered, {answers.receipt.served} known before: {out}"
-    )
-    return 0
-
-
-def _add_optimise_options(parser) -> None:  # type: ignore[no-untyped-def]
-    optimise = "search the best mechanism, caps and number of queries for the budget, from public rows alone"
-    parser.add_argument("--optimise", action="store_true", help=optimise)
-    parser.add_argument(
-        "--out", type=str, help="with --optimise: file to write the configuration found to"
-    )
-    parser.add_argument(
-        "--plot",
-        type=str,
-        help="with --optimise: PNG file of expected right labels and accuracy by epsilon",
-    )
-    records = "with --optimise: a public guess of the number of private records; the published split's, or the public inputs'"
-    parser.add_argument("--expected_records", type=int, help=records)
-    accuracy = "with --optimise: mean share of right neighbours, in (0, 1); a margin model instead of votes among test rows"
-    parser.add_argument("--mean_accuracy", type=float, help=accuracy)
-    floor = "with --optimise: least expected share of right labels, in [0, 1); fewer labels, better ones"
-    parser.add_argument("--min_accuracy", type=float, default=0.0, help=floor)
-
-
-def _optimise(config, options) -> int:  # type: ignore[no-untyped-def]
-    from labelwall.experiment.plan.optimise import (
-        Request,
-        best_plan,
-        describe_optimum,
-        print_optimum,
-    )
-    from labelwall.experiment.run.console import Console
-
-    out, plot = (Path(name) if name else None for name in (options.out, options.plot))
-    request = Request(
-        out, plot, options.expected_records, options.mean_accuracy, options.min_accuracy
-    )
-    answer = best_plan(config, request, Console(quiet=options.json))
-    if options.json:
-        print(json.dumps(describe_optimum(answer)))
-    else:
-        print_optimum(answer, request.out)
+    print(prediction_line(answers, out))
     return 0
 
 
@@ -252,7 +246,8 @@ def _audit(args: Sequence[str]) -> int:
 
     parser = argparse.ArgumentParser(
         "labelwall audit",
-        description="Recompute the certificate from a ledger file alone; with --empirical, attack the mechanisms.",
+        description="Recompute the certificate from a ledger file alone; "
+        "with --empirical, attack the mechanisms.",
     )
     parser.add_argument("ledger", type=Path, help="ledger.sqlite of a run folder, or an export")
     parser.add_argument(
@@ -274,10 +269,11 @@ def _audit(args: Sequence[str]) -> int:
 
 
 def _audit_empirical(args: Sequence[str]) -> int:
+    from labelwall.experiment.config.attack import parse_attack
     from labelwall.teacher.mechanisms.registry import from_slot
     from labelwall.teacher.statistical_audit import audit_mechanisms
 
-    plan, options = _plan_to_attack(args)
+    plan, options = parse_attack(args)
     mechanisms = [from_slot(slot) for slot in plan.slots]
     findings = audit_mechanisms(
         mechanisms, delta=plan.delta, trials=options.trials, confidence=options.confidence
@@ -287,56 +283,6 @@ def _audit_empirical(args: Sequence[str]) -> int:
     else:
         print("\n".join(f"{finding.mechanism}\n{finding.render()}" for finding in findings))
     return 3 if any(finding.refuted for finding in findings) else 0
-
-
-def _plan_to_attack(args):  # type: ignore[no-untyped-def]
-    """(plan of a configuration or of a ledger file, remaining options). Reads no data."""
-    description = (
-        "Statistical audit: run the plan's mechanisms, as configured and with little noise, on worst-case neighbouring data sets "
-        "made for it; a lower confidence bound of epsilon next to the claim. Give a ledger or --config. Reads no record. "
-        "Exit code 3 when a claim is refuted."
-    )
-    if any(arg.partition("=")[0] == "--config" for arg in args):
-        from labelwall.experiment.config.settings import config_parser, parse
-
-        parser = config_parser("audit --empirical", description, args)
-        _attack_options(parser)
-        config, options = parse(parser, args)
-        return config.plan(), options
-    from labelwall.teacher.ledger.ledger import Ledger
-
-    plain = argparse.ArgumentParser("labelwall audit --empirical", description=description)
-    plain.add_argument(
-        "ledger",
-        type=Path,
-        help="ledger.sqlite of a run folder, or an export; its plan names the mechanisms",
-    )
-    _attack_options(plain)
-    found = plain.parse_args(args)
-    return Ledger(found.ledger).state.plan, found
-
-
-def _attack_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--empirical",
-        action="store_true",
-        help="attack the mechanisms instead of reading a ledger's entries",
-    )
-    parser.add_argument(
-        "--trials",
-        type=int,
-        default=20000,
-        help="queries drawn for each release on each data set, a count",
-    )
-    parser.add_argument(
-        "--confidence",
-        type=float,
-        default=0.95,
-        help="all lower bounds hold jointly with this probability",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="a JSON list, one object for each mechanism and delta"
-    )
 
 
 def _report(args: Sequence[str]) -> int:
@@ -366,8 +312,9 @@ def _records(args: Sequence[str]) -> int:
     from labelwall.experiment.run.console import Console
 
     does = (
-        "PRIVATE, for the custodian: change the records behind a custodian's directory between any two queries. Removed data is "
-        "deleted from the directory; what a record spent stays, so that adding it again refills nothing. Nothing is charged."
+        "PRIVATE, for the custodian: change the records behind a custodian's directory between any "
+        "two queries. Removed data is deleted from the directory; what a record spent stays, so "
+        "that adding it again refills nothing. Nothing is charged."
     )
     parser = config_parser("records", does, args)
     parser.add_argument(
@@ -375,8 +322,12 @@ def _records(args: Sequence[str]) -> int:
         choices=["add", "remove"],
         help="add the rows of --rows; remove what --ids or --images name",
     )
-    rows = "with add: folder with one folder of images a class, or npz file with private_x, private_y, private_id"
-    parser.add_argument("--rows", type=str, help=rows)
+    parser.add_argument(
+        "--rows",
+        type=str,
+        help="with add: folder with one folder of images a class, "
+        "or npz file with private_x, private_y, private_id",
+    )
     parser.add_argument(
         "--ids", type=str, help="with remove: ids of records, whole numbers separated by commas"
     )
@@ -405,38 +356,44 @@ def _records(args: Sequence[str]) -> int:
 
 
 def _init(args: Sequence[str]) -> int:
-    from labelwall.experiment.config.init import write_config
+    from labelwall.experiment.config.init import init, packaged_configs
 
     parser = argparse.ArgumentParser(
-        "labelwall init", description="Write a configuration for your own image folders."
+        "labelwall init",
+        description="Write a configuration for your own image folders (--private, --public, "
+        "--test), or a copy of a packaged one (--from).",
+    )
+    parser.add_argument(
+        "--from",
+        dest="name",
+        metavar="NAME",
+        help=f"copy a packaged configuration: {', '.join(packaged_configs())}",
     )
     parser.add_argument(
         "--private",
         type=Path,
-        required=True,
         help="folder with one folder of images a class; not opened by this command",
     )
     parser.add_argument(
-        "--public",
-        type=Path,
-        required=True,
-        help="folder of unlabelled images (class folders are allowed)",
+        "--public", type=Path, help="folder of unlabelled images (class folders are allowed)"
     )
-    parser.add_argument(
-        "--test", type=Path, required=True, help="public folder with one folder of images a class"
-    )
+    parser.add_argument("--test", type=Path, help="public folder with one folder of images a class")
     parser.add_argument("--out", type=Path, default=Path("labelwall.yaml"), help="file to write")
     options = parser.parse_args(args)
-    write_config(options.private, options.public, options.test, options.out)
-    print(f"wrote {options.out}. Next: labelwall plan --config {options.out}")
+    out, folders = options.out, (options.private, options.public, options.test)
+    print(f"wrote {out}. Next: {init(out, options.name, *folders)}")
     return 0
 
 
 def _serve(args: Sequence[str]) -> int:
     from labelwall.experiment.config.settings import config_parser, parse
+    from labelwall.experiment.plan.show_plan import price_line
     from labelwall.teacher.service.config import ServiceConfig
 
-    does = "Answer requests over HTTP from one custodian's directory, until SIGTERM or Ctrl-C. Prints the URL."
+    does = (
+        "Answer requests over HTTP from one custodian's directory, until SIGTERM or Ctrl-C. "
+        "Prints the URL."
+    )
     parser = config_parser("serve", does, args)
     parser.add_class_arguments(ServiceConfig, "service")
     parser.add_argument(
@@ -445,7 +402,7 @@ def _serve(args: Sequence[str]) -> int:
         help="for `run --isolate`: one key from the standard input, until it closes",
     )
     config, rest = parse(parser, args)
-    print(_price(config.plan()), file=sys.stderr)
+    print(price_line(config.plan()), file=sys.stderr)
     child_of = sys.stdin.readline().strip() if rest.child else None
 
     import torch
@@ -484,7 +441,8 @@ def _keys(args: Sequence[str]) -> int:
     parser.add_argument(
         "--queries",
         type=int,
-        help="most new queries that calls under this name are charged for, a count; no cap if left out",
+        help="most new queries that calls under this name are charged for, a count; "
+        "no cap if left out",
     )
     parser.add_argument(
         "--expires",

@@ -1,1 +1,4 @@
-"""Both sides put to work: configuration, rounds, report. The only package that imports teacher and student."""
+"""Both sides put to work: configuration, rounds, report.
+
+The only package that imports teacher and student.
+"""

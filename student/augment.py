@@ -5,15 +5,19 @@ from __future__ import annotations
 import torch
 from torchvision.transforms import v2
 
-GROUP = 8  # images that share one draw: v2 draws once a call, and a call a single image costs more than the network's step
+# Images that share one draw: v2 draws once a call, and a call a single image costs more than the
+# network's step
+GROUP = 8
 BILINEAR = v2.InterpolationMode.BILINEAR
 
 
 class Augmenter:
-    """Distorts float32 [n, c, h, w] images on the 0..1 scale; feature vectors [n, d] get a little Gaussian noise.
+    """Distorts images, float32 [n, c, h, w] on the 0..1 scale.
 
-    ``strength``: none, shift (affine distortions that keep a digit's class) or natural (adds mirroring and RandAugment).
-    Draws from torch's global generator, which a training step seeds.
+    Feature vectors [n, d] get a little Gaussian noise.
+
+    ``strength``: none, shift (affine distortions that keep a digit's class) or natural (adds
+    mirroring and RandAugment). Draws from torch's global generator, which a training step seeds.
     """
 
     def __init__(self, strength: str) -> None:
@@ -22,12 +26,16 @@ class Augmenter:
         affine = v2.RandomAffine(
             degrees=12, translate=(0.08, 0.08), scale=(0.88, 1.12), shear=7, interpolation=BILINEAR
         )
-        # Erasing a patch of a digit can make it another one: with it, consistency cost MNIST a point even under true labels.
+        # Erasing a patch of a digit can make it another one: with it, consistency cost MNIST a
+        # point even under true labels.
         self._weak = {"none": None, "shift": nudge, "natural": _crop_and_mirror()}[strength]
         self._strong = {"none": None, "shift": affine, "natural": _natural(erasing)}[strength]
 
     def weak(self, x: torch.Tensor, rows: slice) -> torch.Tensor:
-        """What labelled inputs go through; ``rows`` of it. They do not depend on which of the batch are wanted."""
+        """What labelled inputs go through; ``rows`` of it.
+
+        They do not depend on which of the batch are wanted.
+        """
         return _grouped(x, self._weak, 0.02, rows)
 
     def strong(self, x: torch.Tensor, rows: slice) -> torch.Tensor:

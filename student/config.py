@@ -12,17 +12,22 @@ from labelwall.wall.errors import InvalidInput
 class StudentConfig:
     """A student's network, objective and optimiser.
 
-    For values the loss is the squared error, vat and uda hold outputs together by squared differences, and whatever speaks of
-    classes or of their probabilities (loss, gce_*, entropy_weight, uda_temperature, _confidence, _tsa, prune_*) has no effect.
+    For values the loss is the squared error, vat and uda hold outputs together by squared
+    differences, and whatever speaks of classes or of their probabilities (loss, gce_*,
+    entropy_weight, uda_temperature, _confidence, _tsa, prune_*) has no effect.
 
     Args:
-        backbone: small_cnn, mnist_cvpr20, svhn_cvpr20, cifar_conv3, mlp (feature vectors), or timm/NAME.
-        objective: supervised (released labels alone), vat (Miyato et al. 2018) or uda (Xie et al. 2019).
-        loss: supervised loss; gce (generalised cross-entropy, Zhang and Sabuncu 2018) forgives wrong labels.
+        backbone: small_cnn, mnist_cvpr20, svhn_cvpr20, cifar_conv3, mlp (feature vectors), or
+            timm/NAME.
+        objective: supervised (released labels alone), vat (Miyato et al. 2018) or uda (Xie et al.
+            2019).
+        loss: supervised loss; gce (generalised cross-entropy, Zhang and Sabuncu 2018) forgives
+            wrong labels.
         gce_q: gce's exponent in (0, 1]: near 0 cross-entropy, 1 mean absolute error.
-        gce_truncation: a released label that the student gives a smaller probability no longer counts, in [0, 1).
-        gce_warm_up: share of the steps under cross-entropy before gce takes over, in [0, 1]; from fresh weights gce may
-            never learn a class.
+        gce_truncation: a released label that the student gives a smaller probability no longer
+            counts, in [0, 1).
+        gce_warm_up: share of the steps under cross-entropy before gce takes over, in [0, 1]; from
+            fresh weights gce may never learn a class.
         steps: optimiser steps of a training, a count.
         batch_labelled: labelled inputs a step, a count.
         batch_unlabelled: public inputs a step for the semi-supervised term, a count.
@@ -30,26 +35,37 @@ class StudentConfig:
         weight_decay: AdamW's decoupled decay, per step and unit of learning rate.
         ema_decay: of the averaged weights that are kept, per step, in [0, 1).
         warm_start: begin with the previous round's student instead of fresh weights.
-        augment: strength of the random distortions: none, shift (small affine, for digits) or natural (adds flips, colour).
+        augment: strength of the random distortions: none, shift (small affine, for digits) or
+            natural (adds flips, colour).
         unlabelled_weight: factor of the semi-supervised term in the loss.
-        class_prior: none, or uniform where the classes are equally frequent among the public inputs, as far as one knows: no
-            class then swallows another. uda corrects its targets towards that (distribution alignment); vat adds the imbalance
-            of its predictions to their entropy, which together is mutual information (Hu et al. 2017).
-        entropy_weight: factor of the entropy of predictions on public inputs (vat); above 0.3 only with a class prior.
-        balance_weight: factor of the imbalance of predictions, relative to entropy_weight (vat with a class prior).
-        vat_epsilon: length of the adversarial perturbation, in standard deviations of the input (L2).
+        class_prior: none, or uniform where the classes are equally frequent among the public
+            inputs, as far as one knows: no class then swallows another. uda corrects its targets
+            towards that (distribution alignment); vat adds the imbalance of its predictions to
+            their entropy, which together is mutual information (Hu et al. 2017).
+        entropy_weight: factor of the entropy of predictions on public inputs (vat); above 0.3 only
+            with a class prior.
+        balance_weight: factor of the imbalance of predictions, relative to entropy_weight (vat with
+            a class prior).
+        vat_epsilon: length of the adversarial perturbation, in standard deviations of the input
+            (L2).
         vat_xi: length of the finite difference, same unit.
         vat_iterations: power iterations, a count.
         uda_temperature: sharpening temperature of the target distribution, in (0, 1].
         uda_confidence: inputs whose largest probability is below do not count, in [0, 1).
-        uda_tsa: training signal annealing schedule of the supervised loss: none, linear, log or exp.
-        prune_folds: folds of the cross-validation that drops doubtful released labels before training, a count; 0 keeps all.
-        prune_below: a label goes when the other folds' student gives it a smaller probability, in [0, 1).
+        uda_tsa: training signal annealing schedule of the supervised loss: none, linear, log or
+            exp.
+        prune_folds: folds of the cross-validation that drops doubtful released labels before
+            training, a count; 0 keeps all.
+        prune_below: a label goes when the other folds' student gives it a smaller probability, in
+            [0, 1).
         prune_steps: optimiser steps of each fold's short supervised training, a count.
         accelerator: Lightning's accelerator: cpu, gpu or auto (a GPU where there is one).
-        devices: how many GPUs, or processes on the CPU, share each step's batch, a count; batch sizes are of all together.
-        strategy: Lightning's strategy: auto (this process for one device, ddp for several) or ddp (a process for each device).
-        precision: Lightning's precision: 32-true, bf16-mixed or, on a GPU, 16-mixed; vat needs 32-true.
+        devices: how many GPUs, or processes on the CPU, share each step's batch, a count; batch
+            sizes are of all together.
+        strategy: Lightning's strategy: auto (this process for one device, ddp for several) or ddp
+            (a process for each device).
+        precision: Lightning's precision: 32-true, bf16-mixed or, on a GPU, 16-mixed; vat needs
+            32-true.
         compile: translate the network by torch.compile before training.
     """
 

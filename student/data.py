@@ -18,12 +18,10 @@ from labelwall.wall.labels.base import LabelSpace, has_label
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks.architectures import preprocess
 
-Batch = tuple[
-    torch.Tensor, torch.Tensor, torch.Tensor
-]  # labelled x; labels [b], or [b, c] for attributes; public x
-STEPS_A_CHAPTER = (
-    100  # Lightning calls it an epoch: a checkpoint and a reading of the metrics follow each
-)
+# Labelled inputs; their labels [b], or [b, c] for attributes; public inputs.
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+# Steps of a Lightning epoch. A checkpoint and a reading of the metrics follow each.
+STEPS_A_CHAPTER = 100
 
 
 @dataclass(frozen=True)
@@ -46,13 +44,27 @@ class Pool:
         )
 
 
-class Steps(Dataset[Batch]):
-    """Batches of ``count`` steps from ``first``: float32 [b_l, ...], int64 [b_l], float32 [b_u,
-    ...], on the 0..1 scale.
+def channel_statistics(inputs: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Per-channel (mean, std) of PUBLIC images on the 0..1 scale; empty for feature vectors."""
+    if inputs.ndim != 4:
+        return (), ()
+    counts = np.stack(
+        [np.bincount(inputs[..., c].ravel(), minlength=256) for c in range(inputs.shape[-1])]
+    )  # [channels, 256]
+    values, total = np.arange(256) / 255, counts.sum(axis=1)
+    mean = counts @ values / total
+    std = np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 1e-4))
+    return tuple(mean.tolist()), tuple(std.tolist())
 
-    ``labels``: int64 [n], or [n, c] for attributes, -1 where nothing was released. The label
-    space's strata have equal shares of a batch: screening passes some classes far less often than
-    others. All rows of ``pool`` serve as unlabelled data.
+
+class Steps(Dataset[Batch]):
+    """Batches of ``count`` steps from step ``first`` on.
+
+    A batch is (labelled inputs float32 [b_l, ...], labels int64 [b_l], unlabelled inputs float32
+    [b_u, ...]), inputs on the 0..1 scale. ``labels``: int64 [n], or [n, c] for attributes, -1
+    where nothing was released. The label space's strata have equal shares of a batch, because
+    screening passes some classes far less often than others. All rows of ``pool`` serve as
+    unlabelled data.
     """
 
     def __init__(
@@ -92,11 +104,10 @@ class Steps(Dataset[Batch]):
 
 
 class StudentData(pl.LightningDataModule):
-    """Training batches from the public pool, and the labelled public test split for reported
-    metrics.
+    """Training batches from the public pool, and the public test split for reported metrics.
 
-    Each of the ``ranks`` is given the whole of every batch, and every size-th of the test rows, or
-    all where these are too few.
+    Each of the ``ranks`` is given every batch in full, and every size-th of the test rows, or all
+    where there are fewer rows than ranks.
     """
 
     def __init__(

@@ -54,8 +54,7 @@ def require_devices(config: StudentConfig) -> None:
             "1 with this build of torch, whose processes can not talk",
             config.devices,
         )
-    compiler = os.environ.get(
-        "CXX", "clang++" if sys.platform == "darwin" else "g++"
-    )  # as torch's inductor looks for it
+    # As torch's inductor looks for it
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if config.compile and where == "cpu" and shutil.which(compiler) is None:
         raise InvalidInput("student.compile", f"false without the C++ compiler {compiler}", True)

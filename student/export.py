@@ -1,4 +1,4 @@
-"""A student's penultimate features as an extractor for the teacher: what goes back across the wall."""
+"""A student's penultimate features as the extractor that goes back across the wall."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ CLIPPED = 1e-4  # share of public feature entries that may reach the clipping bo
 
 
 def export(pool: Pool, backbone: str, weights: bytes) -> ExtractorSpec:
-    """The extractor of a trained student; its centre and scale are statistics of ``pool``, PUBLIC rows.
+    """The extractor of a trained student.
 
-    Features are centred by the public mean feature and L2-normalised; the scale puts all but CLIPPED of the public entries
-    inside -63..63.
+    Its centre and scale are statistics of ``pool``, PUBLIC rows.
+
+    Features are centred by the public mean feature and L2-normalised; the scale puts all but
+    CLIPPED of the public entries inside -63..63.
     """
     spec, rows = pool.spec(backbone, weights), pool.inputs
     network = load(spec)

@@ -1,4 +1,7 @@
-"""A training in this process, alone or as one of several; interrupted, it continues from its checkpoint to the same weights."""
+"""A training in this process, which may be one of several.
+
+An interrupted training continues from its checkpoint to the same weights.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +35,23 @@ TRAINEES: dict[str, type[Trainee]] = {  # by a label space's loss
 
 @dataclass(frozen=True)
 class TrainedStudent:
-    """``weights``: the averaged weights after the last step, safetensors. ``history``: one dict of metrics a chapter."""
+    """``weights``: the averaged weights after the last step, safetensors.
+
+    ``history``: one dict of metrics a chapter.
+    """
 
     weights: bytes = field(repr=False)
     history: list[dict[str, float]]
 
 
 def fit(job: Job, run_dir: Path, *, progress: bool = False, ranks: Ranks = ALONE) -> TrainedStudent:
-    """Train as the job says. Writes checkpoints and TensorBoard events under ``run_dir``, by the first of the ``ranks`` alone.
+    """Train as the job says.
 
-    All ranks draw the same batches and distortions, take their rows of them, and end with the same weights.
+    Writes checkpoints and TensorBoard events under ``run_dir``, by the first of the ``ranks``
+    alone.
+
+    All ranks draw the same batches and distortions, take their rows of them, and end with the same
+    weights.
     """
     config, history = job.config, History()
     checkpoints = ModelCheckpoint(
@@ -62,7 +72,9 @@ def fit(job: Job, run_dir: Path, *, progress: bool = False, ranks: Ranks = ALONE
             devices=config.devices,
             precision=config.precision,
             max_steps=config.steps,
-            max_epochs=-1,  # steps alone end it: a resumed training ends its first chapter twice, which counts as an epoch
+            # Steps alone end it: a resumed training ends its first chapter twice, which counts as
+            # an epoch
+            max_epochs=-1,
             reload_dataloaders_every_n_epochs=1,
             num_sanity_val_steps=0,
             logger=TensorBoardLogger(run_dir, name="", version=""),
@@ -80,8 +92,9 @@ def fit(job: Job, run_dir: Path, *, progress: bool = False, ranks: Ranks = ALONE
 def _together() -> dict[str, Any]:
     """The trainer's arguments as one of several processes that are already running.
 
-    A network may have parameters that an objective does not reach. Buffers are alike without being sent: statistics are shared.
-    The data is cut by ourselves, so that a step's batches add up to the one of a single process.
+    A network may have parameters that an objective does not reach. Buffers are alike without being
+    sent: statistics are shared. The data is cut by ourselves, so that a step's batches add up to
+    the one of a single process.
     """
     strategy = DDPStrategy(
         cluster_environment=LightningEnvironment(),
@@ -100,7 +113,10 @@ def trainee(job: Job, ranks: Ranks) -> Trainee:
 
 
 class History(Callback):
-    """Keeps each chapter's logged metrics; part of the checkpoint, so a resumed training has the whole curve."""
+    """Keeps each chapter's logged metrics.
+
+    They are part of the checkpoint, so a resumed training has the complete curve.
+    """
 
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []
@@ -132,7 +148,7 @@ def _network(config: StudentConfig, pool: Pool, seed: int, initial: bytes | None
 
 
 class _quiet(warnings.catch_warnings):
-    """Lightning's remarks on loaders without workers and the like are not the user's business while a training runs."""
+    """Hides Lightning's remarks, such as on loaders without workers, while a training runs."""
 
     def __enter__(self) -> None:
         super().__enter__()

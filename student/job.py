@@ -1,4 +1,7 @@
-"""A training as one message: all that the processes of a training are given. What is not in it, they do not have."""
+"""A training as one message: all that the processes of a training are given.
+
+What is not in it, they do not have.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ from labelwall.wall.labels.registry import label_space
 class Job:
     """Arguments of a training, as for student.train.train.
 
-    ``labels``: int64 [n] or [n, c], -1 where none was released; ``test``: labelled rows for reported metrics alone, int64 or of
-    values float64; ``initial``: weights to begin with, safetensors, None for fresh ones.
+    ``labels``: int64 [n] or [n, c], -1 where none was released; ``test``: labelled rows for
+    reported metrics alone, int64 or of values float64; ``initial``: weights to begin with,
+    safetensors, None for fresh ones.
     """
 
     config: StudentConfig

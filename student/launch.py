@@ -1,7 +1,10 @@
-"""A training in processes of its own, which import the student and the wall, are handed the job, and know of nothing else.
+"""A training in child processes.
 
-Lightning's launcher would start the command line again in each process, teacher and ledger included; its others fork, or
-import the main module, which need not be ours. So the processes are ours, one a device, and Lightning finds them started.
+They import the student and the wall, and are given the job and nothing else.
+
+Lightning's launcher would start the command line again in each process, teacher and ledger
+included; its others fork, or import the main module, which need not be ours. So the processes are
+ours, one a device, and Lightning finds them started.
 """
 
 from __future__ import annotations
@@ -28,10 +31,11 @@ SECRETS = "LABELWALL_"  # environment variables that begin so are the caller's: 
 def train_apart(job: Job, run_dir: Path, progress: bool) -> tuple[bytes, list[dict[str, float]]]:
     """(weights, history) of a training in job.config.devices processes of this machine.
 
-    They find each other by a file and talk on the loopback interface. Each gets the job on its standard input, which stays
-    open: where it ends, the process does, so none outlives this one. Writes checkpoints and events under ``run_dir``; scratch
-    files among the checkpoints are gone afterwards. Raises LabelwallError where a process fails: the others are ended, too, and
-    their logs stay among the checkpoints.
+    They find each other by a file and talk on the loopback interface. Each gets the job on its
+    standard input, which stays open: where it ends, the process does, so none outlives this one.
+    Writes checkpoints and events under ``run_dir``; scratch files among the checkpoints are gone
+    afterwards. Raises LabelwallError where a process fails: the others are ended, too, and their
+    logs stay among the checkpoints.
     """
     scratch = run_dir.resolve() / "checkpoints" / "ranks"
     shutil.rmtree(scratch, ignore_errors=True)
@@ -78,7 +82,10 @@ def _start(
 
 
 def _environment(rank: int) -> dict[str, str]:
-    """This process's variables without what is the caller's own, and with what Lightning and gloo look for."""
+    """Environment variables of the training's processes.
+
+    They are this process's, without the caller's own, and with those that Lightning and gloo read.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SECRETS)}
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
     interfaces = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), loopback)

@@ -68,9 +68,8 @@ class Trainee(pl.LightningModule):
         ranks: Ranks = ALONE,
     ) -> None:
         super().__init__()
-        average = copy.deepcopy(network).requires_grad_(
-            False
-        )  # before the norms are replaced: it is an ordinary network
+        # Before the norms are replaced: it is an ordinary network
+        average = copy.deepcopy(network).requires_grad_(False)
         self.network = network if ranks.size == 1 else share_norms(network)
         self.average = average  # the student; in the state dict, so it resumes exactly
         self._config, self._labels, self._seed, self._ranks = config, labels, seed, ranks
@@ -192,11 +191,9 @@ class Student(Trainee):
     def _objective(
         self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        c, labelled_rows, public_rows = (
-            self._config,
-            self._ranks.part(len(x)),
-            self._ranks.part(len(public)),
-        )
+        c = self._config
+        labelled_rows = self._ranks.part(len(x))
+        public_rows = self._ranks.part(len(public))
         x = self._augment.weak(x, labelled_rows)
         if c.objective == "supervised":
             return self._supervised(self._whole(self(x), len(y)), y), torch.zeros(
@@ -242,7 +239,7 @@ class Student(Trainee):
         return losses.align(clean, self.class_share)
 
     def _certain(self, logits: torch.Tensor) -> torch.Tensor:
-        """How undecided the predictions are, and with a class prior how unevenly they are spread."""
+        """Entropy of the predictions; with a class prior, their imbalance as well."""
         c, certain = self._config, losses.entropy(logits)
         if c.class_prior == "uniform":
             certain = certain + c.balance_weight * losses.imbalance(logits)

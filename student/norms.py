@@ -11,18 +11,22 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from labelwall.student.ranks import SumOverRanks, exact
 from labelwall.wall.errors import InvalidInput
 
+# The last is timm's: a norm, then dropping and activation
 KNOWN = (
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
     "BatchNormAct2d",
-)  # the last is timm's: a norm, then dropping and activation
+)
 
 
 class SharedNorm(_BatchNorm):
-    """A batch norm with the statistics of the whole batch, wherever its rows are; the same tensors as ``norm``, by name.
+    """A batch norm with the statistics of the complete batch across processes.
 
-    With one process it is ``norm``, up to rounding. In evaluation it uses the running statistics, as any.
+    It has the same tensors as ``norm``, by name.
+
+    With one process it is ``norm``, up to rounding. In evaluation it uses the running statistics,
+    as any.
     """
 
     def __init__(self, norm: _BatchNorm) -> None:
@@ -33,7 +37,10 @@ class SharedNorm(_BatchNorm):
         self.drop, self.act = (getattr(norm, name, nn.Identity()) for name in ("drop", "act"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[n, channels, ...] -> the same shape and dtype; the statistics are float32, or what is more exact."""
+        """[n, channels, ...] -> the same shape and dtype.
+
+        The statistics are float32, or more exact where the input is.
+        """
         normed = self._normalised(exact(x)).to(x.dtype) if self.training else super().forward(x)
         return self.act(self.drop(normed))
 
@@ -42,9 +49,8 @@ class SharedNorm(_BatchNorm):
         own = torch.cat([x.sum(others), x.new_tensor([x.numel() / x.shape[1]])])
         *_, count = summed = SumOverRanks.apply(own)
         mean = summed[:-1] / count
-        centred = x - mean.view(
-            shape
-        )  # first the mean, then the squares around it: nothing cancels
+        # First the mean, then the squares around it: nothing cancels
+        centred = x - mean.view(shape)
         variance = SumOverRanks.apply(centred.square().sum(others)) / count
         if self.track_running_stats:
             self._follow(mean.detach(), (variance * count / (count - 1)).detach())
@@ -66,9 +72,12 @@ class SharedNorm(_BatchNorm):
 
 
 def require_shareable(network: nn.Module, x: torch.Tensor) -> None:
-    """Raises InvalidInput unless a step of several processes is that of one: batch norms of known kinds, and no random layers.
+    """Raises InvalidInput unless a step of several processes equals that of one.
 
-    Each process would draw for its own rows, and not what one process draws for all. Tried on ``x``, inputs as for the network.
+    This requires batch norms of known kinds, and no random layers.
+
+    Each process would draw for its own rows, and not what one process draws for all. Tried on
+    ``x``, inputs as for the network.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         tried = share_norms(copy.deepcopy(network)).train()
@@ -87,10 +96,14 @@ def require_shareable(network: nn.Module, x: torch.Tensor) -> None:
 
 
 def share_norms(module: nn.Module) -> nn.Module:
-    """``module`` with every batch norm in it a SharedNorm. Raises InvalidInput for a kind that is none of KNOWN."""
+    """``module`` with every batch norm in it a SharedNorm.
+
+    Raises InvalidInput for a kind that is none of KNOWN.
+    """
     if isinstance(module, _BatchNorm):
         if type(module).__name__ not in KNOWN:
-            rule = f"a network whose batch norms are of the kinds {', '.join(KNOWN)}, with several devices"
+            kinds = ", ".join(KNOWN)
+            rule = f"a network whose batch norms are of the kinds {kinds}, with several devices"
             raise InvalidInput("student.backbone", rule, type(module).__name__)
         return SharedNorm(module)
     for name, child in module.named_children():

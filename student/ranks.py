@@ -1,4 +1,7 @@
-"""The processes that share a training: each takes its rows of a batch, and every one sees the losses of the whole batch."""
+"""The processes that share a training.
+
+Each computes its rows of a batch, and all see the losses of the complete batch.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,27 @@ from torch.autograd.function import FunctionCtx
 class Ranks:
     """``size`` processes, of which this is number ``rank``.
 
-    Data-parallel training averages the processes' gradients. So each of them computes the loss of the WHOLE batch, in which only
-    its own rows carry a gradient, times ``size``: the average is then the gradient of that loss, whatever it is made of
-    (means over rows that count, the entropy of a mean prediction), and all processes log one value.
+    Data-parallel training averages the processes' gradients. So each of them computes the loss of
+    the WHOLE batch, in which only its own rows carry a gradient, times ``size``: the average is
+    then the gradient of that loss, whatever it is made of (means over rows that count, the entropy
+    of a mean prediction), and all processes log one value.
     """
 
     rank: int = 0
     size: int = 1
 
     def part(self, rows: int) -> slice:
-        """This process's rows of a batch of ``rows``; all of them are the batch, in order, and differ by one at most."""
+        """This process's part of a batch of ``rows`` rows.
+
+        The parts of all processes are the batch, in order; their sizes differ by at most one.
+        """
         return slice(rows * self.rank // self.size, rows * (self.rank + 1) // self.size)
 
     def whole(self, own: torch.Tensor, rows: int) -> torch.Tensor:
-        """The outputs of all ``rows`` of a batch, [rows, c], from each process's ``own`` [part, c]; a gradient for its own."""
+        """The outputs of all ``rows`` of a batch, [rows, c].
+
+        ``own``: this process's part, [part, c], the only one with a gradient.
+        """
         if self.size == 1:
             return own
         sizes = [_length(Ranks(rank, self.size).part(rows)) for rank in range(self.size)]
@@ -51,7 +61,10 @@ ALONE = Ranks()  # a training in one process
 
 
 def exact(x: torch.Tensor) -> torch.Tensor:
-    """``x`` in float32, or as it is where that is more exact. Half precision is for products; statistics and losses are sums."""
+    """``x`` in float32, or as it is where that is more exact.
+
+    Half precision is for products; statistics and losses are sums.
+    """
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -60,7 +73,10 @@ def _length(part: slice) -> int:
 
 
 class SumOverRanks(torch.autograd.Function):
-    """Sum of a tensor over all processes. What every process makes of it counts: gradients are summed as well."""
+    """Sum of a tensor over all processes.
+
+    What every process makes of it counts: gradients are summed as well.
+    """
 
     @staticmethod
     def forward(_: FunctionCtx, own: torch.Tensor) -> torch.Tensor:  # type: ignore[override]

@@ -94,7 +94,7 @@ def predict(spec: ExtractorSpec, inputs: np.ndarray, labels: LabelSpace) -> np.n
 
 
 def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
-    """An exported student's outputs for raw inputs, logits or a value from -1 to 1: float32 [n, c]."""
+    """An exported student's outputs for raw inputs: float32 [n, c], logits or a value in -1..1."""
     network = load(spec)
     with torch.inference_mode():
         starts = range(0, len(inputs), LABEL_BATCH)

@@ -1,4 +1,4 @@
-"""One process of a training on several devices: `labelwall.student.worker`, started by student.launch and by nothing else."""
+"""One process of a training on several devices, started by student.launch alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from labelwall.student.ranks import Ranks
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``arguments``: run folder, scratch folder, number of processes, threads, whether to show progress. The job is on stdin."""
+    """Run one process of a training.
+
+    ``arguments``: run folder, scratch folder, number of processes, threads, whether to show
+    progress. The job is on stdin.
+    """
     run_dir, scratch = Path(arguments[0]), Path(arguments[1])
     size, threads, shown = (int(argument) for argument in arguments[2:])
     job = read_job(sys.stdin.buffer)
@@ -35,7 +39,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _meet(job: Job, place: Path, size: int) -> Ranks:
-    """Join the others. They find each other by a file of this training alone: no port is open to anybody else."""
+    """Join the others.
+
+    They find each other by a file of this training alone: no port is open to anybody else.
+    """
     rank, gpu = int(os.environ["LOCAL_RANK"]), kind(job.config) == "gpu"
     if gpu:
         torch.cuda.set_device(rank)

@@ -1,4 +1,7 @@
-"""The wall, watched: who loads whom, what an import does, what the release path may never contain. Each check can fail."""
+"""The wall, watched: who loads whom, what an import does, what the release path may never contain.
+
+Each check can fail.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +25,22 @@ MAY_LOAD = {
     "experiment": set(PACKAGES),
 }
 
-# Imports every module of a package in a process of its own, and tells what happened meanwhile. Then imports them once more: other
-# people's libraries are loaded by then, so what moves a global generator now is ours.
+# Imports every module of a package in a process of its own, and tells what happened meanwhile. Then
+# imports them once more: other people's libraries are loaded by then, so what moves a global
+# generator now is ours.
 PROBE = """
 import importlib, json, os, pkgutil, random, sys
 import numpy as np
 
 package, excused = sys.argv[1:]
+CHANGES = "os.mkdir", "os.rename", "os.remove"
 written = []
 def listen(event, args):
     if event == "open" and isinstance(args[0], (str, bytes)):
-        writes = args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) or any(c in (args[1] or "") for c in "wax+")
+        writes = args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        writes = writes or any(c in (args[1] or "") for c in "wax+")
         path = os.path.abspath(os.fsdecode(args[0]))
-    elif event in ("os.mkdir", "os.rename", "os.remove") and isinstance(args[0], (str, os.PathLike)):
+    elif event in CHANGES and isinstance(args[0], (str, os.PathLike)):
         writes, path = True, os.path.abspath(os.fspath(args[0]))
     else:
         return
@@ -78,10 +84,13 @@ print(json.dumps({
 
 
 def probe(package: str, root: Path, home: Path) -> dict:  # type: ignore[type-arg]
-    """What importing all of ``package``, as it lies in ``root``, does in a fresh process. Only ``home`` may be written to:
-    other people's libraries keep their caches there."""
+    """What importing all of ``package``, as it lies in ``root``, does in a fresh process.
+
+    Only ``home`` may be written to: other people's libraries keep their caches there.
+    """
     home.mkdir(parents=True, exist_ok=True)
-    # torch writes its own cache's place into the environment, where a probe started by a test that had loaded it would find it.
+    # Torch writes its own cache's place into the environment, where a probe started by a test that
+    # had loaded it would find it.
     caches = (
         "HOME",
         "TMPDIR",
@@ -124,7 +133,8 @@ def test_a_package_loads_only_what_its_arrows_point_to(package: str, imported) -
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_an_import_does_nothing(package: str, imported) -> None:  # type: ignore[no-untyped-def]
-    """No file is written outside other libraries' caches, no global generator is seeded or drawn from."""
+    """No file is written outside other libraries' caches, no global generator is seeded or drawn
+    from."""
     found = imported(package)
     assert found["written"] == []
     assert found["moved"] == []
@@ -208,7 +218,8 @@ print(json.dumps(loaded))
     assert json.loads(done.stdout) == {" ".join(args): False for args in asked}
 
 
-# The release path: teacher/ and wall/ as files. Seeds, pickles and received names have no place there.
+# The release path: teacher/ and wall/ as files. Seeds, pickles and received names have no place
+# there.
 
 UNSAFE = REPOSITORY / "teacher" / "noise" / "unsafe_tape.py"
 FORBIDDEN = {
@@ -233,14 +244,17 @@ FORBIDDEN = {
     ),
 }
 ALLOWED = {
-    # A fixed permutation by which a network is tried on public rows; no release depends on its being random.
+    # A fixed permutation by which a network is tried on public rows; no release depends on its
+    # being random.
     ("teacher/features/network.py", "numpy.random.default_rng"),
     # Tensors alone (weights_only), from an installed package: nothing that anybody sent.
     ("wall/networks/pretrained.py", "torch.load"),
-    # A baseline for comparisons, which no teacher calls: its noise is idealised and its models are not for release.
+    # A baseline for comparisons, which no teacher calls: its noise is idealised and its models are
+    # not for release.
     ("teacher/baselines/noisy_sgd.py", "torch.manual_seed"),
     ("teacher/baselines/noisy_sgd.py", "torch.rand"),
-    # Another baseline: random splits from fresh entropy (no argument), which no public seed foretells; then the state of before.
+    # Another baseline: random splits from fresh entropy (no argument), which no public seed
+    # foretells; then the state of before.
     *(
         ("teacher/baselines/private_classifiers.py", f"numpy.random.{name}")
         for name in ("get_state", "seed", "set_state")
@@ -258,7 +272,7 @@ def test_no_teacher_reaches_the_baselines() -> None:
 
 
 def violations(source: str) -> Iterator[tuple[str, str]]:
-    """(dotted name, why) of everything in a module's text that the release path must not contain."""
+    """(dotted name, why) of what the release path must not contain, in a module's text."""
     tree = ast.parse(source)
     aliases: dict[str, str] = {}
     constants: set[str] = set()  # loop variables over literal names

@@ -12,6 +12,7 @@ import pytest
 from labelwall import pipeline
 from labelwall.experiment.compare.config import parse_comparison
 from labelwall.experiment.config.settings import config_parser, parse
+from labelwall.experiment.run.metrics import result_line
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.adversary import POOLED
@@ -118,7 +119,7 @@ def test_the_result_stands_by_line_25() -> None:
     top = "\n".join(README.read_text().splitlines()[:25])
     assert "make demo" in top
     assert "make test" in top
-    line = pipeline._result(
+    line = result_line(
         {"test_accuracy": 0.5, "epsilon": 1.25, "delta": 1e-5, "adversary": POOLED},
         Path("runs/demo"),
     )

@@ -1,4 +1,4 @@
-"""Cells of a comparison that are no runs: privately trained baselines, and references without privacy."""
+"""Cells without a run: privately trained baselines, and references without privacy."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from labelwall.experiment.compare.config import CompareConfig
 from labelwall.experiment.compare.rates import TEST_SPLIT, choose_rate
 from labelwall.experiment.config.config import BudgetConfig, Config, RoundConfig
 from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.rounds import channel_statistics
 from labelwall.experiment.run.whitening import starting_extractor
-from labelwall.student.data import Pool
+from labelwall.student.data import Pool, channel_statistics
 from labelwall.student.train import predict, train
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.baselines.config import (
@@ -40,8 +39,8 @@ UNIT = 63.0  # quantised features are integers in -63..63
 class Rows:
     """What a baseline is trained on and judged by, as its model takes it.
 
-    ``inputs``, ``labels``: PRIVATE. ``public``: inputs of the public rows, None where they are not needed. ``tests``: inputs of
-    the test split.
+    ``inputs``, ``labels``: PRIVATE. ``public``: inputs of the public rows, None where they are not
+    needed. ``tests``: inputs of the test split.
     """
 
     inputs: torch.Tensor = field(repr=False)
@@ -58,7 +57,9 @@ def baseline_result(
     directory: Path,
     console: Console,
 ) -> dict[str, Any]:
-    """A model trained privately on the records, judged on the public test split. ``directory``: the custodian's, for caches.
+    """A model trained privately on the records, judged on the public test split.
+
+    ``directory``: the custodian's, for caches.
 
     ``claim`` says whose epsilon it is: the ledger certifies none of them.
     """
@@ -86,15 +87,16 @@ def _by_rates(
     public: PublicData,
     num_classes: int,
 ) -> dict[str, Any]:
-    """What is reported of NoisySGD: with the rate that public rows chose, which trains once, or with the best on the test split.
+    """The reported result of a NoisySGD baseline.
+
+    Public rows choose a learning rate, with which it trains once; without them it trains with every
+    rate, and the best on the test split is reported.
 
     ``rates``: all that were candidates; ``rate_chosen_on``: None where there was one.
     """
-    rates, tried, chosen_on = (
-        baseline.rates,
-        baseline.rates,
-        TEST_SPLIT if len(baseline.rates) > 1 else None,
-    )
+    rates = baseline.rates
+    tried = baseline.rates
+    chosen_on = TEST_SPLIT if len(baseline.rates) > 1 else None
     if rows.public is not None:
         choice = choose_rate(
             baseline,
@@ -169,7 +171,11 @@ def _classified(
 def reference_result(
     config: CompareConfig, private: bool, seed: int, folder: Path
 ) -> dict[str, Any]:
-    """The student without privacy: on all private labels (``private``), or on the public rows' true labels."""
+    """A student without privacy.
+
+    It is trained on all private rows and labels where ``private`` is set, otherwise on the public
+    rows' true labels.
+    """
     task, public = describe(config.data), read_public(config.data)
     if private:
         records = open_records(config.data, task)

@@ -1,7 +1,10 @@
-"""`compare`: every method on the same split, students and budgets; a cell is a method at a budget with a seed.
+"""`compare`: every method on the same split, students and budgets.
 
-A finished cell is a result.json, written last; a run's folder inside it resumes by itself. So an interrupted comparison
-goes on where it was, and a cell whose settings changed is refused by the run folder, not mixed in.
+A cell is a method at a budget with a seed.
+
+A finished cell is a result.json, written last; a run's folder inside it resumes by itself. So an
+interrupted comparison goes on where it was, and a cell whose settings changed is refused by the run
+folder, not mixed in.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ from labelwall.wall.labels.values import ERRORS
 
 @dataclass(frozen=True)
 class Cell:
-    """One method at one budget with one seed. ``epsilon``: the budget, None for a reference without privacy."""
+    """One method at one budget with one seed.
+
+    ``epsilon``: the budget, None for a reference without privacy.
+    """
 
     method: MethodConfig
     point: PointConfig | None
@@ -48,7 +54,8 @@ class Cell:
     def folder(self) -> str:
         """Its place under the comparison's folder."""
         budget = "no_privacy" if self.epsilon is None else f"epsilon_{self.epsilon:g}"
-        return f"{re.sub(r'[^a-z0-9]+', '_', self.method.name.lower()).strip('_')}/{budget}/seed_{self.seed}"
+        method = re.sub(r"[^a-z0-9]+", "_", self.method.name.lower()).strip("_")
+        return f"{method}/{budget}/seed_{self.seed}"
 
 
 def cells(config: CompareConfig) -> Iterator[Cell]:
@@ -66,9 +73,12 @@ def cells(config: CompareConfig) -> Iterator[Cell]:
 def compare(
     config: CompareConfig, out: Path, *, entropy: Entropy, console: Console
 ) -> list[dict[str, Any]]:
-    """Run, or finish, all cells; returns the table's rows. Nothing is read before every budget is affordable.
+    """Run, or finish, all cells; returns the table's rows.
 
-    Writes comparison.json, comparison.md and plots into ``out``; private caches into OUT.custodian (mode 0700).
+    Nothing is read before every budget is affordable.
+
+    Writes comparison.json, comparison.md and plots into ``out``; private caches into OUT.custodian
+    (mode 0700).
     """
     require_devices(config.student)
     for cell in cells(config):
@@ -79,7 +89,8 @@ def compare(
     places = [cell.folder for cell in cells(config)]
     if len(set(places)) != len(places):
         raise LabelwallError(
-            "two methods or budgets of the comparison would share a folder. Give them different names."
+            "two methods or budgets of the comparison would share a folder. "
+            "Give them different names."
         )
     _remember(config, out)
     private = Path(f"{out}.custodian")
@@ -94,17 +105,15 @@ def compare(
 
 
 def _remember(config: CompareConfig, out: Path) -> None:
-    """Record what all cells share; a comparison with another split, student or delta needs another folder."""
+    """Record the settings that all cells share.
+
+    Raises LabelwallError for another split, student or delta, which need another folder.
+    """
     out.mkdir(parents=True, exist_ok=True)
     shared = asdict(config)
-    for free in (
-        "methods",
-        "seeds",
-        "threads",
-        "workers",
-        "batch_size",
-    ):  # more methods and seeds may join later
-        del shared[free]
+    # More methods and seeds may be added later.
+    for name in ("methods", "seeds", "threads", "workers", "batch_size"):
+        del shared[name]
     text, path = json.dumps(shared, indent=2, sort_keys=True), out / "shared.json"
     if path.exists() and path.read_text() != text:
         raise LabelwallError(
@@ -116,7 +125,7 @@ def _remember(config: CompareConfig, out: Path) -> None:
 def _result(
     config: CompareConfig, cell: Cell, out: Path, entropy: Entropy, console: Console
 ) -> dict[str, Any]:
-    """A finished cell's result, from its file or by doing it."""
+    """A cell's result: read from its file when it is finished, otherwise by running it."""
     place, settings = out / cell.folder, json.loads(json.dumps(asdict(cell)))
     kept = place / "result.json"
     if kept.exists():
@@ -151,13 +160,14 @@ def _result(
 def _kept(stored: dict[str, Any], settings: dict[str, Any], place: Path) -> dict[str, Any]:
     """The result of a finished cell. Raises LabelwallError where it had other settings.
 
-    A cell of before does not say what its learning rate was chosen on: the test split, where it had several.
+    A cell of before does not say what its learning rate was chosen on: the test split, where it had
+    several.
     """
     baseline, result = stored["cell"]["method"]["baseline"] or {}, dict(stored["result"])
     if "other_rates" in baseline and "rate_chosen_by" not in baseline:
         several = bool(baseline["other_rates"])
-        wanted = (settings["method"]["baseline"] or {}).get("rate_chosen_by")
-        baseline["rate_chosen_by"] = "test_split" if several else wanted
+        configured = (settings["method"]["baseline"] or {}).get("rate_chosen_by")
+        baseline["rate_chosen_by"] = "test_split" if several else configured
         result["rates"] = [baseline["learning_rate"], *baseline["other_rates"]]
         result["rate_chosen_on"] = TEST_SPLIT if several else None
     if stored["cell"] != settings:
@@ -170,7 +180,7 @@ def _kept(stored: dict[str, Any], settings: dict[str, Any], place: Path) -> dict
 
 
 def _cpu_seconds() -> float:
-    """Of this process, all its threads and the workers it has waited for; other work on the machine does not count."""
+    """CPU seconds of this process, its threads and the workers it has waited for."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 
@@ -183,7 +193,10 @@ def _answered(
     entropy: Entropy,
     console: Console,
 ) -> dict[str, Any]:
-    """A run of `labelwall run`. Embeddings under the first features are shared: every cell has the same private rows."""
+    """A run of `labelwall run`.
+
+    Embeddings under the first features are shared: every cell has the same private rows.
+    """
     assert cell.point is not None
     own = private / cell.folder
     settings = config.run_config(cell.point, cell.seed, str(own))
@@ -206,14 +219,20 @@ def _answered(
 
 
 def _link(source: Path, target: Path) -> None:
-    """One file under two names, in folders of mode 0700. Caches are replaced, never changed in place."""
+    """One file under two names, in folders of mode 0700.
+
+    Caches are replaced, never changed in place.
+    """
     if source.exists() and not target.exists():
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.link(source, target)
 
 
 def summarise(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each method and budget: medians over the seeds, and the range of the accuracy; of R2 where rows have values."""
+    """One row for each method and budget: medians over the seeds, and a range.
+
+    The range is that of the accuracy, or of R2 where rows have values.
+    """
     groups: dict[tuple[str, float | None], list[dict[str, Any]]] = {}
     for result in results:
         groups.setdefault((result["method"], result["budget"]), []).append(result)
@@ -239,17 +258,16 @@ def _row(method: str, group: list[dict[str, Any]]) -> dict[str, Any]:
         "accuracy": None if values else float(np.median(scored)),
         "low": min(scored),
         "high": max(scored),
-        **(
-            {}
-            if not values
-            else {name: _median_errors(group, name) for name in ("errors", "label_errors")}
-        ),
+        **{name: _median_errors(group, name) for name in ("errors", "label_errors") if values},
         "cpu_seconds": median("cpu_seconds"),
     }
 
 
 def _rates(group: list[dict[str, Any]]) -> str | None:
-    """How the learning rates of a row's cells were chosen; None where there was no choice, or are no rates."""
+    """How the learning rates of a row's cells were chosen.
+
+    None where there was no choice, or where there are no rates.
+    """
     chosen: dict[tuple[tuple[float, ...] | None, str | None], list[float]] = {}
     for result in group:
         if "learning_rate" in result:

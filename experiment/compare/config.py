@@ -1,4 +1,7 @@
-"""What a comparison is: methods at points of privacy, on one split with one student. Loads without torch."""
+"""What a comparison is: methods at points of privacy, on one split with one student.
+
+Loads without torch.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +47,16 @@ class PointConfig:
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """One line of the plots: rounds of a mechanism, a privately trained model, or a reference without privacy.
+    """A method: rounds of a mechanism, a privately trained model, or a reference.
 
     Args:
         name: how tables and plots call it.
         points: budgets and mechanisms, for a method that labels public rows.
-        baseline: a model trained on the private side, by NoisySGD or as a classifier through diffprivlib, instead of points.
+        baseline: a model trained on the private side, by NoisySGD or as a classifier through
+            diffprivlib, instead of points.
         epsilons: budgets of the baseline (dimensionless).
-        reference: non_private (the student's network trained on all private labels) or true_labels (the student trained on the
-            public rows' true labels), instead of points.
+        reference: non_private (the student's network trained on all private labels) or true_labels
+            (the student trained on the public rows' true labels), instead of points.
     """
 
     name: str
@@ -66,20 +70,13 @@ class MethodConfig:
             raise InvalidInput(
                 "methods.name", "1 to 40 letters, digits, spaces or any of . + - _", self.name
             )
-        if [bool(self.points), self.baseline is not None, self.reference is not None].count(
-            True
-        ) != 1:
-            raise InvalidInput(
-                f"methods[{self.name}]",
-                "points, a baseline or a reference, one of them",
-                "none or several",
-            )
+        given = (bool(self.points), self.baseline is not None, self.reference is not None)
+        if sum(given) != 1:
+            rule = "points, a baseline or a reference, one of them"
+            raise InvalidInput(f"methods[{self.name}]", rule, "none or several")
         if bool(self.epsilons) != (self.baseline is not None):
-            raise InvalidInput(
-                f"methods[{self.name}].epsilons",
-                "a list for a baseline, and for nothing else",
-                self.epsilons,
-            )
+            rule = "a list for a baseline, and for nothing else"
+            raise InvalidInput(f"methods[{self.name}].epsilons", rule, self.epsilons)
         if not all(epsilon > 0 for epsilon in self.epsilons):
             raise InvalidInput(f"methods[{self.name}].epsilons", "positive", self.epsilons)
 
@@ -154,7 +151,8 @@ def compare_parser() -> jsonargparse.ArgumentParser:
     """`--config FILE` and every field of CompareConfig."""
     parser = jsonargparse.ArgumentParser(
         prog="labelwall compare",
-        description="Run every method of a file on the same split, students and budgets; one table, comparison.json and plots. "
+        description="Run every method of a file on the same split, students and budgets; "
+        "one table, comparison.json and plots. "
         "The same command continues a comparison that was interrupted.",
         exit_on_error=False,
         allow_abbrev=False,
@@ -170,7 +168,10 @@ def compare_parser() -> jsonargparse.ArgumentParser:
 
 
 def parse_comparison(args: Sequence[str]) -> tuple[CompareConfig, str]:
-    """(settings, folder for the results). Raises BadSetting, or the InvalidInput of the field that breaks a rule."""
+    """(settings, folder for the results).
+
+    Raises BadSetting, or the InvalidInput of the field that breaks a rule.
+    """
     parser = compare_parser()
     for position, arg in enumerate(args[:-1]):
         if arg == "--config" and not Path(args[position + 1]).is_file():
@@ -179,11 +180,7 @@ def parse_comparison(args: Sequence[str]) -> tuple[CompareConfig, str]:
             )
     try:
         made = parser.instantiate(parser.parse_args(list(args)))
-    except (
-        ArgumentError,
-        ValueError,
-    ) as error:  # ValueError: a baseline that breaks a rule of its kind
+    except (ArgumentError, ValueError) as error:  # ValueError: a baseline breaks its kind's rule
         raise BadSetting(" ".join(str(error).split())) from error
-    return CompareConfig(**{entry.name: made[entry.name] for entry in fields(CompareConfig)}), made[
-        "out"
-    ]
+    config = CompareConfig(**{entry.name: made[entry.name] for entry in fields(CompareConfig)})
+    return config, made["out"]

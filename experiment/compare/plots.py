@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKERS = "osD^vP*X<>"
-MOST_INSIDE = 6  # lines whose names fit among them; more stand beside the plot
+MAX_INSIDE = 6  # lines whose legend fits into the plot; that of more is beside it
 
 
 def plots(rows: list[dict[str, Any]]) -> dict[str, bytes]:
@@ -98,15 +98,14 @@ def _epsilon_axis(axes: Axes, y: str) -> None:
 
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(
-        lambda value, _: f"{value:g}"
-    )  # matplotlib's own writes formulas, which are off
+    # matplotlib's own formatter writes formulas, which are switched off.
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("epsilon")
     axes.set_ylabel(y)
     axes.grid(alpha=0.25)
     if lines := len(axes.get_legend_handles_labels()[0]):
-        if lines > MOST_INSIDE:
+        if lines > MAX_INSIDE:
             axes.legend(fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
         else:
             axes.legend(fontsize=9)

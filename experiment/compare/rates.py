@@ -1,8 +1,11 @@
-"""The learning rate of a NoisySGD baseline, chosen on PUBLIC rows: no private row and no test label has a say in it.
+"""The learning rate of a NoisySGD baseline, chosen on PUBLIC rows alone.
 
-Training is rehearsed with each rate: public rows stand in for the records, as many times as there are records for each of them,
-under the same steps, batches, clip and noise. The rate whose model is most often right on public rows that were held out is
-taken. Where public rows have no labels, clusters of them stand in for classes.
+No private row and no test label influences it.
+
+Training is rehearsed with each rate: public rows stand in for the records, as many times as there
+are records for each of them, under the same steps, batches, clip and noise. The rate whose model is
+most often right on public rows that were held out is taken. Where public rows have no labels,
+clusters of them stand in for classes.
 """
 
 from __future__ import annotations
@@ -18,10 +21,10 @@ from labelwall.teacher.baselines.config import LinearNoisySgd, NoisySgd
 from labelwall.teacher.baselines.noisy_sgd import train_privately
 from labelwall.wall.errors import InvalidInput
 
-MOST_ROWS = 5_000  # public rows of a rehearsal
-FEWEST_ROWS = 20
-HELD_OUT = 4  # one row in so many is held out
-FEW_ROWS = 1_000  # below, each row is held out in turn: so few would judge too roughly
+MAX_ROWS = 5_000  # public rows of a rehearsal
+MIN_ROWS = 20
+HELD_OUT = 4  # one row in four is held out
+FEW_ROWS = 1_000  # with fewer, every row is held out in turn: one part would judge too roughly
 ITERATIONS = 30  # of k-means
 LABELS, CLUSTERS, TEST_SPLIT = "labelled public rows", "clusters of public rows", "the test split"
 Progress = Callable[[int, int], None]
@@ -46,15 +49,17 @@ def choose_rate(
     seed: int,
     progress: Progress | None = None,
 ) -> Choice:
-    """The best of the baseline's rates in rehearsals on PUBLIC ``inputs`` (float32 [n, ...]); the first of equals.
+    """The best of the baseline's rates in rehearsals on PUBLIC rows; the first of equals.
 
-    ``labels``: int64 [n] of the public rows, None where they have none. The same arguments give the same choice.
-    Raises InvalidInput where there are fewer than FEWEST_ROWS public rows.
+    ``inputs``: float32 [n, ...].
+
+    ``labels``: int64 [n] of the public rows, None where they have none. The same arguments give the
+    same choice. Raises InvalidInput where there are fewer than MIN_ROWS public rows.
     """
-    if len(inputs) < FEWEST_ROWS:
-        rule = f"at least {FEWEST_ROWS}, for baseline.rate_chosen_by: public_rows"
+    if len(inputs) < MIN_ROWS:
+        rule = f"at least {MIN_ROWS}, for baseline.rate_chosen_by: public_rows"
         raise InvalidInput("public rows", rule, len(inputs))
-    rows = np.random.default_rng(seed).permutation(len(inputs))[:MOST_ROWS]
+    rows = np.random.default_rng(seed).permutation(len(inputs))[:MAX_ROWS]
     x, targets = inputs[torch.from_numpy(rows)], None if labels is None else labels[rows]
     by = CLUSTERS if targets is None else LABELS
     if targets is None:
@@ -88,7 +93,9 @@ def choose_rate(
 
 
 def described(chosen: Sequence[float], rates: Sequence[float] | None, by: str | None) -> str | None:
-    """What a table's row says of its learning rates: ``chosen`` among ``rates`` on ``by``. None where there was no choice.
+    """What a table's row says of its learning rates: ``chosen`` among ``rates`` on ``by``.
+
+    None where there was no choice.
 
     ``rates`` is None for results of before, which do not say among which rates theirs was chosen.
     """

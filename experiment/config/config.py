@@ -1,4 +1,7 @@
-"""What a run is: typed, validated, printable. Loads without torch, so that `--help` and `plan` answer at once."""
+"""The configuration of a run.
+
+Loads without torch, so that `--help` and `plan` answer at once.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec
 
 DEVICES = ("cpu", "cuda")
-FEATURES, TIMM = ("auto", "hog", "raw", "efficientnet_lite0", "box"), "timm/"  # of the first round
+FEATURES = ("auto", "hog", "raw", "efficientnet_lite0", "box")  # of the first round
+TIMM = "timm/"  # with a model's name: further features
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,13 @@ class BudgetConfig:
 
 @dataclass(frozen=True)
 class CapsConfig:
-    """How many releases the plan pays for at most, over all rounds that share them.
+    """The most releases that the plan pays for, over all rounds that share them.
 
     Args:
-        asked: queries screened; the rounds' total when null. For ind_knn: queries that its noise is planned for, no cap. For
-            reverse_knn a query is a round's histogram, for radius and batch_knn a round's batch.
-        answered: queries answered with a label after screening; the same as asked when null.
+        asked: queries screened, a count; the rounds' total when null. For ind_knn no cap: the
+            queries that its noise is calibrated for. A query is a round's histogram for
+            reverse_knn, a round's batch for radius and batch_knn.
+        answered: queries answered with a label after screening, a count; as asked when null.
     """
 
     asked: int | None = None
@@ -60,8 +65,8 @@ class RoundConfig:
     """One round: ask, train, send features back.
 
     Args:
-        queries: public inputs asked in this round, a count; all of them when null, for reverse_knn, whose price does not
-            depend on it.
+        queries: public inputs asked in this round, a count. reverse_knn asks all of them when null:
+            its price does not depend on the count.
         mechanism: this round's own mechanism; the run's when null.
         caps: caps of the round's own mechanism.
     """
@@ -86,32 +91,41 @@ class Config:
     Args:
         data: where private, public and test rows come from.
         budget: (epsilon, delta) for the whole run.
-        mechanism: the private mechanism of all rounds that name none.
-        caps: caps of that mechanism, over all those rounds.
-        rounds: what happens, in order.
-        features: features of the first round: "hog" for images, "raw" for feature vectors, "auto" by the data,
-            "efficientnet_lite0" for images by ImageNet weights (extra "pretrained"), "timm/NAME" for images by a timm model
-            with its published weights, "box" for feature vectors in a declared box.
-        weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when null.
-        box: that domain, public (the vectors' units): [low, high] for each dimension, or one for all of them; needed by "box".
-        whiten: principal axes of the public rows that the first round's features are put on, each divided by its spread (a
-            count); 0: features as they are. Neighbours are better ones where few directions held most of the spread.
-        choice: which public rows are asked: typical ones (dense rows of every cluster of the round's features), or random.
+        mechanism: the private mechanism of the rounds that name none.
+        caps: caps of that mechanism, over those rounds.
+        rounds: the rounds, in order.
+        features: features of the first round: "hog" for images, "raw" for feature vectors, "auto"
+            by the data, "efficientnet_lite0" for images by ImageNet weights (extra "pretrained"),
+            "timm/NAME" for images by a timm model with its published weights, "box" for feature
+            vectors in a declared box.
+        weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when
+            null.
+        box: the public domain of feature vectors (the vectors' units), required by "box": [low,
+            high] for each dimension, or one for all of them.
+        whiten: number of principal axes of the public rows onto which the first round's features
+            are projected, each divided by its spread (a count); 0: features as they are. Neighbours
+            are better ones where a few directions hold most of the spread.
+        choice: which public rows are asked: typical ones (dense rows of every cluster of the
+            round's features), or random ones.
         student: the public-side network and its training.
-        seed: public randomness alone (which queries, network initialisation, batches); never the noise.
-        teacher: URL of the service that answers (`labelwall serve`); in this process when null. The API key is taken from the
-            environment variable LABELWALL_KEY.
-        custodian_dir: the private side's directory; RUN_DIR.custodian when null. One budget per directory.
-        ledger: where the data set's ledger lies: a file in custodian_dir when null, or a PostgreSQL server,
-            postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME, without a password (PGPASSWORD or ~/.pgpass).
-        anchor: a file away from the custodian's directory, or a schema of a PostgreSQL server (an address like a ledger's), that
-            lets one copy of the ledger go on and refuses all others; none when null.
+        seed: public randomness alone (which queries, network initialisation, batches); never the
+            noise.
+        teacher: URL of the service that answers (`labelwall serve`); in this process when null. The
+            API key is taken from the environment variable LABELWALL_KEY.
+        custodian_dir: the private side's directory; RUN_DIR.custodian when null. One budget per
+            directory.
+        ledger: place of the data set's ledger: a file in custodian_dir when null, or a PostgreSQL
+            server, postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME, without a password (PGPASSWORD
+            or ~/.pgpass).
+        anchor: a file away from the custodian's directory, or a schema of a PostgreSQL server (an
+            address like a ledger's), that lets one copy of the ledger continue and refuses all
+            others; none when null.
         threads: CPU threads of torch, a count.
         workers: processes that compute HOG features, a count.
         batch_size: queries charged, answered and recorded together, a count.
-        device: who computes networks, products and lists of the private rows, and networks of the public rows that may be
-            asked: cpu, or cuda, a GPU of this machine.
-        scale: where the private rows are held and searched.
+        device: device for the private rows' networks, products and neighbour lists, and for the
+            networks of public rows that may be asked: cpu, or cuda, a GPU of this machine.
+        scale: where the private rows are stored and searched.
     """
 
     data: DataConfig
@@ -147,25 +161,23 @@ class Config:
         check_features(self.features, self.weights)
         check_box(self.features, self.box)
         check_whitening(self.features, self.whiten)
-        for number in range(1, len(self.rounds) + 1):
-            if (
-                self.rounds[number - 1].queries is None
-                and not self.mechanism_of(number).once_a_round
-            ):
+        for number, entry in enumerate(self.rounds, start=1):
+            mechanism = self.mechanism_of(number)
+            if entry.queries is None and not mechanism.once_a_round:
                 raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
-            check_labels(self.data, self.mechanism_of(number))
+            check_labels(self.data, mechanism)
             if self.scale.shards:
-                self.mechanism_of(number).require_sharded()
+                mechanism.require_sharded()
         self.ledger_url()
         self.anchor_place()
         self.plan()  # the budget's own rules
 
     def ledger_url(self) -> LedgerUrl | None:
-        """The address of a ledger that is no file."""
+        """The address of a ledger on a server, None for a file."""
         return None if self.ledger is None else LedgerUrl.parse(self.ledger)
 
     def anchor_place(self) -> Path | LedgerUrl | None:
-        """Where the ledger's anchor lies, a file or a schema of a server."""
+        """The place of the ledger's anchor: a file or a schema of a server."""
         if self.anchor is None:
             return None
         return LedgerUrl.parse(self.anchor, "anchor") if "://" in self.anchor else Path(self.anchor)
@@ -175,17 +187,20 @@ class Config:
         return self.rounds[number - 1].mechanism or self.mechanism
 
     def slots(self) -> list[int]:
-        """Which slot of the plan pays for each round: the shared mechanism's first, then one for each own mechanism."""
+        """The plan's slot that pays for each round.
+
+        The shared mechanism's slot comes first, then one for each round with its own mechanism.
+        """
         own = [r.mechanism is not None for r in self.rounds]
         first_own = 0 if all(own) else 1
         return [first_own + sum(own[:position]) if mine else 0 for position, mine in enumerate(own)]
 
     def plan(self) -> Plan:
-        """The explicit list of releases with caps that the ledger fixes before the first of them."""
+        """The releases with caps that the ledger fixes before the first release."""
         shared = [r for r in self.rounds if r.mechanism is None]
-        wanted = [(self.mechanism, self.caps, shared)] if shared else []
-        wanted += [(r.mechanism, r.caps, [r]) for r in self.rounds if r.mechanism is not None]
-        slots = [_slot(*entry, self.budget, alone=len(wanted) == 1) for entry in wanted]
+        paid = [(self.mechanism, self.caps, shared)] if shared else []
+        paid += [(r.mechanism, r.caps, [r]) for r in self.rounds if r.mechanism is not None]
+        slots = [_slot(*entry, self.budget, single=len(paid) == 1) for entry in paid]
         return Plan(self.budget.epsilon, self.budget.delta, tuple(slots))
 
 
@@ -194,7 +209,7 @@ def _slot(
     caps: CapsConfig,
     rounds: list[RoundConfig],
     budget: BudgetConfig,
-    alone: bool,
+    single: bool,
 ) -> Slot:
     total = len(rounds) if mechanism.once_a_round else sum(r.queries or 0 for r in rounds)
     asked = total if caps.asked is None else caps.asked
@@ -202,7 +217,7 @@ def _slot(
     if mechanism.charging is Charging.PREPAID and caps.answered is not None:
         rule = f"left out with {mechanism.kind}, which answers every query"
         raise InvalidInput("caps.answered", rule, caps.answered)
-    if mechanism.solved and not alone and mechanism.fields()[mechanism.solved] is None:
+    if mechanism.solved and not single and mechanism.fields()[mechanism.solved] is None:
         rule = "given where a plan has several mechanisms: each spends a part of the budget"
         raise InvalidInput(f"mechanism.{mechanism.solved}", rule, None)
     planned = mechanism.calibrate(budget.epsilon, budget.delta, asked)
@@ -210,18 +225,18 @@ def _slot(
 
 
 def check_labels(data: DataConfig, mechanism: AnyMechanism) -> None:
-    """Raises InvalidInput unless the mechanism answers with what rows have: a class, attributes, or a value."""
+    """Raises InvalidInput unless the mechanism answers with what rows have as labels."""
     if mechanism.label_space != data.labels:
         fitting = [kind for kind, known in MECHANISMS.items() if known.label_space == data.labels]
-        raise InvalidInput(
-            "mechanism.kind",
-            f"one of {', '.join(fitting)} for data.labels: {data.labels}",
-            mechanism.kind,
-        )
+        rule = f"one of {', '.join(fitting)} for data.labels: {data.labels}"
+        raise InvalidInput("mechanism.kind", rule, mechanism.kind)
 
 
 def first_extractor(config: Config, task: Task) -> ExtractorSpec:
-    """The features of the first round. Raises InvalidInput where they do not fit the inputs, MissingData without weights."""
+    """The features of the first round.
+
+    Raises InvalidInput where they do not fit the inputs, MissingData where weights are missing.
+    """
     images = len(task.input_shape) == 3
     features = config.features if config.features != "auto" else "hog" if images else "raw"
     if (features in ("raw", "box")) == images:
@@ -242,7 +257,7 @@ def first_extractor(config: Config, task: Task) -> ExtractorSpec:
 
 
 def check_features(features: str, weights: str | None) -> None:
-    """Raises InvalidInput for an unknown name, and for weights without a network that takes them."""
+    """Raises InvalidInput for an unknown name, and for weights with anything but a timm model."""
     if features not in FEATURES and not features.startswith(TIMM):
         raise InvalidInput("features", f"one of {', '.join(FEATURES)}, {TIMM}NAME", features)
     if weights is not None and not features.startswith(TIMM):
@@ -250,30 +265,29 @@ def check_features(features: str, weights: str | None) -> None:
 
 
 def check_box(features: str, box: list[list[float]]) -> None:
-    """Raises InvalidInput unless a box is given for "box" alone, with finite sides of positive length."""
+    """Raises InvalidInput unless a box is given for "box" alone, with low < high, finite."""
     if (features == "box") != bool(box):
         raise InvalidInput("box", "given with features: box, and with nothing else", box)
     for side in box:
-        if len(side) != 2 or not (
-            math.isfinite(side[0]) and math.isfinite(side[1]) and side[0] < side[1]
-        ):
+        if len(side) != 2 or not all(map(math.isfinite, side)) or side[0] >= side[1]:
             raise InvalidInput("box", "a list of [low, high] with low < high, finite", side)
 
 
 def check_whitening(features: str, whiten: int) -> None:
-    """Raises InvalidInput unless ``whiten`` is a count, and 0 for features whose scale is declared."""
+    """Raises InvalidInput unless ``whiten`` is a count, and 0 for "box", which declares scales."""
     if whiten < 0 or (whiten and features == "box"):
         raise InvalidInput("whiten", "a count, and 0 with features: box", whiten)
 
 
 def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:
-    """Vectors of a declared domain, each side on its own scale. Raises InvalidInput where the sides are not the vectors'."""
+    """Feature vectors of a declared domain, each side on its own scale.
+
+    Raises InvalidInput unless there is one side, or one for each dimension.
+    """
     (dimensions,) = task.input_shape
     sides = box * dimensions if len(box) == 1 else box
     if len(sides) != dimensions:
         raise InvalidInput("box", f"one side, or {dimensions}", len(sides))
-    middle, half = (
-        tuple((low + high) / 2 for low, high in sides),
-        tuple((high - low) / 2 for low, high in sides),
-    )
+    middle = tuple((low + high) / 2 for low, high in sides)
+    half = tuple((high - low) / 2 for low, high in sides)
     return ExtractorSpec("box", task.input_shape, task.num_classes, mean=middle, std=half)

@@ -1,4 +1,7 @@
-"""From a YAML file and dotted overrides to a Config, through jsonargparse; one clear line for a mistake."""
+"""From a YAML file and dotted overrides to a Config, by jsonargparse.
+
+A mistake is reported in one line.
+"""
 
 from __future__ import annotations
 
@@ -26,25 +29,23 @@ UNKNOWN = (
 NO_MECHANISM = (
     r"Does not validate against any of the Union subtypes .*Given value: (?P<value>\{.*\})$"
 )
-
-
-FORMAT = 1  # of configuration files; a file that names none has format 1
+FORMAT = 1  # of configuration files; a file without one has format 1
 
 
 class BadSetting(LabelwallError):
-    """A configuration file or override that can not be understood."""
+    """A configuration file or an override that is not valid."""
 
 
 def config_parser(
     command: str, description: str, args: Sequence[str] = ()
 ) -> jsonargparse.ArgumentParser:
-    """`--config FILE` and every field of Config as a dotted override, each explained with its unit by `--help`.
+    """`--config FILE` and every field of Config as a dotted override, with its unit in `--help`.
 
-    The settings under `mechanism` are those of the kind that ``args`` name, so that `--help` and errors speak of them alone.
+    The settings under `mechanism` are those of the kind that ``args`` name: `--help` and errors
+    list no others.
     """
-    kinds = (
-        f" Settings of another mechanism: --mechanism.kind ({', '.join(MECHANISMS)}) before --help."
-    )
+    names = ", ".join(MECHANISMS)
+    kinds = f" Settings of another mechanism: --mechanism.kind ({names}) before --help."
     parser = jsonargparse.ArgumentParser(
         prog=f"labelwall {command}",
         description=description + kinds,
@@ -63,9 +64,10 @@ def config_parser(
 def parse(
     parser: jsonargparse.ArgumentParser, args: Sequence[str]
 ) -> tuple[Config, jsonargparse.Namespace]:
-    """Config and the command's own options. Raises BadSetting, or the InvalidInput of the field that breaks a rule.
+    """Config and the command's own options.
 
-    ``args``: the same that the parser was made for.
+    ``args``: those that the parser was made for. Raises BadSetting, or InvalidInput for a field
+    that breaks a rule.
     """
     try:
         made = parser.instantiate(parser.parse_args(_of_one_kind(args)))
@@ -79,18 +81,18 @@ def parse(
 
 
 def load_config(path: Path) -> Config:
-    """The Config of a YAML file alone, such as a run folder's config.yaml."""
+    """The Config of a YAML file without overrides, such as a run folder's config.yaml."""
     args = ["--config", str(path)]
     return parse(config_parser("load", "", args), args)[0]
 
 
 def to_yaml(config: Config) -> str:
-    """The resolved configuration, loadable again."""
+    """The resolved configuration as YAML that ``load_config`` reads."""
     return yaml.safe_dump(asdict(config), sort_keys=False)
 
 
 def _options(args: Sequence[str]) -> list[tuple[int, str, str]]:
-    """(position of the value's argument, option, value) of `--option value` and `--option=value`, in order."""
+    """The options in order: (position of the argument with the value, option, value)."""
     found = []
     for position, arg in enumerate(args):
         option, equals, value = arg.partition("=")
@@ -102,7 +104,7 @@ def _options(args: Sequence[str]) -> list[tuple[int, str, str]]:
 
 
 def _kind(args: Sequence[str]) -> object:
-    """The mechanism's kind by the last file or option that names one."""
+    """The mechanism's kind: the last file or option that names one decides."""
     kind: object = DEFAULT_KIND
     for _, option, value in _options(args):
         if option == "--mechanism.kind":
@@ -113,7 +115,7 @@ def _kind(args: Sequence[str]) -> object:
 
 
 def _file_kind(content: object) -> object:
-    """The kind of a file's mechanism, None where it has none; without a name it is the default kind."""
+    """The kind of a file's mechanism, the default kind for a mechanism without one; else None."""
     section = content.get("mechanism") if isinstance(content, dict) else None
     return section.get("kind", DEFAULT_KIND) if isinstance(section, dict) else None
 
@@ -130,19 +132,23 @@ def _read(file: str) -> object:
 
 
 def _of_one_kind(args: Sequence[str]) -> list[str]:
-    """``args``, files that describe a mechanism of another kind than the chosen one given as text without it."""
-    chosen, kept = _kind(args), list(args)
+    """``args`` without mechanisms of another kind than the chosen one.
+
+    A file that has one is replaced by its text without the mechanism.
+    """
+    chosen, replaced = _kind(args), list(args)
     for position, option, file in _options(args):
         if option == "--config" and _file_kind(content := _read(file)) not in (None, chosen):
             assert isinstance(content, dict)
             del content["mechanism"]
             text = yaml.safe_dump(content, sort_keys=False)
-            kept[position] = f"--config={text}" if kept[position].startswith("--") else text
-    return kept
+            joined = replaced[position].startswith("--")
+            replaced[position] = f"--config={text}" if joined else text
+    return replaced
 
 
 def _one_line(message: str, parser: jsonargparse.ArgumentParser) -> str:
-    """A parser's message without line breaks; for an unknown key, the nearest valid name."""
+    """A parser's message in one line; for an unknown key, with the nearest valid name."""
     text = " ".join(message.split())
     if found := re.search(NO_MECHANISM, text):
         return _wrong_mechanism(found["value"], text)
@@ -153,27 +159,28 @@ def _one_line(message: str, parser: jsonargparse.ArgumentParser) -> str:
 
 
 def _wrong_mechanism(value: str, text: str) -> str:
-    """What is wrong with a round's own mechanism, judged as its kind alone. Raises InvalidInput for an unknown kind."""
+    """What is wrong with a round's own mechanism, parsed as its kind alone.
+
+    Raises InvalidInput for an unknown kind.
+    """
     try:
         section = ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return text
-    judge = jsonargparse.ArgumentParser(exit_on_error=False)
-    judge.add_class_arguments(mechanism_class(section.get("kind", DEFAULT_KIND)), "mechanism")
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(mechanism_class(section.get("kind", DEFAULT_KIND)), "mechanism")
     try:
-        judge.instantiate(judge.parse_object({"mechanism": section}))
+        parser.instantiate(parser.parse_object({"mechanism": section}))
     except ArgumentError as error:
-        return _one_line(str(error), judge)
+        return _one_line(str(error), parser)
     return text
 
 
 def _unknown(name: str, parser: jsonargparse.ArgumentParser) -> str:
-    valid = [action.dest for action in parser._actions] + [
-        f"rounds.{entry.name}" for entry in fields(RoundConfig)
-    ]
-    near = difflib.get_close_matches(name, valid, n=1, cutoff=0.6)
+    valid = [action.dest for action in parser._actions]
+    valid += [f"rounds.{entry.name}" for entry in fields(RoundConfig)]
+    if near := difflib.get_close_matches(name, valid, n=1, cutoff=0.6):
+        return f"unknown setting `{name}`. Did you mean `{near[0]}`?"
     group = name.rpartition(".")[0]
     siblings = [v for v in valid if v.rpartition(".")[0] == group]
-    return f"unknown setting `{name}`." + (
-        f" Did you mean `{near[0]}`?" if near else f" Valid names: {', '.join(siblings)}."
-    )
+    return f"unknown setting `{name}`. Valid names: {', '.join(siblings)}."

@@ -1,4 +1,7 @@
-"""Epsilons that a paper prints for parameters it gives: `plan` shows them beside its own where a plan has just those."""
+"""Epsilons that papers print, with their parameters.
+
+`plan` shows one beside its own where a plan has the same parameters.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,12 @@ from labelwall.teacher.mechanisms.registry import AnyMechanism
 
 
 @dataclass(frozen=True)
-class Printed:
-    """``asked``, ``answered``: queries as the paper counts them; ``epsilon``: as printed, at ``delta``."""
+class PublishedEpsilon:
+    """One row of a paper's table.
+
+    ``asked``, ``answered``: queries as the paper counts them; ``epsilon``: as printed, at
+    ``delta``.
+    """
 
     table: str
     name: str
@@ -23,29 +30,29 @@ class Printed:
     epsilon: float
 
     def plan(self) -> Plan:
-        """The paper's purchase as a plan of ours; its budget is what is printed."""
+        """The row as a plan, whose budget is the printed epsilon."""
         slot = Slot(self.mechanism.fields(), self.mechanism.releases(self.asked, self.answered))
         return Plan(self.epsilon, self.delta, (slot,))
 
 
 def _gnmax(
     name: str, teachers: int, sigma: float, queries: int, delta: float, epsilon: float
-) -> Printed:
+) -> PublishedEpsilon:
     mechanism = GnmaxAttributes(tau=TAU, teachers=teachers, sigma_vote=sigma)
-    return Printed("CVPR20 Table 3", name, mechanism, queries, queries, delta, epsilon)
+    return PublishedEpsilon("CVPR20 Table 3", name, mechanism, queries, queries, delta, epsilon)
 
 
 def _ours(
     name: str, k: int, sigma: float, gamma: float, queries: int, delta: float, epsilon: float
-) -> Printed:
+) -> PublishedEpsilon:
     mechanism = PrivateKnnAttributes(tau=TAU, k=k, sigma_vote=sigma, sampling_probability=gamma)
-    return Printed("CVPR20 Table 3", name, mechanism, queries, queries, delta, epsilon)
+    return PublishedEpsilon("CVPR20 Table 3", name, mechanism, queries, queries, delta, epsilon)
 
 
 def _knn(
     name: str, votes: PrivateKnn, asked: int, answered: int, delta: float, epsilon: float
-) -> Printed:
-    return Printed("CVPR20 Table 1", name, votes, asked, answered, delta, epsilon)
+) -> PublishedEpsilon:
+    return PublishedEpsilon("CVPR20 Table 1", name, votes, asked, answered, delta, epsilon)
 
 
 TAU = 10
@@ -89,13 +96,16 @@ TABLE_3 = (
 )
 
 
-def printed_for(plan: Plan) -> Printed | None:
-    """The paper's row with the very releases and delta of a plan, None where there is none."""
+def published_for(plan: Plan) -> PublishedEpsilon | None:
+    """The row with the same releases and delta as ``plan``, None where there is none."""
     return next((row for row in (*TABLE_1, *TABLE_3) if _same(row.plan(), plan)), None)
 
 
 def _same(known: Plan, plan: Plan) -> bool:
-    """The price decides: a threshold that costs nothing may be another one."""
+    """Whether both plans have one mechanism kind, the same priced releases and the same delta.
+
+    Parameters without a price, such as some thresholds, may differ.
+    """
     kinds = [slot.mechanism["kind"] for entry in (known, plan) for slot in entry.slots]
     return (
         known.releases() == plan.releases() and known.delta == plan.delta and len(set(kinds)) == 1

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.plan.published_epsilons import printed_for
-from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
+from labelwall.experiment.plan.published_epsilons import published_for
+from labelwall.teacher.accounting.accountant import (
+    certificates,
+    certified_epsilon,
+    require_affordable,
+)
 from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.accounting.plan import Plan
+
+
+def price_line(plan: Plan) -> str:
+    """What a plan costs, in one line. Raises BudgetRefused for more than its budget."""
+    require_affordable(plan)
+    epsilon = f"epsilon {round_up(certified_epsilon(plan))} of {plan.epsilon:g}"
+    caps = ", ".join(f"{release.cap} x {release.name}" for release in plan.releases())
+    return f"price: {epsilon} at delta {plan.delta:g}, for at most {caps}"
 
 
 def describe_plan(config: Config) -> dict[str, object]:
-    """What `plan --json` prints: epsilon, delta, budget, certificates (name -> epsilon), certified names, rounds and caps; and
-    what a paper prints for the same parameters, where one does."""
+    """What `plan --json` prints.
+
+    epsilon, delta, budget, certificates (name -> epsilon), certified (names), rounds with caps;
+    and the epsilon that a paper prints for the same parameters, where there is one.
+    """
     plan, slots = config.plan(), config.slots()
     found = certificates(plan)
     rounds = [
@@ -22,11 +38,10 @@ def describe_plan(config: Config) -> dict[str, object]:
         }
         for r, slot in zip(config.rounds, slots, strict=True)
     ]
-    row = printed_for(plan)
+    row = published_for(plan)
+    printed = row and {"where": f"{row.table}, {row.name}", "epsilon": row.epsilon}
     return {
-        "printed": None
-        if row is None
-        else {"where": f"{row.table}, {row.name}", "epsilon": row.epsilon},
+        "printed": printed,
         "epsilon": round_up(certified_epsilon(plan)),
         "delta": plan.delta,
         "budget": plan.epsilon,
@@ -37,18 +52,15 @@ def describe_plan(config: Config) -> dict[str, object]:
 
 
 def render_plan(shown: dict) -> str:
-    """The same for a reader."""
-    lines = [
-        f"epsilon {shown['epsilon']:.3f} of {shown['budget']:g} at delta {shown['delta']:g} (add or remove one record)",
-        "",
-    ]
+    """The result of ``describe_plan`` as text."""
+    guarantee = f"of {shown['budget']:g} at delta {shown['delta']:g} (add or remove one record)"
+    lines = [f"epsilon {shown['epsilon']:.3f} {guarantee}", ""]
     for name, epsilon in sorted(shown["certificates"].items(), key=lambda item: item[1]):
         note = "" if name in shown["certified"] else "   not certified: continuous noise"
         lines.append(f"  {name:36} {epsilon:8.3f}{note}")
-    if shown["printed"]:
-        lines.append(
-            f"  {shown['printed']['where']:36} {shown['printed']['epsilon']:8.3f}   as the paper prints it, for these parameters"
-        )
+    if printed := shown["printed"]:
+        note = "   as the paper prints it, for these parameters"
+        lines.append(f"  {printed['where']:36} {printed['epsilon']:8.3f}{note}")
     lines.append("")
     for number, entry in enumerate(shown["rounds"], start=1):
         caps = ", ".join(f"{name} {cap}" for name, cap in entry["caps"].items())

@@ -1,6 +1,9 @@
-"""The report's pictures: functions from numbers to SVG or PNG bytes, the same bytes for the same numbers.
+"""The report's pictures: functions from numbers to SVG or PNG bytes.
 
-matplotlib is imported when called. Its figures are used directly, without pyplot, so that no global state is touched.
+The same numbers give the same bytes.
+
+matplotlib is imported when called. Its figures are used directly, without pyplot, so that no global
+state is touched.
 """
 
 from __future__ import annotations
@@ -15,12 +18,11 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK, STUDENT, LABELS, CAP = (
-    "#1b2733",
-    "#1f6feb",
-    "#c2570c",
-    "#a4133c",
-)  # distinguishable without colour vision, by lightness
+# distinguishable without colour vision, by lightness
+INK = "#1b2733"
+STUDENT = "#1f6feb"
+LABELS = "#c2570c"
+CAP = "#a4133c"
 WIDTH = 6.4  # inches; the page scales a picture to its column
 MOST_COUNTED = 20  # classes up to which a confusion matrix spells its counts out
 EPSILON_DIGITS = 3
@@ -43,7 +45,7 @@ STYLE: dict[Any, Any] = {
 def accuracy_by_round(
     label_accuracy: Sequence[float | None], student_accuracy: Sequence[float]
 ) -> bytes:
-    """SVG: share of released labels that are right, and of test rows the student gets right, by round; both in 0..1.
+    """SVG: accuracy of released labels and of the student on test rows, by round; in 0..1.
 
     A label accuracy of None (the public rows have no true labels) leaves its point out.
     """
@@ -85,7 +87,9 @@ def accuracy_by_round(
 
 
 def errors_by_round(label_rmse: Sequence[float | None], student_rmse: Sequence[float]) -> bytes:
-    """SVG: root mean squared error of released values and of the student on test rows by round, in the values' unit.
+    """SVG: root mean squared error of released values and of the student, by round.
+
+    The student's is that on test rows; both are in the values' unit.
 
     A label error of None (the public rows have no true values) leaves its point out.
     """
@@ -113,7 +117,7 @@ def errors_by_round(label_rmse: Sequence[float | None], student_rmse: Sequence[f
 
 
 def epsilon_by_round(readings: Sequence[float], certified: float | None, budget: float) -> bytes:
-    """SVG: the odometer's reading after each round against the certified epsilon of all caps and the budget.
+    """SVG: the odometer's reading after each round, the certified epsilon and the budget.
 
     ``certified``: None where nothing is certified. All dimensionless, at the plan's delta.
     """
@@ -121,11 +125,12 @@ def epsilon_by_round(readings: Sequence[float], certified: float | None, budget:
     def draw(axes: Axes) -> None:
         rounds = list(range(1, len(readings) + 1))
         bars = axes.bar(rounds, readings, width=0.5, color=STUDENT, label="reading after the round")
+        # A line must not run through a number
         paper = {
             "facecolor": "white",
             "edgecolor": "none",
             "pad": 1,
-        }  # a line must not run through a number
+        }
         axes.bar_label(bars, fmt=lambda value: f"{value:.{EPSILON_DIGITS}f}", padding=3, bbox=paper)
         if certified is not None:
             axes.axhline(certified, color=CAP, label="certified, all caps used")
@@ -139,7 +144,10 @@ def epsilon_by_round(readings: Sequence[float], certified: float | None, budget:
 
 
 def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
-    """SVG of ``counts``: int64 [n_classes, n_classes], true class by row; shaded by the row's share."""
+    """SVG of a confusion matrix, shaded by the share of its row.
+
+    ``counts``: int64 [n_classes, n_classes], true class by row.
+    """
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     classes = len(class_names)
 
@@ -177,13 +185,13 @@ def confusion_matrix(counts: np.ndarray, class_names: Sequence[str]) -> bytes:
 
 
 def attribute_accuracy(counts: np.ndarray, names: Sequence[str]) -> bytes:
-    """SVG of ``counts``: int64 [n_attributes, 2, 2], by attribute, true and predicted; the share that is right, beside that of
-    always saying what is more frequent."""
+    """SVG of the accuracy of each attribute, beside that of its more frequent value.
+
+    ``counts``: int64 [n_attributes, 2, 2], test rows by attribute, true and predicted value.
+    """
     rows = counts.sum(axis=(1, 2))
-    right, frequent = (
-        100 * counts.trace(axis1=1, axis2=2) / rows,
-        100 * counts.sum(axis=2).max(axis=1) / rows,
-    )
+    right = 100 * counts.trace(axis1=1, axis2=2) / rows
+    frequent = 100 * counts.sum(axis=2).max(axis=1) / rows
 
     def draw(axes: Axes) -> None:
         places = np.arange(len(names))
@@ -208,13 +216,15 @@ def attribute_accuracy(counts: np.ndarray, names: Sequence[str]) -> bytes:
 
 
 def value_scatter(counts: np.ndarray, low: float, high: float) -> bytes:
-    """SVG of ``counts``: int64 [n, n], test rows by true and predicted value in equal parts of low..high, with the diagonal."""
+    """SVG of predicted against true values, with the diagonal.
+
+    ``counts``: int64 [n, n], test rows by true and predicted value in equal parts of low..high.
+    """
     edges = np.linspace(low, high, len(counts) + 1)
 
     def draw(axes: Axes) -> None:
-        shown = np.log1p(
-            np.where(counts.T > 0, counts.T, np.nan)
-        )  # predicted upwards; a place without rows stays blank
+        # Predicted upwards; a place without rows stays blank
+        shown = np.log1p(np.where(counts.T > 0, counts.T, np.nan))
         axes.pcolormesh(edges, edges, shown, cmap="Blues", vmin=0)
         axes.plot([low, high], [low, high], color=LABELS, linestyle="--", linewidth=1)
         axes.set_aspect("equal")
@@ -263,9 +273,8 @@ def svg(draw: Callable[[Axes], None], *, height: float) -> bytes:
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="Glyph"
-        )  # the reader's browser has fonts that this machine lacks
+        # The reader's browser has fonts that this machine lacks
+        warnings.filterwarnings("ignore", message="Glyph")
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         FigureCanvasSVG(figure)
         draw(figure.subplots())

@@ -1,6 +1,7 @@
-"""report.html of a finished run: one file that explains itself, from the run folder and public rows alone.
+"""report.html of a finished run: one file, from the run folder and public rows alone.
 
-The same run folder gives the same bytes. Nothing private is opened: not the custodian's directory, not the private rows.
+The same run folder gives the same bytes. Nothing private is opened: not the custodian's directory,
+not the private rows.
 """
 
 from __future__ import annotations
@@ -32,11 +33,10 @@ from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
 
 EPSILON_DIGITS = 3
-COUNTS, SHARES = (
-    ("asked", "answered", "abstained", "cap_reached"),
-    ("label_accuracy", "student_accuracy"),
-)
+COUNTS = ("asked", "answered", "abstained", "cap_reached")
+SHARES = ("label_accuracy", "student_accuracy")
 ERRORS = ("label_errors", "student_errors")  # of values, in place of the shares
+# What the page says about a round
 ROUND_KEYS = (
     *COUNTS,
     *SHARES,
@@ -44,11 +44,12 @@ ROUND_KEYS = (
     "extractor",
     "confusion",
     "history",
-)  # what the page says about a round
+)
 MOST_SPELLED = (
     10.0  # epsilons whose e^epsilon is spelled out; beyond, the number says nothing to a reader
 )
-# By kind of label: the last student's answers on the test split against the truth, from counts of rows.
+# By kind of label: the last student's answers on the test split against the truth, from counts of
+# rows.
 PICTURES: dict[str, Callable[[np.ndarray, LabelSpace], bytes]] = {
     "class": lambda counts, space: plots.confusion_matrix(counts, space.names),
     "attributes": lambda counts, space: plots.attribute_accuracy(counts, space.names),
@@ -59,7 +60,10 @@ CUSTODIANS = "(the custodian's, not shown)"  # a report travels further than a r
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run folder says. ``summary``, ``rounds``: summary.json and each metrics.json; ``finding``: the ledger's audit."""
+    """What a run folder says.
+
+    ``summary``, ``rounds``: summary.json and each metrics.json; ``finding``: the ledger's audit.
+    """
 
     folder: RunFolder
     config: Config
@@ -69,12 +73,15 @@ class FinishedRun:
 
     @property
     def unsafe(self) -> bool:
-        """Whether the noise came from a test tape: the ledger or the summary saying so is enough."""
+        """Whether the noise came from a test tape, by the ledger or by the summary."""
         return bool(self.summary["unsafe"]) or self.finding.unsafe
 
     @property
     def problems(self) -> list[str]:
-        """Why this run certifies nothing; empty where ledger, configuration and summary agree. Unsafe is said elsewhere."""
+        """Why this run certifies nothing; empty where ledger, configuration and summary agree.
+
+        Unsafe is said elsewhere.
+        """
         if self.unsafe or self.finding.problems:
             return [] if self.unsafe else self.finding.problems
         stated = {
@@ -96,7 +103,8 @@ class FinishedRun:
 def write_report(run_dir: Path) -> Path:
     """Write report.html of a finished run and return its path.
 
-    Raises MissingData where the folder holds no finished run, LabelwallError where its files can not be understood.
+    Raises MissingData where the folder holds no finished run, LabelwallError where its files can
+    not be understood.
     """
     run = read_run(run_dir)
     environment = Environment(
@@ -125,7 +133,8 @@ def read_run(run_dir: Path) -> FinishedRun:
     for needed in (folder.summary, recorded, folder.ledger):
         if not needed.is_file():
             raise MissingData(
-                f"`run_dir` must be the folder of a finished run. Found {str(run_dir)!r} without {needed.name}. "
+                "`run_dir` must be the folder of a finished run. "
+                f"Found {str(run_dir)!r} without {needed.name}. "
                 "`labelwall run` with the same --run_dir finishes a run."
             )
     config = load_config(recorded)
@@ -174,9 +183,8 @@ def contents(run: FinishedRun) -> dict[str, object]:
         if certified is None or certified > MOST_SPELLED
         else round_up(math.exp(certified), 2),
         "certificates": bounds,
-        "counting": next(
-            name for name, found in bounds if found.certified
-        ),  # the smallest certified one
+        # The smallest certified one
+        "counting": next(name for name, found in bounds if found.certified),
         "unsafe": run.unsafe,
         "problems": run.problems,
         "finding": run.finding,
@@ -193,7 +201,7 @@ def contents(run: FinishedRun) -> dict[str, object]:
 
 
 def _scores_plot(run: FinishedRun) -> bytes:
-    """How good labels and student were, by round: shares that are right, or root mean squared errors."""
+    """Scores of labels and student by round: accuracies, or root mean squared errors."""
     if "student_errors" not in run.rounds[-1]:
         labels, students = ([r[share] for r in run.rounds] for share in SHARES)
         return plots.accuracy_by_round(labels, students)
@@ -230,7 +238,10 @@ def _label_space(run: FinishedRun) -> LabelSpace:
 
 
 def training_curves(histories: Sequence[Sequence[dict[str, float]]]) -> dict[str, bytes]:
-    """Metric -> SVG, one line a round. ``histories``: by round, the student's rows of a step and its metrics."""
+    """Metric -> SVG, one line a round.
+
+    ``histories``: by round, the student's rows of a step and its metrics.
+    """
     curves = {}
     for name in sorted(
         {name for history in histories for row in history for name in row} - {"step"}
@@ -275,7 +286,7 @@ def epsilon(value: float | None) -> str:
 
 
 def svg_uri(svg: bytes) -> str:
-    """The picture inside the page; as an image of its own, its element ids can not meet another's."""
+    """The picture inside the page, as an image, whose element ids can not clash with another's."""
     return "data:image/svg+xml;base64," + b64encode(svg).decode()
 
 

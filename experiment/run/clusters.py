@@ -1,4 +1,7 @@
-"""k-means of public features, the same every time: a resumed run must choose the same rows and send the same cells."""
+"""k-means of public features.
+
+It is deterministic: a resumed run must choose the same rows and send the same cells.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ import numpy as np
 def k_means(
     features: np.ndarray, count: int, *, seed: int, iterations: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Centres float32 [count, d], and each row's cluster int32 [n], of float32 [n, d] with n >= count.
+    """(centres float32 [count, d], each row's cluster int32 [n]) of float32 [n, d], n >= count.
 
-    Where rows repeat, fewer clusters have members. Runs on one thread: several add up in any order.
+    Where rows repeat, fewer clusters have members. Runs on one thread: the order in which several
+    threads add up varies.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning

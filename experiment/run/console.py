@@ -1,4 +1,4 @@
-"""What a person sees while a run works: lines and progress bars on stderr, the bars only on a terminal."""
+"""Lines and progress bars on stderr; the bars on a terminal alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class Console:
         self._console.print(text, markup=False)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` units of ``what`` are finished; the bar goes when all are, or for another ``what``."""
+        """Show that ``done`` of ``total`` units of ``what`` are finished.
+
+        The bar disappears when all are, or for another ``what``.
+        """
         if not self.interactive:
             return
         if self._bars is None:

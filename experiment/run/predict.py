@@ -1,4 +1,4 @@
-"""`predict`: private answers to a file of queries, with a receipt; the teacher without a student."""
+"""`predict`: private answers to a file of queries, with a receipt and without a student."""
 
 from __future__ import annotations
 
@@ -18,24 +18,29 @@ from labelwall.teacher.noise.entropy import Entropy
 from labelwall.wall.datasets import readers
 from labelwall.wall.datasets.sources import Task, describe, read_public
 from labelwall.wall.errors import InvalidInput, MissingData, shape_text
+from labelwall.wall.labels.base import has_label
 from labelwall.wall.messages import Answers, Queries
 
 
 def predict(
     config: Config, queries: Path, out: Path, *, slot: int, entropy: Entropy, console: Console
 ) -> Answers:
-    """Answer the rows of an npz file with the first round's features; known queries are served from the ledger.
+    """Answer the rows of an npz file with the first round's features.
 
-    ``queries``: an npz file with the array ``x``, rows like the data set's public inputs. Written: ``out``, an npz file with
-    ``labels`` (int64 [n], or [n, c] for attributes; -1: none), ``outcomes`` (uint8 [n]) and, where rows have one, ``values``
-    (float64 [n], NaN: none); beside it ``.receipt.json`` (cost, what is left, the ledger's head, certified epsilon and delta) and ``.ledger.sqlite``, an auditor's copy.
+    Known queries are served from the ledger. ``queries``: an npz file with the array ``x``, rows
+    like the data set's public inputs.
 
-    Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData; nothing is read before the plan is affordable.
+    ``out`` is an npz file with ``labels`` (int64 [n], or [n, c] for attributes; -1: none),
+    ``outcomes`` (uint8 [n]) and, where rows have one, ``values`` (float64 [n], NaN: none). Beside
+    it are ``.receipt.json`` (cost, what is left, the ledger's head, certified epsilon and delta)
+    and ``.ledger.sqlite``, an auditor's copy.
+
+    Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData; no data is read unless the
+    plan is affordable.
     """
     if config.custodian_dir is None and config.teacher is None:
-        raise InvalidInput(
-            "custodian_dir", "given, or a teacher's URL: predictions are paid from its ledger", None
-        )
+        rule = "given, or a teacher's URL: predictions are paid from its ledger"
+        raise InvalidInput("custodian_dir", rule, None)
     plan = config.plan()
     require_affordable(plan)
     task = describe(config.data)
@@ -52,6 +57,13 @@ def predict(
     return answers
 
 
+def prediction_line(answers: Answers, out: Path) -> str:
+    """What ``predict`` wrote, in one line."""
+    answered = int(has_label(answers.labels).sum())
+    counts = f"{answered} of {len(answers.labels)} answered, {answers.receipt.served} known before"
+    return f"{counts}: {out}"
+
+
 def _rows(path: Path, task: Task) -> np.ndarray:
     if not path.is_file():
         raise MissingData(f"`queries` must be an existing npz file. Found {str(path)!r}.")
@@ -61,7 +73,8 @@ def _rows(path: Path, task: Task) -> np.ndarray:
     rows = readers.canonical_rows("x", found)
     dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
     if rows.shape[1:] != task.input_shape or rows.dtype != dtype:
-        rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as the data set's public inputs are"
+        shape = ", ".join(map(str, task.input_shape))
+        rule = f"{np.dtype(dtype)} [n, {shape}], as the data set's public inputs are"
         raise InvalidInput("x", rule, shape_text(rows))
     return rows
 
@@ -69,7 +82,7 @@ def _rows(path: Path, task: Task) -> np.ndarray:
 def _write(
     out: Path, answers: Answers, values: dict[str, np.ndarray], guarantee: dict[str, float | None]
 ) -> None:
-    """The receipt last: a file of answers that has one is whole."""
+    """Write the answers, then the receipt: answers with a receipt are complete."""
     scratch = out.with_name(out.name + ".part")
     with scratch.open("wb") as file:
         np.savez(file, labels=answers.labels, outcomes=answers.outcomes, **values)  # type: ignore[arg-type]

@@ -1,4 +1,7 @@
-"""`records add`, `records remove`: the custodian changes the data set between any two queries. Nothing is released or charged."""
+"""`records add`, `records remove`: the custodian changes the data set between any two queries.
+
+Nothing is released or charged.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,15 @@ from labelwall.wall.datasets import readers
 from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import InvalidInput, MissingData
 
-ANY = (
-    POOLED,
-    EACH,
-)  # a directory with one budget, or with one for each analyst: the records are the same
+# A directory with one budget, or with one for each analyst: the records are the same.
+ANY_ADVERSARY = (POOLED, EACH)
 
 
 def add_records(config: Config, rows: Path, *, dry_run: bool, console: Console) -> str:
-    """Add the usable rows of an image folder or npz file; text for the custodian, private. ``dry_run``: look, change nothing.
+    """Add the usable rows of an image folder or npz file; returns a PRIVATE text for the custodian.
 
-    Raises InvalidInput for rows that do not fit the task or an id that is present, MissingData where something is missing.
+    ``dry_run``: report, and change nothing. Raises InvalidInput for rows that do not fit the task
+    or an id that is present, MissingData where a file or the data set is missing.
     """
     directory = _directory(config)
     task = describe(config.data)
@@ -38,45 +40,45 @@ def add_records(config: Config, rows: Path, *, dry_run: bool, console: Console) 
     )
     usable = found.records
     with local_teacher(
-        config, task, directory, SystemEntropy(), console, adversaries=ANY
+        config, task, directory, SystemEntropy(), console, adversaries=ANY_ADVERSARY
     ) as teacher:
         present = int(teacher.present(usable.ids).sum())
         if not dry_run:
             teacher.add(usable)
-    bad = [
-        f"{count} {text}"
-        for reason, text in REASONS.items()
-        if (count := int((found.verdicts == reason).sum()))
-    ]
+    counts = {text: int((found.verdicts == reason).sum()) for reason, text in REASONS.items()}
+    bad = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     lines = [
         f"{len(found.labels)} rows found, {len(usable.ids)} usable",
-        f"left out: {', '.join(bad) or 'none'}",
+        f"left out: {bad or 'none'}",
     ]
-    if dry_run:
-        lines.append(
-            f"{present} of the usable have an id that is present: remove those first"
-            if present
-            else "no id is present"
-        )
-    return _told(lines, f"{len(usable.ids)} added", dry_run)
+    if dry_run and present:
+        lines.append(f"{present} of the usable have an id that is present: remove those first")
+    elif dry_run:
+        lines.append("no id is present")
+    return _report(lines, f"{len(usable.ids)} added", dry_run)
 
 
 def remove_records(config: Config, ids: np.ndarray, *, dry_run: bool, console: Console) -> str:
-    """Remove records (int64 [n] ids); text for the custodian, private. An id that is not there is no error."""
+    """Remove records by id (int64 [n]); returns a PRIVATE text for the custodian.
+
+    An unknown id is no error. Raises InvalidInput, MissingData.
+    """
     directory = _directory(config)
+    task = describe(config.data)
     with local_teacher(
-        config, describe(config.data), directory, SystemEntropy(), console, adversaries=ANY
+        config, task, directory, SystemEntropy(), console, adversaries=ANY_ADVERSARY
     ) as teacher:
         present = int(teacher.present(ids).sum())
         if not dry_run:
             remove_for_all(teacher, directory, ids)
-    return _told([f"{len(ids)} ids, {present} of them present"], f"{present} removed", dry_run)
+    return _report([f"{len(ids)} ids, {present} of them present"], f"{present} removed", dry_run)
 
 
 def parse_ids(text: str | None, file: Path | None, images: Sequence[str]) -> np.ndarray:
-    """int64 [n], distinct: whole numbers separated by commas, or one a line of a file; paths within an image folder.
+    """Distinct record ids, int64 [n].
 
-    Errors name no id: which records there are is private.
+    ``text``: whole numbers separated by commas; ``file``: one a line; ``images``: paths within an
+    image folder. Errors name no id: which records exist is private.
     """
     if not (text or file or images):
         raise InvalidInput("ids", "given by --ids, --ids_file or --images", None)
@@ -95,18 +97,12 @@ def _directory(config: Config) -> Path:
         raise InvalidInput("custodian_dir", "given: it says which records there are", None)
     if not (Path(config.custodian_dir) / IDENTITY).is_file():
         raise MissingData(
-            "`custodian_dir` must hold a data set that is in use. Found none: the first run reads the data source itself."
+            "`custodian_dir` must hold a data set that is in use. Found none: the first run reads "
+            "the data source itself."
         )
     return Path(config.custodian_dir)
 
 
-def _told(lines: Sequence[str], done: str, dry_run: bool) -> str:
-    return "\n".join(
-        [
-            BANNER,
-            *lines,
-            "dry run: nothing was changed"
-            if dry_run
-            else f"{done}; nothing was charged or released",
-        ]
-    )
+def _report(lines: Sequence[str], done: str, dry_run: bool) -> str:
+    last = f"{done}; nothing was charged or released"
+    return "\n".join([BANNER, *lines, "dry run: nothing was changed" if dry_run else last])

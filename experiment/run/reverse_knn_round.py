@@ -1,4 +1,7 @@
-"""A round of reverse kNN on the public side: clusters of the public rows, one question, and what the rows inherit."""
+"""A round of reverse kNN on the public side.
+
+Public rows are clustered, one histogram is asked for, and the rows inherit its labels.
+"""
 
 from __future__ import annotations
 
@@ -25,41 +28,40 @@ def ask_cells(
     *,
     slot: int,
     seed: int,
-    kept: Path,
+    centers_file: Path,
     batch_size: int,
     workers: int,
     device: str,
 ) -> Answers:
     """Labels of PUBLIC ``inputs`` by one noisy histogram over clusters of their features.
 
-    ``count``: the teacher's. ``kept``: npz file for the clusters, written before the question: a resumed round must send the
-    same ones, since others would be charged again. Raises InvalidInput where there are fewer inputs than cells.
+    ``count``: the teacher's method. ``centers_file``: npz file for the clusters, written before the
+    question. A resumed round must send the same clusters, since others would be charged again.
+    Raises InvalidInput where there are fewer inputs than cells.
     """
     assert asked.cells is not None
     embedder = Embedder(
         extractor, probe=inputs[:64], batch_size=batch_size, workers=workers, device=device
     )
     features, _ = embedder.embed(inputs)
-    if not kept.exists():
-        _save(kept, cluster(features, asked.cells, seed))
-    with np.load(kept, allow_pickle=False) as stored:
+    if not centers_file.exists():
+        _save(centers_file, cluster(features, asked.cells, seed))
+    with np.load(centers_file, allow_pickle=False) as stored:
         centers = stored["centers"]
     found = count(Cells(centers, slot))
-    labels, outcomes = inherit(
-        found.counts, nearest_cells(features, centers, asked.reach), asked.margin
-    )
+    cells = nearest_cells(features, centers, asked.reach)
+    labels, outcomes = inherit(found.counts, cells, asked.margin)
     return Answers(labels, outcomes, found.receipt)
 
 
 def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:
     """k-means centres of PUBLIC features (int8 [n, d]), rounded to integers: int8 [cells, d].
 
-    Features that stand in few places give equal centres; all but the first of those stay empty.
+    Features with few distinct values give equal centres; all but the first of those stay empty.
     """
     if cells > len(features):
-        raise InvalidInput(
-            "mechanism.cells", f"at most {len(features)}, the public rows of a round", cells
-        )
+        rule = f"at most {len(features)}, the public rows of a round"
+        raise InvalidInput("mechanism.cells", rule, cells)
     centers, _ = k_means(features.astype(np.float32), cells, seed=seed, iterations=ITERATIONS)
     return np.rint(centers).astype(np.int8)
 

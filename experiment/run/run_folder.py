@@ -1,4 +1,7 @@
-"""The run folder: what a run leaves behind on the public side, complete round by round. Nothing private enters it."""
+"""The run folder: a run's results on the public side, complete round by round.
+
+Nothing private enters it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ NOT_IDENTITY = ("format", "threads", "workers", "batch_size", "device", "teacher
 
 
 class RunFolder:
-    """Paths and atomic writes. A round counts as done once its metrics.json, written last, is there."""
+    """Paths and atomic writes.
+
+    A round is finished once its metrics.json exists, which is written last.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,9 +43,8 @@ class RunFolder:
     def prepare(self, config: Config) -> None:
         """Create the folder and record the resolved configuration.
 
-        A folder that an earlier version wrote has fewer settings: the others are at their
-        defaults, which are what that version did. Raises LabelwallError where another
-        configuration was recorded.
+        A folder of an earlier version has fewer settings. The others are at their defaults, which
+        are what that version did. Raises LabelwallError where another configuration is recorded.
         """
         resolved = self.path / "config.yaml"
         recorded = {"format": FORMAT, **json.loads(json.dumps(asdict(config)))}
@@ -71,7 +76,7 @@ class RunFolder:
         shutil.rmtree(self.round(number) / "checkpoints", ignore_errors=True)
 
     def known_dataset(self) -> str | None:
-        """UUID of the data set whose ledger was exported here, None where there is none yet."""
+        """UUID of the data set whose ledger was exported here, None before the first export."""
         if not self.ledger.exists():
             return None
         try:
@@ -82,13 +87,17 @@ class RunFolder:
             raise LedgerMismatch(f"{self.ledger} is not a readable ledger.") from error
 
     def ledger_state(self) -> LedgerState:
-        """What the exported ledger's entries add up to."""
+        """The state of the exported ledger."""
         return Ledger(self.ledger).state
 
     def save_answers(
         self, number: int, rows: np.ndarray, labels: np.ndarray, outcomes: np.ndarray
     ) -> None:
-        """Released answers. ``rows``: int64 [n], positions in the public pool; ``labels``: int64 [n]; ``outcomes``: uint8 [n]."""
+        """Store released answers.
+
+        ``rows``: int64 [n], positions in the public pool; ``labels``: int64 [n], or [n, c] for
+        attributes; ``outcomes``: uint8 [n].
+        """
         scratch = self.round(number) / "answers.npz.part"
         with scratch.open("wb") as file:
             np.savez(file, rows=rows, labels=labels, outcomes=outcomes)
@@ -100,7 +109,7 @@ class RunFolder:
             return stored["rows"], stored["labels"], stored["outcomes"]
 
     def save_extractor(self, number: int, spec: ExtractorSpec) -> None:
-        """The student's features as they go back to the teacher: safetensors, and the other fields as JSON."""
+        """Store the student's extractor: weights as safetensors, the other fields as JSON."""
         self.write_bytes(self.round(number) / "student.safetensors", spec.weights)
         self.write_text(self.round(number) / "extractor.json", json.dumps(spec.public_fields()))
 
@@ -111,18 +120,21 @@ class RunFolder:
         return spec_from_fields(fields, (self.round(number) / "student.safetensors").read_bytes())
 
     def features(self, build: Callable[[], ExtractorSpec]) -> ExtractorSpec:
-        """The first round's extractor, built once: a resumed run asks under the very same one, to the last bit."""
+        """The first round's extractor, built once.
+
+        A resumed run asks with the same extractor, to the last bit.
+        """
         path = self.path / "features.safetensors"
         if not path.exists():
             self.write_bytes(path, encode_extractor(build()))
         return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
 
     def write_text(self, path: Path, text: str) -> None:
-        """Write a file whole or not at all."""
+        """Write a file atomically."""
         self.write_bytes(path, text.encode())
 
     def write_bytes(self, path: Path, content: bytes) -> None:
-        """Write a file whole or not at all."""
+        """Write a file atomically."""
         scratch = path.with_name(path.name + ".part")
         scratch.write_bytes(content)
         scratch.replace(path)

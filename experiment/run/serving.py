@@ -11,9 +11,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.run.child import CHILD
 from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.teachers import custody, say_anchor, teaching
+from labelwall.experiment.run.teachers import CHILD, custody, report_new_anchor, teacher_factory
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.custodian import Custodian
@@ -26,32 +25,30 @@ from labelwall.wall.adversary import EACH, POOLED
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import InvalidInput
 
-PROBE = 64  # public rows on which a received network is tested
+PROBE = 64  # public rows that test a received network
 
 
 def serve(
     config: Config, service: ServiceConfig, *, entropy: Entropy, child_of: str | None = None
 ) -> None:
-    """Answer requests until SIGTERM or Ctrl-C; prints the URL once requests are taken.
+    """Answer requests until SIGTERM or Ctrl-C; prints the URL once requests are accepted.
 
-    ``child_of``: the secret of the run that started this process. Its key lives in memory alone, and the service ends with the
-    standard input, which closes when the run is gone.
+    ``child_of``: the secret of the run that started this process. Its key exists in memory alone,
+    and the service ends with the standard input, which closes when the run ends.
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData, before anything is answered.
     """
     if config.custodian_dir is None:
         raise InvalidInput("custodian_dir", "given: the ledger and the keys lie there", None)
     require_affordable(config.plan())
-    if (
-        service.budget == "per_analyst" and config.scale.shards
-    ):  # before the directory is made into one of that kind
-        raise InvalidInput(
-            "scale.shards", "0 with service.budget: per_analyst", config.scale.shards
-        )
+    if service.budget == "per_analyst" and config.scale.shards:
+        # Refused before the directory is set up for analysts with their own budgets.
+        rule = "0 with service.budget: per_analyst"
+        raise InvalidInput("scale.shards", rule, config.scale.shards)
     directory = Path(config.custodian_dir)
     against = EACH if service.budget == "per_analyst" else POOLED
     custodian = custody(config, directory, entropy.unsafe, adversaries=[against])
-    say_anchor(custodian, Console())
+    report_new_anchor(custodian, Console())
     try:
         more = {CHILD: Key("run", "analyst", digest_of(child_of))} if child_of else {}
         app = app_of(config, service, custodian, Keys(directory, more), entropy)
@@ -59,9 +56,8 @@ def serve(
             running = server(app, service)
             if child_of:
                 threading.Thread(target=_stop_with_input, args=(running,), daemon=True).start()
-            signal.signal(
-                signal.SIGTERM, lambda *_: None
-            )  # uvicorn raises it once more when it is done
+            # uvicorn raises the signal again once it has stopped.
+            signal.signal(signal.SIGTERM, lambda *_: None)
             print(address(service, bound), flush=True)
             running.run(sockets=[bound])
     finally:
@@ -72,13 +68,13 @@ def app_of(
     config: Config, service: ServiceConfig, custodian: Custodian, keys: Keys, entropy: Entropy
 ) -> FastAPI:
     """The application over an opened custodian's directory. Raises InvalidInput, MissingData."""
-    learned, data = describe(config.data), config.data
+    task, data = describe(config.data), config.data
     no_public = data.source == "folder" and data.public is None
     return build_app(
         custodian,
-        lambda: open_records(data, learned),
-        learned,
-        sharded=teaching(config, learned) if config.scale.shards else None,
+        lambda: open_records(data, task),
+        task,
+        sharded=teacher_factory(config, task) if config.scale.shards else None,
         config=service,
         keys=keys,
         entropy=entropy,

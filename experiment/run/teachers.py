@@ -1,38 +1,49 @@
-"""Who answers a run's queries: a teacher in this process, in a child of it, or behind a URL. All have the same methods."""
+"""The teacher of a run: in this process, in a child process, or behind a URL; one interface."""
 
 from __future__ import annotations
 
 import os
+import secrets
+import subprocess
+import tempfile
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from labelwall import command
 from labelwall.experiment.config.config import Config
-from labelwall.experiment.run.child import child
+from labelwall.experiment.config.settings import to_yaml
 from labelwall.experiment.run.console import Console
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.records.sources import open_records, stream_records
+from labelwall.teacher.service.keys import token_of
 from labelwall.teacher.sharded_teacher import ShardedTeacher
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.adversary import POOLED
 from labelwall.wall.cells import CellCounts, Cells
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import DataConfig, Task
-from labelwall.wall.errors import InvalidInput, LedgerMismatch
+from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries
 
-KEY = "LABELWALL_KEY"  # environment variable with the API key: it is no setting, so no file records it
+# The environment variable with the API key. A key is no setting, so no file records it.
+KEY = "LABELWALL_KEY"
+CHILD = "0" * 16  # public half of the child's only key, which its parent chooses
+PROGRAM = "labelwall.pipeline"
+STDERR_LINES = 20  # of a child, kept for its error message
 
 
 class Answering(Protocol):
-    """What a round needs of a teacher, wherever it is."""
+    """What a round needs of a teacher, wherever it runs."""
 
     def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None: ...
 
@@ -45,6 +56,71 @@ class Answering(Protocol):
         ...
 
 
+@contextmanager
+def teacher_of(
+    config: Config,
+    task: Task,
+    directory: Path,
+    entropy: Entropy,
+    console: Console,
+    *,
+    known_dataset: str | None = None,
+    isolate: bool = False,
+) -> Iterator[Answering]:
+    """The teacher that a configuration names.
+
+    With a URL it is that service. Otherwise it works on the custodian's ``directory``: in this
+    process, or in a child process where ``isolate`` is set.
+
+    Raises InvalidInput for a URL together with ``isolate``; LedgerMismatch where the teacher has
+    another plan, another kind of entropy, or another data set than ``known_dataset``.
+    """
+    if config.teacher is not None and isolate:
+        rule = "left out with a teacher's URL, which is a process of its own"
+        raise InvalidInput("isolate", rule, True)
+    if config.teacher is None and not isolate:
+        with local_teacher(config, task, directory, entropy, console, known_dataset) as teacher:
+            yield teacher
+        return
+    service = nullcontext((config.teacher or "", os.environ.get(KEY)))
+    with (
+        child(config, directory) if isolate else service as (url, key),  # type: ignore[attr-defined]
+        remote(url, key, config.plan(), entropy.unsafe, console, known_dataset) as remote_teacher,
+    ):
+        yield remote_teacher
+
+
+@contextmanager
+def local_teacher(
+    config: Config,
+    task: Task,
+    directory: Path,
+    entropy: Entropy,
+    console: Console,
+    known_dataset: str | None = None,
+    adversaries: Sequence[str] = (POOLED,),
+) -> Iterator[Teacher]:
+    """A teacher in this process over the custodian's ``directory``; it has opened no record yet.
+
+    Raises as ``custody``.
+    """
+    custodian = custody(config, directory, entropy.unsafe, known_dataset, adversaries)
+    report_new_anchor(custodian, console)
+    try:
+        yield teacher_factory(config, task)(
+            custodian.ledger,
+            custodian.directory,
+            task.num_classes,
+            entropy,
+            batch_size=config.batch_size,
+            workers=config.workers,
+            device=config.device,
+            progress=console.progress,
+        )
+    finally:
+        custodian.close()
+
+
 def custody(
     config: Config,
     directory: Path,
@@ -52,9 +128,9 @@ def custody(
     known_dataset: str | None = None,
     adversaries: Sequence[str] = (POOLED,),
 ) -> Custodian:
-    """Open, or set up, the custodian's directory that a configuration names; ``adversaries``: as for ``open_custodian``.
+    """Open, or set up, the custodian's directory that a configuration names.
 
-    Raises LedgerMismatch, InvalidInput.
+    ``adversaries``: as for ``open_custodian``. Raises LedgerMismatch, InvalidInput.
     """
     return open_custodian(
         directory,
@@ -74,77 +150,21 @@ def _publishable(data: DataConfig) -> dict[str, object]:
     return {key: value for key, value in asdict(data).items() if key != "download"}
 
 
-def say_anchor(custodian: Custodian, console: Console) -> None:
-    """Say so where an anchor was begun for a ledger in use: a name that was mistyped begins one, too."""
+def report_new_anchor(custodian: Custodian, console: Console) -> None:
+    """Report an anchor that was begun for a ledger in use: a mistyped name begins one, too."""
     begun = custodian.ledger.anchor_begun
     if begun:
         console.say(
-            f"there was no anchor of that name; one begins at entry {begun} of the ledger, which needs it from now on."
+            f"there was no anchor of that name; one begins at entry {begun} of the ledger, "
+            "which needs it from now on."
         )
 
 
-@contextmanager
-def teacher_of(
-    config: Config,
-    task: Task,
-    directory: Path,
-    entropy: Entropy,
-    console: Console,
-    *,
-    known_dataset: str | None = None,
-    isolate: bool = False,
-) -> Iterator[Answering]:
-    """The teacher that a configuration names: behind its URL, or else here, over the custodian's ``directory``; in a process of
-    its own where ``isolate`` is set.
+def teacher_factory(config: Config, task: Task) -> Callable[..., Teacher]:
+    """The kind of teacher that a configuration names, over its private rows.
 
-    Raises LedgerMismatch where it has another plan, another kind of entropy, or another data set than ``known_dataset``.
+    It takes what the custodian holds: ledger, directory, number of classes, entropy, options.
     """
-    if config.teacher is not None and isolate:
-        raise InvalidInput(
-            "isolate", "left out with a teacher's URL, which is a process of its own", True
-        )
-    if config.teacher is not None or isolate:
-        behind = nullcontext((config.teacher or "", os.environ.get(KEY)))
-        with (
-            child(config, directory) if isolate else behind as (url, key),  # type: ignore[attr-defined]
-            remote(url, key, config.plan(), entropy.unsafe, console, known_dataset) as answering,
-        ):
-            yield answering
-        return
-    with local_teacher(config, task, directory, entropy, console, known_dataset) as teacher:
-        yield teacher
-
-
-@contextmanager
-def local_teacher(
-    config: Config,
-    task: Task,
-    directory: Path,
-    entropy: Entropy,
-    console: Console,
-    known_dataset: str | None = None,
-    adversaries: Sequence[str] = (POOLED,),
-) -> Iterator[Teacher]:
-    """The teacher of this process over the custodian's ``directory``, which has opened no record yet. Raises as ``custody``."""
-    custodian = custody(config, directory, entropy.unsafe, known_dataset, adversaries)
-    say_anchor(custodian, console)
-    try:
-        yield teaching(config, task)(
-            custodian.ledger,
-            custodian.directory,
-            task.num_classes,
-            entropy,
-            batch_size=config.batch_size,
-            workers=config.workers,
-            device=config.device,
-            progress=console.progress,
-        )
-    finally:
-        custodian.close()
-
-
-def teaching(config: Config, task: Task) -> Callable[..., Teacher]:
-    """The kind of teacher that a configuration names, over its private rows; what is left to give is the custodian's."""
     if not config.scale.shards:
         return partial(Teacher, lambda: open_records(config.data, task))
     stream = partial(stream_records, config.data, task)
@@ -155,7 +175,11 @@ def teaching(config: Config, task: Task) -> Callable[..., Teacher]:
 def remote(
     url: str, key: str | None, plan: Plan, unsafe: bool, console: Console, known_dataset: str | None
 ) -> Iterator[RemoteTeacher]:
-    """A service that serves what the configuration says. Raises LedgerMismatch for another, InvalidInput without a key."""
+    """A service that serves what the configuration says.
+
+    Raises LedgerMismatch for a service with another plan, entropy or data set, InvalidInput
+    without a key.
+    """
     if not key:
         raise InvalidInput(KEY, "an API key in the environment, from `labelwall keys add`", None)
     teacher = RemoteTeacher(url, key, progress=console.progress)
@@ -163,14 +187,57 @@ def remote(
         budget = teacher.budget()
         if Plan.from_json(budget["plan"]) != plan or budget["unsafe"] != unsafe:
             raise LedgerMismatch(
-                "the service has another budget, mechanism, caps or rounds than the configuration. Ask its custodian."
+                "the service has another budget, mechanism, caps or rounds than the "
+                "configuration. Ask its custodian."
             )
         if known_dataset not in (None, budget["dataset"]):
             raise LedgerMismatch(
-                "the run folder's ledger belongs to another data set than the service's. Choose another run_dir."
+                "the run folder's ledger belongs to another data set than the service's. "
+                "Choose another run_dir."
             )
         if budget["adversary"] != POOLED:
             console.say(f"the certificate holds against {budget['adversary']}")
         yield teacher
     finally:
         teacher.close()
+
+
+@contextmanager
+def child(config: Config, directory: Path) -> Iterator[tuple[str, str]]:
+    """(URL, API key) of a service in a child process, which alone opens private files.
+
+    The child ends with this context. Raises LabelwallError where it does not start.
+    """
+    secret = secrets.token_hex(32)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Path(folder) / "teacher.yaml"
+        settings.write_text(to_yaml(replace(config, custodian_dir=str(directory), teacher=None)))
+        options = ("serve", "--config", str(settings), "--service.port", "0", "--child")
+        process = subprocess.Popen(
+            command(PROGRAM, *options),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        errors: deque[str] = deque(maxlen=STDERR_LINES)
+        reader = threading.Thread(
+            target=lambda lines=process.stderr: errors.extend(lines), daemon=True
+        )
+        reader.start()
+        try:
+            process.stdin.write(secret + "\n")
+            process.stdin.flush()
+            url = process.stdout.readline().strip()
+            if not url:
+                process.wait()
+                reader.join()
+                reason = errors[-1] if errors else "the teacher's process did not start."
+                raise LabelwallError(reason.strip().removeprefix("labelwall: "))
+            yield url, token_of(CHILD, secret)
+        finally:
+            process.stdin.close()  # the child stops once it has finished its current request
+            process.wait()

@@ -1,7 +1,8 @@
-"""The first round's features on the principal axes of the public rows, each axis of spread 1 (PCA whitening).
+"""PCA whitening: the first round's features on the public rows' principal axes, each of spread 1.
 
-Neighbours by distance mean little where a few directions hold most of the spread; UAI23's threshold, one radius for all
-queries, means less. The axes are a statistic of PUBLIC rows alone and part of the extractor.
+Where a few directions hold most of the spread, distances mean little, and UAI23's threshold (one
+radius for all queries) means less. The axes are a statistic of PUBLIC rows alone and a part of the
+extractor.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec
 
-MOST_ROWS = 10_000  # public rows that axes are computed from
-STEPS = 32_767  # of int16: the largest entry of the axes
-LEAST_SPREAD = 1e-6  # of an axis, as a share of the first one's: below it is rounding
+MAX_ROWS = 10_000  # public rows that axes are computed from
+MAX_ENTRY = 32_767  # of int16: the largest entry of the axes
+MIN_SPREAD = 1e-6  # of an axis, as a share of the first axis's: rounding is below it
 
 
 def starting_extractor(config: Config, task: Task, inputs: np.ndarray) -> ExtractorSpec:
@@ -34,7 +35,7 @@ def starting_extractor(config: Config, task: Task, inputs: np.ndarray) -> Extrac
     embedder = Embedder(
         spec, probe=inputs[:1], batch_size=config.batch_size, workers=config.workers
     )
-    center, axes = principal_axes(embedder.features(inputs[:MOST_ROWS]), config.whiten)
+    center, axes = principal_axes(embedder.features(inputs[:MAX_ROWS]), config.whiten)
     length = max(LARGEST, RAW_UNIT * math.sqrt(config.whiten))
     scale = length * spec.scale / embedder.length(config.whiten)
     return replace(
@@ -43,22 +44,20 @@ def starting_extractor(config: Config, task: Task, inputs: np.ndarray) -> Extrac
 
 
 def principal_axes(features: np.ndarray, kept: int) -> tuple[np.ndarray, np.ndarray]:
-    """(mean float64 [d], int16 [d, kept]): the widest directions of float [n, d], each divided by its standard deviation.
+    """(mean float64 [d], axes int16 [d, kept]) of float [n, d], each axis over its deviation.
 
-    All columns are scaled by one factor, so that the largest entry is STEPS. Rows that are not finite are left out.
-    Raises InvalidInput where the rows do not spread in so many directions.
+    The axes are the directions of the largest variance, divided by their standard deviations, all
+    scaled by one factor so that the largest entry is MAX_ENTRY. Rows that are not finite are left
+    out. Raises InvalidInput where the rows spread in fewer than ``kept`` directions.
     """
     x = features[np.isfinite(features).all(axis=1)].astype(np.float64)
     mean = x.mean(axis=0) if len(x) else np.zeros(features.shape[1])
     variances, directions = np.linalg.eigh((x - mean).T @ (x - mean) / max(1, len(x)))  # ascending
     spreads = np.sqrt(np.maximum(variances[::-1], 0.0))
-    most = int((spreads > LEAST_SPREAD * max(spreads[0], 1e-300)).sum())
-    if kept > most:
-        raise InvalidInput(
-            "whiten",
-            f"at most {most}, the directions in which the public rows' features spread",
-            kept,
-        )
+    available = int((spreads > MIN_SPREAD * max(spreads[0], 1e-300)).sum())
+    if kept > available:
+        rule = f"at most {available}, the directions in which the public rows' features spread"
+        raise InvalidInput("whiten", rule, kept)
     axes = directions[:, ::-1][:, :kept]
     axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(kept)]) / spreads[:kept]
-    return mean, np.rint(axes / np.abs(axes).max() * STEPS).astype(np.int16)
+    return mean, np.rint(axes / np.abs(axes).max() * MAX_ENTRY).astype(np.int16)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
@@ -125,7 +125,7 @@ def added(default: float | int | str | bool | None) -> Any:
 
 
 @dataclass(frozen=True)
-class Mechanism(ABC):
+class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a class_path
     """A frozen dataclass of publishable fields, among them ``kind``, a Literal with a default.
 
     It owns its randomness (``draw``) and its privacy curve (``releases``), both from the same

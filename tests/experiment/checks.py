@@ -28,7 +28,10 @@ def check_baselines_are_refused(comparison: str, capsys: pytest.CaptureFixture[s
 
 
 def ask_twice(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, np.ndarray]:
-    """What `predict` writes about nine queries; asked again they are known. In the working folder, ``folder``."""
+    """What `predict` writes about nine queries; asked again they are known.
+
+    In the working folder, ``folder``.
+    """
     np.savez(folder / "q.npz", x=rows(9, 7)[0])
     command = [
         "predict",

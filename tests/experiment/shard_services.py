@@ -19,10 +19,10 @@ from labelwall.teacher.service.keys import Keys
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries
 from tests.experiment import tiny
-from tests.programs import environment
+from tests.programs import PROGRAMS, environment
 from tests.teacher.service.tiny import Made, served
 
-PROGRAM = Path(__file__).with_name("tape_serve.py")
+PROGRAM = PROGRAMS / "tape_serve.py"
 SPEC = ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES)
 LONG = 300.0  # seconds after which a test gives up
 

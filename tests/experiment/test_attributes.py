@@ -1,4 +1,5 @@
-"""Rows with attributes in whole runs: answers, student, report, resumption, predictions, a comparison, a teacher elsewhere."""
+"""Rows with attributes in whole runs: answers, student, report, resumption, predictions, a
+comparison, a teacher elsewhere."""
 
 from __future__ import annotations
 
@@ -22,9 +23,11 @@ from tests.experiment.checks import ask_twice, check_baselines_are_refused, chec
 CONFIG = """
 data: {source: arrays, labels: attributes, path: data.npz, classes: [left, "up & <b>", far]}
 budget: {epsilon: 3000.0, delta: 1.0e-5}
-mechanism: {kind: private_knn_attributes, tau: 2, k: 15, sampling_probability: 0.5, sigma_vote: 0.5, threshold: 0.4}
+mechanism: {kind: private_knn_attributes, tau: 2, k: 15,
+  sampling_probability: 0.5, sigma_vote: 0.5, threshold: 0.4}
 rounds: [{queries: 12}, {queries: 12}]
-student: {backbone: mlp, objective: uda, steps: 60, batch_labelled: 16, batch_unlabelled: 16, prune_folds: 2, prune_steps: 10}
+student: {backbone: mlp, objective: uda, steps: 60, batch_labelled: 16, batch_unlabelled: 16,
+  prune_folds: 2, prune_steps: 10}
 custodian_dir: custody
 batch_size: 5
 threads: 1
@@ -33,13 +36,15 @@ workers: 1
 COMPARISON = """
 data: {source: arrays, labels: attributes, path: data.npz}
 seeds: [0]
-student: {backbone: mlp, objective: vat, steps: 20, batch_labelled: 16, batch_unlabelled: 16, prune_folds: 0}
+student: {backbone: mlp, objective: vat, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
+  prune_folds: 0}
 threads: 1
 workers: 1
 methods:
   - name: GNMAX
     points:
-      - {epsilon: 3000.0, mechanism: {kind: gnmax_attributes, tau: 2, teachers: 3, sigma_vote: 0.5}, rounds: [{queries: 12}]}
+      - {epsilon: 3000.0, mechanism: {kind: gnmax_attributes, tau: 2, teachers: 3,
+          sigma_vote: 0.5}, rounds: [{queries: 12}]}
   - name: all private labels
     reference: non_private
 """

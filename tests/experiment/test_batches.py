@@ -1,4 +1,5 @@
-"""Batch mechanisms in whole runs: a charge a round, plans that mix pure and Renyi releases, predictions, clear mistakes."""
+"""Batch mechanisms in whole runs: a charge a round, plans that mix pure and Renyi releases,
+predictions, clear mistakes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ features: box
 box: [[-5, 7]]
 mechanism: {kind: radius, radius: 0.35}
 rounds: [{queries: 12}, {queries: 12}]
-student: {backbone: mlp, objective: supervised, steps: 5, batch_labelled: 16, batch_unlabelled: 16, prune_folds: 0}
+student: {backbone: mlp, objective: supervised, steps: 5, batch_labelled: 16,
+  batch_unlabelled: 16, prune_folds: 0}
 batch_size: 5
 threads: 1
 workers: 1
@@ -35,7 +37,8 @@ mechanism: {kind: batch_knn, conversion: interactive, k: 15, records: 200, epsil
 rounds:
 - {queries: 12}
 - queries: 12
-  mechanism: {kind: private_knn, k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0, sampling_probability: 0.2}
+  mechanism: {kind: private_knn, k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0,
+    sampling_probability: 0.2}
 """
 RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet"]
 

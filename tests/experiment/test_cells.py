@@ -1,4 +1,5 @@
-"""Reverse kNN in whole runs: a histogram a round, resumption with the same cells, artefacts that show no more than the counts."""
+"""Reverse kNN in whole runs: a histogram a round, resumption with the same cells, artefacts that
+show no more than the counts."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from labelwall.wall.cells import inherit, nearest_cells
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome
 from tests.experiment import tiny
-from tests.programs import environment
+from tests.programs import PROGRAMS, environment
 
 CELLS = 6
 CONFIG = """
@@ -28,7 +29,8 @@ budget: {epsilon: 1000.0, delta: 1.0e-5}
 mechanism: {kind: reverse_knn, cells: 6, neighbours: 1, sigma: 0.5, margin: 3}
 rounds: [{}, {}]
 student:
-  {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16, prune_folds: 2, prune_steps: 5}
+  {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
+   prune_folds: 2, prune_steps: 5}
 batch_size: 16
 threads: 1
 workers: 1
@@ -60,21 +62,18 @@ def test_two_rounds_end_to_end_planned_audited_and_resumed(
     assert pipeline.main(RUN) == 0
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     assert summary["epsilon"] == plan["epsilon"]
-    assert (
-        summary["epsilon"] < plan["certificates"]["tight"]
-    )  # the reading's own bound is not the smallest here
+    # The reading's own bound is not the smallest here
+    assert summary["epsilon"] < plan["certificates"]["tight"]
     assert [r["epsilon_reading"] <= summary["epsilon"] for r in summary["rounds"]] == [True, True]
     for number, r in enumerate(summary["rounds"], start=1):
         with np.load(tmp_path / f"out/round_{number}/answers.npz") as stored:
-            assert sorted(stored["rows"].tolist()) == list(
-                range(40)
-            )  # every round covers all public rows
+            # Every round covers all public rows
+            assert sorted(stored["rows"].tolist()) == list(range(40))
             assert r["answered"] == (stored["labels"] >= 0).sum() > 20
         assert (r["asked"], r["cap_reached"]) == (40, 0)
         assert r["answered"] + r["abstained"] == 40
-        assert (
-            r["label_accuracy"] > 0.5
-        )  # no noise exceeds 3 but once in 10^12, and the cells lead by far more than 6
+        # No noise exceeds 3 but once in 10^12, and the cells lead by far more than 6
+        assert r["label_accuracy"] > 0.5
     charges = [(c["release"], c["count"]) for c in entries(tmp_path, "charge")]
     assert charges == [("histogram", 1)] * 2
 
@@ -90,7 +89,8 @@ def test_two_rounds_end_to_end_planned_audited_and_resumed(
 def test_answers_follow_from_the_ledgers_counts_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reach: int
 ) -> None:
-    """Recomputed from public things: cells, public rows under the round's features, released counts, margin and reach."""
+    """Recomputed from public things: cells, public rows under the round's features, released
+    counts, margin and reach."""
     write(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert pipeline.main([*RUN, "--mechanism.reach", str(reach)]) == 0
@@ -110,7 +110,7 @@ def test_answers_follow_from_the_ledgers_counts_alone(
 
 def on_the_tape(folder: Path, extra: tuple[np.ndarray, int, int] | None) -> None:
     write(folder, extra)
-    driver = Path(__file__).with_name("tape_run.py")
+    driver = PROGRAMS / "tape_run.py"
     done = subprocess.run(
         [sys.executable, driver, "7"],
         cwd=folder,
@@ -124,9 +124,11 @@ def on_the_tape(folder: Path, extra: tuple[np.ndarray, int, int] | None) -> None
 def test_an_added_record_shows_in_one_count_and_in_nothing_that_does_not_follow_from_it(
     tmp_path: Path,
 ) -> None:
-    """Same noise, one record more, before all others: its class's count in its cell is one larger, in each round.
+    """Same noise, one record more, before all others: its class's count in its cell is one larger,
+    in each round.
 
-    The record sits where its class leads by far, so no label changes; then nothing but counts and hashes may.
+    The record sits where its class leads by far, so no label changes; then nothing but counts and
+    hashes may.
     """
     extra = (3 * np.eye(1, tiny.DIMENSIONS, dtype=np.float32)[0], 0, 1)
     for name, more in (("without", None), ("with", extra)):
@@ -161,9 +163,8 @@ def test_clusters_of_public_rows() -> None:
     assert centers.dtype == np.int8
     assert sorted(np.rint(centers / 10).astype(int).tolist()) == [[-4, 0], [0, 5], [4, 0]]
     np.testing.assert_array_equal(centers, cluster(features, 3, seed=1))
-    assert (
-        cluster(np.ones((8, 2), dtype=np.int8), 5, seed=0).tolist() == [[1, 1]] * 5
-    )  # fewer places than cells
+    # Fewer places than cells
+    assert cluster(np.ones((8, 2), dtype=np.int8), 5, seed=0).tolist() == [[1, 1]] * 5
     with pytest.raises(InvalidInput, match=r"mechanism\.cells"):
         cluster(features[:4], 5, seed=1)
 
@@ -173,12 +174,13 @@ def test_a_later_rounds_abstention_counts(tmp_path: Path) -> None:
     folder.save_answers(1, np.array([0, 1, 2]), np.array([1, 2, 0]), np.zeros(3, dtype=np.uint8))
     outcomes = np.array([Outcome.ABSTAINED, Outcome.ANSWERED, Outcome.CAP_REACHED], dtype=np.uint8)
     folder.save_answers(2, np.array([2, 1, 0]), np.array([-1, 1, -1]), outcomes)
+    # Row 0 was refused: its label stays
     assert released_labels(folder, 2, 4).tolist() == [
         1,
         1,
         -1,
         -1,
-    ]  # row 0 was refused: its label stays
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Which public rows are asked: never twice for nothing, the same ones after a restart, and typical where it is told to."""
+"""Which public rows are asked: never twice for nothing, the same ones after a restart, and typical
+where it is told to."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from labelwall.experiment.run.query_selection import TYPICAL_SHARE, choose_queri
 
 
 def blobs(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(features float32 [600, 8], distance to the own centre float64 [600]) of four clouds of 150 rows."""
+    """(features float32 [600, 8], distance to the own centre float64 [600]) of four clouds of 150
+    rows."""
     rng = np.random.default_rng(seed)
     centres = 40 * np.eye(4, 8)
     noise = rng.normal(size=(600, 8))

@@ -1,4 +1,5 @@
-"""A Ray cluster of two nodes, started as a custodian does it: a worker on each, what is refused, and a node that dies."""
+"""A Ray cluster of two nodes, started as a custodian does it: a worker on each, what is refused,
+and a node that dies."""
 
 from __future__ import annotations
 
@@ -134,8 +135,11 @@ def test_a_cluster_is_known_by_its_token(cluster: Cluster) -> None:
 
 
 def test_a_node_that_dies_in_mid_request_loses_nothing(tmp_path: Path, cluster: Cluster) -> None:
-    """One address is all that the configuration says. A shard on each node; after a node's death both are on the other one, and
-    the answers are those of one piece."""
+    """One address is all that the configuration says.
+
+    A shard on each node; after a node's death both are on the other one, and the answers are those
+    of one piece.
+    """
     tiny.write(tmp_path)
     one, ray = tmp_path / "one", tmp_path / "ray"
     keys = token(one), token(ray)

@@ -1,4 +1,5 @@
-"""A run whose student is trained by two processes: the same ledger, and processes that know of no teacher. What is refused."""
+"""A run whose student is trained by two processes: the same ledger, and processes that know of no
+teacher. What is refused."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def test_two_devices_charge_what_one_does_and_see_no_private_side(
 ) -> None:
     one = _run("one")
     monkeypatch.setenv("LABELWALL_KEY", "secret")
-    monkeypatch.setattr(launch, "WORKER", "tests.experiment.watched_training")
+    monkeypatch.setattr(launch, "WORKER", "tests.programs.watched_training")
     two = _run("two", "--student.devices", "2")
     first, second = (RunFolder(folder / name).ledger_state() for name in ("one", "two"))
     assert first.counts() == second.counts()
@@ -64,9 +65,8 @@ def test_two_devices_charge_what_one_does_and_see_no_private_side(
         }
         assert {"student", "wall"} <= set(found["loaded"])
         assert found["variables"] == []
-        own = [
-            Path(path).relative_to(place) for path in found["opened"]
-        ]  # nothing outside of the round's folder
+        # Nothing outside of the round's folder
+        own = [Path(path).relative_to(place) for path in found["opened"]]
         assert {path.parts[0].split(".")[0] for path in own} <= {
             "checkpoints",
             "events",

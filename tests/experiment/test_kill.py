@@ -1,4 +1,5 @@
-"""A run that gets SIGKILL at any commit boundary is finished by the same command, and pays for no answer twice."""
+"""A run that gets SIGKILL at any commit boundary is finished by the same command, and pays for no
+answer twice."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.programs import environment
+from tests.programs import PROGRAMS, environment
 
-SWEEP = Path(__file__).with_name("kill_sweep.py")
+SWEEP = PROGRAMS / "run_kill_sweep.py"
 
 
 @pytest.mark.slow
@@ -27,9 +28,8 @@ def test_kill_at_every_commit(tmp_path: Path) -> None:
         assert kill["resumed"] == 0, kill
         assert kill["kept"], kill  # what was answered before the kill is the answer after it
         assert kill["asked"] == 24, kill
-        assert kill["again"] <= 5, (
-            kill
-        )  # nothing answered is paid again; at most the batch in flight is
+        # Nothing answered is paid again; at most the batch in flight is
+        assert kill["again"] <= 5, kill
         assert kill["exported"], kill
         assert kill["audited"] == 0, kill
     assert any(kill["again"] for kill in kills)

@@ -1,4 +1,5 @@
-"""`records add`, `records remove`: nothing is charged, removed data is in no file, a mistake is one line and changes nothing."""
+"""`records add`, `records remove`: nothing is charged, removed data is in no file, a mistake is one
+line and changes nothing."""
 
 from __future__ import annotations
 
@@ -253,10 +254,8 @@ def test_records_of_a_directory_with_a_budget_for_each_analyst(
     monkeypatch.setattr(tiny, "CONFIG", tiny.CONFIG + "custodian_dir: custody\n")
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
-    config, extractor = (
-        load_config(Path("config.yaml")),
-        ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES),
-    )
+    config = load_config(Path("config.yaml"))
+    extractor = ExtractorSpec("raw", (tiny.DIMENSIONS,), tiny.CLASSES)
     with closing(custody(config, Path("custody"), False, adversaries=[EACH])) as register:
         directories = []
         for name in ("ann", "bob"):
@@ -268,10 +267,11 @@ def test_records_of_a_directory_with_a_budget_for_each_analyst(
                 ).use_extractor(extractor)
                 directories.append(mine.directory)
     assert pipeline.main(["records", "remove", *WHERE, "--ids", "1007"]) == 0
+    # They held its features
     assert [list(directory.glob("embeddings-*")) for directory in directories] == [
         [],
         [],
-    ]  # they held its features
+    ]
     more([1007])
     assert pipeline.main(["records", "add", *WHERE, "--rows", "more.npz"]) == 0
     np.savez("q.npz", x=tiny.rows(10, 9)[0])

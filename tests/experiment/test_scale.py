@@ -58,7 +58,8 @@ def test_settings_that_need_all_rows_in_one_process_are_refused_before_anything_
         "cnn",
     ]
     text = tiny.CONFIG.replace(
-        "mechanism: {k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0, sampling_probability: 0.2}",
+        "mechanism: {k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0, "
+        "sampling_probability: 0.2}",
         "",
     )
     (tmp_path / "config.yaml").write_text(text)
@@ -83,7 +84,8 @@ def test_a_budget_for_each_analyst_is_refused_before_a_directory_is_made_for_it(
 def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the page and among the metrics, in public figures; progress in percent, on the custodian's terminal alone."""
+    """On the page and among the metrics, in public figures; progress in percent, on the custodian's
+    terminal alone."""
     tiny.write(tmp_path)
     monkeypatch.chdir(tmp_path)
     args, heard, store = ["--config", "config.yaml", "--scale.shards", "3"], [], tmp_path / "store"

@@ -1,4 +1,5 @@
-"""`labelwall serve` with Ray workers, whole: the same answers as over one piece, deaths, the end, and another start."""
+"""`labelwall serve` with Ray workers, whole: the same answers as over one piece, deaths, the end,
+and another start."""
 
 from __future__ import annotations
 
@@ -40,9 +41,12 @@ def entries(store: Path) -> list[tuple[str, str]]:
 
 
 def test_a_service_over_ray_answers_as_one_piece_through_deaths_and_starts(tmp_path: Path) -> None:
-    """The same queries of a client in another process than the teacher, on the same tape. Workers die between and during
-    requests; the service is stopped, leaves no process behind, and goes on over the same shards when it is started again, then
-    without Ray, which is faster to start."""
+    """The same queries of a client in another process than the teacher, on the same tape.
+
+    Workers die between and during requests; the service is stopped, leaves no process behind, and
+    goes on over the same shards when it is started again, then without Ray, which is faster to
+    start.
+    """
     tiny.write(tmp_path)
     one, ray = tmp_path / "one", tmp_path / "ray"
     keys = token(one), token(ray)
@@ -69,9 +73,8 @@ def test_a_service_over_ray_answers_as_one_piece_through_deaths_and_starts(tmp_p
         again = asked(url, keys[1], range(8))
         found += plain(asked(url, keys[1], range(8, 12)))
     assert found == expected
-    assert all(
-        sum(answers.receipt.charged.values()) == 0 for answers in again
-    )  # known: nothing is charged twice
+    # known: nothing is charged twice
+    assert all(sum(answers.receipt.charged.values()) == 0 for answers in again)
     assert entries(ray) == entries(one)
     assert rows_of(ray) == written  # nothing was taken in again
     assert len(audit(ray / "ledger.sqlite").problems) == 1  # the tape

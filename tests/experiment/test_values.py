@@ -1,4 +1,5 @@
-"""Rows with a real value in whole runs: answers, student, report, resumption, predictions, a comparison, the custodian's side."""
+"""Rows with a real value in whole runs: answers, student, report, resumption, predictions, a
+comparison, the custodian's side."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ mechanism: {kind: private_knn_mean, k: 15, sampling_probability: 0.5, sigma_mean
 rounds:
   - queries: 12
   - queries: 12
-    mechanism: {kind: private_knn_median, k: 15, sampling_probability: 0.5, epsilon: 9.0, threshold: 4, sigma_screen: 2.0}
+    mechanism: {kind: private_knn_median, k: 15, sampling_probability: 0.5, epsilon: 9.0,
+      threshold: 4, sigma_screen: 2.0}
 student: {backbone: mlp, objective: uda, steps: 60, batch_labelled: 16, batch_unlabelled: 16}
 custodian_dir: custody
 batch_size: 5
@@ -35,7 +37,8 @@ workers: 1
 COMPARISON = """
 data: {source: arrays, labels: value, bounds: [-10, 30], path: data.npz}
 seeds: [0]
-student: {backbone: mlp, objective: vat, steps: 80, batch_labelled: 16, batch_unlabelled: 16, vat_epsilon: 0.5}
+student: {backbone: mlp, objective: vat, steps: 80, batch_labelled: 16, batch_unlabelled: 16,
+  vat_epsilon: 0.5}
 threads: 1
 workers: 1
 methods:

@@ -1,4 +1,7 @@
-"""A tiny experiment on feature vectors: three clusters, two rounds, seconds to run. Shared by the tests of whole runs."""
+"""A tiny experiment on feature vectors: three clusters, two rounds, seconds to run.
+
+Shared by the tests of whole runs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ mechanism: {k: 15, threshold: 4, sigma_screen: 3.0, sigma_vote: 3.0, sampling_pr
 caps: {asked: 60, answered: 60}
 rounds: [{queries: 12}, {queries: 12}]
 student:
-  {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16, prune_folds: 2, prune_steps: 5}
+  {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
+   prune_folds: 2, prune_steps: 5}
 batch_size: 5
 threads: 1
 workers: 1
@@ -31,7 +35,8 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write(folder: Path, extra: tuple[np.ndarray, int, int] | None = None) -> None:
-    """data.npz and config.yaml in ``folder``; ``extra``: (vector, label, id) of a private record put before all others."""
+    """data.npz and config.yaml in ``folder``; ``extra``: (vector, label, id) of a private record
+    put before all others."""
     folder.mkdir(parents=True, exist_ok=True)
     x, y = rows(200, 1)
     ids = np.arange(1000, 1200)

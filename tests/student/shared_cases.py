@@ -1,5 +1,8 @@
-"""Steps and trainings that one process and several must do alike. As a program, one of several: `-m tests.student.shared_cases`
-stands in for student.worker, does all of them, and then the training that it was started for."""
+"""Steps and trainings that one process and several must do alike.
+
+As a program, one of several: `-m tests.student.shared_cases` stands in for student.worker, does all
+of them, and then the training that it was started for.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,8 @@ def jobs(**changed: object) -> dict[str, Job]:
 
 
 def step(job: Job, ranks: Ranks = ALONE) -> dict[str, torch.Tensor]:
-    """Gradients, averaged over the ranks as data-parallel training does, and buffers after one training step in float64."""
+    """Gradients, averaged over the ranks as data-parallel training does, and buffers after one
+    training step in float64."""
     student = trainee(job, ranks).double().train()
     x, y, public = Steps(job.pool, job.labels, job.config, job.seed, STEP, 1)[0]
     with mock.patch.object(Trainee, "global_step", STEP), mock.patch.object(Trainee, "log_dict"):
@@ -95,7 +99,8 @@ def step(job: Job, ranks: Ranks = ALONE) -> dict[str, torch.Tensor]:
 
 
 def everything(job: Job, run_dir: Path, *, progress: bool, ranks: Ranks) -> TrainedStudent:
-    """In place of fit: a file for each rank with what it found in all cases; then the training itself."""
+    """In place of fit: a file for each rank with what it found in all cases; then the training
+    itself."""
     with mock.patch.object(module, "share_norms", lambda network: network):
         found = {"own norms": step(jobs()["images uda"], ranks)}
     found |= {name: step(case, ranks) for name, case in jobs().items()}

@@ -1,4 +1,5 @@
-"""The student with an output for each attribute: binary losses, learning from partly said labels, pruning."""
+"""The student with an output for each attribute: binary losses, learning from partly said labels,
+pruning."""
 
 from __future__ import annotations
 
@@ -51,10 +52,8 @@ LABELS = np.where(
 
 
 def test_pairs_make_cross_entropy_binary() -> None:
-    z, y = (
-        torch.randn(7, 3, generator=torch.Generator().manual_seed(0)),
-        torch.tensor([[1, 0, 1]] * 7),
-    )
+    z = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.tensor([[1, 0, 1]] * 7)
     ours = F.cross_entropy(losses.pairs(z), y.flatten(), reduction="none")
     torch.testing.assert_close(
         ours, F.binary_cross_entropy_with_logits(z, y.float(), reduction="none").flatten()

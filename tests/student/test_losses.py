@@ -95,9 +95,8 @@ def test_imbalance_is_nothing_when_classes_are_equally_frequent_and_most_when_on
 ):
     each_once = 100 * torch.eye(4)
     assert losses.imbalance(each_once).item() == pytest.approx(0, abs=1e-6)
-    assert losses.imbalance(torch.zeros(3, 4)).item() == pytest.approx(
-        0, abs=1e-6
-    )  # uncertain, and balanced all the same
+    # Uncertain, and balanced all the same
+    assert losses.imbalance(torch.zeros(3, 4)).item() == pytest.approx(0, abs=1e-6)
     assert losses.imbalance(each_once[[0, 0, 0]]).item() == pytest.approx(math.log(4), rel=1e-5)
     half = losses.imbalance(each_once[[0, 0, 1, 1]]).item()
     assert half == pytest.approx(math.log(2), rel=1e-5)
@@ -116,7 +115,8 @@ def test_entropy_of_certain_and_uniform_predictions() -> None:
 
 
 def test_virtual_adversarial_direction_is_the_dominant_eigenvector() -> None:
-    """For logits W x at x = 0 the divergence is quadratic with Hessian W' C W, so r_vadv is its first eigenvector."""
+    """For logits W x at x = 0 the divergence is quadratic with Hessian W' C W, so r_vadv is its
+    first eigenvector."""
     weight = torch.tensor(np.random.default_rng(0).normal(size=(3, 5)), dtype=torch.float64)
     x = torch.zeros(1, 5, dtype=torch.float64)
     seen = []
@@ -137,10 +137,10 @@ def test_virtual_adversarial_direction_is_the_dominant_eigenvector() -> None:
 
 
 def test_a_truncated_label_no_longer_pulls() -> None:
-    """Zhang and Sabuncu 2018, equation 9: constant below the truncation, unchanged and continuous above it."""
-    logits = torch.tensor(
-        [[3.0, 0.0], [0.0, 1.0]], requires_grad=True
-    )  # label 1: probabilities 0.047 and 0.73
+    """Zhang and Sabuncu 2018, equation 9: constant below the truncation, unchanged and continuous
+    above it."""
+    # Label 1: probabilities 0.047 and 0.73
+    logits = torch.tensor([[3.0, 0.0], [0.0, 1.0]], requires_grad=True)
     labels = torch.tensor([1, 1])
     truncated = losses.generalised_cross_entropy(logits, labels, 0.7, 0.3)
     assert truncated[0].item() == pytest.approx((1 - 0.3**0.7) / 0.7, rel=1e-6)
@@ -154,10 +154,8 @@ def test_alignment_equalises_the_share_of_classes() -> None:
     torch.manual_seed(0)
     logits = torch.randn(4000, 3) + torch.tensor([2.0, 0.0, -1.0])
     share = logits.softmax(dim=1).mean(dim=0)
-    before, after = (
-        logits.softmax(dim=1).mean(dim=0),
-        losses.align(logits, share).softmax(dim=1).mean(dim=0),
-    )
+    before = logits.softmax(dim=1).mean(dim=0)
+    after = losses.align(logits, share).softmax(dim=1).mean(dim=0)
     assert (after - 1 / 3).abs().max() < 0.5 * (before - 1 / 3).abs().max()
     p = logits.softmax(dim=1) / share
     torch.testing.assert_close(

@@ -32,7 +32,8 @@ def pruned(x: np.ndarray, labels: np.ndarray, config: StudentConfig = CONFIG) ->
 
 
 def planted() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(x, labels, wrong rows): well separated clusters, every sixth row unlabelled, eight labels wrong."""
+    """(x, labels, wrong rows): well separated clusters, every sixth row unlabelled, eight labels
+    wrong."""
     x, truth = tiny.rows(240, 5)
     x = (x + 3 * np.eye(tiny.CLASSES, tiny.DIMENSIONS)[truth]).astype(np.float32)
     labels = np.where(np.arange(240) % 6 == 5, -1, truth).astype(np.int64)
@@ -71,7 +72,8 @@ def test_the_same_seed_prunes_the_same() -> None:
 
 
 def test_judges_are_trained_on_the_configured_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every fold's training is handed to processes of its own, as any; here they are played by this one."""
+    """Every fold's training is handed to processes of its own, as any; here they are played by this
+    one."""
     handed: list[Job] = []
 
     def played(job: Job, run_dir: Path, progress: bool) -> tuple[bytes, list[dict[str, float]]]:

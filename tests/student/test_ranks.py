@@ -1,4 +1,5 @@
-"""A training by several processes is the training by one: the same steps, and the same weights up to rounding."""
+"""A training by several processes is the training by one: the same steps, and the same weights up
+to rounding."""
 
 from __future__ import annotations
 
@@ -30,11 +31,13 @@ from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.networks.architectures import build
 from tests.student import shared_cases as cases
 
-# Gradients of one step in float64 differ by the order of sums alone: some hundred additions of 1e-16 of their size each, times
-# what a batch norm's or a finite difference's cancellation costs (xi = 0.1: a thousand).
+# Gradients of one step in float64 differ by the order of sums alone: some hundred additions of
+# 1e-16 of their size each, times what a batch norm's or a finite difference's cancellation costs
+# (xi = 0.1: a thousand).
 STEP_TOLERANCE = 1e-9
-# Ten float32 steps of at most 3e-3 each way. A gradient's rounding, 1e-7 of it, passes Adam's division unchanged unless the
-# gradient is rounding alone; VAT's direction is a normalised finite difference, whose rounding is about 1e-4 of it.
+# Ten float32 steps of at most 3e-3 each way. A gradient's rounding, 1e-7 of it, passes Adam's
+# division unchanged unless the gradient is rounding alone; VAT's direction is a normalised finite
+# difference, whose rounding is about 1e-4 of it.
 WEIGHT_TOLERANCE = {"uda": 2e-5, "supervised": 2e-5, "vat": 2e-3}
 WHOLE = StudentConfig(
     backbone="mlp", steps=STEPS_A_CHAPTER + 10, batch_labelled=17, batch_unlabelled=25, devices=2
@@ -57,7 +60,10 @@ def _train(run_dir: Path) -> TrainedStudent:
 def found(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[TrainedStudent, list[dict[str, torch.Tensor]]]:
-    """What two processes found in all cases, by rank, and the training they were started for. Started once: it takes seconds."""
+    """What two processes found in all cases, by rank, and the training they were started for.
+
+    Started once: it takes seconds.
+    """
     folder = tmp_path_factory.mktemp("two")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "WORKER", "tests.student.shared_cases")
@@ -76,7 +82,7 @@ def _of(tensors: dict[str, torch.Tensor], case: str) -> dict[str, torch.Tensor]:
 
 
 def _distance(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
-    """The largest difference of an entry, relative to its tensor's largest where that is above 1."""
+    """The largest difference of an entry, relative to its tensor's largest if that is above 1."""
     assert set(ours) == set(theirs)
     return max(
         float((ours[n] - theirs[n]).abs().max() / ours[n].abs().max().clamp(min=1)) for n in ours
@@ -106,9 +112,8 @@ def test_trained_weights_and_outputs_are_those_of_one_process(
     job = cases.jobs(steps=10)[case]
     alone = fit(job, tmp_path).weights
     first, second = (_of(tensors, f"trained {case}") for tensors in found[1])
-    assert all(
-        torch.equal(first[name], second[name]) for name in first
-    )  # the ranks agree to the last bit
+    # The ranks agree to the last bit
+    assert all(torch.equal(first[name], second[name]) for name in first)
     tolerance = WEIGHT_TOLERANCE[job.config.objective]
     assert _distance(safetensors.torch.load(alone), first) < tolerance
     rows = job.pool.inputs
@@ -124,9 +129,8 @@ def test_metrics_are_of_all_test_rows(found, tmp_path: Path) -> None:  # type: i
     alone = fit(Job(replace(WHOLE, devices=1), pool, labels, 4, test), tmp_path)
     assert [row["step"] for row in found[0].history] == [100, 110]
     for ours, theirs in zip(found[0].history, alone.history, strict=True):
-        assert ours == pytest.approx(
-            theirs, abs=0.01
-        )  # a row of 120 next to a border may fall on its other side
+        # A row of 120 next to a border may fall on its other side
+        assert ours == pytest.approx(theirs, abs=0.01)
     assert ours["accuracy/test"] > 0.8
 
 
@@ -134,7 +138,8 @@ def test_metrics_are_of_all_test_rows(found, tmp_path: Path) -> None:  # type: i
 def test_an_interrupted_training_ends_with_the_same_bytes(
     found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # type: ignore[no-untyped-def]
-    """The caller goes away at step 105: its processes end by themselves, and the next ones go on from the checkpoint."""
+    """The caller goes away at step 105: its processes end by themselves, and the next ones go on
+    from the checkpoint."""
     original = launch._wait
     seen: list[subprocess.Popen[bytes]] = []
 
@@ -151,7 +156,7 @@ def test_an_interrupted_training_ends_with_the_same_bytes(
 
     with monkeypatch.context() as patch:
         patch.setattr(launch, "_wait", leave)
-        patch.setattr(launch, "WORKER", "tests.student.interrupted")
+        patch.setattr(launch, "WORKER", "tests.programs.interrupted_training")
         with pytest.raises(LabelwallError, match="continues from the last checkpoint"):
             _train(tmp_path)
     assert all(process.returncode == 1 for process in seen) or -9 in {
@@ -181,10 +186,8 @@ def test_parts_are_the_batch_in_order() -> None:
 def test_a_rows_distortion_does_not_depend_on_who_asks(
     shape: tuple[int, ...], strength: str, size: int
 ) -> None:
-    x, augmenter = (
-        torch.rand(shape, generator=torch.Generator().manual_seed(0)),
-        Augmenter(strength),
-    )
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    augmenter = Augmenter(strength)
 
     def distorted(ranks: Ranks) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,5 @@
-"""The student of real values: squared losses, learning from noisy steps, errors in the values' own unit."""
+"""The student of real values: squared losses, learning from noisy steps, errors in the values' own
+unit."""
 
 from __future__ import annotations
 
@@ -75,9 +76,8 @@ def test_an_interrupted_training_ends_alike(tmp_path: Path) -> None:
 
 
 def test_outputs_outside_the_bounds_are_clipped() -> None:
-    x = (
-        np.random.default_rng(0).normal(size=(50, 5)).astype(np.float32) * 1e4
-    )  # far out a network is almost linear
+    # Far out a network is almost linear
+    x = np.random.default_rng(0).normal(size=(50, 5)).astype(np.float32) * 1e4
     from labelwall.wall.networks.architectures import build, to_safetensors
 
     torch.manual_seed(0)
@@ -89,7 +89,8 @@ def test_outputs_outside_the_bounds_are_clipped() -> None:
 
 
 def test_batches_hold_released_steps_and_rows_do_not_take_turns() -> None:
-    """A rare step is not asked more often than others: of 400 draws from 10 rows a row of its own class would have half."""
+    """A rare step is not asked more often than others: of 400 draws from 10 rows a row of its own
+    class would have half."""
     labels = np.full(240, -1)
     labels[:10] = [7, *[STEPS] * 9]
     drawn = [y for _, y, _ in Steps(POOL, labels, CONFIG, seed=0, first=0, count=25)]

@@ -86,9 +86,8 @@ def test_a_killed_training_ends_with_the_same_bytes(
         _train(tmp_path / "killed", config)
     torch.manual_seed(99)  # another process would have another global state
     resumed = _train(tmp_path / "killed", config)
-    assert (
-        steps[stop + 1] == stop // STEPS_A_CHAPTER * STEPS_A_CHAPTER
-    )  # it went on from the checkpoint, not from the start
+    # It went on from the checkpoint, not from the start
+    assert steps[stop + 1] == stop // STEPS_A_CHAPTER * STEPS_A_CHAPTER
     assert resumed.weights == whole.weights
     assert [row["step"] for row in resumed.history] == [row["step"] for row in whole.history]
     assert resumed.history[-1]["accuracy/test"] == whole.history[-1]["accuracy/test"]
@@ -104,7 +103,8 @@ def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
 
 
 def test_true_labels_change_metrics_alone(tmp_path: Path) -> None:
-    """Neither selection nor batch statistics: another test split, or none, and the weights are the same bytes."""
+    """Neither selection nor batch statistics: another test split, or none, and the weights are the
+    same bytes."""
     usual = _train(tmp_path / "usual")
     lied_to = _train(tmp_path / "lied_to", test_y=(TEST_Y + 1) % CLASSES)
     without = _train(tmp_path / "without", test_x=None, test_y=None)
@@ -132,8 +132,11 @@ def test_images_train_too(tmp_path: Path) -> None:
 
 
 def test_a_compiled_network_is_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced and differentiated ahead, up to float32 rounding of six steps of 3e-3 each. The graphs run as they are: a compiler
-    takes half a minute to make kernels of them, as in the benchmark student_speed.py."""
+    """Traced and differentiated ahead, up to float32 rounding of six steps of 3e-3 each.
+
+    The graphs run as they are: a compiler takes half a minute to make kernels of them, as in the
+    benchmark student_speed.py.
+    """
     graphs = []
 
     def traced(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
@@ -157,7 +160,8 @@ def test_a_compiled_network_is_the_network(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("kind", ["classes", "values"])
 def test_half_precision_is_for_products_alone(kind: str, tmp_path: Path) -> None:
-    """Losses see float32: a class prior's running shares, and labels of 4,096 steps that bfloat16 can not tell apart."""
+    """Losses see float32: a class prior's running shares, and labels of 4,096 steps that bfloat16
+    can not tell apart."""
     config = replace(
         CONFIG,
         precision="bf16-mixed",

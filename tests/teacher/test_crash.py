@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[2]
 def sweep(script: str, root: Path, stride: int, socket: str, *more: str) -> list[dict]:
     """Findings of every ``stride``-th kill. On a server each has a schema, named by ``root``."""
     root.mkdir()
-    command = [sys.executable, "-m", f"tests.teacher.{script}", root, str(stride), socket, *more]
+    command = [sys.executable, "-m", f"tests.programs.{script}", root, str(stride), socket, *more]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
     kills = [json.loads(line) for line in done.stdout.splitlines()]
     assert kills[-1]["finished"]

@@ -1,4 +1,7 @@
-"""Formats of one's own data: image folders and npz arrays. Each function reads the path it is given and nothing else."""
+"""Formats of one's own data: image folders and npz arrays.
+
+Each function reads the path it is given and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,18 @@ Progress = Callable[[int, int], None]  # (done, total)
 
 FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP")  # the only decoders that are ever run on a file
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
-ATTRIBUTES = "attributes.csv"  # in an image folder: a header (path, then names of attributes), a line for each image
+# A file in an image folder: a header (path, then names of attributes), a line for each image.
+ATTRIBUTES = "attributes.csv"
 CHUNK = 128  # images decoded by one task of the thread pool
 
 
 @dataclass(frozen=True)
 class Images:
-    """Decoded images: ``pixels`` uint8 [n, size, size, channels]; ``readable`` bool [n], the pixels of the others are zero;
-    ``sizes`` int32 [n, 2], width and height in pixels as stored, zero where unreadable."""
+    """Decoded images.
+
+    ``pixels``: uint8 [n, size, size, channels]; ``readable``: bool [n], the pixels of the others
+    are zero; ``sizes``: int32 [n, 2], width and height in pixels as stored, zero where unreadable.
+    """
 
     pixels: np.ndarray
     readable: np.ndarray
@@ -39,7 +46,7 @@ class Images:
 
 
 def stable_hash(text: str) -> int:
-    """The first 63 bits of SHA-256 of a name: the same on every machine, and non-negative as int64."""
+    """The first 63 bits of a name's SHA-256: the same on every machine; a non-negative int64."""
     return (
         int.from_bytes(hashlib.sha256(text.encode(errors="surrogateescape")).digest()[:8], "big")
         >> 1
@@ -47,13 +54,19 @@ def stable_hash(text: str) -> int:
 
 
 def constant_order(names: Iterable[str]) -> np.ndarray:
-    """int64 [n]: positions of distinct names by their stable hash. A fixed shuffle that no library version changes."""
+    """int64 [n]: positions of distinct names by their stable hash.
+
+    A fixed shuffle that no library version changes.
+    """
     hashes = np.array([stable_hash(name) for name in names], dtype=np.int64)
     return np.argsort(hashes, kind="stable")
 
 
 def require_folder(field: str, path: str | Path | None) -> Path:
-    """The folder a field names. Raises InvalidInput when the field is empty, MissingData when the folder is not there."""
+    """The folder a field names.
+
+    Raises InvalidInput when the field is empty, MissingData when the folder is not there.
+    """
     if not path:
         raise InvalidInput(field, "a folder", path)
     if not Path(path).is_dir():
@@ -71,7 +84,10 @@ def class_folders(root: Path) -> list[str]:
 
 
 def list_files(root: Path) -> list[str]:
-    """Relative POSIX paths of all files under ``root``, sorted; hidden files and folders are left out."""
+    """Relative POSIX paths of all files under ``root``, sorted.
+
+    Hidden files and folders are left out.
+    """
     found: list[str] = []
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -89,22 +105,30 @@ def is_image(path: str) -> bool:
 
 
 def class_of(path: str, class_names: Sequence[str]) -> int:
-    """Class index by the first folder of a relative path; -1 for a file in no class folder or in one outside the names."""
+    """Class index by the first folder of a relative path.
+
+    It is -1 for a file in no class folder, or in one outside the names.
+    """
     first, *rest = path.split("/")
     return class_names.index(first) if rest and first in class_names else -1
 
 
 def attribute_names(field: str, root: Path) -> list[str]:
-    """The attributes that a folder's attributes.csv has columns for. Raises MissingData, InvalidInput for its header."""
+    """The attributes that a folder's attributes.csv has columns for.
+
+    Raises MissingData, InvalidInput for its header.
+    """
     return _attribute_lines(field, root)[0][1:]
 
 
 def attributes_of(field: str, root: Path, paths: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """Attributes of images by their relative paths, from the folder's attributes.csv: int64 [n, c] of 0 and 1.
+    """Attributes of images, from the folder's attributes.csv: int64 [n, c] of 0 and 1.
 
-    1 is present, 0 or -1 is absent. An image without a line, or with a line that says anything else, is -1 throughout; of several
-    lines for one image the first counts. Raises MissingData without the file, InvalidInput where a name has no column: what
-    lines hold raises nothing.
+    Images are named by their relative paths.
+
+    1 is present, 0 or -1 is absent. An image without a line, or with a line that says anything
+    else, is -1 throughout; of several lines for one image the first counts. Raises MissingData
+    without the file, InvalidInput where a name has no column: what lines hold raises nothing.
     """
     header, lines = _attribute_lines(field, root)
     absent = [name for name in names if name not in header[1:]]
@@ -130,7 +154,8 @@ def _attribute_lines(field: str, root: Path) -> tuple[list[str], list[list[str]]
     """Header and lines, each read by itself: a damaged one is no table's end."""
     if not (root / ATTRIBUTES).is_file():
         raise MissingData(
-            f"`{field}` must hold {ATTRIBUTES}: image paths and their attributes. Found none in {str(root)!r}."
+            f"`{field}` must hold {ATTRIBUTES}: image paths and their attributes. "
+            f"Found none in {str(root)!r}."
         )
     lines = []
     for text in (root / ATTRIBUTES).read_text(errors="replace").splitlines():
@@ -151,8 +176,9 @@ def read_images(
 ) -> Images:
     """Decode images; never raises for what a file holds.
 
-    Each is turned upright (EXIF), cut to its central square, resized to ``size`` pixels a side (bilinear) and converted to
-    grey (``channels`` 1) or RGB (3). These are public constants: an image's pixels depend on its own file alone.
+    Each is turned upright (EXIF), cut to its central square, resized to ``size`` pixels a side
+    (bilinear) and converted to grey (``channels`` 1) or RGB (3). These are public constants: an
+    image's pixels depend on its own file alone.
     """
     images = Images(
         np.zeros((len(paths), size, size, channels), dtype=np.uint8),
@@ -177,20 +203,21 @@ def read_images(
 
 
 def decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int, int]] | None:
-    """Pixels uint8 [size, size, channels] and stored (width, height) of one image file, or None when it can not be decoded."""
+    """One image file decoded; None where that fails.
+
+    (pixels uint8 [size, size, channels], stored (width, height)).
+    """
     mode = "L" if channels == 1 else "RGB"
     try:
         with Image.open(path, formats=FORMATS) as image:
             stored = image.size
-            image.draft(
-                mode, (2 * size, 2 * size)
-            )  # JPEG: decode at a reduced scale, still at least twice what is kept
+            # JPEG: decode at a reduced scale, still at least twice what is kept
+            image.draft(mode, (2 * size, 2 * size))
             upright = ImageOps.exif_transpose(_eight_bits(image)).convert(mode)
             square = ImageOps.fit(upright, (size, size), method=Image.Resampling.BILINEAR)
             return np.asarray(square, dtype=np.uint8).reshape(size, size, channels), stored
-    except (
-        Exception
-    ):  # decoders raise many types on damaged files; the caller decides what a bad row means
+    # Decoders raise many types on damaged files; the caller decides what a bad row means
+    except Exception:
         return None
 
 
@@ -202,16 +229,22 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def read_member(path: Path, name: str) -> np.ndarray | None:
-    """One array of an npz file, or None when it has no such member; no other member is decompressed.
+    """One array of an npz file, None where it has no such member.
 
-    Raises InvalidInput for a file that is no npz, a damaged member, or one that holds Python objects.
+    No other member is decompressed.
+
+    Raises InvalidInput for a file that is no npz, a damaged member, or one that holds Python
+    objects.
     """
     with _numbers(name), np.load(require_npz(path), allow_pickle=False) as members:
         return members[name] if name in members.files else None
 
 
 def required_member(path: str | Path | None, name: str) -> np.ndarray:
-    """An array of the npz file that ``data.path`` names. Raises as ``require_npz`` and ``read_member``, or where it is not there."""
+    """An array of the npz file that ``data.path`` names.
+
+    Raises as ``require_npz`` and ``read_member``, or where it is not there.
+    """
     file = require_npz(path)
     found = read_member(file, name)
     if found is None:
@@ -220,7 +253,9 @@ def required_member(path: str | Path | None, name: str) -> np.ndarray:
 
 
 def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[np.ndarray]:
-    """Rows of an array of an npz file from row ``start`` on, in blocks of ``size``. The file is read once, from its beginning.
+    """Rows of an array of an npz file from row ``start`` on, in blocks of ``size``.
+
+    The file is read once, from its beginning.
 
     Raises InvalidInput as ``member_rows`` does, and for a member that ends early.
     """
@@ -234,7 +269,10 @@ def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[
 
 
 def member_rows(path: Path, name: str) -> int:
-    """How many rows an array of an npz file has. Raises InvalidInput, also for one that is not there or not stored by rows."""
+    """How many rows an array of an npz file has.
+
+    Raises InvalidInput, also for one that is not there or not stored by rows.
+    """
     with (
         _numbers(name),
         zipfile.ZipFile(require_npz(path)) as archive,
@@ -244,7 +282,10 @@ def member_rows(path: Path, name: str) -> int:
 
 
 def _header(member: IO[bytes]) -> tuple[np.dtype, tuple[int, ...]]:
-    """Dtype and shape of an array that follows. Raises ValueError for one of objects, of columns, or without rows."""
+    """Dtype and shape of an array that follows.
+
+    Raises ValueError for one of objects, of columns, or without rows.
+    """
     version = np.lib.format.read_magic(member)
     read = (
         np.lib.format.read_array_header_1_0
@@ -285,10 +326,14 @@ def require_npz(path: str | Path | None) -> Path:
 
 
 def canonical_rows(name: str, rows: np.ndarray) -> np.ndarray:
-    """Rows as they travel: uint8 [n, h, w] or [n, h, w, c] -> uint8 [n, h, w, c]; float32 or float64 [n, d] -> float32 [n, d].
+    """Rows in the shape and dtype that the wall carries.
 
-    A float64 that float32 can not hold becomes infinite, quietly: non-finite rows are the caller's to refuse or drop.
-    Raises InvalidInput with the array's name, the rule, and its dtype and shape, without the number of rows.
+    uint8 [n, h, w] or [n, h, w, c] -> uint8 [n, h, w, c]; float32 or float64 [n, d] -> float32 [n,
+    d].
+
+    A float64 that float32 can not hold becomes infinite, quietly: non-finite rows are the caller's
+    to refuse or drop. Raises InvalidInput with the array's name, the rule, and its dtype and shape,
+    without the number of rows.
     """
     if rows.dtype == np.uint8 and rows.ndim == 3:
         rows = rows[..., np.newaxis]

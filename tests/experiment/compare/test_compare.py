@@ -1,4 +1,5 @@
-"""Comparisons: every kind of method in one tiny table, resumed without doing or paying anything twice, refusals in one line."""
+"""Comparisons: every kind of method in one tiny table, resumed without doing or paying anything
+twice, refusals in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tests.experiment import tiny
 CONFIG = """
 data: {source: arrays, path: data.npz}
 seeds: [0, 1]
-student: {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16, prune_folds: 0}
+student: {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16,
+  batch_unlabelled: 16, prune_folds: 0}
 threads: 1
 workers: 1
 methods:
@@ -85,9 +87,8 @@ def test_a_table_of_every_kind_of_method_that_resumes(
     of_linear = json.loads(
         (folder / "out/linear_noisysgd/epsilon_8/seed_0/result.json").read_text()
     )["result"]
-    assert (
-        of_linear["learning_rate"] == 1.0
-    )  # 1e-6 learns nothing; the baseline's noise is seeded, so this is no chance
+    # 1e-6 learns nothing; the baseline's noise is seeded, so this is no chance
+    assert of_linear["learning_rate"] == 1.0
     assert (
         "| Linear NoisySGD (learning rate 1 of 1e-06, 1, chosen on labelled public rows) | "
         in shown
@@ -100,7 +101,8 @@ def test_a_table_of_every_kind_of_method_that_resumes(
     ]
     assert "| DP naive Bayes | 100 (claimed) |" in shown
     assert "DP naive Bayes: epsilon is diffprivlib's" in shown
-    # The least sure, LNMAX's student, had 0.72 with a deviation of 0.05 over 105 random keys and noises, and never below 0.57.
+    # The least sure, LNMAX's student, had 0.72 with a deviation of 0.05 over 105 random keys and
+    # noises, and never below 0.57.
     assert all(0.3 < row["low"] <= row["accuracy"] <= row["high"] <= 1 for row in found["table"])
     assert {p.name for p in (folder / "out").glob("*.svg")} == {
         "accuracy_by_epsilon.svg",
@@ -147,7 +149,8 @@ def test_a_row_that_the_test_split_chose_says_so(
 def test_neither_private_rows_nor_test_labels_choose_a_rate(
     folder: Path, capsys: pytest.CaptureFixture[str], labelled: bool
 ) -> None:
-    """With labels of private and test rows that suit the rate that learns nothing, public rows choose the other one."""
+    """With labels of private and test rows that suit the rate that learns nothing, public rows
+    choose the other one."""
     with np.load(folder / "data.npz") as file:
         arrays = dict(file)
     arrays |= {"private_y": np.zeros(200, dtype=np.int64), "test_y": np.ones(30, dtype=np.int64)}

@@ -1,4 +1,5 @@
-"""The two-neighbour byte test: an added record that is never sampled changes no byte outside the custodian's directory."""
+"""The two-neighbour byte test: an added record that is never sampled changes no byte outside the
+custodian's directory."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ import pytest
 
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from tests.experiment import tiny
-from tests.programs import environment
+from tests.programs import PROGRAMS, environment
 
 SEED, GAMMA = 7, 0.2
-DRIVER = Path(__file__).parents[1] / "tape_run.py"
+DRIVER = PROGRAMS / "tape_run.py"
 
 
 def run(folder: Path, extra: tuple[np.ndarray, int, int] | None) -> dict[str, bytes]:
@@ -75,10 +76,12 @@ def test_two_neighbours(tmp_path: Path) -> None:
     assert "report.html" in before
     results = released(tmp_path / "before")
     draws = list(results)
-    # it lies on a public query, in the middle of everything; only its not being sampled can keep it out
+    # It lies on a public query, in the middle of everything; only its not being sampled can keep it
+    # out
     vector = tiny.rows(40, 2)[0][np.load(tmp_path / "before/out/round_1/answers.npz")["rows"][0]]
 
-    # Both releases of every query, also those aggregations that did not happen: the screening must stay what it was.
+    # Both releases of every query, also those aggregations that did not happen: the screening must
+    # stay what it was.
     possible = [(identity, release) for identity, _ in draws for release in ("screen", "aggregate")]
     never = next(i for i in range(10**6, 2 * 10**6) if not any(sampled_for(possible, i)))
     beside = run(tmp_path / "never", (vector, 1, never))
@@ -91,16 +94,16 @@ def test_two_neighbours(tmp_path: Path) -> None:
     after = released(tmp_path / "often")
     changed = [key for key in draws if key in after and after[key] != results[key]]
     assert any(sampled_for(first_round, often))
-    assert all(
-        sampled_for(changed, often)
-    )  # what differs is explained by a vote; that votes count is a property test's matter
+    # What differs is explained by a vote; that votes count is a property test's matter
+    assert all(sampled_for(changed, often))
 
 
 @pytest.mark.slow
 def test_two_neighbours_under_individual_budgets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record that no query is near: every artefact of the run is byte for byte the same, and its budget is untouched."""
+    """A record that no query is near: every artefact of the run is byte for byte the same, and its
+    budget is untouched."""
     settings = [
         line
         for line in tiny.CONFIG.splitlines()

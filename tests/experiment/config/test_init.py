@@ -1,4 +1,4 @@
-"""`labelwall init`: a configuration from public folders, which loads, costs what it says, and never looks at private rows."""
+"""`labelwall init`: a configuration from public folders alone, or a copy of a packaged one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import yaml
 from jsonargparse import ArgumentParser
 from PIL import Image
 
-from labelwall.experiment.config.init import ANSWERED_SHARE, MOST_QUERIES, look, write_config
+from labelwall import pipeline
+from labelwall.experiment.config.init import (
+    ANSWERED_SHARE,
+    MAX_QUERIES,
+    look,
+    packaged_configs,
+    write_config,
+)
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan, Slot
@@ -54,7 +61,7 @@ def test_it_neither_opens_nor_lists_the_private_folder(image_folders, tmp_path, 
 def test_the_price_of_its_caps_fits_the_budget_however_many_images(image_folders, tmp_path):
     loaded = write(image_folders, tmp_path / "own.yaml")
     mechanism = PrivateKnn(**loaded["mechanism"])
-    most = mechanism.releases(2 * MOST_QUERIES, int(2 * MOST_QUERIES * ANSWERED_SHARE))
+    most = mechanism.releases(2 * MAX_QUERIES, int(2 * MAX_QUERIES * ANSWERED_SHARE))
     plan = Plan(
         loaded["budget"]["epsilon"], loaded["budget"]["delta"], (Slot(mechanism.fields(), most),)
     )
@@ -133,3 +140,85 @@ def test_refusals(image_folders, tmp_path):
         with pytest.raises(error):
             write(image_folders | change, tmp_path / "new.yaml")
         assert not (tmp_path / "new.yaml").exists()
+
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, so that nothing is found beside the package."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_every_configuration_is_packaged() -> None:
+    assert packaged_configs() == NAMES
+    assert {"mnist", "own_folder", "compare_mnist"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copy_has_the_files_bytes(
+    elsewhere: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pipeline.main(["init", "--from", name, "--out", "made/copy.yaml"]) == 0
+    assert Path("made/copy.yaml").read_bytes() == (CONFIGS / f"{name}.yaml").read_bytes()
+    command = "compare" if name.startswith("compare_") else "plan"
+    assert f"labelwall {command} --config made/copy.yaml" in capsys.readouterr().out
+
+
+def test_a_copy_is_a_configuration_under_the_default_name(elsewhere: Path) -> None:
+    assert pipeline.main(["init", "--from", "quickstart"]) == 0
+    assert pipeline.main(["plan", "--config", "labelwall.yaml"]) == 0
+
+
+@pytest.mark.parametrize("name", ["mnits", "", "mnist.yaml", "../configs/mnist", "__init__"])
+def test_an_unknown_name_is_refused_with_all_names(
+    elsewhere: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pipeline.main(["init", "--from", name]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ", ".join(NAMES) in line
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_an_existing_file_is_not_overwritten(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("labelwall.yaml").write_text("mine")
+    assert pipeline.main(["init", "--from", "mnist"]) == 2
+    assert "`out` must be a file that does not exist yet" in capsys.readouterr().err
+    assert Path("labelwall.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "mentioned"),
+    [
+        ([], "`private`"),
+        (["--private", "a", "--public", "b"], "`test`"),
+        (["--from", "mnist", "--public", "b"], "`public`"),
+    ],
+)
+def test_it_takes_a_name_or_all_three_folders(
+    elsewhere: Path, options: list[str], mentioned: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pipeline.main(["init", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{mentioned} must be given, or left out with --from NAME" in line
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_packaged_name_is_no_file(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pipeline.main(["plan", "--config", "mnist"]) == 2
+    assert "`--config` must be an existing YAML file. Found 'mnist'." in capsys.readouterr().err
+
+
+def test_init_by_folders_on_the_command_line(
+    image_folders: dict[str, str], elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("private", "public", "test")
+    folders = [word for name in names for word in (f"--{name}", image_folders[name])]
+    assert pipeline.main(["init", *folders]) == 0
+    assert "labelwall plan --config labelwall.yaml" in capsys.readouterr().out
+    assert pipeline.main(["plan", "--config", "labelwall.yaml"]) == 0

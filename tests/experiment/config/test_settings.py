@@ -1,6 +1,8 @@
-"""Settings of a mechanism by its kind: from files and overrides, told apart, with one clear line for a mistake.
+"""Settings of a mechanism by its kind: from files and overrides, told apart, with one clear line
+for a mistake.
 
-A second mechanism is put next to the shipped one, so that the tests do not depend on which others there are.
+A second mechanism is put next to the shipped one, so that the tests do not depend on which others
+there are.
 """
 
 from __future__ import annotations
@@ -67,7 +69,10 @@ def load(tmp_path: Path, text: str, *overrides: str) -> Config:
 
 
 RUN = "mechanism: {kind: other, tau: 0.25, k: 9, threshold: 3}\nrounds: [{queries: 3}]\n"
-ROUNDS = "rounds: [{queries: 3}, {queries: 4, mechanism: {kind: other, tau: 0.75}}, {queries: 5, mechanism: {k: 200}}]\n"
+ROUNDS = (
+    "rounds: [{queries: 3}, {queries: 4, mechanism: {kind: other, tau: 0.75}}, "
+    "{queries: 5, mechanism: {k: 200}}]\n"
+)
 
 
 def test_a_files_kind_decides(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Public rows for tests of the planners, and a configuration over them; the private rows exist in the tests alone."""
+"""Public rows for tests of the planners, and a configuration over them; the private rows exist in
+the tests alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`plan` shows the epsilon that a paper prints beside its own, for the paper's very parameters and for nothing else."""
+"""`plan` shows the epsilon that a paper prints beside its own, for the paper's very parameters and
+for nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.plan.published_epsilons import TABLE_1, TABLE_3, printed_for
+from labelwall.experiment.plan.published_epsilons import TABLE_1, TABLE_3, published_for
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 ROWS = {
@@ -22,16 +23,16 @@ ROWS = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_papers_configurations_meet_their_rows(name: str) -> None:
-    row = printed_for(load_config(CONFIGS / f"{name}.yaml").plan())
+    row = published_for(load_config(CONFIGS / f"{name}.yaml").plan())
     assert row is not None
     assert (f"{row.table}, {row.name}", row.epsilon) == ROWS[name]
 
 
 def test_other_parameters_meet_none() -> None:
     for row in (*TABLE_1, *TABLE_3):
-        assert printed_for(row.plan()) == row
-    assert printed_for(load_config(CONFIGS / "mnist_reverse_knn.yaml").plan()) is None
-    assert printed_for(load_config(CONFIGS / "fashion_mnist_attributes.yaml").plan()) is None
+        assert published_for(row.plan()) == row
+    assert published_for(load_config(CONFIGS / "mnist_reverse_knn.yaml").plan()) is None
+    assert published_for(load_config(CONFIGS / "fashion_mnist_attributes.yaml").plan()) is None
 
 
 def test_plan_prints_both_epsilons(capsys: pytest.CaptureFixture[str]) -> None:

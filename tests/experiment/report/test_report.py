@@ -1,4 +1,5 @@
-"""The report of a run folder that the real writers made: what it says, what it must not say, the same bytes every time."""
+"""The report of a run folder that the real writers made: what it says, what it must not say, the
+same bytes every time."""
 
 from __future__ import annotations
 
@@ -28,11 +29,12 @@ from labelwall.wall.datasets.sources import DataConfig
 from labelwall.wall.errors import LabelwallError, MissingData
 from labelwall.wall.messages import ABSTAINED, Outcome
 
+# Only text, whatever a browser or a plotting library may think
 CLASSES = [
     "cat",
     "$\\dog 犬",
     "<b>owl</b>",
-]  # only text, whatever a browser or a plotting library may think
+]
 ASKED, PUBLIC, SIDE = 12, 40, 8
 HISTORY = [
     {
@@ -71,7 +73,8 @@ def make_config(tmp_path: Path, data: Path) -> Config:
 
 
 def release(ledger: Ledger, number: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Charge and record round ``number``: every third query is abstained on; the others get a class until the cap."""
+    """Charge and record round ``number``: every third query is abstained on; the others get a class
+    until the cap."""
     ledger.use_extractor(f"{number}" * 64, {"backbone": f"features of round {number}"})
     names = [f"{number}-{row}" for row in rows.tolist()]
     screening = ledger.charge(0, "screen", names)
@@ -173,7 +176,8 @@ def page_of(run_dir: Path) -> Page:
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run with its report, for tests that only look: `rendered / "report.html"`."""
+    """The folder of a finished run with its report, for tests that only look: `rendered /
+    "report.html"`."""
     run_dir = finished_run(tmp_path_factory.mktemp("rendered"))
     write_report(run_dir)
     return run_dir
@@ -205,9 +209,8 @@ def test_the_headline_and_the_table_say_what_the_run_found(rendered: Path) -> No
     assert "88.75% of the public test split right" in text
     assert "δ = 1e-05" in text
     assert "1 hog 12 8 4 0 93.75% 81.25% 0.050" in text
-    assert (
-        "2 small_cnn 12 7 4 1 unknown 88.75% 0.100" in text
-    )  # the 15th answer was the last one paid for
+    # The 15th answer was the last one paid for
+    assert "2 small_cnn 12 7 4 1 unknown 88.75% 0.100" in text
     assert "readings, not guarantees" in text
     assert "screen 0 24 24 24" in text
     assert "aggregate 0 15 15 15" in text
@@ -276,9 +279,8 @@ def test_the_custodians_paths_are_not_shown(rendered: Path) -> None:
     assert "of-the-custodian" in (rendered / "config.yaml").read_text()
     text = page_in(rendered).text
     assert "of-the-custodian" not in text
-    assert (
-        str(rendered.parent) not in text
-    )  # nor where the arrays are: private ones lie in the same file
+    # Nor where the arrays are: private ones lie in the same file
+    assert str(rendered.parent) not in text
     assert "not shown" in text
 
 

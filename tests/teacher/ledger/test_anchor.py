@@ -25,9 +25,10 @@ from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.wall.errors import LedgerMismatch
 from tests.postgres import address, copied, rows
+from tests.programs import PROGRAMS, REPOSITORY
 from tests.teacher.ledger.test_ledger import plan
 
-CHARGING, ROOT = Path(__file__).with_name("charging.py"), Path(__file__).parents[3]
+CHARGING = PROGRAMS / "charging.py"
 URL = "postgresql://owner@/postgres?schema={}&socket={}"
 INDIVIDUAL = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
 
@@ -285,7 +286,7 @@ def test_processes_that_share_a_ledger_and_its_anchor_never_pass_its_cap(
     create(place, anchor)
     command = [sys.executable, CHARGING, address(place), "12"]
     both = [
-        subprocess.Popen([*command, name, address(anchor)], cwd=ROOT, stdout=subprocess.PIPE)
+        subprocess.Popen([*command, name, address(anchor)], cwd=REPOSITORY, stdout=subprocess.PIPE)
         for name in "ab"
     ]
     granted = [json.loads(process.communicate()[0]) for process in both]

@@ -25,7 +25,7 @@ def test_kill_before_statements_under_an_anchor(
     command = [
         sys.executable,
         "-m",
-        "tests.teacher.privacy.fork_sweep",
+        "tests.programs.fork_sweep",
         root,
         str(stride),
         socket,

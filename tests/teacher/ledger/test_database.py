@@ -20,9 +20,10 @@ from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.wall.errors import LedgerMismatch
 from tests.ledgers import use_extractor
 from tests.postgres import Server, address, new_server
+from tests.programs import PROGRAMS, REPOSITORY
 from tests.teacher.ledger.test_ledger import plan
 
-CHARGING = Path(__file__).with_name("charging.py")
+CHARGING = PROGRAMS / "charging.py"
 
 
 def create(place: Place, asked: int = 5) -> Ledger:
@@ -38,8 +39,7 @@ def test_processes_that_share_a_ledger_never_pass_its_cap(place: Place, tmp_path
     use_extractor(ledger)
     command = [sys.executable, CHARGING, address(place), "20"]
     both = [
-        subprocess.Popen([*command, name], cwd=CHARGING.parents[3], stdout=subprocess.PIPE)
-        for name in "ab"
+        subprocess.Popen([*command, name], cwd=REPOSITORY, stdout=subprocess.PIPE) for name in "ab"
     ]
     granted = [json.loads(process.communicate()[0]) for process in both]
     assert sum(map(len, granted)) == 30

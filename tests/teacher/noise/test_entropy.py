@@ -15,7 +15,6 @@ import platform
 import subprocess
 import sys
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +25,7 @@ from labelwall.teacher.noise import sampler, words
 from labelwall.teacher.noise.entropy import SystemEntropy, inclusion_bound
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.wall.errors import InvalidInput
+from tests.programs import REPOSITORY
 from tests.teacher.noise.surprise import surprise
 
 SOURCES = [SystemEntropy(), UnsafeTape(3)]
@@ -190,17 +190,14 @@ def _draw_in_fork(source: SystemEntropy) -> bytes:
     return drawn
 
 
-SNAPSHOT = Path(__file__).with_name("snapshot.py")
 NEEDS_X86 = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="the process number is fixed by x86-64 code"
 )
 
 
 def _copies(name):
-    command = [sys.executable, "-m", "tests.teacher.noise.snapshot", name]
-    done = subprocess.run(
-        command, cwd=SNAPSHOT.parents[3], capture_output=True, text=True, timeout=100
-    )
+    command = [sys.executable, "-m", "tests.programs.snapshot", name]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.programs import environment
+from tests.programs import PROGRAMS, environment
 
-SWEEP = Path(__file__).with_name("kill_sweep.py")
+SWEEP = PROGRAMS / "service_kill_sweep.py"
 
 
 def test_kill_under_load(tmp_path: Path, socket: str) -> None:

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.programs import environment
+from tests.programs import PROGRAMS, environment
 
-SWEEP = Path(__file__).with_name("removal_sweep.py")
+SWEEP = PROGRAMS / "removal_sweep.py"
 
 
 def test_a_removal_that_is_killed_between_two_analysts(tmp_path: Path, socket: str) -> None:

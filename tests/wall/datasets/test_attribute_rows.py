@@ -1,4 +1,5 @@
-"""Rows with attributes: Fashion-MNIST's table, attributes.csv of one's own folders, arrays, CelebA in miniature."""
+"""Rows with attributes: Fashion-MNIST's table, attributes.csv of one's own folders, arrays, CelebA
+in miniature."""
 
 from __future__ import annotations
 
@@ -86,11 +87,12 @@ def test_folders_have_their_tables_attributes(folders: dict[str, str]) -> None:
     np.testing.assert_array_equal(public.labels[:, 1], ~blue)
     assert sorted(public.test_labels.tolist()) == [[0, 1], [1, 0], [1, 1]]
     records = open_records(config, task)
+    # The nine images without a line are no records
     assert sorted(records.labels.tolist()) == [
         1,
         2,
         3,
-    ]  # the nine images without a line are no records
+    ]
     shown = preview(config)
     assert (shown.found, shown.usable, shown.by_class) == (12, 3, (("round", 2), ("red", 2)))
 
@@ -110,10 +112,11 @@ def test_a_private_line_that_can_not_be_read_drops_its_row_and_raises_nothing(
     table.write_bytes(b"\n".join(lines))
     config = DataConfig("folder", labels="attributes", image_size=8, **folders)
     records = open_records(config, describe(config))
+    # Columns by name; dog/0: round, not red; cat/0: both
     assert sorted(records.labels.tolist()) == [
         1,
         3,
-    ]  # columns by name; dog/0: round, not red; cat/0: both
+    ]
 
 
 def test_tables_that_do_not_fit_are_refused(folders: dict[str, str]) -> None:
@@ -157,13 +160,14 @@ def test_arrays_hold_a_column_for_each_attribute(tmp_path: Path) -> None:
     task, public = describe(config), read_public(config)
     assert task.labels == AttributeLabels(("0", "1", "2", "3"))
     assert public.test_labels.shape == (6, 4)
+    # The row with a 2 is gone
     assert open_records(config, task).labels.tolist() == [
         6,
         15,
         0,
         8,
         1,
-    ]  # the row with a 2 is gone
+    ]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +212,8 @@ def test_settings_that_do_not_go_together_are_refused(settings: dict) -> None:  
 
 
 def write_celeba(root: Path) -> np.ndarray:
-    """Six faces in torchvision's layout, two of each split; returns their attributes, int64 [6, 40]."""
+    """Six faces in torchvision's layout, two of each split; returns their attributes, int64 [6,
+    40]."""
     folder, bits = root / "celeba", np.random.default_rng(0).integers(0, 2, (6, 40))
     (folder / "img_align_celeba").mkdir(parents=True)
     names = [f"{number:06d}.jpg" for number in range(1, 7)]
@@ -231,7 +236,8 @@ def write_celeba(root: Path) -> np.ndarray:
 def test_celebas_splits_and_attributes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened
 ) -> None:  # type: ignore[no-untyped-def]
-    """Its files' checksums are those of the real ones, which are not at hand: left out here, and nothing else is."""
+    """Its files' checksums are those of the real ones, which are not at hand: left out here, and
+    nothing else is."""
     bits = write_celeba(tmp_path)
     monkeypatch.setattr(CelebA, "file_list", [(a, None, c) for a, _, c in CelebA.file_list])
     config = DataConfig(
@@ -273,6 +279,5 @@ def test_fashion_mnists_real_attributes(realdata_root: Path) -> None:
     )
     public = read_public(config)
     assert public.test_labels.shape == (5000, 10)
-    assert public.test_labels.mean() == pytest.approx(
-        0.27, abs=0.005
-    )  # 27 entries of the table, classes of about one size
+    # 27 entries of the table, classes of about one size
+    assert public.test_labels.mean() == pytest.approx(0.27, abs=0.005)

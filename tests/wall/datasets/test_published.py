@@ -1,4 +1,5 @@
-"""Published benchmarks: the loaders on miniatures of the published formats, the splits on the real files."""
+"""Published benchmarks: the loaders on miniatures of the published formats, the splits on the real
+files."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def test_mnist5k_is_cut_once_and_keeps_labels_and_ids():
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
-    """The format of yann.lecun.com/exdb/mnist: magic number 0x0000 08 ndim, big-endian sizes, bytes."""
+    """The format of yann.lecun.com/exdb/mnist: magic number 0x0000 08 ndim, big-endian sizes,
+    bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     header = bytes([0, 0, 8, array.ndim]) + b"".join(
         size.to_bytes(4, "big") for size in array.shape
@@ -85,7 +87,10 @@ def test_mnist_train_is_private_and_test_is_halved(tmp_path, monkeypatch, opened
 def write_svhn(
     root: Path, split: str, images: np.ndarray, digits: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A miniature of SPLIT_32x32.mat: X uint8 [32, 32, 3, n], y [n, 1] where 10 stands for 0. Its own checksum is expected."""
+    """A miniature of SPLIT_32x32.mat: X uint8 [32, 32, 3, n], y [n, 1] where 10 stands for 0.
+
+    Its own checksum is expected.
+    """
     from torchvision.datasets import SVHN
 
     path = root / f"{split}_32x32.mat"
@@ -120,9 +125,8 @@ def test_svhn_joins_train_and_extra_and_splits_test(tmp_path, monkeypatch, opene
     assert records.labels.tolist() == [0, 1, 2, 3, 0, 1, 2]
     assert records.ids.tolist() == [0, 1, 2, 3, 1_000_000, 1_000_001, 1_000_002]
     assert public.labels is not None
-    np.testing.assert_array_equal(
-        public.inputs, parts["test"][public.labels]
-    )  # nine images, each with its own digit
+    # Nine images, each with its own digit
+    np.testing.assert_array_equal(public.inputs, parts["test"][public.labels])
     np.testing.assert_array_equal(public.test_inputs, parts["test"][public.test_labels])
     assert len({*public.labels.tolist(), *public.test_labels.tolist()}) == 7
 
@@ -131,7 +135,8 @@ def test_svhn_joins_train_and_extra_and_splits_test(tmp_path, monkeypatch, opene
 
 
 def write_cifar(root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, np.ndarray]:
-    """A miniature of cifar-10-batches-py, 4 images a file; torchvision is told to expect its checksums."""
+    """A miniature of cifar-10-batches-py, 4 images a file; torchvision is told to expect its
+    checksums."""
     from torchvision.datasets import CIFAR10
 
     folder, rng, images = root / "cifar-10-batches-py", np.random.default_rng(0), {}

@@ -41,7 +41,8 @@ def test_a_wrong_setting_is_refused_by_name(settings, field):
 
 
 def test_loading_the_module_does_not_load_torch():
-    modules = "labelwall.wall.datasets.sources, labelwall.experiment.config.init, labelwall.teacher.records.inspect"
+    names = ("wall.datasets.sources", "experiment.config.init", "teacher.records.inspect")
+    modules = ", ".join(f"labelwall.{name}" for name in names)
     code = f"import sys, {modules}; sys.exit(bool({{'torch', 'torchvision'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0
 
@@ -131,10 +132,11 @@ def test_sixteen_bit_greys_are_scaled_not_clipped(tmp_path):
 
 def test_images_are_turned_upright_and_cut_to_the_central_square(tmp_path):
     pixels = np.zeros((8, 24), dtype=np.uint8)
+    # The middle third: bright upper half, dark lower half
     pixels[:, 8:16], pixels[:4, 8:16] = (
         100,
         200,
-    )  # the middle third: bright upper half, dark lower half
+    )
     exif = Image.Exif()
     exif[0x0112] = 3  # stored upside down
     Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
@@ -168,7 +170,8 @@ def write_arrays(path: Path, **changes: object) -> DataConfig:
 
 
 def damage(path: str, names: tuple[str, ...]) -> None:
-    """Overwrite the stored bytes of some members of an npz, so that reading any of them fails its checksum."""
+    """Overwrite the stored bytes of some members of an npz, so that reading any of them fails its
+    checksum."""
     with zipfile.ZipFile(path) as file:
         places = [
             (info.header_offset, info.file_size)
@@ -177,9 +180,8 @@ def damage(path: str, names: tuple[str, ...]) -> None:
         ]
     content = bytearray(Path(path).read_bytes())
     for offset, size in places:
-        start = (
-            offset + 30 + sum(struct.unpack_from("<HH", content, offset + 26))
-        )  # after the local header, name and extra field
+        # After the local header, name and extra field
+        start = offset + 30 + sum(struct.unpack_from("<HH", content, offset + 26))
         content[start : start + size] = bytes(255 - byte for byte in content[start : start + size])
     Path(path).write_bytes(content)
 
@@ -260,7 +262,8 @@ READERS = {"private_rows", "private_blocks", "_private"}
 
 
 def private_uses(source: str) -> list[str]:
-    """Uses in a module's code of the readers of private rows, of a configuration's `private`, and of names of private arrays."""
+    """Uses in a module's code of the readers of private rows, of a configuration's `private`, and
+    of names of private arrays."""
     found = []
     for node in ast.walk(ast.parse(source)):
         names = {
@@ -280,7 +283,8 @@ def private_uses(source: str) -> list[str]:
 
 
 def test_only_the_teachers_records_ask_for_private_rows():
-    """Beside them the base of the data sets alone has a reader's name: its two methods call what each data set defines."""
+    """Beside them the base of the data sets alone has a reader's name: its two methods call what
+    each data set defines."""
     files = [REPOSITORY / "pipeline.py"]
     files += [
         path

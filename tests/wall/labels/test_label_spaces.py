@@ -1,4 +1,5 @@
-"""The contract of a label space, run for all three: forms of a label and the way between them, scores by independent oracles."""
+"""The contract of a label space, run for all three: forms of a label and the way between them,
+scores by independent oracles."""
 
 from __future__ import annotations
 

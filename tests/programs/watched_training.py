@@ -1,4 +1,5 @@
-"""Stands in for student.worker and leaves, beside the events, what this process of a training opened, loaded and was told."""
+"""Stands in for student.worker and leaves, beside the events, what this process of a training
+opened, loaded and was told."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.experiment import watched
+from tests.programs import watched
 
 if __name__ == "__main__":
     sys.addaudithook(watched.listen)  # before anything of ours is loaded

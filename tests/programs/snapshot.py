@@ -1,6 +1,6 @@
 """What two copies of one process draw: same memory and process number, as after a snapshot.
 
-    python -m tests.teacher.noise.snapshot NAME
+    python -m tests.programs.snapshot NAME
 
 ``fork`` copies the memory. The C library's ``getpid`` is overwritten to return a constant, so that
 no library can tell the copies apart by their process numbers.

@@ -56,7 +56,7 @@ def doomed(place: Place, anchor: Place, point: int, notes: Path) -> None:
     def trace(frame: FrameType, event: str, _: object):  # type: ignore[no-untyped-def]
         nonlocal count
         path = Path(frame.f_code.co_filename)
-        if path.name not in WATCHED or path.parent.name != "privacy":
+        if path.name not in WATCHED or path.parent.name != "ledger":
             return None
         if event == "line":
             count += 1

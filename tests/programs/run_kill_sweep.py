@@ -1,6 +1,8 @@
-"""SIGKILL a whole run before each of its ledger commits, then give the same command again; prints one JSON line a kill.
+"""SIGKILL a whole run before each of its ledger commits, then give the same command again; prints
+one JSON line a kill.
 
-Run in a process of its own: children are forked from a process that has everything loaded and no threads.
+Run in a process of its own: children are forked from a process that has everything loaded and no
+threads.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ def child(kill_at: int | None) -> int:
 
 
 def look(path: Path) -> tuple[dict[str, dict[str, int]], int, int]:
-    """(released results by identity, releases charged, entries) of a ledger file, read without our own code."""
+    """(released results by identity, releases charged, entries) of a ledger file, read without our
+    own code."""
     results: dict[str, dict[str, int]] = {}
     releases, charged, count = {}, 0, 0
     if path.exists():

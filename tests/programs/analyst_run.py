@@ -1,5 +1,6 @@
-"""An analyst's two runs in a process of their own: by a service's URL on a tape, in the folder ANALYST, then with a
-teacher of its own (`--isolate`), in the folder WHOLE. Prints, as JSON, which forbidden paths the process opened.
+"""An analyst's two runs in a process of their own: by a service's URL on a tape, in the folder
+ANALYST, then with a teacher of its own (`--isolate`), in the folder WHOLE. Prints, as JSON, which
+forbidden paths the process opened.
 
     python analyst_run.py URL ANALYST WHOLE FORBIDDEN...
 """
@@ -12,7 +13,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from tests.experiment import watched
+from tests.programs import watched
 
 
 def main(url: str, analyst: Path, whole: Path, forbidden: list[str]) -> None:

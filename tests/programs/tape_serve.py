@@ -1,4 +1,5 @@
-"""`labelwall serve` on the unsafe tape, for a configuration file: what two backends answer can be compared.
+"""`labelwall serve` on the unsafe tape, for a configuration file: what two backends answer can be
+compared.
 
 python tape_serve.py CONFIG PORT [dotted overrides]
 """

@@ -1,4 +1,5 @@
-"""Stands in for student.worker: its second process stops in the middle of a training and waits for the end of its caller."""
+"""Stands in for student.worker: its second process stops in the middle of a training and waits for
+the end of its caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One run on the unsafe tape in the current folder, with the clock, the process number and the data set's name held still."""
+"""One run on the unsafe tape in the current folder, with the clock, the process number and the data
+set's name held still."""
 
 from __future__ import annotations
 

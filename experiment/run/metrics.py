@@ -1,0 +1,137 @@
+"""What a run reports: each round's metrics.json, the run's summary.json, and a line of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from labelwall.student.fit import TrainedStudent
+from labelwall.student.train import predict
+from labelwall.teacher.accounting.accountant import certificates, certified_epsilon, odometer
+from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.accounting.plan import Plan
+from labelwall.teacher.ledger.state import LedgerState
+from labelwall.wall.adversary import POOLED
+from labelwall.wall.datasets.sources import PublicData
+from labelwall.wall.labels.base import LabelSpace, Score, has_label
+from labelwall.wall.labels.values import format_errors
+from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
+
+# The keys of a round's metrics.json that summary.json repeats. Errors exist for values alone.
+SUMMARY_KEYS = (
+    "asked",
+    "answered",
+    "abstained",
+    "cap_reached",
+    "label_accuracy",
+    "student_accuracy",
+    "label_errors",
+    "student_errors",
+    "epsilon_reading",
+    "extractor",
+    "seconds",
+)
+
+
+def round_metrics(
+    space: LabelSpace,
+    public: PublicData,
+    state: LedgerState,
+    answers: Answers,
+    rows: np.ndarray,
+    extractor: ExtractorSpec,
+    trained: TrainedStudent,
+    exported: ExtractorSpec,
+) -> dict:
+    """A round's metrics.
+
+    ``rows``: int64 [n], the public rows of ``answers``, asked with the features of ``extractor``.
+    ``exported``: the ``trained`` student as it goes back to the teacher.
+    """
+    truth = None if public.labels is None else public.labels[rows]
+    assert state.plan is not None
+    # Another certificate may be smaller than the reading's for all that the caps allow, and hence
+    # for what was spent of it.
+    epsilon = min(odometer(state.plan, state.counts()), certified_epsilon(state.plan))
+    return {
+        "asked": len(rows),
+        "answered": int(has_label(answers.labels).sum()),
+        "abstained": int((answers.outcomes == Outcome.ABSTAINED).sum()),
+        "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
+        **_scores(space, answers.labels, truth, exported, public),
+        "epsilon_reading": round_up(epsilon),
+        "extractor": extractor.backbone,
+        "ledger_head": answers.receipt.ledger_head,
+        "history": trained.history,
+    }
+
+
+def _scores(
+    space: LabelSpace,
+    labels: np.ndarray,
+    truth: np.ndarray | None,
+    student: ExtractorSpec,
+    public: PublicData,
+) -> dict[str, object]:
+    """Scores of released ``labels`` against ``truth``, where it exists, and of the student."""
+    predicted = predict(student, public.test_inputs, space)
+    of_student = space.score(predicted, public.test_labels)
+    of_labels = dict.fromkeys(of_student)
+    if truth is not None:
+        of_labels = space.score(space.decode(labels), truth, labels != ABSTAINED)
+    scores = {"label": of_labels, "student": of_student}
+    return {
+        **{f"{name}_{key}": scores[name][key] for key in of_student for name in scores},
+        "confusion": space.confusion(public.test_labels, predicted).tolist(),
+    }
+
+
+def round_line(number: int, metrics: dict, space: LabelSpace) -> str:
+    """A finished round in one line."""
+    labels = space.format_score(_score_of(metrics, "label"))
+    student = space.format_score(_score_of(metrics, "student"))
+    return (
+        f"round {number}: {metrics['answered']} of {metrics['asked']} answered, labels {labels}, "
+        f"student {student}, epsilon so far {metrics['epsilon_reading']:.3f} (a reading)"
+    )
+
+
+def _score_of(metrics: dict, name: Literal["label", "student"]) -> Score:
+    """One of the scores that ``_scores`` wrote."""
+    keys = ("accuracy", "errors")
+    return {key: metrics[f"{name}_{key}"] for key in keys if f"{name}_{key}" in metrics}
+
+
+def run_summary(
+    plan: Plan, state: LedgerState, rounds: Sequence[dict], seed: int
+) -> dict[str, object]:
+    """What summary.json holds. ``rounds``: the metrics of all rounds, in order."""
+    last = rounds[-1]
+    return {
+        "epsilon": None if state.unsafe else round_up(certified_epsilon(plan)),
+        "delta": plan.delta,
+        "unsafe": state.unsafe,
+        "adversary": state.adversary,
+        "certificates": {name: round_up(c.epsilon) for name, c in certificates(plan).items()},
+        "test_accuracy": last["student_accuracy"],
+        **({"test_errors": last["student_errors"]} if "student_errors" in last else {}),
+        "rounds": [
+            {key: metrics[key] for key in SUMMARY_KEYS if key in metrics} for metrics in rounds
+        ],
+        "dataset": state.dataset,
+        "ledger_head": state.head,
+        "seed": seed,
+    }
+
+
+def result_line(summary: dict, run_dir: Path) -> str:
+    """A finished run in one line: the student's score, the guarantee, the report's path."""
+    errors = summary.get("test_errors")
+    accuracy = summary["test_accuracy"]
+    score = f"test {format_errors(errors)}" if errors else f"test accuracy {100 * accuracy:.2f}%"
+    against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"
+    epsilon, delta = round_up(summary["epsilon"]), f"delta {summary['delta']:g}"
+    return f"{score} at epsilon {epsilon}, {delta}{against}: {run_dir}/report.html"

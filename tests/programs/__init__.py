@@ -1,0 +1,14 @@
+"""Programs that tests start in processes of their own. All import this checkout, from any folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+PROGRAMS = Path(__file__).parent
+REPOSITORY = PROGRAMS.parents[1]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Environment variables of a program: this process's, one thread, and ``more``."""
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **more}
