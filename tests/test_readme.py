@@ -1,4 +1,4 @@
-"""What the README and the guide promise is there: commands, options, settings, files, links, the tree."""
+"""What the documentation promises is there: commands, options, settings, files, links, the tree."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.adversary import POOLED
 
 REPOSITORY = Path(__file__).parents[1]
-README, GUIDE = REPOSITORY / "README.md", REPOSITORY / "docs" / "guide.md"
-PAGES = [README, *sorted((REPOSITORY / "docs").glob("*.md")), REPOSITORY / "CHANGELOG.md"]
+README = REPOSITORY / "README.md"
+TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
+GUIDE = REPOSITORY / "docs" / "guide.md"
+PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
 COMMAND = re.compile(r"^    (labelwall|make|python pipeline\.py) (.*?)(?:\s+#.*)?$", re.MULTILINE)
-OWN = {
-    "run_dir": "run",
-    "quiet": "run",
-    "json": "plan",
-    "queries": "predict",
-    "out": "predict",
-    "rows": "records",
-    "images": "records",
-    "dry_run": "records",
-}  # options of one command, next to the settings
-VALUED = {"run_dir", "queries", "out", "rows", "images"}
-HASH, EXAMPLE = "HASH", "own.yaml"  # words that stand for something of the reader's
+# Options of one command, next to the settings: those with a value, and flags.
+VALUED = {
+    "run": ["run_dir"],
+    "plan": ["out", "plot"],
+    "predict": ["queries", "out"],
+    "records": ["rows", "images"],
+}
+FLAGS = {"run": ["quiet"], "plan": ["json", "optimise"], "records": ["dry_run"]}
+EXAMPLE = "own.yaml"  # stands for the reader's own configuration
 
 
 def code_lines(page: Path, program: str) -> list[str]:
     """Arguments of every example of a program in a page's indented code."""
-    return [arguments for name, arguments in COMMAND.findall(page.read_text()) if name == program]
+    text = re.sub(r" \\\n +", " ", page.read_text())  # one line, where a backslash continues it
+    return [arguments for name, arguments in COMMAND.findall(text) if name == program]
 
 
-EXAMPLES = sorted({line for page in (README, GUIDE) for line in code_lines(page, "labelwall")})
+EXAMPLES = sorted(
+    {line for page in (README, TUTORIAL, GUIDE) for line in code_lines(page, "labelwall")}
+)
 
 
 def test_the_examples_are_found() -> None:
@@ -83,9 +85,12 @@ def test_an_examples_settings_are_valid(line: str) -> None:
     parser = config_parser(command, "", arguments)
     if command == "serve":
         parser.add_class_arguments(ServiceConfig, "service")
-    for name, owner in OWN.items():
-        if owner == command:
-            parser.add_argument(f"--{name}", action="store" if name in VALUED else "store_true")
+    for name in VALUED.get(command, []):
+        parser.add_argument(f"--{name}")
+    for name in FLAGS.get(command, []):
+        parser.add_argument(f"--{name}", action="store_true")
+    if command == "plan":
+        parser.add_argument("--expected_records", type=int)
     if command == "records":
         parser.add_argument("change")
     config, _ = parse(parser, arguments)
@@ -163,7 +168,7 @@ def test_every_file_of_ours_that_is_named_exists(page: Path) -> None:
 
 
 def tree() -> list[Path]:
-    """Every path of the README's tree: names before a double space, under the folder they are indented below."""
+    """Every path of the README's tree: names before a double space, below their folder."""
     block = README.read_text().split("## The tree\n", 1)[1]
     found: list[Path] = []
     folders: list[tuple[int, Path]] = []

@@ -1,10 +1,10 @@
-"""The guide's example of one more mechanism works: configured, planned, charged, drawn, audited."""
+"""CONTRIBUTING.md's example of a mechanism works: configured, planned, charged, drawn, audited."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,45 +19,48 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.auditor.mechanisms import Known, Priced
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import registry
+from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
+from labelwall.teacher.statistical_audit import EmpiricalFinding
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.datasets.sources import DataConfig
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guide.md"
+PAGE = Path(__file__).parents[3] / "CONTRIBUTING.md"
 
 
 def coin() -> type:
-    """The class of the guide's section, from its text."""
-    section = GUIDE.read_text().split("### One more mechanism", 1)[1].split("\n## ", 1)[0]
+    """The class of the page's section, from its text."""
+    section = PAGE.read_text().split("## Add a mechanism", 1)[1].split("\n## ", 1)[0]
     found = re.search(r"^    @dataclass.*?(?=^\S)", section, re.MULTILINE | re.DOTALL)
     assert found
     names = {
         "dataclass": dataclass,
-        "asdict": asdict,
+        "EmpiricalFinding": EmpiricalFinding,
         "Literal": Literal,
-        "Release": Release,
+        "Mechanism": Mechanism,
         "Outcome": Outcome,
+        "Release": Release,
     }
-    exec(compile(textwrap.dedent(found[0]), str(GUIDE), "exec", dont_inherit=True), names)
+    exec(compile(textwrap.dedent(found[0]), str(PAGE), "exec", dont_inherit=True), names)
     made = names["Coin"]
     assert isinstance(made, type)
     return made
 
 
 def audited_coin() -> Known:
-    """The auditor's entry of the guide's section, from its text."""
-    section = GUIDE.read_text().split("### One more mechanism", 1)[1].split("\n## ", 1)[0]
+    """The auditor's entry of the page's section, from its text."""
+    section = PAGE.read_text().split("## Add a mechanism", 1)[1].split("\n## ", 1)[0]
     found = re.search(r"^    KINDS.*?(?=^\S)", section, re.MULTILINE | re.DOTALL)
     assert found
     kinds: dict[str, Known] = {}
     names = {"KINDS": kinds, "Known": Known, "Priced": Priced, "results": audited_results}
-    exec(compile(textwrap.dedent(found[0]), str(GUIDE), "exec", dont_inherit=True), names)
+    exec(compile(textwrap.dedent(found[0]), str(PAGE), "exec", dont_inherit=True), names)
     return kinds["coin"]
 
 
-def test_the_guides_mechanism_runs_from_configuration_to_audit(
+def test_the_pages_mechanism_runs_from_configuration_to_audit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = coin()
@@ -76,16 +79,13 @@ def test_the_guides_mechanism_runs_from_configuration_to_audit(
         Queries(np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32))
     )
     assert set(answers.labels.tolist()) <= {0, 1, 2, 3}
-    # 30 fair draws of four classes are all alike with probability 4^-29
+    # 30 fair draws of four classes are all alike with probability 4^-29.
     assert len(set(answers.labels.tolist())) > 1
     assert answers.receipt.charged == {"guess": 30}
     ledger.export(tmp_path / "export.sqlite")
     found = audit(tmp_path / "export.sqlite")
     assert found.problems == []
-    # 30 times 1e-6, rounded up
-    assert (found.epsilon, found.certificates["pure_added"]) == (
-        0.0,
-        0.001,
-    )
+    assert found.epsilon == 0.0
+    assert found.certificates["pure_added"] == 0.001  # 30 times 1e-6, rounded up
     monkeypatch.delitem(audited_mechanisms.KINDS, "coin")
     assert "unknown kind: 'coin'" in audit(tmp_path / "export.sqlite").problems[0]
