@@ -45,8 +45,8 @@ def test_the_whole_grid_takes_seconds_and_gains_a_third():
 def outcome_laws(sigma, shift, reach_of_noise, differences):
     """P(a wins), P(b wins), P(other wins) by counting points of a box.
 
-    For all contests and the six tie orders: returns float64 [6, n, n, 3]; contests (x, y) from ``differences`` squared. Noise is enumerated,
-    not summed cleverly.
+    For all contests and the six tie orders: returns float64 [6, n, n, 3]; contests (x, y) from
+    ``differences`` squared. Noise is enumerated, not summed cleverly.
     """
     z = np.arange(-reach_of_noise, reach_of_noise + 1)
     mass = np.exp(-(z**2) / (2.0 * sigma**2))
