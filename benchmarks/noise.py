@@ -1,10 +1,11 @@
-"""Nanoseconds a draw of the exact sampler, against OpenDP's (extra `test`), on one core.
+"""Processor nanoseconds a draw of the exact sampler, against OpenDP's (extra `test`), on one core.
 
     python benchmarks/noise.py
 
-Both draw the same law in batches of the same size, in turns in one process, so that a busy machine
-slows both: the ratio is the median over the rounds. A call of ours includes its key and stream.
-Setup once per scale (a table here, a measurement there) happens before and is timed separately.
+Both draw the same law in batches of the same size, in turns in one process; the ratio is the median
+over the rounds. Processor time is counted, so that other work on the machine does not count. A call
+of ours includes its key and stream. Setup once per scale (a table here, a measurement there)
+happens before and is timed separately.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ def theirs(power: int, scale: float, batch: int) -> Callable[[], object]:
 
 
 def nanoseconds(call: Callable[[], object], batch: int, seconds: float) -> float:
-    """A draw's time over as many calls as fit into ``seconds``, one at least."""
-    calls, began = 0, time.perf_counter()
-    while (spent := time.perf_counter() - began) < seconds or not calls:
+    """A draw's share of as many calls as fit into ``seconds``, one at least."""
+    calls, began = 0, time.process_time()
+    while (spent := time.process_time() - began) < seconds or not calls:
         call()
         calls += 1
     return 1e9 * spent / (calls * batch)
@@ -87,12 +88,12 @@ def measure(power: int, scale: float, batch: int, rounds: int) -> Line:
 
 
 def building(power: int, scale: float) -> float:
-    """Seconds that the first draw at a scale takes, with no tables built."""
+    """Processor seconds that the first draw at a scale takes, with no tables built."""
     for kept in (sampler.recipe, sampler.table_of):
         kept.cache_clear()
-    began = time.perf_counter()
+    began = time.process_time()
     sampler.recipe(power, scale)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def named(power: int, scale: float) -> str:

@@ -134,17 +134,23 @@ class LedgerState:
             raise LedgerMismatch(f"entry {self.seq + 1} of the ledger: {text}.")
 
     def _genesis(
-        self, *, format: int, dataset: str, unsafe: bool, plan: dict, adversary: str | None = None
+        self, *, format: int, dataset: str, unsafe: bool, plan: dict, **named: str
     ) -> None:
-        expected = FORMAT if adversary is None else FORMAT_WITH_ADVERSARY
+        # POOLED is the adversary that is not named.
+        expected = FORMAT_WITH_ADVERSARY if named else FORMAT
         known = type(format) is int and format == expected
         self._require(known, "its format is unknown, or another's")
-        named = type(dataset) is str and type(unsafe) is bool
-        self._require(named, "a data set without a name, or a noise without a source")
-        certified = adversary in (None, EACH) or is_single_analyst(adversary)
-        self._require(certified, "an adversary that no certificate is made for")
+        sourced = type(dataset) is str and type(unsafe) is bool
+        self._require(sourced, "a data set without a name, or a noise without a source")
+        adversary = named.get("adversary", POOLED)
+        certified = not named or (
+            set(named) == {"adversary"} and (adversary == EACH or is_single_analyst(adversary))
+        )
+        self._require(
+            certified, "an adversary that no certificate is made for, or an unknown field"
+        )
         self.plan = Plan.from_json(plan)
-        self.dataset, self.unsafe, self.adversary = dataset, unsafe, adversary or POOLED
+        self.dataset, self.unsafe, self.adversary = dataset, unsafe, adversary
 
     def _analyst(self, *, name: str, dataset: str) -> None:
         new = name not in self.analysts and dataset not in self.analysts.values()

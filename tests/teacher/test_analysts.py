@@ -227,6 +227,8 @@ FORGED: dict[str, tuple[str, Callable[[Entries], None]]] = {
         "adversary",
         lambda e: e[0][1].update(adversary=single_analyst("ann") + "\n"),
     ),
+    "null": ("adversary", lambda e: e[0][1].update(format=1, adversary=None)),
+    "named in the old format": ("adversary", lambda e: e[0][1].update(format=1, adversary=POOLED)),
     "in the old format": ("unknown", lambda e: e[0][1].update(format=1)),
     "a register with charges": ("register", lambda e: e[0][1].update(adversary=EACH)),
     "an analyst in a budget": (

@@ -325,11 +325,13 @@ def after_a_restart(
 ) -> Conversation:
     """The transcript of a service over ``later`` rows, with the caches of one over other rows."""
     with conversation(folder, case, case.records, monkeypatch) as talk:
-        talk.put("ann", case.spec)
-        talk.drain()
+        for spec in (case.embedder, case.spec):
+            talk.put("ann", spec)
+            talk.drain()
     with conversation(folder, case, later, monkeypatch) as talk:
-        talk.put("ann", case.spec)
-        talk.drain()
+        for spec in (case.embedder, case.spec):
+            talk.put("ann", spec)
+            talk.drain()
         talk.ask("ann", case.queries)
         talk.drain()
     return talk

@@ -119,8 +119,9 @@ def test_forecast_is_close_to_the_real_mechanism_on_records_it_never_saw(mechani
     index = ExactIndex(records, np.arange(PRIVATE), product="float32", threads=1)
     voters = Voters(index, labels, CLASSES, queries)
     keys = [str(q) for q in range(len(queries))]
-    bits = mechanism.draw(SCREEN, voters, keys, UnsafeTape(5))
-    drawn = mechanism.draw(AGGREGATE, voters, keys, UnsafeTape(5))
+    tapes = [UnsafeTape(seed) for seed in range(20)]  # one alone moves the rate by 2% of itself
+    bits = np.array([mechanism.draw(SCREEN, voters, keys, tape) for tape in tapes])
+    drawn = np.array([mechanism.draw(AGGREGATE, voters, keys, tape) for tape in tapes])
     assert passed == pytest.approx(bits.mean(), rel=0.1)
     assert both / passed == pytest.approx((drawn == truth)[bits == 1].mean(), abs=0.03)
 
