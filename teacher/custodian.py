@@ -146,8 +146,8 @@ def _check_identity(path: Path, data: Settings, defaults: Settings, ledger: Ledg
         stored = json.loads(path.read_text())
         if (found := stored.pop("format", FORMAT)) != FORMAT:
             raise LedgerMismatch(
-                f"`format` of the custodian's {IDENTITY} must be {FORMAT}. Found {found!r}. Another "
-                "labelwall wrote the file."
+                f"`format` of the custodian's {IDENTITY} must be {FORMAT}. Found {found!r}. "
+                "Another labelwall wrote the file."
             )
         if isinstance(stored.get("data"), dict):
             stored["data"] = {**defaults, **stored["data"]}

@@ -227,7 +227,7 @@ class Teacher:
             return self._count(cells, cells.identity(spec.sha256(), mechanism.fields()))
 
     def chargeable(self, call: Queries | Cells) -> int:
-        """How many distinct queries of a call would be charged now, as far as the cap goes. Public."""
+        """How many distinct queries of a call would be charged now, up to the cap. Public."""
         with self._lock:
             if isinstance(call, Cells):
                 spec, mechanism = self._counting(call)
@@ -247,7 +247,7 @@ class Teacher:
         return known and self._mechanisms[slot].charging is Charging.PER_BATCH
 
     def _answering(self, calls: Sequence[Queries]) -> tuple[ExtractorSpec, Mechanism]:
-        """The extractor and the mechanism that answer. Raises InvalidInput where one does not fit."""
+        """The extractor and the mechanism that answer. Raises InvalidInput if one does not fit."""
         slot = calls[0].slot
         spec, mechanism = self._ready("queries", slot)
         if mechanism.asks.cells is not None:
@@ -266,7 +266,7 @@ class Teacher:
         return spec, mechanism
 
     def _counting(self, cells: Cells) -> tuple[ExtractorSpec, Mechanism]:
-        """The extractor and the mechanism that count. Raises InvalidInput where one does not fit."""
+        """The extractor and the mechanism that count. Raises InvalidInput if one does not fit."""
         spec, mechanism = self._ready("cells", cells.slot)
         if mechanism.asks.cells is None:
             raise InvalidInput("cells.slot", "of the mechanism reverse_knn", cells.slot)

@@ -1,1 +1,1 @@
-"""The tests. A package, so that no other one of this name that happens to be installed is taken for it."""
+"""The tests. A package, so that no installed package of this name is imported instead."""

@@ -1,4 +1,4 @@
-"""One more mechanism is a folder, its line in the registry, and its entry in the auditor's own list.
+"""One more mechanism: a folder, its line in the registry, its entry in the auditor's own list.
 
 A copy of the repository gets tests/nearest_record; then every command and the contract's tests run.
 """

@@ -1,1 +1,1 @@
-"""The boundary: every type that may cross between the private and the public side, and nothing else."""
+"""The boundary: every type that may cross between the private and the public side."""

@@ -51,6 +51,6 @@ class Refused(LabelwallError):
 
 
 def shape_text(rows: np.ndarray) -> str:
-    """Dtype and shape without the number of rows, which is private on one side: "uint8 [n, 28, 28]"."""
+    """Dtype and shape without the number of rows, which may be private: "uint8 [n, 28, 28]"."""
     shape = ", ".join(["n", *map(str, rows.shape[1:])]) if rows.ndim else ""
     return f"{rows.dtype} [{shape}]"

@@ -1,4 +1,4 @@
-"""The contract of a mechanism: what it declares, how it is priced, what it draws, how it is audited and planned."""
+"""The contract of a mechanism: declarations, price, draw, audit and planning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All mechanisms, and the way from a ledger's recorded fields back to one. What is unknown is refused."""
+"""All mechanisms, and a mechanism from a ledger's recorded fields. Unknown ones are refused."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def from_slot(slot: Slot) -> Mechanism:
 
 
 def require_types(made: type, fields: Mapping[str, object]) -> None:
-    """Raise TypeError for a recorded field whose type is not the declared one: true is no number, and 1.0 no integer."""
+    """Raise TypeError for a recorded field of another type; true is no number, 1.0 no integer."""
     hints = get_type_hints(made)
     for name, value in fields.items():
         if name not in hints or not _is_of(value, hints[name]):
@@ -81,7 +81,7 @@ def require_types(made: type, fields: Mapping[str, object]) -> None:
 
 
 def _is_of(value: object, hint: object) -> bool:
-    """Whether a JSON value is of a field's type: int, float (which may be written as an integer), bool, Literal, or a union."""
+    """Whether a JSON value is of a type: int, float (or an integer), bool, Literal, or a union."""
     if get_origin(hint) is Literal:
         return type(value) is str and value in get_args(hint)
     if get_args(hint):

@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 class Voters:
     """Searchable private embeddings with their labels, and one batch of embedded queries.
 
-    ``index``: of the records whose features are finite; ``labels``: int64 [n_records], packed where they
-    are attributes, of which there are ``num_classes`` then; ``queries``: int8 [n_queries, d], or
-    [n_queries, m, d] where a query is a set of m cells. ``length``: that of a unit vector after quantisation, public.
-    ``ensembles``: linear ones, by their number of classifiers; ``networks``: those that vote on ``inputs``, the batch's images,
-    uint8 [n_queries, h, w, c].
+    Args:
+        index: search over the records whose features are finite.
+        labels: int64 [n_records]; packed attributes where rows have those.
+        num_classes: number of classes or attributes.
+        queries: int8 [n_queries, d], or [n_queries, m, d] where a query is a set of m cells.
+        length: of a unit vector after quantisation, public.
+        ensembles: linear ones, by their number of classifiers.
+        networks: ensembles of networks, which vote on ``inputs``.
+        inputs: the batch's images, uint8 [n_queries, h, w, c].
     """
 
     index: Index = field(repr=False)
@@ -45,7 +49,7 @@ class Voters:
         return replace(self, queries=self.queries[list(rows)], inputs=inputs)
 
     def similar(self, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
-        """For each query, the records that a kernel selects, as rows of ``labels``; among the candidates of ``hashing``."""
+        """For each query, the rows of ``labels`` that a kernel selects, among hash candidates."""
         return self.index.similar(self.queries, select, hashing)
 
     def votes(
@@ -57,9 +61,10 @@ class Voters:
         entropy: Entropy,
         ballots: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Votes of the min(k, |sample|) nearest of a fresh Poisson sample per query: int64 [n_queries, n_classes].
+        """Votes of the min(k, |sample|) nearest of a new Poisson sample: int64 [n_queries, c].
 
-        ``ballots``: int64 [n_records, n_classes], what each record adds where it votes; 1 for its label where None.
+        ``ballots``: int64 [n_records, c], what each record adds where it votes; 1 for its label
+        where None.
         """
         return sampled_votes(
             self.index,
@@ -74,29 +79,29 @@ class Voters:
         )
 
     def cell_votes(self, neighbours: int) -> np.ndarray:
-        """Votes of every record for its label in its nearest cells: int64 [n_queries, m * n_classes], all entries present."""
+        """Votes of every record for its label in its nearest cells: int64 [n_queries, m * c]."""
         return self.index.total(CellVotes(self.queries, neighbours, self.num_classes), self.labels)
 
     def ball_votes(self, squared_radii: np.ndarray) -> np.ndarray:
-        """Records of each class at most so far from each query (int64 [n_queries]): int64 [n_queries, n_classes]."""
+        """Records of each class within a radius (int64 [n_queries]): int64 [n_queries, c]."""
         return self.index.total(
             BallVotes(self.queries, squared_radii, self.num_classes), self.labels
         )
 
     def ball_counts(self, squared_radii: np.ndarray) -> np.ndarray:
-        """Records within each of some radii (int64 [m], ascending) of each query: int64 [n_queries, m]."""
+        """Records within each of some radii (int64 [m], ascending): int64 [n_queries, m]."""
         return self.index.total(BallCounts(self.queries, squared_radii), self.labels)
 
     def grid_counts(self, cells: int) -> np.ndarray:
-        """Records in each cell of a uniform grid over the domain box, ``cells`` a side: int64 [cells^d]."""
+        """Records by cell of a uniform grid over the box, ``cells`` a side: int64 [cells^d]."""
         return self.index.total(GridCounts(cells), self.labels)
 
     def teacher_attributes(self, teachers: int) -> Iterator[np.ndarray]:
-        """What each of so many linear classifiers says, one after the other: int64 [n_queries, n_attributes] of 0 and 1."""
+        """Each linear classifier's attributes in turn: int64 [n_queries, n_attributes], 0 or 1."""
         return self.ensembles[teachers].attributes(self.queries)
 
     def teacher_votes(self, teachers: int, classifier: str) -> np.ndarray:
-        """How many of so many classifiers, each trained on a shard of its own, choose each class: int64 [n_queries, c]."""
+        """How many of PATE's classifiers choose each class: int64 [n_queries, c]."""
         if classifier == "linear":
             return self.ensembles[teachers].votes(self.queries)
         assert self.inputs is not None

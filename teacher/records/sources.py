@@ -28,7 +28,8 @@ GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID = range(5)
 class Records:
     """The custodian's usable rows. Nothing of them prints; their number is private, too.
 
-    ``inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels``: int64 [n], codes of the task's label space.
+    ``inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``labels``: int64 [n], codes of the
+    task's label space.
     ``ids``: int64 [n], distinct. n may be 0.
 
     An id is an attribute of the row: its position in the published file; private_id of an npz, or

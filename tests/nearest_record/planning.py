@@ -1,4 +1,4 @@
-"""The search for epsilon: the budget in equal parts, for as many queries as are most often right."""
+"""The search for epsilon: equal parts of the budget for the best number of queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that tests start in processes of their own. All import this checkout, from any folder."""
+"""Programs that tests start in processes of their own. All import this checkout."""
 
 from __future__ import annotations
 

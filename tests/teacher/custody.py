@@ -30,7 +30,9 @@ def build(
     answered: int,
     entropy: Entropy | None = None,
 ) -> Teacher:
-    """A teacher of two classes in a new directory. ``rows``: float32 [n, 2]; ids end at -1, so a new first row is a new id."""
+    """A teacher of two classes in a new directory. ``rows``: float32 [n, 2]; ids end at -1, so a
+    new first row is a new id.
+    """
     directory.mkdir()
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
     ledger = Ledger.create(directory / LEDGER, dataset="d", plan=plan, unsafe=False)

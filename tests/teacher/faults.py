@@ -1,4 +1,5 @@
-"""Mechanisms, entropies and teachers that are broken on purpose, each in one way. They exist for the audits to catch.
+"""Mechanisms, entropies and teachers that are broken on purpose, each in one way. They exist for
+the audits to catch.
 
 All claim what their parents claim: fields, plan and ledger look as if nothing were wrong.
 """
@@ -46,7 +47,9 @@ class HalfScale:
 
 
 class WithReplacement(PrivateKnn):
-    """Samples round(gamma n) records with replacement and accounts for Poisson samples, as the published code does."""
+    """Samples round(gamma n) records with replacement and accounts for Poisson samples, as the
+    published code does.
+    """
 
     def draw(self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         return super().draw(stage, _Voters(voters, self._sampled), keys, entropy)
@@ -96,7 +99,9 @@ class SilentWhenEmpty(PrivateKnn):
 
 
 class _Voters:
-    """An electorate whose votes come from somewhere else: ``source(voters, keys, release, entropy)``."""
+    """An electorate whose votes come from somewhere else: ``source(voters, keys, release,
+    entropy)``.
+    """
 
     def __init__(
         self, voters: Any, source: Callable[[Any, Sequence[str], str, Entropy], np.ndarray]

@@ -1,4 +1,6 @@
-"""Individual budgets through the teacher: one order of payments, whatever the batches, the extractors and the restarts."""
+"""Individual budgets through the teacher: one order of payments, whatever the batches, the
+extractors and the restarts.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ def test_known_queries_are_served_for_nothing(tmp_path: Path) -> None:
 def test_extractors_and_restarts_refill_nothing_and_exhausted_records_are_never_counted(
     tmp_path: Path,
 ) -> None:
-    """Under a new extractor every query is new; each goes on with the budgets that the last one left, down to nothing."""
+    """Under a new extractor every query is new; each goes on with the budgets that the last one
+    left, down to nothing.
+    """
     entropy, before = UnsafeTape(2), np.full(N, FULL)
     for number in range(12):
         made = teacher(tmp_path, entropy)
@@ -179,7 +183,9 @@ def test_a_failure_after_the_reservation_is_one_constant_and_stays_paid(tmp_path
 
 
 def test_a_record_that_no_query_is_near_changes_no_public_byte(tmp_path: Path) -> None:
-    """Neighbouring data sets on one tape: budgets, order and company of the others stay what they were."""
+    """Neighbouring data sets on one tape: budgets, order and company of the others stay what they
+    were.
+    """
     asked, held = np.abs(rows(30, 1)), records()
     far = Records(
         np.vstack([-np.ones((1, DIMENSIONS), np.float32), held.inputs]),
@@ -206,7 +212,9 @@ def test_a_record_that_no_query_is_near_changes_no_public_byte(tmp_path: Path) -
 
 
 def test_a_record_under_a_query_changes_only_what_it_votes_on(tmp_path: Path) -> None:
-    """The same comparison can fail: a record near the queries changes counts, by one where it is the only difference."""
+    """The same comparison can fail: a record near the queries changes counts, by one where it is
+    the only difference.
+    """
     asked, held = np.abs(rows(30, 1)), records()
     near = Records(
         np.vstack([asked[:1], held.inputs]), np.append(1, held.labels), np.append(0, held.ids)

@@ -101,7 +101,8 @@ class Halting(SystemEntropy):
 
 
 class Process:
-    """A teacher with a ledger object of its own over the shared place, which asks, reserves and pays
+    """A teacher with a ledger object of its own over the shared place, which asks, reserves and
+    pays
     when it is told to."""
 
     def __init__(self, folder: Path, place: Place, held: Records, asked: np.ndarray) -> None:
@@ -160,7 +161,8 @@ def plan() -> Plan:
 
 
 def data(with_record: bool, near: bool) -> Records:
-    """Twelve records, ``near`` the queries or far from all of them; and one under the first query, or
+    """Twelve records, ``near`` the queries or far from all of them; and one under the first query,
+    or
     not."""
     rows = np.random.default_rng(0).normal(size=(12, D)).astype(np.float32)
     held = Records(

@@ -1,4 +1,6 @@
-"""Receipts of several processes over one ledger: each says what its own calls were charged, and no more."""
+"""Receipts of several processes over one ledger: each says what its own calls were charged, and no
+more.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,15 @@
-"""Checks of structure, for faults whose answers follow the right law: each passes on the real code and fails on its fault.
+"""Checks of structure, for faults whose answers follow the right law: each passes on the real code
+and fails on its fault.
 
-- Charged first: at every draw the ledger, read from its file, has already paid for it, and no cap is passed.
-- Fresh: two equal calls draw differently, whatever global seeds say, across instances and forked processes.
-- Row by row: before the first draw, nothing public depends on the private rows, and no record's features on another's.
+- Charged first: at every draw the ledger, read from its file, has already paid for it, and no cap
+is passed.
+- Fresh: two equal calls draw differently, whatever global seeds say, across instances and forked
+processes.
+- Row by row: before the first draw, nothing public depends on the private rows, and no record's
+features on another's.
 
-Chance enters twice: fresh draws coincide with probability below 2^-100 a comparison, and a tape under fresh keys screens 11
+Chance enters twice: fresh draws coincide with probability below 2^-100 a comparison, and a tape
+under fresh keys screens 11
 to 117 of 128 queries positively but once in 10^18.
 """
 
@@ -61,7 +66,9 @@ class Watching(SystemEntropy):
 
 
 def charged_first(make: custody.Make, directory: Path) -> bool:
-    """Whether a teacher pays before each draw and never draws past a cap. 40 queries, caps 30 and 5."""
+    """Whether a teacher pays before each draw and never draws past a cap. 40 queries, caps 30 and
+    5.
+    """
     watching = Watching(directory / "t" / custody.LEDGER)
     teacher = custody.build(
         make, directory / "t", ROWS, LABELS, MECHANISM, asked=30, answered=5, entropy=watching
@@ -81,7 +88,9 @@ def test_a_check_after_release_is_seen(tmp_path: Path) -> None:
 
 
 def fresh(draw: Callable[[], np.ndarray]) -> bool:
-    """Whether four calls differ pairwise: two after the same global seeds, two of them in forked processes."""
+    """Whether four calls differ pairwise: two after the same global seeds, two of them in forked
+    processes.
+    """
     drawn = []
     for _ in range(2):
         random.seed(0)
@@ -156,7 +165,9 @@ def test_no_two_queries_or_releases_share_bits_or_noise() -> None:
 
 
 def test_the_mechanism_draws_from_the_entropy_it_is_given() -> None:
-    """Its outcomes are fresh with the system's entropy and repeat with a tape: no other source is mixed in."""
+    """Its outcomes are fresh with the system's entropy and repeat with a tape: no other source is
+    mixed in.
+    """
     even = PrivateKnn(k=3, threshold=2, sigma_screen=4.0, sigma_vote=4.0, sampling_probability=0.5)
 
     def outcomes(entropy: Entropy) -> np.ndarray:
@@ -186,7 +197,9 @@ def _drawn(mechanism: PrivateKnn, stage: str, entropy: Entropy) -> np.ndarray:
 
 
 def row_by_row(make: custody.Make, directory: Path, extra: np.ndarray) -> bool:
-    """Whether an added record leaves the ledger's entries and all other records' features as they were."""
+    """Whether an added record leaves the ledger's entries and all other records' features as they
+    were.
+    """
     teachers = []
     for name, x, y in (
         ("without", ROWS, LABELS),

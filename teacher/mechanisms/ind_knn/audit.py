@@ -33,7 +33,7 @@ from labelwall.teacher.ledger.individual_budgets import (
     reservation_row,
 )
 from labelwall.teacher.ledger.ledger import Reservation, UpperBound
-from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, FEWEST, IndKnn
+from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, MIN_NEIGHBOURS, IndKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
@@ -66,7 +66,7 @@ def probes_individual(mechanism: IndKnn) -> tuple[tuple[IndKnn, tuple[str, ...]]
     A record can pay for one query: mostly for its count in the first probe, for its label in the
     second. In the third, where a crowd makes labels cheap, it can pay for four.
     """
-    root = math.sqrt(FEWEST)
+    root = math.sqrt(MIN_NEIGHBOURS)
     counts = replace(mechanism, sigma_count=1.25, sigma_label=8 / root, rho=0.35)
     labels = replace(mechanism, sigma_count=8.0, sigma_label=1.5 / root, rho=0.25)
     crowd = replace(mechanism, sigma_count=10.0, sigma_label=0.5 / root, rho=0.15)
@@ -121,7 +121,7 @@ def claimed(mechanism: IndKnn, queries: int, delta: float, label: bool) -> float
     Their zCDP is at most ``rho``, and at most the sum of all prices.
     """
     assert mechanism.rho is not None
-    rho = min(mechanism.rho, queries * sum(_prices(mechanism, FEWEST)[: 1 + label]))
+    rho = min(mechanism.rho, queries * sum(_prices(mechanism, MIN_NEIGHBOURS)[: 1 + label]))
     release = Release(ANSWER, "zcdp", {"rho": rho}, 1, prepaid=True)
     return certified(mechanism, (release,), delta)
 
@@ -229,7 +229,7 @@ class _PrefetchedEntropy:
 def _prices(mechanism: IndKnn, neighbours: int) -> tuple[float, float]:
     """zCDP that a record at kernel 1 pays for a count, and for a label among ``neighbours``."""
     assert mechanism.sigma_count is not None
-    scale = mechanism.sigma_label * math.sqrt(max(neighbours, FEWEST))
+    scale = mechanism.sigma_label * math.sqrt(max(neighbours, MIN_NEIGHBOURS))
     return 1 / (2 * mechanism.sigma_count**2), 1 / (2 * scale**2)
 
 
@@ -284,7 +284,7 @@ def _law(mechanism: IndKnn, pair: Pair, added: bool, label: bool) -> np.ndarray:
     drawn = np.arange(-reach, reach + 1)
     mass = np.exp(log_pmf(drawn, mechanism.sigma_count))
     counts = np.bincount(_count_codes(mechanism, drawn + added), mass, 2 * MAX_COUNT_CODE + 1)
-    scale = mechanism.sigma_label * math.sqrt(max(pair.allies + pair.rivals, FEWEST))
+    scale = mechanism.sigma_label * math.sqrt(max(pair.allies + pair.rivals, MIN_NEIGHBOURS))
     z = np.linspace(-8, 8, 2001)
     noisy = (pair.allies + added) / scale + z
     best = norm.cdf(noisy - pair.rivals / scale) * norm.cdf(noisy) ** (pair.num_classes - 2)

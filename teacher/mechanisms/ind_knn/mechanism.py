@@ -1,4 +1,6 @@
-"""Ind-KNN (UAI23 Algorithm 3, in the order that its proof needs): neighbours by threshold, who each pay for what they say."""
+"""Ind-KNN (UAI23 Algorithm 3, in the order that its proof needs): neighbours by threshold, who
+each pay for what they say.
+"""
 
 from __future__ import annotations
 
@@ -26,38 +28,44 @@ if TYPE_CHECKING:
     from labelwall.teacher.noise.entropy import Entropy
     from labelwall.teacher.statistical_audit import EmpiricalFinding
 
-ANSWER = "individual_budgets"  # the one prepaid release; a query's value under it is [noisy number of neighbours, label]
+# The one prepaid release. A query's value under it is [noisy number of neighbours, label].
+ANSWER = "individual_budgets"
 COUNT_NOISE, LABEL_NOISE = "count", "label"  # what a draw is for
-FEWEST = 30  # the noise of a label is never scaled for fewer neighbours
+MIN_NEIGHBOURS = 30  # the noise of a label is never scaled for fewer
 
 
 @dataclass(frozen=True)
 class IndKnn(Mechanism):
-    """Weighted votes of the records at least ``threshold`` similar; each record may lose ``rho`` in all, and then is silent.
+    """Weighted votes of similar records, each with a budget of ``rho`` for all answers together.
 
-    Guarantee: all answers ever given under one slot of a ledger, over all rounds, extractors and restarts, together are
-    ``rho``-zCDP, (alpha, alpha rho)-RDP at every alpha > 1, under add/remove of one record (its whole presence schedule).
-    The slot is charged for it in full before the first answer. Budgets belong to a slot and a record's id: changing
-    the extractor, removing and adding again, restarting, refill nothing. Slots do not share budgets: each is charged its own
-    rho, and they add up. Proof: docs/privacy.md, "Individual budgets".
+    Guarantee: all answers under one slot of a ledger, over all rounds, extractors and restarts,
+    together are ``rho``-zCDP, (alpha, alpha rho)-RDP at every alpha > 1, under add/remove of one
+    record (its whole presence schedule). The slot is charged in full before the first answer. A
+    budget belongs to a slot and a record's id: another extractor, removing and adding again, or a
+    restart refill nothing. Each slot is charged its own rho, and they add up. A record without
+    budget no longer votes. Proof: docs/privacy.md, "Individual budgets".
 
     Args:
         kind: the mechanism's name.
         kernel: similarity of two feature vectors: "cosine" (negative ones count as 0) or "rbf",
             exp(-max(0, |x - q|^2 - near^2) / bandwidth^2).
-        threshold: records at least this similar to a query are its neighbours, in (0, 1]; rounded to multiples of 1/4096.
+        threshold: records at least this similar to a query are its neighbours, in (0, 1]; rounded
+            to multiples of 1/4096.
         bandwidth: of the rbf kernel, in lengths of a normalised feature vector; unused by cosine.
-        near: distance within which a record's similarity is 1, in the same unit; unused by cosine. A narrow bandwidth needs it
-            where no record is close: weights are multiples of 1/128.
-        sigma_label: noise on a class's weighted votes is sigma_label * sqrt(max(noisy number of neighbours, 30)), in votes.
-        sigma_count: scale of the discrete Gaussian noise on the number of neighbours, in records; null: sqrt(T / (6 rho)) for
-            T planned queries.
-        tables: hash tables; 0 looks at all records, more at those that share a bucket with the query in one table (Ind-KNN-Hash).
+        near: distance within which a record's similarity is 1, in the same unit; unused by cosine.
+            A narrow bandwidth needs it where no record is close: weights are multiples of 1/128.
+        sigma_label: noise on a class's weighted votes is
+            sigma_label * sqrt(max(noisy number of neighbours, 30)), in votes.
+        sigma_count: scale of the discrete Gaussian noise on the number of neighbours, in records;
+            null: sqrt(T / (6 rho)) for T planned queries.
+        tables: hash tables, a count; 0 compares with all records, more with those that share a
+            bucket with the query in some table (Ind-KNN-Hash).
         bits: hyperplanes of a table, 1..16: 2^bits buckets.
-        hash_seed: of the hyperplanes; public, and no secret is gained by changing it.
-        rho: what one record may lose over all answers, zCDP; null: all that the budget's epsilon and delta buy.
-        reuse: whether queries that were answered before vote with their labels, as records do, and for nothing: for streams
-            that outlast the records' budgets.
+        hash_seed: of the hyperplanes; public. Changing it protects nothing.
+        rho: budget of one record for all answers, zCDP; null: all that the budget's epsilon and
+            delta buy.
+        reuse: whether answered queries vote with their labels, as records do, at no cost; for
+            streams of queries that outlast the records' budgets.
     """
 
     kind: Literal["ind_knn"] = "ind_knn"
@@ -84,42 +92,36 @@ class IndKnn(Mechanism):
         if not 0 < self.threshold <= 1:
             raise InvalidInput("mechanism.threshold", "in (0, 1]", self.threshold)
         for name in ("sigma_label", "sigma_count", "bandwidth", "rho"):
-            value, least = getattr(self, name), 1e-9 if name == "rho" else 1e-3
-            if value is not None and not least <= value <= 1e6:
-                raise InvalidInput(f"mechanism.{name}", f"between {least:g} and 1e6", value)
+            value = getattr(self, name)
+            minimum = 1e-9 if name == "rho" else 1e-3
+            if value is not None and not minimum <= value <= 1e6:
+                raise InvalidInput(f"mechanism.{name}", f"between {minimum:g} and 1e6", value)
         for name, low, high in (
             ("near", 0, 1e6),
             ("tables", 0, 1000),
             ("bits", 1, 16),
             ("hash_seed", 0, 2**31),
         ):
-            if not low <= getattr(self, name) <= high:
-                raise InvalidInput(
-                    f"mechanism.{name}", f"between {low} and {high}", getattr(self, name)
-                )
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise InvalidInput(f"mechanism.{name}", f"between {low} and {high}", value)
         if self.sigma_count is not None and self.rho is not None and self._count_units() > FULL:
-            rule = (
-                f"at least {1 / math.sqrt(2 * self.rho):.6g}, or nobody can pay for being counted"
-            )
+            minimum = 1 / math.sqrt(2 * self.rho)
+            rule = f"at least {minimum:.6g} (below it, no record's budget covers one count)"
             raise InvalidInput("mechanism.sigma_count", rule, self.sigma_count)
 
     def calibrate(self, epsilon: float, delta: float, asked: int) -> IndKnn:
-        """With rho and sigma_count filled in, for a plan of ``asked`` queries that this slot has to itself.
+        """With rho and sigma_count filled in, for a plan of ``asked`` queries of this slot alone.
 
-        rho is the largest multiple of 1e-7 whose best conversion stays within epsilon at delta (bisection).
+        rho is the largest multiple of 1e-7 whose best conversion stays within epsilon at delta.
         """
-        rho = self.rho
-        if rho is None:
-            from labelwall.teacher.accounting.accountant import (
-                largest_rho,  # a second of import, and only where it is asked for
-            )
+        rho, sigma = self.rho, self.sigma_count
+        if rho is None:  # the import takes a second
+            from labelwall.teacher.accounting.accountant import largest_rho
 
             rho = largest_rho(epsilon, delta)
-        sigma = (
-            self.sigma_count
-            if self.sigma_count is not None
-            else math.ceil(100 * math.sqrt(asked / (6 * rho))) / 100
-        )
+        if sigma is None:
+            sigma = math.ceil(100 * math.sqrt(asked / (6 * rho))) / 100
         return replace(self, rho=rho, sigma_count=sigma)
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
@@ -149,7 +151,10 @@ class IndKnn(Mechanism):
         return IndKnnPlanner(self)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """One prepaid release of rho-zCDP, whatever is asked. Raises InvalidInput where rho is not filled in (``calibrate``)."""
+        """One prepaid release of rho-zCDP, however many queries are asked.
+
+        Raises InvalidInput where rho is not filled in (``calibrate``).
+        """
         if self.rho is None or self.sigma_count is None:
             raise InvalidInput("mechanism.rho, sigma_count", "filled in by the plan", None)
         return (Release(ANSWER, "zcdp", {"rho": self.rho}, 1, prepaid=True),)
@@ -157,11 +162,9 @@ class IndKnn(Mechanism):
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query; every query is answered."""
         value = results.get(ANSWER)
-        return (
-            (Outcome.ANSWERED, value[1])
-            if isinstance(value, list)
-            else (Outcome.ABSTAINED, ABSTAINED)
-        )
+        if isinstance(value, list):
+            return Outcome.ANSWERED, value[1]
+        return Outcome.ABSTAINED, ABSTAINED
 
     def prepaid(self) -> IndKnn:
         """Itself: each record has a budget."""
@@ -176,12 +179,10 @@ class IndKnn(Mechanism):
         return Released(path, dimensions)
 
     def select(self, length: float) -> Select:
-        """The kernel with its threshold, for features that give a unit vector this public ``length``."""
-        return (
-            cosine(self.threshold)
-            if self.kernel == "cosine"
-            else rbf(self.threshold, self.bandwidth, length, self.near)
-        )
+        """The kernel with its threshold. ``length``: public, of a unit vector's features."""
+        if self.kernel == "cosine":
+            return cosine(self.threshold)
+        return rbf(self.threshold, self.bandwidth, length, self.near)
 
     def hashing(self) -> tuple[int, int, int] | None:
         """(tables, bits, seed) of the hyperplanes, None where all records are looked at."""
@@ -190,14 +191,15 @@ class IndKnn(Mechanism):
     def reserve(self, similar: Sequence[Similar], left: np.ndarray) -> np.ndarray:
         """The most that a batch may cost each record: int64 [n] units, at most ``left``.
 
-        ``similar``: for each query; ``left``: int64 [n] units. A function, record by record, of its similarity to the queries
-        and of what it has left. Noise is least, and a vote dearest, at the fewest neighbours.
+        ``similar``: for each query; ``left``: int64 [n] units. For each record it is a function of
+        its own similarities and budget. Noise is smallest, and a vote costs most, at the smallest
+        number of neighbours.
         """
-        most = self._count_units() + int(self._prices(self._noise(0))[GRID])
+        highest = self._count_units() + int(self._prices(self._noise(0))[GRID])
         times = np.zeros(len(left), dtype=np.int64)
         for neighbours in similar:
             times[neighbours.rows] += 1
-        return np.minimum(left, times * most)  # most <= 2 FULL + 1 = 2^41 + 1 and times < 2^20
+        return np.minimum(left, times * highest)  # highest <= 2 FULL + 1, times < 2^20
 
     def answer(
         self,
@@ -209,16 +211,21 @@ class IndKnn(Mechanism):
         entropy: Entropy,
         reused: Reused | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Queries one after the other: int64 [n_queries, 2] of (noisy number of neighbours, label), and int64 [n] units paid.
+        """Answer queries one after the other (UAI23 Algorithm 3).
 
-        ``similar``: for each query; ``left``: int64 [n] units before the first of them, reserved already; ``labels``: int64
-        [n]. Nothing here may be seen outside before the payments are on disk. For each query:
+        Returns int64 [n_queries, 2] of (noisy number of neighbours, label), and int64 [n] units
+        paid. ``similar``: for each query; ``left``: int64 [n] units before the first of them,
+        reserved already; ``labels``: int64 [n]. Nothing of it may leave before the payments are
+        committed. For each query:
 
-        1. neighbours are the similar records that can pay for a count; 2. their number is released with N_Z(0, sigma_count^2),
-        and they pay 1/(2 sigma_count^2); 3. the scale s of the label's noise follows from the released number; 4. each takes
-        the largest weight w <= kernel with w^2/(2 s^2) within what it has left, and pays that; 5. the class of the largest
-        sum of weights plus N_Z(0, s^2) is released, ties to the lowest. An empty or exhausted neighbourhood takes the same way.
-        ``reused`` counts in 3 and 5, as neighbours who pay nothing; it is public, so that neither release says more by it.
+        1. Neighbours are the similar records whose budget covers a count.
+        2. Their number is released with N_Z(0, sigma_count^2); each pays 1/(2 sigma_count^2).
+        3. The scale s of the label's noise follows from the released number.
+        4. It takes the largest weight w <= kernel with w^2/(2 s^2) its budget covers, and pays it.
+        5. The class of the largest sum of weights plus N_Z(0, s^2) is released; ties to the lowest.
+
+        An empty or exhausted neighbourhood is answered the same way. ``reused`` counts in 3 and 5
+        as neighbours that pay nothing: it is public.
         """
         left, price = left.copy(), self._count_units()
         before = left.copy()
@@ -230,18 +237,16 @@ class IndKnn(Mechanism):
             rows, weights = rows[able], neighbours.weights[able].astype(np.int64)
             left[rows] -= price
             values[j, 0] = len(rows) + count_noise[j]
-            scale = self._noise(
-                int(values[j, 0]) + (0 if reused is None else int(reused.counts[j]))
-            )
+            known = 0 if reused is None else int(reused.counts[j])
+            scale = self._noise(int(values[j, 0]) + known)
             prices = self._prices(scale)
             weights = np.minimum(weights, np.searchsorted(prices, left[rows], side="right") - 1)
             left[rows] -= prices[weights]
-            sums = np.bincount(labels[rows], weights=weights, minlength=num_classes).astype(
-                np.int64
-            )  # exact below 2^53
+            sums = np.bincount(labels[rows], weights=weights, minlength=num_classes)
             noise = entropy.discrete_gaussian(float(scale), [keys[j]], LABEL_NOISE, num_classes)[0]
             public = 0 if reused is None else reused.sums[j]
-            values[j, 1] = (sums + public + noise).argmax()
+            exact = sums.astype(np.int64)  # sums of integers below 2^53
+            values[j, 1] = (exact + public + noise).argmax()
         return values, before - left
 
     def _sigma_count(self) -> float:
@@ -249,24 +254,27 @@ class IndKnn(Mechanism):
         return self.sigma_count
 
     def _count_units(self) -> int:
-        """What a neighbour pays for being counted: 1/(2 sigma_count^2) of rho, in units of rho / FULL, rounded up."""
+        """The price of a count, 1/(2 sigma_count^2), in units of rho / FULL, rounded up."""
         assert self.rho is not None
         return math.ceil(FULL / (2 * Fraction(self._sigma_count()) ** 2 * Fraction(self.rho)))
 
     def _noise(self, neighbours: int) -> int:
-        """Scale of the label's noise in units of 1/GRID: sigma_label sqrt(max(neighbours, 30)) rounded up to a whole number."""
-        square = (Fraction(self.sigma_label) * GRID) ** 2 * max(neighbours, FEWEST)
+        """The label's noise: sigma_label sqrt(max(neighbours, 30)) in 1/GRID, rounded up."""
+        square = (Fraction(self.sigma_label) * GRID) ** 2 * max(neighbours, MIN_NEIGHBOURS)
         return math.isqrt(math.ceil(square) - 1) + 1
 
     def _prices(self, scale: int) -> np.ndarray:
-        """What a weight of a/GRID costs, for a in 0..GRID: int64 [GRID + 1] units, rounded up, FULL + 1 where nobody can pay."""
+        """Prices of the weights a/GRID for a in 0..GRID: int64 [GRID + 1] units, rounded up.
+
+        FULL + 1 where no budget covers it.
+        """
         assert self.rho is not None
         return _prices(scale, self.rho)
 
 
 @lru_cache(maxsize=1024)
 def _prices(scale: int, rho: float) -> np.ndarray:
-    """(a/GRID)^2 / (2 s^2) with s = scale/GRID is a^2 / (2 scale^2): exact rationals, then rounded up to units of rho / FULL."""
+    """(a/GRID)^2 / (2 s^2), s = scale/GRID, as exact rationals, rounded up to units of rho/FULL."""
     above, below = (FULL / (2 * Fraction(scale) ** 2 * Fraction(rho))).as_integer_ratio()
     prices = np.array(
         [min(FULL + 1, -(-a * a * above // below)) for a in range(GRID + 1)], dtype=np.int64

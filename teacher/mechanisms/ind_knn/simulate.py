@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.ind_knn.mechanism import FEWEST, IndKnn
+from labelwall.teacher.mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, IndKnn
 from labelwall.teacher.search.kernels import GRID
 
 
@@ -130,7 +130,9 @@ class SimulatedRecords:
             able = budgets >= price
             budgets -= price * able
             neighbours = self.copies * able.sum(axis=0) + count * noise[0]
-            double_variance = 2 * label**2 * np.maximum(neighbours, FEWEST).astype(np.float32)
+            double_variance = (
+                2 * label**2 * np.maximum(neighbours, MIN_NEIGHBOURS).astype(np.float32)
+            )
             payments = np.minimum((kernel**2)[:, None] / double_variance, budgets) * able
             remaining[rows] = budgets - payments
             sums = classes[:, rows] @ np.sqrt(payments * double_variance)  # [c, m], in rows

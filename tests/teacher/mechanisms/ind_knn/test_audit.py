@@ -38,7 +38,12 @@ from labelwall.teacher.mechanisms.ind_knn.audit import (
     claimed,
     probes_individual,
 )
-from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, FEWEST, LABEL_NOISE, IndKnn
+from labelwall.teacher.mechanisms.ind_knn.mechanism import (
+    ANSWER,
+    LABEL_NOISE,
+    MIN_NEIGHBOURS,
+    IndKnn,
+)
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.kernels import Similar
@@ -112,7 +117,7 @@ class NotScaled(IndKnn):
         entropy: Any,
         reused: Any = None,
     ) -> Any:
-        least = float(self._noise(FEWEST))
+        least = float(self._noise(MIN_NEIGHBOURS))
         return super().answer(
             similar, left, labels, c, keys, _Scaled(entropy, LABEL_NOISE, lambda _: least)
         )
