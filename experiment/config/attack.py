@@ -33,7 +33,9 @@ def parse_attack(args: Sequence[str]) -> tuple[Plan, argparse.Namespace]:
     )
     _add_options(plain)
     options = plain.parse_args(args)
-    return Ledger(options.ledger).state.plan, options
+    plan = Ledger(options.ledger).state.plan
+    assert plan is not None  # a ledger's first entry fixes it
+    return plan, options
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

@@ -36,8 +36,7 @@ def test_processes_that_share_a_ledger_never_pass_its_cap(place: Place, tmp_path
     use_extractor(ledger)
     command = [sys.executable, CHARGING, address(place), "20"]
     both = [
-        subprocess.Popen([*command, name], cwd=REPOSITORY, stdout=subprocess.PIPE)
-        for name in "ab"
+        subprocess.Popen([*command, name], cwd=REPOSITORY, stdout=subprocess.PIPE) for name in "ab"
     ]
     granted = [json.loads(process.communicate()[0]) for process in both]
     assert sum(map(len, granted)) == 30
