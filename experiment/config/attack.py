@@ -34,7 +34,7 @@ def parse_attack(args: Sequence[str]) -> tuple[Plan, argparse.Namespace]:
     _add_options(plain)
     options = plain.parse_args(args)
     plan = Ledger(options.ledger).state.plan
-    assert plan is not None  # a ledger that opens has its first entry
+    assert plan is not None  # a ledger's first entry fixes it
     return plan, options
 
 

@@ -78,7 +78,7 @@ def test_two_devices_charge_what_one_does_and_see_no_private_side(
 
 
 MISTAKES = {
-    "more processes than cores": (["--student.devices", "4096"], "labelwall.student.devices"),
+    "more processes than cores": (["--student.devices", "4096"], "student.devices"),
     "no GPU": (["--student.accelerator", "gpu"], "student.accelerator"),
     "an unknown accelerator": (["--student.accelerator", "abacus"], "student.accelerator"),
     "fewer rows than devices": (

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from labelwall.experiment.compare.rates import FEWEST_ROWS, Choice, choose_rate, described
+from labelwall.experiment.compare.rates import MIN_ROWS, Choice, choose_rate, described
 from labelwall.teacher.baselines import noisy_sgd
 from labelwall.teacher.baselines.config import LinearNoisySgd
 from labelwall.wall.errors import InvalidInput
@@ -68,7 +68,7 @@ def test_a_rehearsal_has_the_steps_and_the_noise_of_the_training(
 
 
 def test_too_few_public_rows_choose_nothing() -> None:
-    x, y = rows(FEWEST_ROWS - 1, 2)
+    x, y = rows(MIN_ROWS - 1, 2)
     with pytest.raises(InvalidInput, match="public rows"):
         chosen(x, y)
 

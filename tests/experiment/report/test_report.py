@@ -28,6 +28,7 @@ from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.wall.datasets.sources import DataConfig
 from labelwall.wall.errors import LabelwallError, MissingData
 from labelwall.wall.messages import ABSTAINED, Outcome
+from tests.ledgers import identity, use_extractor
 
 # Only text, whatever a browser or a plotting library may think
 CLASSES = [
@@ -73,10 +74,12 @@ def make_config(tmp_path: Path, data: Path) -> Config:
 
 
 def release(ledger: Ledger, number: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Charge and record round ``number``: every third query is abstained on; the others get a class
-    until the cap."""
-    ledger.use_extractor(f"{number}" * 64, {"backbone": f"features of round {number}"})
-    names = [f"{number}-{row}" for row in rows.tolist()]
+    """Charge and record round ``number``.
+
+    Every third query is abstained on; the others get a class until the cap.
+    """
+    use_extractor(ledger)
+    names = [identity(f"{number}-{row}") for row in rows.tolist()]
     screening = ledger.charge(0, "screen", names)
     bits = {name: int(at % 3 != 0) for at, name in enumerate(names)}
     ledger.record(screening, bits)
