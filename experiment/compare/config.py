@@ -32,7 +32,7 @@ class PointConfig:
 
     Args:
         epsilon: cap on the certified epsilon (dimensionless).
-        mechanism: the private mechanism of all rounds that name none; private_knn when null.
+        mechanism: the private mechanism of all rounds that name none.
         caps: caps of that mechanism, over all those rounds.
         rounds: what happens, in order.
         whiten: principal axes for this point, where they are not the comparison's (a count).
@@ -40,7 +40,7 @@ class PointConfig:
 
     epsilon: float
     rounds: list[RoundConfig]
-    mechanism: AnyMechanism | None = None
+    mechanism: AnyMechanism = field(default_factory=PrivateKnn)
     caps: CapsConfig = field(default_factory=CapsConfig)
     whiten: int | None = None
 
@@ -132,7 +132,7 @@ class CompareConfig:
             data=self.data,
             rounds=point.rounds,
             budget=BudgetConfig(point.epsilon, self.delta),
-            mechanism=point.mechanism or PrivateKnn(),
+            mechanism=point.mechanism,
             caps=point.caps,
             features=self.features,
             weights=self.weights,

@@ -121,8 +121,8 @@ def _parts(
     diffprivlib's own forest splits the records by position, so that one more record moves many, and
     seeds each tree's noise with 31 bits.
     """
-    random = secrets.SystemRandom()
-    part = np.array([random.randrange(count) for _ in labels], dtype=np.int64)
+    system = secrets.SystemRandom()
+    part = np.array([system.randrange(count) for _ in labels], dtype=np.int64)
     for number in range(count):
         yield inputs[part == number], labels[part == number]
 
