@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import TeacherFailed
 from labelwall.wall.labels.registry import numbered_space
-from labelwall.wall.messages import Queries
+from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.teacher.service.tiny import Made, served
 from tests.teacher.shards import tiny
 
@@ -61,10 +62,16 @@ def held(name: str) -> Records:
     return tiny.records(attributes=CASES[name].label_space == "attributes")
 
 
+def spec_of(name: str) -> ExtractorSpec:
+    """With as many outputs as the label space has, which a service requires."""
+    space = numbered_space(CASES[name].label_space, tiny.CLASSES)
+    return replace(tiny.spec_of(name), num_classes=space.outputs)
+
+
 def teacher(folder: Path, name: str, entropy: Entropy | None = None, shards: int = 0) -> Teacher:
     made = tiny.teacher(folder, name, held(name), ScaleConfig(shards=shards), ASKED)
     made._entropy = entropy or made._entropy
-    made.use_extractor(tiny.spec_of(name))
+    made.use_extractor(spec_of(name))
     return made
 
 
@@ -202,13 +209,14 @@ def test_a_service_answers_as_the_process_does(
     folder = tmp_path / "service"
     custodian = open_custodian(folder, data={}, plan=plan, unsafe=True)
     (folder / KEY).write_bytes(bytes(range(KEY_BYTES)))
+    task = Task(numbered_space(mechanism.label_space, tiny.CLASSES), (tiny.DIMENSIONS,))
     keys = Keys(folder)
     token = keys.add("ann", "analyst")
     config = ServiceConfig(port=0, requests_per_second=1e6)
     app = build_app(
         custodian,
         lambda: held(name),
-        Task(numbered_space(mechanism.label_space, tiny.CLASSES), (tiny.DIMENSIONS,)),
+        task,
         config=config,
         keys=keys,
         certified=None,
@@ -219,7 +227,7 @@ def test_a_service_answers_as_the_process_does(
     )
     with served(Made(app, custodian, {}), config) as url:
         remote = RemoteTeacher(url, token, patience=60.0)
-        remote.use_extractor(tiny.spec_of(name))
+        remote.use_extractor(spec_of(name))
         found, _ = ask(remote, name, tiny.queries())
         remote.close()
     assert found == expected

@@ -36,7 +36,7 @@ from tests.teacher.service import tiny
 NAMES, LATE = ("ann", "bob"), "cat"
 STEPS = (
     (updates, "remove"),
-    (Teacher, "hold"),
+    (Teacher, "adopt"),
     (embeddings, "_forget"),
     (embeddings, "_save"),
     (analysts, "_forget"),

@@ -29,6 +29,7 @@ from labelwall.student.train import outputs, train
 from labelwall.wall.errors import InvalidInput, LabelwallError
 from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.networks.architectures import build
+from tests.programs import REPOSITORY
 from tests.student import shared_cases as cases
 
 # Gradients of one step in float64 differ by the order of sums alone: some hundred additions of
@@ -67,6 +68,7 @@ def found(
     folder = tmp_path_factory.mktemp("two")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "WORKER", "tests.student.shared_cases")
+        patch.setenv("PYTHONPATH", str(REPOSITORY))
         whole = _train(folder)
     return whole, [
         safetensors.torch.load_file(folder / f"rank_{rank}.safetensors") for rank in range(2)
@@ -157,6 +159,7 @@ def test_an_interrupted_training_ends_with_the_same_bytes(
     with monkeypatch.context() as patch:
         patch.setattr(launch, "_wait", leave)
         patch.setattr(launch, "WORKER", "tests.programs.interrupted_training")
+        patch.setenv("PYTHONPATH", str(REPOSITORY))
         with pytest.raises(LabelwallError, match="continues from the last checkpoint"):
             _train(tmp_path)
     assert all(process.returncode == 1 for process in seen) or -9 in {

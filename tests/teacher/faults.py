@@ -148,7 +148,7 @@ class CentredByPrivateMean(Teacher):
     """Centres features by the mean of the private rows."""
 
     def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
-        mean = self._open_records().inputs.mean(axis=0, dtype=np.float64)
+        mean = self.records().inputs.mean(axis=0, dtype=np.float64)
         super().use_extractor(replace(spec, center=tuple(mean.tolist())), probe)
 
 
@@ -159,8 +159,7 @@ class ChecksAfterRelease(Teacher):
         mechanism = self._mechanisms[slot]
         for stage in mechanism.stages:
             results = self._ledger.state.results
-            waiting = [i for i in batch if not self._settled(slot, i)]
-            due = [i for i in waiting if mechanism.next_stage(results.get(i, {})) == stage]
+            due = [i for i in batch if mechanism.next_stage(results.get(i, {})) == stage]
             drawn = mechanism.draw(
                 stage, voters.select([batch.index(i) for i in due]), due, self._entropy
             )

@@ -80,7 +80,7 @@ def test_lists_are_lengthened_where_one_shard_holds_all_that_is_near(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shard's share of the list is too few here: ids follow the distance, and shards the ids."""
-    monkeypatch.setattr(shards_module, "shards", lambda ids, key, count: ids * count // 2000)
+    monkeypatch.setattr(shards_module, "shard_numbers", lambda ids, key, count: ids * count // 2000)
     angle, ids = np.arange(2000) / 1000, np.arange(2000)
     x = np.stack([np.cos(angle), np.sin(angle), np.zeros(2000)], axis=1).astype(np.float32)
     index = index_of(tmp_path / "d", Records(x, np.zeros(2000, dtype=np.int64), ids), 5)

@@ -291,7 +291,7 @@ def test_a_teacher_that_can_not_take_the_records_in_answers_nothing_until_it_has
         teacher = made.service.analysts.of("ann").teacher
         with monkeypatch.context() as patched:
             patched.setattr(
-                teacher, "_embed", lambda *_: (_ for _ in ()).throw(MemoryError("of record 5"))
+                teacher, "_prepare", lambda *_: (_ for _ in ()).throw(MemoryError("of record 5"))
             )
             with pytest.raises(Exception, match="could not complete"):
                 carol.remove(np.array([5]))

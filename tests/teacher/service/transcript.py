@@ -37,6 +37,7 @@ from labelwall.teacher.sharded_teacher import ShardedTeacher
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.adversary import EACH, POOLED
 from labelwall.wall.datasets.sources import Task
+from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import SAFETENSORS, encode, encode_extractor
 from tests.teacher.service.tiny import Made, served
@@ -254,7 +255,8 @@ def conversation(
         (folder / "tokens").write_text(made_tokens)  # in tests only
     tokens = dict(zip(roles, (folder / "tokens").read_text().split(), strict=True))
     shape, scale = case.records.inputs.shape[1:], ScaleConfig(shards=case.shards)
-    learned = Task(case.spec.num_classes, tuple("abc"), shape)
+    space = numbered_space(mechanism.label_space, case.spec.num_classes)
+    learned = Task(space, shape)
     config = ServiceConfig(port=0, requests_per_second=1e6, waiting=WAITING)
     sharded = (
         partial(ShardedTeacher, streamed(records), scale=scale, input_shape=shape)
