@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -138,6 +139,13 @@ def test_an_import_does_nothing(package: str, imported) -> None:  # type: ignore
     found = imported(package)
     assert found["written"] == []
     assert found["moved"] == []
+
+
+def test_the_wheel_has_every_package() -> None:
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = [p.parent for name in PACKAGES for p in (REPOSITORY / name).rglob("__init__.py")]
+    found = {".".join(("labelwall", *f.relative_to(REPOSITORY).parts)) for f in folders}
+    assert set(settings["packages"]) == {"labelwall", "labelwall.configs", *found}
 
 
 def package_of(root: Path, name: str, text: str) -> None:
