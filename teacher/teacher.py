@@ -138,7 +138,8 @@ class Teacher:
         rows that do not fit, or an id that is present with other content.
         """
         with self._lock:
-            self._change(self._rows.with_stored(self._rows.store(records)))
+            stored = self._rows.store(records)
+            self._change(lambda: self._rows.with_stored(stored))
 
     def remove(self, ids: np.ndarray) -> None:
         """Remove records (int64 [n] ids): they never vote again, and their data is deleted.
@@ -151,7 +152,7 @@ class Teacher:
             raise InvalidInput("ids", "int64 [n]", f"{ids.dtype} {list(ids.shape)}")
         with self._lock:
             self._rows.delete(ids)
-            self._change(self._rows.without(ids))
+            self._change(lambda: self._rows.without(ids))
 
     def records(self) -> Records:
         """The records as they are now. Private, for teachers over the same rows."""
@@ -161,16 +162,16 @@ class Teacher:
     def adopt(self, records: Records) -> None:
         """Answer from these records from now on: another teacher's over the same rows."""
         with self._lock:
-            self._change(records)
+            self._change(lambda: records)
 
     def present(self, ids: np.ndarray) -> np.ndarray:
         """Which of ``ids`` (int64 [n]) are records now: bool [n]. Private, for the custodian."""
         with self._lock:
             return np.isin(ids, self._rows.of(ids).ids)
 
-    def _change(self, records: Records) -> None:
+    def _change(self, changed: Callable[[], Records]) -> None:
         spec, self._spec = self._spec, None  # if anything below fails, no removed record votes
-        self._rows.adopt(records)
+        self._rows.adopt(changed())
         if spec is None:
             self._rows.forget_removed()
             return

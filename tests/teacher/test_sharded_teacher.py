@@ -318,3 +318,25 @@ def test_mechanisms_that_need_all_rows_are_refused(
 def test_settings_that_make_no_sense_are_refused(fields: dict[str, object], name: str) -> None:
     with pytest.raises(InvalidInput, match=f"scale.{name}"):
         ScaleConfig(**fields)  # type: ignore[arg-type]
+
+
+def test_where_shards_can_not_leave_a_record_out_nobody_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The removal is durable by then, so the record must not vote again."""
+    held = tiny.records()
+    made = tiny.teacher(tmp_path, "private_knn", held, ScaleConfig(shards=2))
+    made.use_extractor(tiny.RAW)
+
+    def fails(*_: object) -> None:
+        raise OSError("no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Shards, "apply", fails)
+        with pytest.raises(OSError, match="no space"):
+            made.remove(held.ids[5:6])
+    with pytest.raises(InvalidInput, match="extractor"):
+        made.answer(Queries(tiny.queries(2)))
+    made.remove(held.ids[5:6])
+    made.use_extractor(tiny.RAW)
+    assert held.ids[5] not in made._index.ids
