@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import runpy
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -27,14 +27,12 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def run(module: str) -> None:
-    """Run ``labelwall.MODULE`` as the main program, with this folder as the package."""
-    place = ROOT / "__init__.py"
-    spec = importlib.util.spec_from_file_location(
-        "labelwall", place, submodule_search_locations=[str(ROOT)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
-    sys.modules["labelwall"] = package
-    spec.loader.exec_module(package)
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    """Run ``labelwall.MODULE`` as the main program, with this folder as the package.
+
+    The folder may have another name, so a link called `labelwall` is put on the path; processes
+    that libraries start find the package there, too.
+    """
+    with tempfile.TemporaryDirectory(prefix="labelwall-") as folder:
+        (Path(folder) / "labelwall").symlink_to(ROOT)
+        sys.path.insert(0, folder)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -86,10 +86,11 @@ def test_it_labels_rows_without_a_student_and_is_compared(copy: Path) -> None:
     subprocess.run([sys.executable, "-c", save], cwd=work, check=True)
     predict = ("predict", "--config", "config.yaml", "--custodian_dir", "other", "--quiet")
     assert run(copy, *predict, "--queries", "q.npz", "--out", "a.npz").startswith("5 of 5 answered")
-    student = next(line for line in (work / "config.yaml").read_text().split("\n") if "mlp" in line)
     (work / "compare.yaml").write_text(
-        "data: {source: arrays, path: data.npz}\nseeds: [0]\nthreads: 1\nworkers: 1\nstudent:\n"
-        f"{student}\nmethods:\n- name: nearest\n  points:\n  - epsilon: 100.0\n"
+        "data: {source: arrays, path: data.npz}\nseeds: [0]\nthreads: 1\nworkers: 1\n"
+        "student: {backbone: mlp, objective: supervised, steps: 5, batch_labelled: 8, "
+        "batch_unlabelled: 8, prune_folds: 2, prune_steps: 2}\nmethods:\n- name: nearest\n"
+        "  points:\n  - epsilon: 100.0\n"
         "    mechanism: {kind: nearest_record, epsilon: 4.0}\n    rounds: [{queries: 12}]\n"
     )
     assert "nearest" in run(copy, "compare", "--config", "compare.yaml", "--out", "compared")
