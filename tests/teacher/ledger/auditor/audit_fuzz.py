@@ -1,6 +1,6 @@
 """Forged ledgers against the auditor, by the thousand.
 
-    python -m tests.teacher.privacy.audit_fuzz N SEED
+    python -m tests.teacher.ledger.auditor.audit_fuzz N SEED
 
 Honest ledgers of every mechanism are changed at random (values, types, keys, order, the plan and
 its prices, one or several changes at once), numbered and hashed anew, and audited. Each mutant is

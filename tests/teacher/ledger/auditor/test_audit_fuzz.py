@@ -2,7 +2,7 @@
 
 None passes that an honest writer could not have written, none fails that one could.
 
-`python -m tests.teacher.privacy.audit_fuzz 100000 1` is the long form.
+`python -m tests.teacher.ledger.auditor.audit_fuzz 100000 1` is the long form.
 """
 
 from __future__ import annotations
