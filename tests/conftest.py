@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import anyio
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,6 +31,11 @@ settings.register_profile(
     "labelwall", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("labelwall")
+
+
+# anyio loads the rest of itself where it first runs: in a test, in the service's thread. pytest
+# parses what it loads of a plugin, and CPython 3.11 can not parse in two threads at once.
+anyio.run(anyio.sleep, 0)
 
 
 def _hook(event: str, args: tuple[object, ...]) -> None:
