@@ -1,0 +1,54 @@
+"""`labelwall audit`: the certificate recomputed from a ledger file; attacks on the mechanisms."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(args: Sequence[str]) -> int:
+    if "--empirical" in args:
+        return _audit_empirical(args)
+    from labelwall.teacher.ledger.auditor.auditor import audit
+
+    parser = argparse.ArgumentParser(
+        "labelwall audit",
+        description="Recompute the certificate from a ledger file alone; "
+        "with --empirical, attack the mechanisms.",
+    )
+    parser.add_argument("ledger", type=Path, help="ledger.sqlite of a run folder, or an export")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON object: epsilon, delta, entries, consistent, problems, head",
+    )
+    parser.add_argument(
+        "--expect_head",
+        help="hash (hex) that must stand in the chain, from a receipt or a summary.json",
+    )
+    options = parser.parse_args(args)
+    finding = audit(options.ledger, expect_head=options.expect_head)
+    if options.json:
+        print(json.dumps(finding.to_json()))
+    else:
+        print(finding.render())
+    return 0 if finding.consistent else 3
+
+
+def _audit_empirical(args: Sequence[str]) -> int:
+    from labelwall.experiment.config.attack import parse_attack
+    from labelwall.teacher.mechanisms.registry import from_slot
+    from labelwall.teacher.statistical_audit import audit_mechanisms
+
+    plan, options = parse_attack(args)
+    mechanisms = [from_slot(slot) for slot in plan.slots]
+    findings = audit_mechanisms(
+        mechanisms, delta=plan.delta, trials=options.trials, confidence=options.confidence
+    )
+    if options.json:
+        print(json.dumps([finding.to_json() for finding in findings]))
+    else:
+        print("\n".join(f"{finding.mechanism}\n{finding.render()}" for finding in findings))
+    return 3 if any(finding.refuted for finding in findings) else 0

@@ -1,0 +1,97 @@
+"""`labelwall plan`: what a configuration costs, before anything private is read; what is best."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from labelwall.wall.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from labelwall.experiment.config.config import Config
+
+
+def main(args: Sequence[str]) -> int:
+    from labelwall.experiment.config.settings import config_parser, parse
+    from labelwall.experiment.plan.show_plan import describe_plan, render_plan
+    from labelwall.teacher.accounting.accountant import require_affordable
+
+    does = (
+        "Show what a configuration costs; exit code 2 when its caps exceed the budget. "
+        "Reads no data."
+    )
+    parser = config_parser("plan", does, args)
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON object: epsilon, delta, certificates, rounds"
+    )
+    _add_optimise_options(parser)
+    config, rest = parse(parser, args)
+    if rest.optimise:
+        return _optimise(config, rest)
+    for name in ("out", "plot", "expected_records", "mean_accuracy", "min_accuracy"):
+        if getattr(rest, name):
+            raise InvalidInput(name, "given together with --optimise", getattr(rest, name))
+    shown = describe_plan(config)
+    print(json.dumps(shown) if rest.json else render_plan(shown))
+    require_affordable(config.plan())
+    return 0
+
+
+def _add_optimise_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--optimise",
+        action="store_true",
+        help="search the best mechanism, caps and number of queries for the budget, "
+        "from public rows alone",
+    )
+    parser.add_argument(
+        "--out", type=str, help="with --optimise: file to write the configuration found to"
+    )
+    parser.add_argument(
+        "--plot",
+        type=str,
+        help="with --optimise: PNG file of expected right labels and accuracy by epsilon",
+    )
+    parser.add_argument(
+        "--expected_records",
+        type=int,
+        help="with --optimise: a public guess of the number of private records; "
+        "the published split's, or the public inputs'",
+    )
+    parser.add_argument(
+        "--mean_accuracy",
+        type=float,
+        help="with --optimise: mean share of right neighbours, in (0, 1); "
+        "a margin model instead of votes among test rows",
+    )
+    parser.add_argument(
+        "--min_accuracy",
+        type=float,
+        default=0.0,
+        help="with --optimise: least expected share of right labels, in [0, 1); "
+        "fewer labels, better ones",
+    )
+
+
+def _optimise(config: Config, options: argparse.Namespace) -> int:
+    from labelwall.experiment.plan.optimise import (
+        Request,
+        best_plan,
+        describe_optimum,
+        print_optimum,
+    )
+    from labelwall.experiment.run.console import Console
+
+    out, plot = (Path(name) if name else None for name in (options.out, options.plot))
+    request = Request(
+        out, plot, options.expected_records, options.mean_accuracy, options.min_accuracy
+    )
+    answer = best_plan(config, request, Console(quiet=options.json))
+    if options.json:
+        print(json.dumps(describe_optimum(answer)))
+    else:
+        print_optimum(answer, request.out)
+    return 0

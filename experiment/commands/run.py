@@ -1,0 +1,44 @@
+"""`labelwall run`: ask, train, send features back, for every round; prints the price first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(args: Sequence[str]) -> int:
+    from labelwall.experiment.config.settings import config_parser, parse
+    from labelwall.experiment.plan.show_plan import price_line
+    from labelwall.experiment.run.console import Console
+
+    does = "Run or resume an experiment: ask, train, send features back. Prints the price first."
+    parser = config_parser("run", does, args)
+    parser.add_argument(
+        "--run_dir",
+        type=str,
+        required=True,
+        help="folder for the results; the same folder resumes a killed run",
+    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
+    parser.add_argument(
+        "--isolate",
+        action="store_true",
+        help="the teacher in a process of its own; this one opens no private file",
+    )
+    config, rest = parse(parser, args)
+    console = Console(quiet=rest.quiet)
+    console.say(price_line(config.plan()))
+
+    import torch
+
+    torch.set_num_threads(config.threads)
+    from labelwall.experiment.report.report import write_report
+    from labelwall.experiment.run.metrics import result_line
+    from labelwall.experiment.run.rounds import run
+    from labelwall.teacher.noise.entropy import SystemEntropy
+
+    run_dir = Path(rest.run_dir)
+    summary = run(config, run_dir, entropy=SystemEntropy(), console=console, isolate=rest.isolate)
+    write_report(run_dir)
+    print(result_line(summary, run_dir))
+    return 0

@@ -1,0 +1,36 @@
+"""`labelwall serve`: the teacher as a service, from one custodian's directory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(args: Sequence[str]) -> int:
+    from labelwall.experiment.config.settings import config_parser, parse
+    from labelwall.experiment.plan.show_plan import price_line
+    from labelwall.teacher.service.config import ServiceConfig
+
+    does = (
+        "Answer requests over HTTP from one custodian's directory, until SIGTERM or Ctrl-C. "
+        "Prints the URL."
+    )
+    parser = config_parser("serve", does, args)
+    parser.add_class_arguments(ServiceConfig, "service")
+    parser.add_argument(
+        "--child",
+        action="store_true",
+        help="for `run --isolate`: one key from the standard input, until it closes",
+    )
+    config, rest = parse(parser, args)
+    print(price_line(config.plan()), file=sys.stderr)
+    child_of = sys.stdin.readline().strip() if rest.child else None
+
+    import torch
+
+    torch.set_num_threads(config.threads)
+    from labelwall.experiment.run.serving import serve
+    from labelwall.teacher.noise.entropy import SystemEntropy
+
+    serve(config, rest.service, entropy=SystemEntropy(), child_of=child_of)
+    return 0
