@@ -1,11 +1,27 @@
-"""Exact draws from the discrete Gaussian and Laplace laws. Proof: docs/privacy.md, "The sampler".
+"""Exact draws from the discrete Gaussian and Laplace laws (docs/privacy.md, section 18).
 
 A draw is a function of uniform bits and reads as many as it needs. Tables contain certified bounds
 of 63 bits. A draw that falls between a lower bound and an upper one reads 64 more bits and computes
-bounds of that precision, until it is decided. Scales below MAX_TABLE_SCALE have their own table.
-For larger ones the magnitude is 2^k b + r: b from the table of an integer scale of at most
-MAX_TABLE_SCALE, r uniform, and a coin of probability exp(-x) corrects the difference. No step uses
-a float. How long a draw takes depends on its outcome: timing is outside the guarantee.
+bounds of that precision, until it is decided. No step uses a float. How long a draw takes depends
+on its outcome: timing is outside the guarantee. w(z) = exp(-rate z^p) below, p = 2 with rate
+1/(2 sigma^2) or p = 1 with rate 1/scale; G is the distribution function of a table.
+
+**Scales below MAX_TABLE_SCALE.** Let w(0) count half, M have the law proportional to w on 0, 1, 2,
+..., and a fair sign be independent of M. Then the signed M has P(z) proportional to
+exp(-rate |z|^p) on all integers: z and -z have half of w(|z|) each, and zero has its half once. M
+is inverse sampling: for a uniform real V in [0, 1), M = the number of z with G(z) <= V has
+P(M <= z) = P(V < G(z)) = G(z). The first 63 bits v of V say 2^63 V in [v, v + 1). With bounds
+low(z) <= 2^63 G(z) <= high(z): v < low(z) proves V < G(z), v >= high(z) proves V >= G(z). The place
+is certain if high(M - 1) <= v < low(M). Otherwise (probability about 2^-63 for each place, and the
+tail) more bits are read, so M is a function of V, whichever bounds were used.
+
+**Larger scales.** k with s = scale / 2^k in [32, 64) and the whole number b0 = ceil(s). A proposal:
+B with weights exp(-rate0 B^p) on 0, 1, 2, ..., rate0 that of the scale b0, from its table (zero
+counts whole); R uniform on 0, ..., 2^k - 1; M = 2^k B + R. It is kept with probability exp(-x),
+x = rate M^p - rate0 B^p. Since M >= 2^k B and 2^k b0 >= scale, x >= 0: a probability. So kept M
+have weights exp(-rate0 B^p) exp(-x) = exp(-rate M^p), each M from one (B, R). A fair sign, and -0
+is rejected: every z has weight exp(-rate |z|^p) / 2. Rejection leaves the law of what is kept, and
+at least about 32/33 is.
 """
 
 from __future__ import annotations
@@ -146,8 +162,16 @@ def _coins(
 def coin_cells(recipe: Recipe, places: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
     """Cells of the coins' table that bound exp(-x): int64 [m] in 0, ..., 2^CELL_BITS.
 
-    The last cell has no bound; in the others, x lies in [cell, cell + 2) 2^-CELL_BITS
-    (docs/privacy.md).
+    The last cell has no bound; in the others, x lies in [cell, cell + 2) 2^-CELL_BITS. *Proof.* With
+    k = shift, y = M/2^k, r = rate 2^(pk) and f(y) = y^p: x = r f(y) - rate0 f(B). Let
+    Y = floor(2^16 y), F = floor(2^20 (2^-16 Y)^p), g = floor(2^34 r), d = ceil(2^54 rate0), and
+    E = F g - B^p d, all int64. Then E <= 2^54 x, since F and g were rounded down and d up. In the
+    other direction, for p = 2: B < 2^10 inside the table, so Y < 2^26, F < 2^40, r <= 2^-11,
+    g <= 2^23, and 2^20 y^2 < F + 1 + (2Y + 1)/2^12 < F + 2^15 + 2, hence
+    2^54 x - E < F + (2^15 + 2)(g + 1) + B^2 < 2^40 + 2^39 + 2^20 < 2^42. For p = 1: B < 2^12,
+    Y < 2^28, F < 2^32, r <= 2^-5, g <= 2^29, and 2^20 y < F + 16, hence
+    2^54 x - E < F + 16 (g + 1) + B < 2^34 + 2^13 + 16 < 2^42. So cell = floor(max(E, 0)/2^42). The
+    largest products, F g and B^p d, are below 2^63: tests compute both for the tables there are.
     """
     power, last = recipe.law.power, 1 << CELL_BITS
     scaled = _shifted(magnitudes, FRACTION - recipe.shift)
