@@ -162,16 +162,16 @@ def _coins(
 def coin_cells(recipe: Recipe, places: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
     """Cells of the coins' table that bound exp(-x): int64 [m] in 0, ..., 2^CELL_BITS.
 
-    The last cell has no bound; in the others, x lies in [cell, cell + 2) 2^-CELL_BITS. *Proof.* With
-    k = shift, y = M/2^k, r = rate 2^(pk) and f(y) = y^p: x = r f(y) - rate0 f(B). Let
-    Y = floor(2^16 y), F = floor(2^20 (2^-16 Y)^p), g = floor(2^34 r), d = ceil(2^54 rate0), and
-    E = F g - B^p d, all int64. Then E <= 2^54 x, since F and g were rounded down and d up. In the
-    other direction, for p = 2: B < 2^10 inside the table, so Y < 2^26, F < 2^40, r <= 2^-11,
-    g <= 2^23, and 2^20 y^2 < F + 1 + (2Y + 1)/2^12 < F + 2^15 + 2, hence
-    2^54 x - E < F + (2^15 + 2)(g + 1) + B^2 < 2^40 + 2^39 + 2^20 < 2^42. For p = 1: B < 2^12,
-    Y < 2^28, F < 2^32, r <= 2^-5, g <= 2^29, and 2^20 y < F + 16, hence
-    2^54 x - E < F + 16 (g + 1) + B < 2^34 + 2^13 + 16 < 2^42. So cell = floor(max(E, 0)/2^42). The
-    largest products, F g and B^p d, are below 2^63: tests compute both for the tables there are.
+    The last cell has no bound; in the others, x lies in [cell, cell + 2) 2^-CELL_BITS. *Proof.*
+    With k = shift, y = M/2^k, r = rate 2^(pk) and f(y) = y^p: x = r f(y) - rate0 f(B). Let Y =
+    floor(2^16 y), F = floor(2^20 (2^-16 Y)^p), g = floor(2^34 r), d = ceil(2^54 rate0), and E = F g
+    - B^p d, all int64. Then E <= 2^54 x, since F and g were rounded down and d up. In the other
+    direction, for p = 2: B < 2^10 inside the table, so Y < 2^26, F < 2^40, r <= 2^-11, g <= 2^23,
+    and 2^20 y^2 < F + 1 + (2Y + 1)/2^12 < F + 2^15 + 2, hence 2^54 x - E < F + (2^15 + 2)(g + 1) +
+    B^2 < 2^40 + 2^39 + 2^20 < 2^42. For p = 1: B < 2^12, Y < 2^28, F < 2^32, r <= 2^-5, g <= 2^29,
+    and 2^20 y < F + 16, hence 2^54 x - E < F + 16 (g + 1) + B < 2^34 + 2^13 + 16 < 2^42. So cell =
+    floor(max(E, 0)/2^42). The largest products, F g and B^p d, are below 2^63: tests compute both
+    for the tables there are.
     """
     power, last = recipe.law.power, 1 << CELL_BITS
     scaled = _shifted(magnitudes, FRACTION - recipe.shift)
