@@ -46,7 +46,7 @@ def test_two_devices_charge_what_one_does_and_see_no_private_side(
 ) -> None:
     one = _run("one")
     monkeypatch.setenv("LABELWALL_KEY", "secret")
-    monkeypatch.setattr(launch, "WORKER", "tests.programs.watched_training")
+    monkeypatch.setattr(launch, "WORKER", "labelwall.tests.programs.watched_training")
     two = _run("two", "--student.devices", "2")
     first, second = (RunFolder(folder / name).ledger_state() for name in ("one", "two"))
     assert first.counts() == second.counts()

@@ -1,5 +1,7 @@
-"""Stands in for student.worker and leaves, beside the events, what this process of a training
-opened, loaded and was told."""
+"""Replaces student.worker, and records beside the events what the process opened and loaded.
+
+Runs as ``labelwall.tests.programs.watched_training``. Rooms of the package are recorded by name.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.programs import watched
+from labelwall.tests.programs import watched
 
 if __name__ == "__main__":
     sys.addaudithook(watched.listen)  # before anything of ours is loaded
@@ -19,7 +21,7 @@ if __name__ == "__main__":
     found = {
         "opened": watched.within([str(place.parents[1])]),
         "all": len(watched.OPENED),
-        "loaded": sorted({name.split(".")[0] for name in sys.modules}),
+        "loaded": sorted({name.removeprefix("labelwall.").split(".")[0] for name in sys.modules}),
         "variables": [name for name in os.environ if "LABELWALL" in name],
     }
     (place / f"watched_{os.environ['LOCAL_RANK']}.json").write_text(json.dumps(found))
