@@ -26,7 +26,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from scipy.special import betaincinv, ndtr
@@ -34,9 +34,6 @@ from scipy.special import betaincinv, ndtr
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.wall.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.base import Mechanism
 
 PROBE_DELTA = 0.02
 EXPLORED = 4  # one in this many trials chooses the event
@@ -143,8 +140,20 @@ class EmpiricalFinding:
         return "\n".join(lines)
 
 
+class Audited(Protocol):
+    """What the audit needs of a mechanism; see ``Mechanism``."""
+
+    def fields(self) -> dict[str, object]: ...
+
+    def probes(self) -> Sequence[tuple[Audited, tuple[str, ...]]]: ...
+
+    def audit(
+        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
+    ) -> EmpiricalFinding: ...
+
+
 def audit_mechanisms(
-    mechanisms: Sequence[Mechanism], *, delta: float, trials: int, confidence: float
+    mechanisms: Sequence[Audited], *, delta: float, trials: int, confidence: float
 ) -> list[EmpiricalFinding]:
     """Findings for each mechanism at ``delta``, then for its probes at PROBE_DELTA, each once.
 
@@ -174,7 +183,7 @@ def check_audit(delta: float, trials: int, confidence: float, queries: int) -> N
             raise InvalidInput(name, "between 0 and 1", value)
 
 
-def certified(mechanism: Mechanism, releases: tuple[Release, ...], delta: float) -> float:
+def certified(mechanism: Audited, releases: tuple[Release, ...], delta: float) -> float:
     """The certified epsilon of exactly these releases."""
     return certified_epsilon(Plan(1.0, delta, (Slot(mechanism.fields(), releases),)))
 

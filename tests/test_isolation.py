@@ -13,6 +13,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,61 @@ def test_the_wheel_has_every_package() -> None:
     folders = [p.parent for name in PACKAGES for p in (REPOSITORY / name).rglob("__init__.py")]
     found = {".".join(("labelwall", *f.relative_to(REPOSITORY).parts)) for f in folders}
     assert set(settings["packages"]) == {"labelwall", "labelwall.configs", *found}
+
+
+def room(path: Path, root: Path) -> str:
+    """`teacher/ledger`, `teacher/charging.py`. Statistical audits stand above what they audit.
+
+    A mechanism loads its audit only when it is asked for one.
+    """
+    parts = path.relative_to(root).parts
+    return "audits" if parts[-1] == "audit.py" else "/".join(parts[:2])
+
+
+def imports(tree: ast.Module) -> Iterator[ast.ImportFrom]:
+    """The imports of a module's top level, those for annotations included."""
+    todo: list[ast.AST] = list(tree.body)
+    for node in todo:
+        if isinstance(node, ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If | ast.Try):
+            todo += ast.iter_child_nodes(node)
+
+
+def arrows(root: Path) -> dict[str, set[str]]:
+    """From each room of ``root`` to the rooms that it imports, except to audits."""
+    found: dict[str, set[str]] = {}
+    for path in (path for name in PACKAGES for path in (root / name).rglob("*.py")):
+        here = room(path, root)
+        for node in imports(ast.parse(path.read_text())):
+            package, *parts = (node.module or "").split(".")
+            place = root.joinpath(*parts)
+            files = [place.with_suffix(".py"), place / "__init__.py"]
+            files += [place / f"{entry.name}.py" for entry in node.names]
+            rooms = {room(file, root) for file in files if parts and file.is_file()}
+            if package == "labelwall":
+                found.setdefault(here, set()).update(rooms - {here, "audits"})
+    return found
+
+
+def test_rooms_have_no_circle() -> None:
+    """Neither between the packages nor inside one: TopologicalSorter raises CycleError."""
+    found = arrows(REPOSITORY)
+    assert {"teacher/ledger", "teacher/charging.py"} <= found["audits"]
+    order = list(TopologicalSorter(found).static_order())
+    assert order.index("wall/errors.py") < order.index("teacher/ledger")
+    assert order.index("teacher/ledger") < order.index("teacher/teacher.py")
+
+
+def test_the_check_of_rooms_can_fail(tmp_path: Path) -> None:
+    """A circle that only annotations close counts, too."""
+    for name, other in (("a", "b"), ("b", "a")):
+        folder = tmp_path / "teacher" / name
+        folder.mkdir(parents=True)
+        text = f"if TYPE_CHECKING:\n    from labelwall.teacher.{other}.{other} import X\n"
+        (folder / f"{name}.py").write_text(text)
+    with pytest.raises(CycleError):
+        list(TopologicalSorter(arrows(tmp_path)).static_order())
 
 
 def package_of(root: Path, name: str, text: str) -> None:
