@@ -75,6 +75,10 @@ class Trainee(pl.LightningModule):
         self._config, self._labels, self._seed, self._ranks = config, labels, seed, ranks
         self._mean, self._std = mean, std
         self._augment = Augmenter(config.augment)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Metrics and state of this kind of label, at the end of the construction."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Outputs float32 [n, c] of inputs on the 0..1 scale."""
@@ -171,18 +175,8 @@ class Student(Trainee):
     takes_class_prior = True
     class_share: torch.Tensor  # float32 [c], running share of each class among the predictions
 
-    def __init__(
-        self,
-        config: StudentConfig,
-        network: Backbone,
-        labels: LabelSpace,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        seed: int,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        super().__init__(config, network, labels, mean, std, seed, ranks)
-        count = labels.outputs
+    def _prepare(self) -> None:
+        count = self._labels.outputs
         self._outcomes = count  # exclusive ones, of which one is right
         # A buffer, so that it resumes with the state dict.
         self.register_buffer("class_share", torch.full((count,), 1 / count))
@@ -277,20 +271,11 @@ class AttributeStudent(Student):
 
     takes_class_prior = False
 
-    def __init__(
-        self,
-        config: StudentConfig,
-        network: Backbone,
-        labels: LabelSpace,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        seed: int,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        super().__init__(config, network, labels, mean, std, seed, ranks)
+    def _prepare(self) -> None:
+        super()._prepare()
         self._outcomes = 2
         # The mean over the attributes, as in CVPR20 Table 3.
-        self.accuracy = MultilabelAccuracy(labels.outputs, average="macro")
+        self.accuracy = MultilabelAccuracy(self._labels.outputs, average="macro")
 
     def _choices(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits of each attribute being absent or present."""

@@ -9,12 +9,9 @@ import torch.nn.functional as F
 from torchmetrics.regression import MeanSquaredError, R2Score
 
 from labelwall.student import losses
-from labelwall.student.config import StudentConfig
 from labelwall.student.module import Trainee
-from labelwall.student.ranks import ALONE, Ranks, exact
-from labelwall.wall.labels.base import LabelSpace
+from labelwall.student.ranks import exact
 from labelwall.wall.labels.values import STEPS
-from labelwall.wall.networks.architectures import Backbone
 
 
 class Regressor(Trainee):
@@ -25,17 +22,7 @@ class Regressor(Trainee):
     for (confidence, entropy, generalised cross-entropy, annealing) has no counterpart here.
     """
 
-    def __init__(
-        self,
-        config: StudentConfig,
-        network: Backbone,
-        labels: LabelSpace,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        seed: int,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        super().__init__(config, network, labels, mean, std, seed, ranks)
+    def _prepare(self) -> None:
         self.error, self.explained = MeanSquaredError(squared=False), R2Score()
 
     def _objective(
