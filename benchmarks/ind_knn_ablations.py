@@ -2,8 +2,8 @@
 
     python benchmarks/ind_knn_ablations.py --cache features/ --results kept/ --only queries
 
-UAI23's Figures 1b and 4 and the supplement's Figure 1. Threshold and noise are chosen as in
-ind_knn_accuracy.py, on labelled public rows; each point is the median over query sets drawn from
+UAI23's Figures 1b and 4 and the supplement's Figure 1. Threshold and noise are chosen by
+ind_knn_choice.py, on labelled public rows; each point is the median over query sets drawn from
 the public rows that nothing was chosen on. `records` replicates the private ones (delta stays 1e-5,
 where the paper has 1 / records). Writes docs/figures/ind_knn_PART.svg.
 """
@@ -15,18 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import image_features
 import numpy as np
-from ind_knn_accuracy import (
+from ind_knn_accuracy import Exam, Series, ask_ind_knn, draw_medians, spread
+from ind_knn_choice import (
     KERNELS,
-    Exam,
-    Series,
     Split,
-    ask_ind_knn,
     choose_ind_knn,
     described,
-    draw_medians,
-    spread,
+    feature_options,
+    read_splits,
 )
 from kept import kept
 
@@ -163,22 +160,8 @@ PARTS: dict[str, Callable[[Setting], None]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cache", type=Path, required=True, help="folder with the features")
-    parser.add_argument(
-        "--results", type=Path, help="folder that keeps what was measured with these options"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path(__file__).parents[1] / "docs" / "figures",
-        help="folder of the pictures",
-    )
+    parser = feature_options(__doc__, Path(), "folder of the pictures")
     parser.add_argument("--only", choices=list(PARTS), nargs="+", default=list(PARTS))
-    parser.add_argument("--private", type=int, default=50_000)
-    parser.add_argument("--validation", type=int, default=5000)
     parser.add_argument(
         "--pool", type=int, default=5000, help="public rows that query sets are drawn from"
     )
@@ -190,28 +173,12 @@ def main() -> None:
         help="queries of a set, ascending",
     )
     parser.add_argument("--sets", type=int, default=3)
-    parser.add_argument(
-        "--whiten", type=int, default=0, help="principal axes of the public rows, a count; 0: none"
-    )
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the simulations and of the query sets"
-    )
     options = parser.parse_args()
-    import torch
-
-    torch.set_num_threads(options.threads)
-    scaling = image_features.public_scaling(options.cache, options.validation, options.whiten)
-    private = Split(*image_features.read(options.cache, "train", scaling, options.private))
-    public = Split(
-        *image_features.read(options.cache, "test", scaling, options.validation + options.pool)
-    )
-    validation = public.part(0, options.validation)
-    pool = public.part(options.validation, options.pool)
+    private, validation, pool, length = read_splits(options, options.pool)
     print("| what | kernel, threshold, sigma_label, sigma_count | % right, median (range) |")
     print("|---|---|---|")
     for name in options.only:
-        PARTS[name](Setting(private, validation, pool, scaling.scale, options))
+        PARTS[name](Setting(private, validation, pool, length, options))
 
 
 if __name__ == "__main__":

@@ -4,49 +4,50 @@
     python benchmarks/ind_knn_accuracy.py --cache features/
 
 The train split is private. Of the test split, the first rows are a labelled PUBLIC validation set:
-its mean centres the features and all parameters are chosen on it
-(teacher/mechanisms/ind_knn/simulate.py), for each kernel first the threshold without noise, then
-threshold and noise for each epsilon; then the kernel. The rows after it are the query sets, which
-nothing was chosen on. Ind-KNN answers through a new ledger for each set, in batches of 250.
-Private-kNN's noise is the smallest whose best certificate fits; its screening is omitted at no
-cost. Linear NoisySGD is trained once on all private rows, its learning rate chosen likewise.
-`--results FOLDER` saves the measurements; an interrupted run resumes from them. Features take 20
-minutes of one core for 60,000 images.
+its mean centres the features and all parameters are chosen on it (ind_knn_choice.py). The rows
+after it are the query sets, which nothing was chosen on. Ind-KNN answers through a new ledger for
+each set, in batches of 250. Linear NoisySGD is trained once on all private rows, its learning rate
+chosen likewise. `--results FOLDER` saves the measurements; an interrupted run resumes from them.
+Features take 20 minutes of one core for 60,000 images.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import image_features
 import numpy as np
 from figures import DASHED, INK, PALETTE, picture
-from image_features import Scaling, public_scaling
+from ind_knn_choice import (
+    KERNELS,
+    REACH,
+    SAMPLED,
+    Chosen,
+    Split,
+    choose,
+    choose_own,
+    choose_poll,
+    described,
+    feature_options,
+    ind_plan,
+    poll_plan,
+    read_splits,
+)
 from kept import kept
 from linear_sgd import CLASSES, DELTA, RATES, train
 
-from labelwall.teacher.accounting.accountant import certified_epsilon, odometer, require_affordable
+from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
 from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.ind_knn.planning import (
-    COUNT_NOISE,
-    LABEL_NOISE,
-    LEVELS,
-    Trial,
-    best_level,
-    best_noise,
-)
+from labelwall.teacher.mechanisms.ind_knn.planning import COUNT_NOISE, LABEL_NOISE, LEVELS
 from labelwall.teacher.mechanisms.ind_knn.reused_answers import Released
-from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, threshold_at
+from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, PrivateKnn
 from labelwall.teacher.mechanisms.voters import Voters
@@ -54,147 +55,7 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 
 BATCH = 250
-# A record at cosine 0.5 counts in full, at 0.3 a fifth of that.
-NARROW = IndKnn(kernel="rbf", bandwidth=0.5, near=1.0)
-CLOSE = replace(NARROW, bandwidth=0.35, near=0.7)
-KERNELS = (IndKnn(), NARROW, CLOSE, replace(NARROW, bandwidth=0.4))  # simulated with noise
-# Tried without noise as well.
-SHARPER = tuple(replace(NARROW, bandwidth=width, near=0.9) for width in (0.3, 0.35, 0.4))
 NEIGHBOURS = (5, 10, 20, 30, 50, 100, 200)  # plain kNN
-# Private-kNN: gamma, and k / gamma.
-SAMPLED = (0.05, 0.1, 0.2)
-REACH = (500, 1000, 2000, 3000, 4500, 6000)
-
-
-@dataclass(frozen=True)
-class Split:
-    """Quantised features int8 [n, d] with labels int64 [n]."""
-
-    features: np.ndarray = field(repr=False)
-    labels: np.ndarray = field(repr=False)
-
-    def part(self, start: int, rows: int) -> Split:
-        return Split(self.features[start : start + rows], self.labels[start : start + rows])
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Mechanisms chosen on public rows for each epsilon, and their accuracy there, 0..1."""
-
-    ind_knn: list[tuple[IndKnn, float]]
-    private_knn: list[tuple[PrivateKnn, float]]
-
-
-def choose(validation: Split, records: int, length: float, options: argparse.Namespace) -> Chosen:
-    """Choose all mechanisms on public rows; every candidate gets the same noise."""
-    shared = {"seed": options.seed, "repeats": options.repeats}
-    trials = choose_ind_knn(
-        KERNELS, validation, records, length, options.epsilons, options.queries, **shared
-    )
-    simulated = SimulatedRecords.of(
-        validation.features, validation.labels, records, CLASSES, KERNELS[-1], length
-    )
-    polls = [
-        choose_poll(simulated, epsilon, options.queries, options.seed)
-        for epsilon in options.epsilons
-    ]
-    return Chosen([(trial.mechanism, trial.right) for trial in trials], polls)
-
-
-def choose_ind_knn(
-    kernels: Sequence[IndKnn],
-    validation: Split,
-    records: int,
-    length: float,
-    epsilons: Sequence[float],
-    asked: int,
-    *,
-    seed: int,
-    repeats: int = 1,
-) -> list[Trial]:
-    """The best kernel, threshold and noise for each epsilon."""
-    trials = []
-    for kernel in kernels:
-        simulated = SimulatedRecords.of(
-            validation.features, validation.labels, records, CLASSES, kernel, length
-        )
-        level, _ = best_level(simulated, kernel)
-        trials.append(
-            best_noise(
-                simulated, kernel, epsilons, DELTA, asked, level=level, seed=seed, repeats=repeats
-            )
-        )
-    return [
-        max(of_epsilon, key=lambda trial: trial.right) for of_epsilon in zip(*trials, strict=True)
-    ]
-
-
-def choose_own(validation: Split, records: int, length: float) -> tuple[IndKnn, float]:
-    """(the best kernel and threshold without noise and budgets, its accuracy on public rows)."""
-    own = []
-    for kernel in (*KERNELS, *SHARPER):
-        simulated = SimulatedRecords.of(
-            validation.features, validation.labels, records, CLASSES, kernel, length
-        )
-        level, share = best_level(simulated, kernel)
-        own.append((replace(kernel, threshold=threshold_at(kernel, level)), share))
-    return max(own, key=lambda found: found[1])
-
-
-def choose_poll(
-    simulated: SimulatedRecords,
-    epsilon: float,
-    asked: int,
-    seed: int,
-    sampled: Sequence[float] = SAMPLED,
-) -> tuple[PrivateKnn, float]:
-    """Private-kNN's sampling probability and k at ``epsilon``."""
-    found = []
-    for gamma in sampled:
-        sigma = least_noise(gamma, epsilon, asked)
-        for k in (round(gamma * reach) for reach in REACH):
-            other = PrivateKnn(k=k, threshold=0, sigma_vote=sigma, sampling_probability=gamma)
-            rng = np.random.default_rng(seed)
-            found.append((other, simulate_poll(simulated, other, 2 * asked, rng)))
-    return max(found, key=lambda tried: tried[1])
-
-
-def simulate_poll(
-    simulated: SimulatedRecords, mechanism: PrivateKnn, asked: int, rng: np.random.Generator
-) -> float:
-    """Private-kNN's share of right answers to the first ``asked`` rows; every query is answered."""
-    similarity, classes = simulated.similarity[:asked], simulated.num_classes
-    nearest = np.argsort(-similarity, axis=1)[:, :-1]  # the last is the row itself
-    hits = rng.binomial(round(simulated.copies), mechanism.sampling_probability, nearest.shape)
-    votes = np.diff(np.minimum(hits.cumsum(axis=1), mechanism.k), axis=1, prepend=0)
-    place = np.arange(len(nearest))[:, None] * classes + simulated.labels[nearest]
-    sums = np.bincount(place.ravel(), votes.ravel(), len(nearest) * classes)
-    sums = sums.reshape(len(nearest), classes)
-    noisy = sums + rng.normal(scale=mechanism.sigma_vote, size=sums.shape)
-    return float((noisy.argmax(axis=1) == simulated.labels[:asked]).mean())
-
-
-def least_noise(gamma: float, epsilon: float, asked: int) -> float:
-    """A sigma_vote that certifies ``asked`` noisy winners: a multiple of 0.5, found from below."""
-    sigma = max(0.5, round(278 * gamma / epsilon * math.sqrt(asked / 1000)) / 2)
-    # With all caps used, the odometer is a certificate.
-    while (cost := odometer(poll_plan(gamma, sigma, epsilon, asked), [asked])) > epsilon:
-        sigma = max(sigma + 0.5, math.ceil(2 * sigma * (cost / epsilon) ** 0.9) / 2)
-    return sigma
-
-
-def poll_plan(gamma: float, sigma: float, epsilon: float, asked: int) -> Plan:
-    """``asked`` noisy winners, no screening."""
-    mechanism = PrivateKnn(threshold=0, sigma_vote=sigma, sampling_probability=gamma)
-    winners = tuple(
-        release for release in mechanism.releases(asked, asked) if release.name == AGGREGATE
-    )
-    return Plan(epsilon, DELTA, (Slot(mechanism.fields(), winners),))
-
-
-def ind_plan(mechanism: IndKnn, epsilon: float) -> Plan:
-    """The one prepaid release, for any number of queries."""
-    return Plan(epsilon, DELTA, (Slot(mechanism.fields(), mechanism.releases(1, 1)),))
 
 
 def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Voters) -> np.ndarray:
@@ -255,32 +116,13 @@ def spread(shares: Sequence[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cache", type=Path, required=True, help="folder with the features")
-    parser.add_argument(
-        "--results", type=Path, help="folder that keeps what was measured with these options"
-    )
-    figure = Path(__file__).parents[1] / "docs" / "figures" / "ind_knn_epsilon.svg"
-    parser.add_argument("--out", type=Path, default=figure, help="the picture")
-    parser.add_argument("--private", type=int, default=50_000)
-    parser.add_argument("--validation", type=int, default=5000)
+    parser = feature_options(__doc__, Path("ind_knn_epsilon.svg"), "the picture")
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--sets", type=int, default=5)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 1.0, 2.0])
     parser.add_argument("--epochs", type=int, default=10, help="of Linear NoisySGD")
     parser.add_argument("--repeats", type=int, default=1, help="simulations of each candidate")
-    parser.add_argument(
-        "--whiten", type=int, default=0, help="principal axes of the public rows, a count; 0: none"
-    )
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0, help="of the simulations on public rows")
-    options = parser.parse_args()
-    import torch
-
-    torch.set_num_threads(options.threads)
-    report(options, public_scaling(options.cache, options.validation, options.whiten))
+    report(parser.parse_args())
 
 
 @dataclass(frozen=True)
@@ -304,23 +146,17 @@ class Exam:
         ]
 
 
-def report(options: argparse.Namespace, scaling: Scaling) -> None:
+def report(options: argparse.Namespace) -> None:
     """Choose on public rows, ask, print."""
-    private = Split(*image_features.read(options.cache, "train", scaling, options.private))
-    rows = options.validation + options.sets * options.queries
-    public = Split(*image_features.read(options.cache, "test", scaling, rows))
-    validation = public.part(0, options.validation)
-    sets = [
-        public.part(options.validation + i * options.queries, options.queries)
-        for i in range(options.sets)
-    ]
-    exam = Exam.of(private, sets, scaling.scale)
+    private, validation, others, length = read_splits(options, options.sets * options.queries)
+    sets = [others.part(i * options.queries, options.queries) for i in range(options.sets)]
+    exam = Exam.of(private, sets, length)
     print(
         f"{len(private.labels):,} private, {len(sets)} x {options.queries:,} queries, "
         f"delta {DELTA}; % right, median (range)"
     )
     best = plain_table(exam, options)
-    chosen = kept_choice(options, validation, len(private.labels), scaling.scale)
+    chosen = kept_choice(options, validation, len(private.labels), length)
     copies = len(private.labels) / len(validation.labels)
     print(f"public: {len(validation.labels):,} rows x {copies:g} copies, seed {options.seed}")
     print(
@@ -333,7 +169,7 @@ def report(options: argparse.Namespace, scaling: Scaling) -> None:
     fields, share = kept(
         options.results,
         "own choice",
-        lambda: chosen_own(validation, len(private.labels), scaling.scale),
+        lambda: chosen_own(validation, len(private.labels), length),
     )
     own = kept(
         options.results,
@@ -347,7 +183,7 @@ def report(options: argparse.Namespace, scaling: Scaling) -> None:
     )
     print(f"{100 * (best - np.median(own)):.1f} less than kNN", flush=True)
     sgd = linear_sgd(private, validation, sets, options)
-    naive = naive_knn(exam, validation, scaling.scale, options)
+    naive = naive_knn(exam, validation, length, options)
     measured = private_table(
         exam, chosen, options, own, {"naive kNN": naive, "Linear NoisySGD": sgd}
     )
@@ -434,12 +270,6 @@ def chosen_own(validation: Split, records: int, length: float) -> tuple[dict[str
     """``choose_own`` in a form that JSON can represent."""
     mechanism, share = choose_own(validation, records, length)
     return mechanism.fields(), share
-
-
-def described(m: IndKnn) -> str:
-    """Kernel and threshold."""
-    kernel = "cosine" if m.kernel == "cosine" else f"rbf {m.bandwidth:g}, near {m.near:g}"
-    return f"{kernel}, threshold {m.threshold:.4g}"
 
 
 def plain_table(exam: Exam, options: argparse.Namespace) -> float:

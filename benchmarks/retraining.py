@@ -22,11 +22,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import image_features
 import numpy as np
 from figures import DASHED, PALETTE, SOLID, picture
-from image_features import Scaling, public_scaling
-from ind_knn_accuracy import KERNELS, Split, choose_ind_knn, described, ind_plan
+from ind_knn_choice import (
+    KERNELS,
+    Split,
+    choose_ind_knn,
+    described,
+    feature_options,
+    ind_plan,
+    read_splits,
+)
 from kept import kept
 from linear_sgd import CLASSES, DELTA, RATES, train
 
@@ -113,21 +119,7 @@ def composed(noise: float, sampling: float, steps: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cache", type=Path, required=True, help="folder with the features")
-    parser.add_argument(
-        "--results", type=Path, help="folder that keeps what was measured with these options"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path(__file__).parents[1] / "docs" / "figures",
-        help="folder of the pictures",
-    )
-    parser.add_argument("--private", type=int, default=50_000)
-    parser.add_argument("--validation", type=int, default=5000)
+    parser = feature_options(__doc__, Path(), "folder of the pictures")
     parser.add_argument("--queries", type=int, default=2000)
     parser.add_argument("--every", type=int, default=200, help="queries between two updates")
     parser.add_argument("--epsilon", type=float, default=2.0, help="of Ind-KNN")
@@ -139,31 +131,17 @@ def main() -> None:
         help="of one training of NoisySGD",
     )
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument(
-        "--whiten", type=int, default=0, help="principal axes of the public rows, a count; 0: none"
-    )
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0, help="of the rehearsals and of NoisySGD")
-    options = parser.parse_args()
-    import torch
-
-    torch.set_num_threads(options.threads)
-    report(options, public_scaling(options.cache, options.validation, options.whiten))
+    report(parser.parse_args())
 
 
-def report(options: argparse.Namespace, scaling: Scaling) -> None:
+def report(options: argparse.Namespace) -> None:
     """Choose on public rows, ask, train, print, draw."""
-    private = Split(*image_features.read(options.cache, "train", scaling, options.private))
-    public = Split(
-        *image_features.read(options.cache, "test", scaling, options.validation + options.queries)
-    )
-    validation = public.part(0, options.validation)
-    queries = public.part(options.validation, options.queries)
+    private, validation, queries, length = read_splits(options, options.queries)
 
     def choice() -> dict[str, object]:
         asked = [options.epsilon], options.queries
         trials = choose_ind_knn(
-            KERNELS, validation, options.private, scaling.scale, *asked, seed=options.seed
+            KERNELS, validation, options.private, length, *asked, seed=options.seed
         )
         return trials[0].mechanism.fields()
 

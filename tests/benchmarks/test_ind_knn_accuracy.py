@@ -52,7 +52,7 @@ def test_a_simulated_private_knn_counts_the_k_nearest(load) -> None:
 
     The majority of the k nearest copies, without the row's own.
     """
-    *_, accuracy = load(*tiny_cache.ACCURACY)
+    *_, choice, _ = load(*tiny_cache.ACCURACY)
     x, y = clusters(60, 3)
     features = quantised(x + 2.0 * np.random.default_rng(3).normal(size=x.shape))
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
@@ -62,7 +62,7 @@ def test_a_simulated_private_knn_counts_the_k_nearest(load) -> None:
     low = sum(expected[i].argmax() == y[i] for i in clear) / 60
     mechanism = PrivateKnn(k=15, threshold=0, sigma_vote=1e-3, sampling_probability=1.0)
     simulated = SimulatedRecords.of(features, y, 180, 10, IndKnn(threshold=0.3), 64.0)
-    share = accuracy.simulate_poll(simulated, mechanism, 60, np.random.default_rng(0))
+    share = choice.simulate_poll(simulated, mechanism, 60, np.random.default_rng(0))
     assert low <= share + 1e-9 <= low + (60 - len(clear)) / 60 + 2e-9
 
 
@@ -112,12 +112,12 @@ def test_chunks_hold_what_the_teacher_embeds_and_are_computed_once(
 
 
 def test_least_noise_is_certified_and_half_a_vote_less_is_not(load) -> None:
-    *_, accuracy = load(*tiny_cache.ACCURACY)
+    *_, choice, _ = load(*tiny_cache.ACCURACY)
     from labelwall.teacher.accounting.accountant import certified_epsilon
 
-    sigma = accuracy.least_noise(0.1, 2.0, 100)
-    assert certified_epsilon(accuracy.poll_plan(0.1, sigma, 2.0, 100)) <= 2.0
-    assert certified_epsilon(accuracy.poll_plan(0.1, sigma - 0.5, 2.0, 100)) > 2.0
+    sigma = choice.least_noise(0.1, 2.0, 100)
+    assert certified_epsilon(choice.poll_plan(0.1, sigma, 2.0, 100)) <= 2.0
+    assert certified_epsilon(choice.poll_plan(0.1, sigma - 0.5, 2.0, 100)) > 2.0
 
 
 def test_the_benchmark_prints_its_tables(

@@ -17,6 +17,7 @@ ACCURACY = (
     "figure_numbers",
     "figures",
     "linear_sgd",
+    "ind_knn_choice",
     "ind_knn_accuracy",
 )
 

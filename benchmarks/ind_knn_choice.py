@@ -1,0 +1,208 @@
+"""Parameters of Ind-KNN and Private-kNN chosen on labelled public rows, by simulation.
+
+For each kernel first the threshold without noise, then threshold and noise for each epsilon; then
+the kernel. Private-kNN's noise is the smallest whose best certificate fits; its screening is
+omitted at no cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import image_features
+import numpy as np
+from linear_sgd import CLASSES, DELTA
+
+from labelwall.teacher.accounting.accountant import odometer
+from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn.planning import Trial, best_level, best_noise
+from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, threshold_at
+from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, PrivateKnn
+
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+# A record at cosine 0.5 counts in full, at 0.3 a fifth of that.
+NARROW = IndKnn(kernel="rbf", bandwidth=0.5, near=1.0)
+CLOSE = replace(NARROW, bandwidth=0.35, near=0.7)
+KERNELS = (IndKnn(), NARROW, CLOSE, replace(NARROW, bandwidth=0.4))  # simulated with noise
+# Tried without noise as well.
+SHARPER = tuple(replace(NARROW, bandwidth=width, near=0.9) for width in (0.3, 0.35, 0.4))
+# Private-kNN: gamma, and k / gamma.
+SAMPLED = (0.05, 0.1, 0.2)
+REACH = (500, 1000, 2000, 3000, 4500, 6000)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Quantised features int8 [n, d] with labels int64 [n]."""
+
+    features: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+
+    def part(self, start: int, rows: int) -> Split:
+        return Split(self.features[start : start + rows], self.labels[start : start + rows])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Mechanisms chosen on public rows for each epsilon, and their accuracy there, 0..1."""
+
+    ind_knn: list[tuple[IndKnn, float]]
+    private_knn: list[tuple[PrivateKnn, float]]
+
+
+def choose(validation: Split, records: int, length: float, options: argparse.Namespace) -> Chosen:
+    """Choose all mechanisms on public rows; every candidate gets the same noise."""
+    shared = {"seed": options.seed, "repeats": options.repeats}
+    trials = choose_ind_knn(
+        KERNELS, validation, records, length, options.epsilons, options.queries, **shared
+    )
+    simulated = SimulatedRecords.of(
+        validation.features, validation.labels, records, CLASSES, KERNELS[-1], length
+    )
+    polls = [
+        choose_poll(simulated, epsilon, options.queries, options.seed)
+        for epsilon in options.epsilons
+    ]
+    return Chosen([(trial.mechanism, trial.right) for trial in trials], polls)
+
+
+def choose_ind_knn(
+    kernels: Sequence[IndKnn],
+    validation: Split,
+    records: int,
+    length: float,
+    epsilons: Sequence[float],
+    asked: int,
+    *,
+    seed: int,
+    repeats: int = 1,
+) -> list[Trial]:
+    """The best kernel, threshold and noise for each epsilon."""
+    trials = []
+    for kernel in kernels:
+        simulated = SimulatedRecords.of(
+            validation.features, validation.labels, records, CLASSES, kernel, length
+        )
+        level, _ = best_level(simulated, kernel)
+        trials.append(
+            best_noise(
+                simulated, kernel, epsilons, DELTA, asked, level=level, seed=seed, repeats=repeats
+            )
+        )
+    return [
+        max(of_epsilon, key=lambda trial: trial.right) for of_epsilon in zip(*trials, strict=True)
+    ]
+
+
+def choose_own(validation: Split, records: int, length: float) -> tuple[IndKnn, float]:
+    """(the best kernel and threshold without noise and budgets, its accuracy on public rows)."""
+    own = []
+    for kernel in (*KERNELS, *SHARPER):
+        simulated = SimulatedRecords.of(
+            validation.features, validation.labels, records, CLASSES, kernel, length
+        )
+        level, share = best_level(simulated, kernel)
+        own.append((replace(kernel, threshold=threshold_at(kernel, level)), share))
+    return max(own, key=lambda found: found[1])
+
+
+def choose_poll(
+    simulated: SimulatedRecords,
+    epsilon: float,
+    asked: int,
+    seed: int,
+    sampled: Sequence[float] = SAMPLED,
+) -> tuple[PrivateKnn, float]:
+    """Private-kNN's sampling probability and k at ``epsilon``."""
+    found = []
+    for gamma in sampled:
+        sigma = least_noise(gamma, epsilon, asked)
+        for k in (round(gamma * reach) for reach in REACH):
+            other = PrivateKnn(k=k, threshold=0, sigma_vote=sigma, sampling_probability=gamma)
+            rng = np.random.default_rng(seed)
+            found.append((other, simulate_poll(simulated, other, 2 * asked, rng)))
+    return max(found, key=lambda tried: tried[1])
+
+
+def simulate_poll(
+    simulated: SimulatedRecords, mechanism: PrivateKnn, asked: int, rng: np.random.Generator
+) -> float:
+    """Private-kNN's share of right answers to the first ``asked`` rows; every query is answered."""
+    similarity, classes = simulated.similarity[:asked], simulated.num_classes
+    nearest = np.argsort(-similarity, axis=1)[:, :-1]  # the last is the row itself
+    hits = rng.binomial(round(simulated.copies), mechanism.sampling_probability, nearest.shape)
+    votes = np.diff(np.minimum(hits.cumsum(axis=1), mechanism.k), axis=1, prepend=0)
+    place = np.arange(len(nearest))[:, None] * classes + simulated.labels[nearest]
+    sums = np.bincount(place.ravel(), votes.ravel(), len(nearest) * classes)
+    sums = sums.reshape(len(nearest), classes)
+    noisy = sums + rng.normal(scale=mechanism.sigma_vote, size=sums.shape)
+    return float((noisy.argmax(axis=1) == simulated.labels[:asked]).mean())
+
+
+def least_noise(gamma: float, epsilon: float, asked: int) -> float:
+    """A sigma_vote that certifies ``asked`` noisy winners: a multiple of 0.5, found from below."""
+    sigma = max(0.5, round(278 * gamma / epsilon * math.sqrt(asked / 1000)) / 2)
+    # With all caps used, the odometer is a certificate.
+    while (cost := odometer(poll_plan(gamma, sigma, epsilon, asked), [asked])) > epsilon:
+        sigma = max(sigma + 0.5, math.ceil(2 * sigma * (cost / epsilon) ** 0.9) / 2)
+    return sigma
+
+
+def poll_plan(gamma: float, sigma: float, epsilon: float, asked: int) -> Plan:
+    """``asked`` noisy winners, no screening."""
+    mechanism = PrivateKnn(threshold=0, sigma_vote=sigma, sampling_probability=gamma)
+    winners = tuple(
+        release for release in mechanism.releases(asked, asked) if release.name == AGGREGATE
+    )
+    return Plan(epsilon, DELTA, (Slot(mechanism.fields(), winners),))
+
+
+def ind_plan(mechanism: IndKnn, epsilon: float) -> Plan:
+    """The one prepaid release, for any number of queries."""
+    return Plan(epsilon, DELTA, (Slot(mechanism.fields(), mechanism.releases(1, 1)),))
+
+
+def described(m: IndKnn) -> str:
+    """Kernel and threshold."""
+    kernel = "cosine" if m.kernel == "cosine" else f"rbf {m.bandwidth:g}, near {m.near:g}"
+    return f"{kernel}, threshold {m.threshold:.4g}"
+
+
+def feature_options(description: str | None, out: Path, what: str) -> argparse.ArgumentParser:
+    """The options that all benchmarks on features have. ``out``, ``what``: of the pictures."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cache", type=Path, required=True, help="folder with the features")
+    parser.add_argument(
+        "--results", type=Path, help="folder that keeps what was measured with these options"
+    )
+    parser.add_argument("--out", type=Path, default=FIGURES / out, help=what)
+    parser.add_argument("--private", type=int, default=50_000)
+    parser.add_argument("--validation", type=int, default=5000)
+    parser.add_argument(
+        "--whiten", type=int, default=0, help="principal axes of the public rows, a count; 0: none"
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="of the simulations on public rows")
+    return parser
+
+
+def read_splits(options: argparse.Namespace, rows: int) -> tuple[Split, Split, Split, float]:
+    """(private, validation, ``rows`` other public rows, length of a vector).
+
+    Sets torch's threads.
+    """
+    import torch
+
+    torch.set_num_threads(options.threads)
+    scaling = image_features.public_scaling(options.cache, options.validation, options.whiten)
+    private = Split(*image_features.read(options.cache, "train", scaling, options.private))
+    public = Split(*image_features.read(options.cache, "test", scaling, options.validation + rows))
+    split = options.validation
+    return private, public.part(0, split), public.part(split, rows), scaling.scale
