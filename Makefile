@@ -9,10 +9,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: $(INSTALLED)  ## fresh machine to result: two rounds on 5,000 real MNIST images
 	$(BIN)/labelwall run --config configs/quickstart.yaml --run_dir runs/demo
 
-test: $(TESTS)  ## what every change must pass
+test: $(TESTS)  ## the fast tests, while you work
 	$(BIN)/python -m pytest -n 2 -m "not slow" --durations 10
 
-test-all: $(TESTS)  ## the sweeps as well: kills at every step, long fuzzing, clusters
+test-all: $(TESTS)  ## these and the sweeps (kills at every step, long fuzzing, clusters): CI
 	$(BIN)/python -m pytest -n 2 --durations 10
 
 lint: $(TESTS)
