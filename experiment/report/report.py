@@ -22,15 +22,18 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.report import plots
 from labelwall.experiment.report.examples import examples
+from labelwall.experiment.run.described_student import labels_of
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
+from labelwall.teacher.accounting.accountant import (
+    certificates,
+    certified_epsilon,
+    smallest_certified,
+)
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.auditor.auditor import Finding, audit
 from labelwall.wall.adversary import POOLED
-from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import LabelwallError, MissingData
 from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.labels.registry import label_space
 
 EPSILON_DIGITS = 3
 COUNTS = ("asked", "answered", "abstained", "cap_reached")
@@ -183,8 +186,7 @@ def contents(run: FinishedRun) -> dict[str, object]:
         if certified is None or certified > MOST_SPELLED
         else round_up(math.exp(certified), 2),
         "certificates": bounds,
-        # The smallest certified one
-        "counting": next(name for name, found in bounds if found.certified),
+        "counting": smallest_certified(plan),
         "unsafe": run.unsafe,
         "problems": run.problems,
         "finding": run.finding,
@@ -227,14 +229,8 @@ def _charges(run: FinishedRun) -> list[dict[str, object]]:
 
 
 def _label_space(run: FinishedRun) -> LabelSpace:
-    """The task's labels, named by numbers where the public data that names them is gone."""
-    data, count = run.config.data, len(run.rounds[-1]["confusion"])
-    try:
-        names = describe(data).labels.names
-    except LabelwallError:
-        names = data.declared_labels.names
-    numbers = [str(number) for number in range(count)]
-    return label_space(data.labels, names if len(names) == count else numbers, data.bounds)
+    """The labels of the run's task."""
+    return labels_of(run.config.data, len(run.rounds[-1]["confusion"]))
 
 
 def training_curves(histories: Sequence[Sequence[dict[str, float]]]) -> dict[str, bytes]:
