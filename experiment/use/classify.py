@@ -49,11 +49,10 @@ def classify_images(
             unreadable.extend(np.array(names, dtype=object)[~found.readable])
             yield names, [next(answers) if fine else empty for fine in found.readable]
             progress("classifying images", min(start + BLOCK, len(paths)), len(paths))
+        if len(unreadable) == len(paths):
+            raise InvalidInput("images", "readable image files", unreadable[0])
 
     _write(out, header(student.info.labels, "file"), blocks())
-    if len(unreadable) == len(paths):
-        out.unlink()
-        raise InvalidInput("images", "readable image files", unreadable[0])
     return Classified(len(paths) - len(unreadable), unreadable)
 
 
@@ -141,9 +140,10 @@ def _array(file: Path) -> np.ndarray:
     except (ValueError, OSError, EOFError) as error:
         raise InvalidInput("vectors", rule, str(file)) from error
     if isinstance(stored, np.ndarray):
-        return stored
-    stored.close()
-    found = readers.read_member(file, "x")
-    if found is None:
+        found: np.ndarray | None = stored
+    else:
+        stored.close()
+        found = readers.read_member(file, "x")
+    if found is None or found.ndim == 0:
         raise InvalidInput("vectors", rule, str(file))
     return found
