@@ -2,7 +2,7 @@
 
 from labelwall.student.model import load
 student = load("runs/own")
-names = [student.classes[index] for index in student.predict(["photo.jpg"])]
+names = [model.classes[index] for index in model.predict(["photo.jpg"])]
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ class Preprocessed(nn.Module):
     the network's outputs, float32 [n, outputs]: logits, or a value in -1..1.
     """
 
-    def __init__(self, network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    def __init__(
+        self, network: architectures.Backbone, mean: tuple[float, ...], std: tuple[float, ...]
+    ) -> None:
         super().__init__()
-        self.network, self.mean, self.std = network, mean, std
+        self.network: architectures.Backbone = network
+        self.mean, self.std = mean, std
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.dtype == torch.uint8:
@@ -119,7 +122,7 @@ def load(path: str | Path) -> StudentModel:
     that, at no charge.
     """
     content = read_file(Path(path))
-    info = unpack(content)
+    info = unpack(content, str(path))
     if info is None:
         cure = "The same `labelwall run` again adds what is missing; it charges nothing."
         raise InvalidInput("student", "a file with labelwall's metadata", str(path), cure)

@@ -121,8 +121,8 @@ def pack(info: StudentInfo, weights: bytes) -> bytes:
     return safetensors.torch.save(safetensors.torch.load(weights), {KEY: text})
 
 
-def unpack(content: bytes) -> StudentInfo | None:
-    """What a file's bytes say of the student; None where they say nothing.
+def unpack(content: bytes, source: str = "something else") -> StudentInfo | None:
+    """What a file's bytes say of the student; None where they say nothing. ``source``: its name.
 
     Raises InvalidInput for what is no safetensors file, and as ``StudentInfo.from_json``.
     """
@@ -133,7 +133,7 @@ def unpack(content: bytes) -> StudentInfo | None:
         text = header.get("__metadata__", {}).get(KEY)
         found = None if text is None else json.loads(text)
     except (safetensors.SafetensorError, ValueError) as error:
-        raise InvalidInput("student", "a safetensors file", "something else") from error
+        raise InvalidInput("student", "a safetensors file", source) from error
     if found is not None and not isinstance(found, dict):
         raise InvalidInput("student", "a file with whole metadata", "a damaged one")
     return None if found is None else StudentInfo.from_json(found)

@@ -20,7 +20,7 @@ def open_student(path: Path) -> StudentModel:
     MissingData where there is none, InvalidInput for a file that is no student.
     """
     content = read_file(path)
-    if unpack(content) is not None:
+    if unpack(content, str(path)) is not None:
         return load(path)
     folder = path if path.is_dir() else path.parent
     if not (folder / "summary.json").is_file() or not (folder / "config.yaml").is_file():
