@@ -1,7 +1,7 @@
 """A student in use: its network with the preprocessing, its names and probabilities.
 
 from labelwall.student.model import load
-student = load("runs/own")
+model = load("runs/own")
 names = [model.classes[index] for index in model.predict(["photo.jpg"])]
 """
 
@@ -126,10 +126,10 @@ def load(path: str | Path) -> StudentModel:
     if info is None:
         cure = "The same `labelwall run` again adds what is missing; it charges nothing."
         raise InvalidInput("student", "a file with labelwall's metadata", str(path), cure)
-    return model(info, content)
+    return assembled(info, content)
 
 
-def model(info: StudentInfo, weights: bytes) -> StudentModel:
+def assembled(info: StudentInfo, weights: bytes) -> StudentModel:
     """A student of its parts. ``weights``: safetensors bytes. Raises InvalidInput where they do
     not fit.
     """

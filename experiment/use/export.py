@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,6 @@ def export(student: StudentModel, folder: Path, form: str, out: Path, inputs: st
     that has no such form or a place that can not be written, MissingData where a package is
     missing, LabelwallError where the result says something else than the student.
     """
-    rows = example(student, inputs)
     with writing(out) as scratch:
         if form == "timm":
             timm_folder(student, scratch)
@@ -62,7 +62,7 @@ def export(student: StudentModel, folder: Path, form: str, out: Path, inputs: st
         if form == "huggingface":
             huggingface_folder(student, folder, scratch)
             return "a folder to upload"
-        return GRAPHS[form](student, rows, scratch)
+        return GRAPHS[form](student, example(student, inputs), scratch)
 
 
 def example(student: StudentModel, inputs: str, count: int = CHECKED) -> torch.Tensor:
@@ -76,12 +76,8 @@ def example(student: StudentModel, inputs: str, count: int = CHECKED) -> torch.T
 
 def _onnx(student: StudentModel, rows: torch.Tensor, out: Path) -> str:
     """ONNX with any number of rows; its metadata says what the student's file says."""
-    try:
-        import onnxscript  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingData(
-            "the format onnx needs more packages: pip install 'labelwall[export]'."
-        ) from error
+    if find_spec("onnxscript") is None:
+        raise MissingData("the format onnx needs more packages: pip install 'labelwall[export]'.")
     answers = Answers(student).eval()
     with _quiet():
         program = torch.onnx.export(
@@ -96,10 +92,10 @@ def _onnx(student: StudentModel, rows: torch.Tensor, out: Path) -> str:
     assert program is not None
     program.model.metadata_props[KEY] = canonical_json(student.info.to_json()).decode()
     program.save(out)
-    try:
-        import onnxruntime
-    except ModuleNotFoundError:
+    if find_spec("onnxruntime") is None:
         return "not checked: onnxruntime is not installed"
+    import onnxruntime
+
     session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
     _check(answers, rows, lambda x: session.run(None, {"inputs": x.numpy()})[0])
     return f"onnxruntime says what torch says on {len(rows)} rows"
@@ -108,7 +104,7 @@ def _onnx(student: StudentModel, rows: torch.Tensor, out: Path) -> str:
 def _torchscript(student: StudentModel, rows: torch.Tensor, out: Path) -> str:
     """TorchScript with any number of rows; `labelwall.json` in it is the file's metadata."""
     answers = Answers(student).eval()
-    with _quiet(), torch.inference_mode(False):
+    with _quiet():
         traced = torch.jit.trace(answers, rows, check_trace=False)
         extra = {f"{KEY}.json": canonical_json(student.info.to_json())}
         torch.jit.save(traced, str(out), _extra_files=extra)
@@ -134,7 +130,8 @@ def _check(
         with torch.inference_mode():
             expected = answers(some).numpy()
         found = exported(some)
-        if found.shape != expected.shape or abs(found - expected).max() > TOLERANCE * (high - low):
+        same = found.shape == expected.shape
+        if not same or not np.allclose(found, expected, rtol=0, atol=TOLERANCE * (high - low)):
             raise LabelwallError("the exported model says something else than the student.")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.described_student import described_student, labels_of
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.student.model import StudentModel, load, model
+from labelwall.student.model import StudentModel, assembled, load
 from labelwall.student.student_file import read_file, unpack
 from labelwall.wall.errors import InvalidInput, LabelwallError
 
@@ -29,7 +29,7 @@ def open_student(path: Path) -> StudentModel:
     described = _described(RunFolder(folder))
     info = unpack(described)
     assert info is not None
-    return model(info, described)
+    return assembled(info, described)
 
 
 def _described(folder: RunFolder) -> bytes:

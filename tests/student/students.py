@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from labelwall.student.model import StudentModel, model
+from labelwall.student.model import StudentModel, assembled
 from labelwall.student.student_file import Privacy, StudentInfo, pack, unpack
 from labelwall.wall.labels.attributes import AttributeLabels
 from labelwall.wall.labels.base import LabelSpace
@@ -48,4 +48,4 @@ def student(
     found = content(kind, shape, backbone)
     info = unpack(found)
     assert info is not None
-    return model(info, found)
+    return assembled(info, found)
