@@ -222,7 +222,7 @@ def class_accuracy(scores: Sequence[tuple[str, int, float | None]]) -> bytes:
         places = np.arange(len(scores))
         shares = [100 * (right or 0.0) for _, _, right in scores]
         bars = axes.barh(places, shares, color=STUDENT, height=0.6)
-        texts = ["no test rows" if r is None else f"{100 * r:.1f} of {n}" for _, n, r in scores]
+        texts = ["no test rows" if r is None else f"{100 * r:.1f}% of {n}" for _, n, r in scores]
         axes.bar_label(bars, texts, padding=3)
         axes.set_yticks(places, [name for name, _, _ in scores])
         axes.invert_yaxis()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -107,8 +108,11 @@ def _torchscript(student: StudentModel, rows: torch.Tensor, out: Path) -> str:
     with _quiet():
         traced = torch.jit.trace(answers, rows, check_trace=False)
         extra = {f"{KEY}.json": canonical_json(student.info.to_json())}
-        torch.jit.save(traced, str(out), _extra_files=extra)
-        loaded = torch.jit.load(str(out))
+        buffer = io.BytesIO()
+        torch.jit.save(traced, buffer, _extra_files=extra)
+        buffer.seek(0)
+        loaded = torch.jit.load(buffer)
+    out.write_bytes(buffer.getvalue())
     _check(answers, rows, lambda x: loaded(x).numpy())
     return f"TorchScript says what the student says on {len(rows)} rows"
 

@@ -89,10 +89,9 @@ def test_a_student_that_learns_noise_becomes_less_sure() -> None:
     """Labels without meaning: what the second student did not see, it gets wrong."""
     _, truth = tiny.rows(300, 5)
     guesses = np.random.default_rng(0).permutation(truth)
-    long = replace(CONFIG, steps=300, learning_rate=1e-2)
+    long = replace(CONFIG, steps=120, learning_rate=1e-2)
     sure, unsure = (chosen(labels, long) for labels in (truth, guesses))
     assert unsure > 2 * sure
-    assert chosen(guesses, long) == unsure  # the same in every run
 
 
 @pytest.mark.parametrize("why", ["few labels", "not wanted", "values"])

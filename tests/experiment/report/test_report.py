@@ -266,9 +266,9 @@ def pictures(page: Page) -> list[str]:
 
 def test_classes_and_calibration_are_shown(rendered: Path) -> None:
     page = page_in(rendered)
-    by_class = [text for text in pictures(page) if "66.7 of 3" in text]
+    by_class = [text for text in pictures(page) if "66.7% of 3" in text]
     assert len(by_class) == 1
-    assert by_class[0].count("100.0 of 3") == 2
+    assert by_class[0].count("100.0% of 3") == 2
     assert any("share of these that is right" in text for text in pictures(page))
     text = squeezed(page)
     assert "over 15 bins: 4.21% after division by a temperature of 1.75" in text
