@@ -26,6 +26,14 @@ NETWORK = "network"  # the kind of a student whose tensors are a network of wall
 RESIZE = "upright by EXIF, central square, bilinear"  # as wall.datasets.readers does it
 
 
+def own_version() -> str:
+    """labelwall's version; "unknown" where it runs from a checkout that is not installed."""
+    try:
+        return metadata.version("labelwall")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
 @dataclass(frozen=True)
 class Privacy:
     """What is guaranteed of a student. Public; every field is that of summary.json.
@@ -60,7 +68,7 @@ class StudentInfo:
     temperature: float
     privacy: Privacy
     kind: str = NETWORK
-    version: str = field(default_factory=lambda: own_version())
+    version: str = field(default_factory=own_version)
 
     def spec(self, weights: bytes) -> ExtractorSpec:
         """The network, as wall.networks loads it."""
@@ -105,14 +113,6 @@ class StudentInfo:
         if not (math.isfinite(info.temperature) and info.temperature > 0):
             raise InvalidInput("student", "of a positive temperature", info.temperature)
         return info
-
-
-def own_version() -> str:
-    """labelwall's version; "unknown" where it runs from a checkout that is not installed."""
-    try:
-        return metadata.version("labelwall")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def pack(info: StudentInfo, weights: bytes) -> bytes:
