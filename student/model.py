@@ -22,7 +22,7 @@ from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import architectures
 
 BATCH = 500
-Inputs = np.ndarray | Sequence[str | Path]
+Inputs = np.ndarray | Sequence[str | Path] | str | Path
 
 
 class Preprocessed(nn.Module):
@@ -79,12 +79,14 @@ class StudentModel:
     def rows(self, inputs: Inputs) -> np.ndarray:
         """Inputs as the network takes them: uint8 [n, h, w, c] or float32 [n, d].
 
-        ``inputs``: paths of image files, images uint8 [n, h, w] or [n, h, w, c] of any size, or
-        vectors [n, d]. Images are cut, resized and converted as the public rows of a run are.
+        ``inputs``: a path of an image file or several, images uint8 [n, h, w] or [n, h, w, c] of
+        any size, or vectors [n, d]. Images are cut, resized and converted as the public rows of a run are.
         Raises InvalidInput for vectors of another width, images for a student of vectors and the
         other way round, and a file that is no readable image, which it names.
         """
         shape = self.info.input_shape
+        if isinstance(inputs, str | Path):
+            return self.rows([inputs])
         if not isinstance(inputs, np.ndarray):
             images = self.read(list(map(str, inputs)))
             if not images.readable.all():

@@ -27,7 +27,7 @@ from labelwall.wall.labels.base import LabelSpace
 TASKS = {  # by kind of label, for images and for vectors
     "class": ("image-classification", "tabular-classification"),
     "attributes": ("image-classification", "tabular-classification"),
-    "value": ("image-feature-extraction", "tabular-regression"),
+    "value": ("other", "tabular-regression"),
 }
 
 

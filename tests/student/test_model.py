@@ -84,6 +84,7 @@ def test_files_are_read_as_public_images_are(tmp_path: Path) -> None:
     assert decoded is not None
     np.testing.assert_array_equal(rows[1], decoded[0])
     np.testing.assert_array_equal(found.predict(paths), found.predict(rows))
+    np.testing.assert_array_equal(found.rows(str(paths[1])), rows[1:])
 
 
 def test_arrays_of_another_size_or_colour_are_fitted() -> None:
