@@ -5,7 +5,9 @@ plan     what a configuration costs, before anything private is read
 compare  run several methods on the same split, students and budgets; one table and plots
 predict  private answers to a file of queries, with a receipt; no student
 audit    recompute the certificate from a ledger file alone
-report   write a run folder's report.html again
+classify a student's labels and probabilities for new images or vectors, as a CSV file
+export   a student as ONNX, TorchScript, a timm model or a Hugging Face folder
+report   write a run folder's report.html and model card again
 records  PRIVATE: the custodian adds or removes records; nothing is trained or charged
 data     PRIVATE: the custodian's check of a data set (counts, classes, bad rows)
 init     write a configuration for image folders, or a copy of a packaged one
@@ -33,6 +35,8 @@ COMMANDS = (
     "compare",
     "predict",
     "audit",
+    "classify",
+    "export",
     "report",
     "records",
     "data",

@@ -59,6 +59,9 @@ class StudentConfig:
         prune_below: a label goes when the other folds' student gives it a smaller probability, in
             [0, 1).
         prune_steps: optimiser steps of each fold's short supervised training, a count.
+        calibration_folds: the last round's labels are cut into so many parts; one more training
+            without one of them finds how sure the student may be (the temperature of its
+            probabilities), a count; 0 leaves them as they are.
         accelerator: Lightning's accelerator: cpu, gpu or auto (a GPU where there is one).
         devices: how many GPUs, or processes on the CPU, share each step's batch, a count; batch
             sizes are of all together.
@@ -96,6 +99,7 @@ class StudentConfig:
     prune_folds: int = 4
     prune_below: float = 0.1
     prune_steps: int = 250
+    calibration_folds: int = 5
     accelerator: Literal["cpu", "gpu", "auto"] = "cpu"
     devices: int = 1
     strategy: Literal["auto", "ddp"] = "auto"
@@ -119,12 +123,9 @@ class StudentConfig:
         for name in ("ema_decay", "uda_confidence", "gce_truncation", "prune_below"):
             _require(name, 0 <= getattr(self, name) < 1, "in [0, 1)", getattr(self, name))
         _require("gce_warm_up", 0 <= self.gce_warm_up <= 1, "in [0, 1]", self.gce_warm_up)
-        _require(
-            "prune_folds",
-            self.prune_folds in (0, *range(2, 21)),
-            "0 or from 2 to 20",
-            self.prune_folds,
-        )
+        for name in ("prune_folds", "calibration_folds"):
+            folds = getattr(self, name)
+            _require(name, folds in (0, *range(2, 21)), "0 or from 2 to 20", folds)
         for name in ("gce_q", "uda_temperature"):
             _require(name, 0 < getattr(self, name) <= 1, "in (0, 1]", getattr(self, name))
         self._check_devices()

@@ -31,7 +31,7 @@ def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -
     folds, kind = config.prune_folds, TRAINEES[pool.labels.loss]
     if folds < 2 or not issubclass(kind, Student):
         return labels
-    fold = _stratified(pool.labels.strata(labels), folds, seed)
+    fold = stratified(pool.labels.strata(labels), folds, seed)
     brief = replace(
         config,
         objective="supervised",
@@ -54,7 +54,7 @@ def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -
     return pruned
 
 
-def _stratified(strata: np.ndarray, folds: int, seed: int) -> np.ndarray:
+def stratified(strata: np.ndarray, folds: int, seed: int) -> np.ndarray:
     """int64 [n]: the fold of each row, -1 for rows that are not judged; every fold gets its share
     of every stratum.
     """

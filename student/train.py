@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from labelwall.student import model
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool, unit_scale
 from labelwall.student.devices import require_devices
@@ -19,9 +20,8 @@ from labelwall.student.norms import require_shareable
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks.architectures import build, load, preprocess
+from labelwall.wall.networks.architectures import build
 
-LABEL_BATCH = 500
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
 
 
@@ -95,11 +95,4 @@ def predict(spec: ExtractorSpec, inputs: np.ndarray, labels: LabelSpace) -> np.n
 
 def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
     """An exported student's outputs for raw inputs: float32 [n, c], logits or a value in -1..1."""
-    network = load(spec)
-    with torch.inference_mode():
-        starts = range(0, len(inputs), LABEL_BATCH)
-        parts = [
-            network(preprocess(inputs[start : start + LABEL_BATCH], spec.mean, spec.std))
-            for start in starts
-        ]
-    return torch.cat(parts).numpy() if parts else np.zeros((0, spec.num_classes), dtype=np.float32)
+    return model.outputs(model.preprocessed(spec), inputs, spec.num_classes)

@@ -1,4 +1,4 @@
-"""`labelwall report`: a run folder's report.html, written again."""
+"""`labelwall report`: a run folder's report.html and MODEL_CARD.md, written again."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from pathlib import Path
 
 
 def main(args: Sequence[str]) -> int:
+    from labelwall.experiment.report.card import write_card
     from labelwall.experiment.report.report import write_report
 
     parser = argparse.ArgumentParser(
-        "labelwall report", description="Write report.html of a finished run folder again."
+        "labelwall report",
+        description="Write report.html and MODEL_CARD.md of a finished run folder again.",
     )
     parser.add_argument("run_dir", type=Path, help="a folder that `labelwall run` wrote")
-    print(write_report(parser.parse_args(args).run_dir))
+    run_dir = parser.parse_args(args).run_dir
+    print(write_report(run_dir))
+    print(write_card(run_dir))
     return 0

@@ -32,6 +32,7 @@ def main(args: Sequence[str]) -> int:
     import torch
 
     torch.set_num_threads(config.threads)
+    from labelwall.experiment.report.card import write_card
     from labelwall.experiment.report.report import write_report
     from labelwall.experiment.run.metrics import result_line
     from labelwall.experiment.run.rounds import run
@@ -40,5 +41,6 @@ def main(args: Sequence[str]) -> int:
     run_dir = Path(rest.run_dir)
     summary = run(config, run_dir, entropy=SystemEntropy(), console=console, isolate=rest.isolate)
     write_report(run_dir)
+    write_card(run_dir)
     print(result_line(summary, run_dir))
     return 0

@@ -215,6 +215,49 @@ def attribute_accuracy(counts: np.ndarray, names: Sequence[str]) -> bytes:
     return svg(draw, height=1.2 + 0.3 * len(names))
 
 
+def class_accuracy(scores: Sequence[tuple[str, int, float | None]]) -> bytes:
+    """SVG of the accuracy of each class. ``scores``: name, test rows, share right or None."""
+
+    def draw(axes: Axes) -> None:
+        places = np.arange(len(scores))
+        shares = [100 * (right or 0.0) for _, _, right in scores]
+        bars = axes.barh(places, shares, color=STUDENT, height=0.6)
+        texts = ["no test rows" if r is None else f"{100 * r:.1f}% of {n}" for _, n, r in scores]
+        axes.bar_label(bars, texts, padding=3)
+        axes.set_yticks(places, [name for name, _, _ in scores])
+        axes.invert_yaxis()
+        axes.set_xlim(0, 125)
+        axes.set_xticks(range(0, 101, 20))
+        axes.set_xlabel("test rows right, percent")
+
+    return svg(draw, height=0.9 + 0.3 * len(scores))
+
+
+def reliability(bins: Sequence[Sequence[float]]) -> bytes:
+    """SVG of the share of right answers by certainty, the diagonal, and how many rows each bin has.
+
+    ``bins``: rows, mean certainty and share right of bins of equal width.
+    """
+
+    def draw(axes: Axes) -> None:
+        most = max(count for count, _, _ in bins)
+        width = 1 / len(bins)
+        for place, (count, certainty, right) in enumerate(bins):
+            middle = (place + 0.5) * width
+            axes.bar(middle, 0.25 * count / most, width=width, color=LABELS, alpha=0.25)
+            if count:
+                axes.plot([certainty, certainty], [certainty, right], color=CAP, linewidth=1)
+                axes.plot(certainty, right, color=STUDENT, marker="o")
+        axes.plot([0, 1], [0, 1], color=INK, linestyle=":", linewidth=1)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, 1.04)
+        axes.set_aspect("equal")
+        axes.set_xlabel("how sure the student is")
+        axes.set_ylabel("share of these that is right")
+
+    return svg(draw, height=4.4)
+
+
 def value_scatter(counts: np.ndarray, low: float, high: float) -> bytes:
     """SVG of predicted against true values, with the diagonal.
 

@@ -6,8 +6,10 @@ not the private rows.
 
 from __future__ import annotations
 
+import html
 import json
 import math
+import re
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -16,21 +18,24 @@ from typing import Any
 
 import numpy as np
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.report import plots
 from labelwall.experiment.report.examples import examples
+from labelwall.experiment.run.described_student import labels_of
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
+from labelwall.teacher.accounting.accountant import (
+    certificates,
+    certified_epsilon,
+    smallest_certified,
+)
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.ledger.auditor.auditor import Finding, audit
 from labelwall.wall.adversary import POOLED
-from labelwall.wall.datasets.sources import describe
 from labelwall.wall.errors import LabelwallError, MissingData
 from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.labels.registry import label_space
 
 EPSILON_DIGITS = 3
 COUNTS = ("asked", "answered", "abstained", "cap_reached")
@@ -55,6 +60,8 @@ PICTURES: dict[str, Callable[[np.ndarray, LabelSpace], bytes]] = {
     "attributes": lambda counts, space: plots.attribute_accuracy(counts, space.names),
     "value": lambda counts, space: plots.value_scatter(counts, *space.bounds),
 }
+MOST_NAMES = 50  # classes whose accuracy is shown: of more, the worst
+ScoreOfName = tuple[str, int, float | None]
 CUSTODIANS = "(the custodian's, not shown)"  # a report travels further than a run folder
 
 
@@ -107,24 +114,30 @@ def write_report(run_dir: Path) -> Path:
     not be understood.
     """
     run = read_run(run_dir)
-    environment = Environment(
+    run.folder.write_text(
+        run.folder.report, environment().get_template("report.html").render(contents(run))
+    )
+    return run.folder.report
+
+
+def environment() -> Environment:
+    """The templates beside this file: names are escaped in HTML, by ``cell`` in Markdown."""
+    made = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
+        autoescape=select_autoescape(),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    made.filters |= {
         "percent": percent,
         "number": number,
         "epsilon": epsilon,
+        "cell": cell,
         "svg": svg_uri,
         "png": png_uri,
     }
-    run.folder.write_text(
-        run.folder.report, environment.get_template("report.html").render(contents(run))
-    )
-    return run.folder.report
+    return made
 
 
 def read_run(run_dir: Path) -> FinishedRun:
@@ -171,7 +184,7 @@ def _metrics(folder: RunFolder, number: int) -> dict[str, Any]:
 
 def contents(run: FinishedRun) -> dict[str, object]:
     """What the template shows: numbers, names, pictures as bytes."""
-    plan, space, certified = run.config.plan(), _label_space(run), run.certified
+    plan, space, certified = run.config.plan(), label_space_of(run), run.certified
     bounds = sorted(certificates(plan).items(), key=lambda item: item[1].epsilon)
     readings = [r["epsilon_reading"] for r in run.rounds]
     return {
@@ -183,8 +196,7 @@ def contents(run: FinishedRun) -> dict[str, object]:
         if certified is None or certified > MOST_SPELLED
         else round_up(math.exp(certified), 2),
         "certificates": bounds,
-        # The smallest certified one
-        "counting": next(name for name, found in bounds if found.certified),
+        "counting": smallest_certified(plan),
         "unsafe": run.unsafe,
         "problems": run.problems,
         "finding": run.finding,
@@ -194,6 +206,16 @@ def contents(run: FinishedRun) -> dict[str, object]:
         "epsilon_plot": plots.epsilon_by_round(readings, certified, plan.epsilon),
         "labels": space.kind,
         "confusion_plot": PICTURES[space.kind](np.array(run.rounds[-1]["confusion"]), space),
+        "class_plot": plots.class_accuracy(scores_by_name(run.rounds[-1], space))
+        if space.kind == "class"
+        else None,
+        "vectors": run.config.student.backbone == "mlp",  # which images do not have
+        "named": len(space.names),
+        "most_names": MOST_NAMES,
+        "last": run.rounds[-1],
+        "reliability_plot": plots.reliability(run.rounds[-1]["reliability"])
+        if run.rounds[-1].get("reliability")
+        else None,
         "curves": training_curves([r["history"] for r in run.rounds]),
         "examples": examples(run.config.data, run.folder, len(run.rounds), space),
         "config": yaml.safe_dump(shown_config(run.config), sort_keys=False, allow_unicode=True),
@@ -226,15 +248,30 @@ def _charges(run: FinishedRun) -> list[dict[str, object]]:
     ]
 
 
-def _label_space(run: FinishedRun) -> LabelSpace:
-    """The task's labels, named by numbers where the public data that names them is gone."""
-    data, count = run.config.data, len(run.rounds[-1]["confusion"])
-    try:
-        names = describe(data).labels.names
-    except LabelwallError:
-        names = data.declared_labels.names
-    numbers = [str(number) for number in range(count)]
-    return label_space(data.labels, names if len(names) == count else numbers, data.bounds)
+def label_space_of(run: FinishedRun) -> LabelSpace:
+    """The labels of the run's task."""
+    return labels_of(run.config.data, len(run.rounds[-1]["confusion"]))
+
+
+def scores_by_name(metrics: dict[str, Any], space: LabelSpace) -> list[ScoreOfName]:
+    """(name, test rows, share of them that is right) by class or attribute; none for values.
+
+    Of more than MOST_NAMES the worst are left. A class without test rows has no share.
+    """
+    if space.kind == "value":
+        return []
+    counts = np.array(metrics["confusion"])
+    if space.kind == "class":
+        rows, right = counts.sum(axis=1), counts.diagonal()
+    else:
+        rows, right = counts.sum(axis=(1, 2)), counts.trace(axis1=1, axis2=2)
+    found = [
+        (name, int(n), int(r) / int(n) if n else None)
+        for name, n, r in zip(space.names, rows, right, strict=True)
+    ]
+    if len(found) <= MOST_NAMES:
+        return found
+    return sorted(found, key=lambda score: 2.0 if score[2] is None else score[2])[:MOST_NAMES]
 
 
 def training_curves(histories: Sequence[Sequence[dict[str, float]]]) -> dict[str, bytes]:
@@ -283,6 +320,12 @@ def number(value: float | None) -> str:
 def epsilon(value: float | None) -> str:
     """An epsilon for a reader, rounded up; infinity where nothing is certified."""
     return "∞" if value is None else f"{round_up(value, EPSILON_DIGITS):.{EPSILON_DIGITS}f}"
+
+
+def cell(text: object) -> str:
+    """Text that is text in a table of Markdown, whatever it holds."""
+    line = " ".join(html.escape(str(text), quote=False).split())
+    return re.sub(r"([\\`*_|\[\]~$])", r"\\\1", line)
 
 
 def svg_uri(svg: bytes) -> str:

@@ -8,8 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from labelwall.student.calibrate import calibration_error, reliability
 from labelwall.student.fit import TrainedStudent
-from labelwall.student.train import predict
+from labelwall.student.train import outputs
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon, odometer
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan
@@ -30,6 +31,7 @@ SUMMARY_KEYS = (
     "student_accuracy",
     "label_errors",
     "student_errors",
+    "calibration_error",
     "epsilon_reading",
     "extractor",
     "seconds",
@@ -45,11 +47,13 @@ def round_metrics(
     extractor: ExtractorSpec,
     trained: TrainedStudent,
     exported: ExtractorSpec,
+    temperature: float,
 ) -> dict:
     """A round's metrics.
 
     ``rows``: int64 [n], the public rows of ``answers``, asked with the features of ``extractor``.
-    ``exported``: the ``trained`` student as it goes back to the teacher.
+    ``exported``: the ``trained`` student as it goes back to the teacher; its probabilities have
+    the ``temperature``.
     """
     truth = None if public.labels is None else public.labels[rows]
     assert state.plan is not None
@@ -61,7 +65,7 @@ def round_metrics(
         "answered": int(has_label(answers.labels).sum()),
         "abstained": int((answers.outcomes == Outcome.ABSTAINED).sum()),
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
-        **_scores(space, answers.labels, truth, exported, public),
+        **_scores(space, answers.labels, truth, exported, public, temperature),
         "epsilon_reading": round_up(epsilon),
         "extractor": extractor.backbone,
         "ledger_head": answers.receipt.ledger_head,
@@ -75,9 +79,11 @@ def _scores(
     truth: np.ndarray | None,
     student: ExtractorSpec,
     public: PublicData,
+    temperature: float,
 ) -> dict[str, object]:
     """Scores of released ``labels`` against ``truth``, where it exists, and of the student."""
-    predicted = predict(student, public.test_inputs, space)
+    found = outputs(student, public.test_inputs)
+    predicted = space.predict(found)
     of_student = space.score(predicted, public.test_labels)
     of_labels = dict.fromkeys(of_student)
     if truth is not None:
@@ -86,6 +92,22 @@ def _scores(
     return {
         **{f"{name}_{key}": scores[name][key] for key in of_student for name in scores},
         "confusion": space.confusion(public.test_labels, predicted).tolist(),
+        "temperature": temperature,
+        **_calibration(space, found, predicted == public.test_labels, temperature),
+    }
+
+
+def _calibration(
+    space: LabelSpace, outputs: np.ndarray, right: np.ndarray, temperature: float
+) -> dict[str, object]:
+    """How far the student's probabilities are off on the test split, which chooses nothing."""
+    errors = {}
+    for name, divisor in (("calibration_error", temperature), ("uncalibrated_error", 1.0)):
+        certainty = space.certainty(space.probabilities(outputs, divisor))
+        bins = reliability(certainty, right) if certainty.size else []
+        errors[name] = calibration_error(bins), bins
+    return {name: error for name, (error, _) in errors.items()} | {
+        "reliability": errors["calibration_error"][1]
     }
 
 

@@ -15,12 +15,14 @@ import numpy as np
 
 from labelwall.experiment.config.config import Config, first_extractor
 from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.described_student import described_student
 from labelwall.experiment.run.metrics import round_line, round_metrics, run_summary
 from labelwall.experiment.run.query_selection import choose_queries
 from labelwall.experiment.run.reverse_knn_round import ask_cells
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.teachers import Answering, teacher_of
 from labelwall.experiment.run.whitening import starting_extractor
+from labelwall.student.calibrate import temperature as choose_temperature
 from labelwall.student.data import Pool, channel_statistics
 from labelwall.student.devices import require_devices
 from labelwall.student.export import export
@@ -221,18 +223,30 @@ def _train(
     )
     spec = export(pool, config.student.backbone, trained.weights)
     folder.save_extractor(number, spec)
+    # The student of the last round is the one that is used.
+    temperature = 1.0
+    if number == len(config.rounds):
+        temperature = choose_temperature(config.student, pool, kept, seed=seed)
     pruned = int((labels != ABSTAINED).sum() - (kept != ABSTAINED).sum())
     metrics = round_metrics(
-        task.labels, public, folder.ledger_state(), answers, rows, extractor, trained, spec
+        task.labels,
+        public,
+        folder.ledger_state(),
+        answers,
+        rows,
+        extractor,
+        trained,
+        spec,
+        temperature,
     )
     return metrics | {"pruned": pruned, "seconds": round(time.perf_counter() - started, 1)}
 
 
 def _summarise(experiment: Experiment, rounds: Sequence[dict]) -> dict[str, object]:
     folder, config = experiment.folder, experiment.config
-    last_student = folder.round(len(rounds)) / "student.safetensors"
-    folder.write_bytes(folder.student, last_student.read_bytes())
     experiment.teacher.export(folder.ledger)
-    summary = run_summary(config.plan(), folder.ledger_state(), rounds, config.seed)
+    plan, labels = config.plan(), experiment.task.labels
+    summary = run_summary(plan, folder.ledger_state(), rounds, config.seed)
+    folder.write_bytes(folder.student, described_student(folder, labels, summary, plan))
     folder.write_text(folder.summary, json.dumps(summary, indent=2))
     return summary

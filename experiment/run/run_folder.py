@@ -39,6 +39,7 @@ class RunFolder:
         self.summary = path / "summary.json"
         self.student = path / "student.safetensors"
         self.report = path / "report.html"
+        self.card = path / "MODEL_CARD.md"
 
     def prepare(self, config: Config) -> None:
         """Create the folder and record the resolved configuration.

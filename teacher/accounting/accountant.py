@@ -104,7 +104,13 @@ def certified_epsilon(plan: Plan) -> float:
 
     Print it with ``round_up``.
     """
-    return min(found.epsilon for found in certificates(plan).values() if found.certified)
+    return certificates(plan)[smallest_certified(plan)].epsilon
+
+
+def smallest_certified(plan: Plan) -> str:
+    """The name of the certificate that ``certified_epsilon`` comes from."""
+    found = certificates(plan)
+    return min((name for name in found if found[name].certified), key=lambda n: found[n].epsilon)
 
 
 def require_affordable(plan: Plan) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,18 @@ def check_baselines_are_refused(comparison: str, capsys: pytest.CaptureFixture[s
         comparison + "  - {name: x, baseline: {kind: linear_noisy_sgd}, epsilons: [1.0]}\n"
     )
     check_one_error(["compare", "--config", "compare.yaml", "--out", "table"], "baseline", capsys)
+
+
+def classified(x: np.ndarray) -> list[dict[str, str]]:
+    """The lines that `classify` writes about vectors float32 [n, d] with the run out.
+
+    In the working folder.
+    """
+    np.save("rows.npy", x)
+    command = ["classify", "--student", "out", "--vectors", "rows.npy", "--out", "labels.csv"]
+    assert pipeline.main(command) == 0
+    with Path("labels.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def ask_twice(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, np.ndarray]:

@@ -18,7 +18,12 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import AttributeLabels
 from tests.experiment import tiny
-from tests.experiment.checks import ask_twice, check_baselines_are_refused, check_one_error
+from tests.experiment.checks import (
+    ask_twice,
+    check_baselines_are_refused,
+    check_one_error,
+    classified,
+)
 
 CONFIG = """
 data: {source: arrays, labels: attributes, path: data.npz, classes: [left, "up & <b>", far]}
@@ -106,6 +111,12 @@ def test_a_run_answers_learns_reports_and_resumes_for_nothing(
     assert (predict(spec, x, AttributeLabels.of(COUNT)) == bits(y)).mean() == pytest.approx(
         summary["test_accuracy"]
     )
+    lines = classified(x)
+    names = ["left", "up & <b>", "far"]
+    said = np.array([[float(line[name]) > 0.5 for name in names] for line in lines])
+    assert (said == bits(y)).mean() == pytest.approx(summary["test_accuracy"])
+    texts = [", ".join(name for name, bit in zip(names, row, strict=True) if bit) for row in said]
+    assert [line["label"] for line in lines] == [text or "none of them" for text in texts]
     assert pipeline.main(RUN) == 0
     assert json.loads((folder / "out/summary.json").read_text()) == summary
 

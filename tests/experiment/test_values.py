@@ -17,7 +17,12 @@ from labelwall.student.train import predict
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.labels.values import STEPS, ValueLabels, errors
 from tests.experiment import tiny
-from tests.experiment.checks import ask_twice, check_baselines_are_refused, check_one_error
+from tests.experiment.checks import (
+    ask_twice,
+    check_baselines_are_refused,
+    check_one_error,
+    classified,
+)
 
 CONFIG = """
 data: {source: arrays, labels: value, bounds: [-10, 30], path: data.npz}
@@ -110,6 +115,8 @@ def test_a_run_answers_learns_reports_and_resumes_for_nothing(
     assert write_report(folder / "out").read_text() == page
     found = predict(RunFolder(folder / "out").load_extractor(2), tiny.rows(30, 3)[0], SCALE)
     assert errors(found, target(tiny.rows(30, 3)[0])) == pytest.approx(summary["test_errors"])
+    written = [float(line["value"]) for line in classified(tiny.rows(30, 3)[0])]
+    np.testing.assert_allclose(written, found, rtol=1e-5)
     assert pipeline.main(RUN) == 0
     assert json.loads((folder / "out/summary.json").read_text()) == summary
 

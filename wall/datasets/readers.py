@@ -213,12 +213,28 @@ def decode(path: Path, size: int, channels: int) -> tuple[np.ndarray, tuple[int,
             stored = image.size
             # JPEG: decode at a reduced scale, still at least twice what is kept
             image.draft(mode, (2 * size, 2 * size))
-            upright = ImageOps.exif_transpose(_eight_bits(image)).convert(mode)
-            square = ImageOps.fit(upright, (size, size), method=Image.Resampling.BILINEAR)
-            return np.asarray(square, dtype=np.uint8).reshape(size, size, channels), stored
+            upright = ImageOps.exif_transpose(_eight_bits(image))
+            return fit(upright, size, size, channels), stored
     # Decoders raise many types on damaged files; the caller decides what a bad row means
     except Exception:
         return None
+
+
+def fit(image: Image.Image, height: int, width: int, channels: int) -> np.ndarray:
+    """The largest central part of that form, resized (bilinear), grey or RGB: uint8 [h, w, c]."""
+    converted = image.convert("L" if channels == 1 else "RGB")
+    part = ImageOps.fit(converted, (width, height), method=Image.Resampling.BILINEAR)
+    return np.asarray(part, dtype=np.uint8).reshape(height, width, channels)
+
+
+def fit_all(rows: np.ndarray, height: int, width: int, channels: int) -> np.ndarray:
+    """The same of images in an array, uint8 [n, h, w, 1 or 3]."""
+    found = np.zeros((len(rows), height, width, channels), dtype=np.uint8)
+    for row, pixels in enumerate(rows):
+        grey = pixels.shape[-1] == 1
+        image = Image.fromarray(pixels[..., 0] if grey else pixels)
+        found[row] = fit(image, height, width, channels)
+    return found
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

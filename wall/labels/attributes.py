@@ -99,6 +99,16 @@ class AttributeLabels(LabelSpace):
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         return (outputs > 0).astype(np.int64)
 
+    def probabilities(self, outputs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+        """Of each attribute being present."""
+        from scipy.special import expit  # slow
+
+        shares: np.ndarray = expit(outputs.astype(np.float64) / temperature)
+        return shares
+
+    def certainty(self, probabilities: np.ndarray) -> np.ndarray:
+        return np.maximum(probabilities, 1 - probabilities)
+
     def confusion(self, truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
         """int64 [c, 2, 2], by attribute, true and predicted."""
         pairs = np.stack(

@@ -85,6 +85,20 @@ class LabelSpace(ABC):
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         """Truth that a network's ``outputs``, float32 [n, outputs], stand for."""
 
+    def probabilities(self, outputs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+        """What a network's ``outputs``, float32 [n, outputs], give each of ``names``.
+
+        float64 [n, outputs] in 0..1 of the outputs divided by ``temperature``; [n, 0] for values,
+        which have none. No temperature changes what ``predict`` says.
+        """
+        return np.zeros((len(outputs), 0))
+
+    def certainty(self, probabilities: np.ndarray) -> np.ndarray:
+        """Probability of what is predicted: float64 [n], [n, c] for attributes, [n, 0] for values,
+        from the ``probabilities`` of all names.
+        """
+        return probabilities
+
     @abstractmethod
     def confusion(self, truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
         """Counts of rows by true and predicted label, int64."""

@@ -65,6 +65,16 @@ class ClassLabels(LabelSpace):
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         return outputs.argmax(axis=1)
 
+    def probabilities(self, outputs: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+        """They add up to 1 in a row: one class is right."""
+        from scipy.special import softmax  # slow
+
+        shares: np.ndarray = softmax(outputs.astype(np.float64) / temperature, axis=1)
+        return shares
+
+    def certainty(self, probabilities: np.ndarray) -> np.ndarray:
+        return probabilities.max(axis=1)
+
     def confusion(self, truth: np.ndarray, predicted: np.ndarray) -> np.ndarray:
         """int64 [c, c], true class by row."""
         counts = np.zeros((len(self.names), len(self.names)), dtype=np.int64)

@@ -18,7 +18,8 @@ import pytest
 from PIL import Image
 
 from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
-from labelwall.experiment.report.report import read_run, write_report
+from labelwall.experiment.report.card import write_card
+from labelwall.experiment.report.report import MOST_NAMES, read_run, scores_by_name, write_report
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
@@ -27,7 +28,8 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.wall.datasets.sources import DataConfig
 from labelwall.wall.errors import LabelwallError, MissingData
-from labelwall.wall.messages import ABSTAINED, Outcome
+from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome
 from tests.ledgers import identity, use_extractor
 
 # Only text, whatever a browser or a plotting library may think
@@ -107,6 +109,10 @@ def write_round(folder: RunFolder, ledger: Ledger, number: int) -> dict:  # type
         "extractor": ["hog", "small_cnn"][number - 1],
         "ledger_head": ledger.state.head,
         "confusion": [[3, 0, 0], [1, 2, 0], [0, 0, 3]],
+        "temperature": 1.75,
+        "calibration_error": 0.0421,
+        "uncalibrated_error": 0.0873,
+        "reliability": [[0, 0.0, 0.0]] * 13 + [[3, 0.9, 2 / 3], [6, 0.98, 1.0]],
         "history": [
             row | {"accuracy/test": row["accuracy/test"] - 0.1 / number} for row in HISTORY
         ],
@@ -141,6 +147,9 @@ def finished_run(tmp_path: Path, *, unsafe: bool = False, images: bool = True) -
         "seed": 0,
     }
     folder.write_text(folder.summary, json.dumps(summary))
+    shape, statistics = (SIDE, SIDE, 3) if images else (5,), (0.5,) * (3 if images else 0)
+    spec = ExtractorSpec("small_cnn", shape, len(CLASSES), b"", statistics, statistics)
+    folder.save_extractor(2, spec)
     ledger.close()
     return folder.path
 
@@ -232,7 +241,7 @@ def test_each_certificate_stands_there_with_its_status(rendered: Path) -> None:
 
 def test_the_page_is_whole_by_itself(rendered: Path) -> None:
     page = page_in(rendered)
-    assert page.links == []
+    assert page.links == ["MODEL_CARD.md"]  # beside it, and fetched by a click alone
     assert page.scripts == 0
     assert page.images
     assert all(
@@ -243,6 +252,50 @@ def test_the_page_is_whole_by_itself(rendered: Path) -> None:
     assert "http" not in html
     assert "url(" not in html
     assert "@import" not in html
+
+
+def pictures(page: Page) -> list[str]:
+    """The text of each plot."""
+    prefix = "data:image/svg+xml;base64,"
+    return [
+        " ".join(re.sub("<[^>]*>", " ", b64decode(image.removeprefix(prefix)).decode()).split())
+        for image in page.images
+        if image.startswith(prefix)
+    ]
+
+
+def test_classes_and_calibration_are_shown(rendered: Path) -> None:
+    page = page_in(rendered)
+    by_class = [text for text in pictures(page) if "66.7% of 3" in text]
+    assert len(by_class) == 1
+    assert by_class[0].count("100.0% of 3") == 2
+    assert any("share of these that is right" in text for text in pictures(page))
+    text = squeezed(page)
+    assert "over 15 bins: 4.21% after division by a temperature of 1.75" in text
+    assert "8.73% without it" in text
+
+
+def test_a_run_from_before_calibration_has_no_such_part(copied: Path) -> None:
+    for number in (1, 2):
+        path = copied / f"round_{number}" / "metrics.json"
+        metrics = json.loads(path.read_text())
+        for key in ("temperature", "calibration_error", "uncalibrated_error", "reliability"):
+            del metrics[key]
+        path.write_text(json.dumps(metrics))
+    text = squeezed(page_of(copied))
+    assert "Accuracy by class" in text
+    assert "Calibration" not in text
+    assert "no temperature was chosen" in write_card(copied).read_text()
+
+
+def test_of_many_classes_the_worst_are_shown() -> None:
+    counts = np.diag(np.arange(MOST_NAMES + 5))
+    counts[:, -1] += 1
+    space = ClassLabels.of(len(counts))
+    scores = scores_by_name({"confusion": counts.tolist()}, space)
+    assert len(scores) == MOST_NAMES
+    assert scores[0] == ("0", 1, 0.0)
+    assert scores[-1][0] == str(MOST_NAMES - 1)
 
 
 def test_the_same_folder_gives_the_same_bytes(rendered: Path, copied: Path) -> None:

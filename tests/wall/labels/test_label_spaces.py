@@ -219,3 +219,25 @@ def test_label_spaces_load_neither_torch_nor_sklearn() -> None:
         "sys.exit(bool({'torch', 'sklearn'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])
+def test_probabilities_agree_with_what_is_predicted(case: Case, temperature: float) -> None:
+    outputs = RNG.normal(size=(N, case.space.outputs)).astype(np.float32)
+    shares = case.space.probabilities(outputs, temperature)
+    certainty, predicted = case.space.certainty(shares), case.space.predict(outputs)
+    if case.space.kind == "value":
+        assert shares.shape == certainty.shape == (N, 0)
+        return
+    assert shares.shape == outputs.shape
+    assert ((shares > 0) & (shares < 1)).all()
+    assert certainty.shape == predicted.shape
+    if case.space.kind == "class":
+        np.testing.assert_allclose(shares.sum(axis=1), 1)
+        np.testing.assert_array_equal(shares.argmax(axis=1), predicted)
+        np.testing.assert_array_equal(certainty, shares[np.arange(N), predicted])
+    else:
+        np.testing.assert_array_equal(shares > 0.5, predicted == 1)
+        np.testing.assert_array_equal(certainty, np.where(predicted == 1, shares, 1 - shares))
+    colder = case.space.certainty(case.space.probabilities(outputs, temperature / 2))
+    assert (colder > certainty).all()

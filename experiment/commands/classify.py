@@ -1,0 +1,50 @@
+"""`labelwall classify`: a student's answers about new images or vectors."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(args: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        "labelwall classify",
+        description="Write a student's label and probabilities for each image or vector to a CSV "
+        "file. Opens nothing private; costs no privacy.",
+    )
+    parser.add_argument(
+        "--student",
+        type=Path,
+        required=True,
+        help="folder of a finished run, or its student.safetensors",
+    )
+    rows = parser.add_mutually_exclusive_group(required=True)
+    rows.add_argument(
+        "--images",
+        type=Path,
+        nargs="+",
+        help="image files, or folders of them; cut, resized and converted as the public ones were",
+    )
+    rows.add_argument(
+        "--vectors",
+        type=Path,
+        help="npy file, or npz file with the array x: vectors [n, d], or images uint8 [n, h, w, c]",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
+    options = parser.parse_args(args)
+    from labelwall.experiment.run.console import Console
+    from labelwall.experiment.use.classify import classify_images, classify_rows
+    from labelwall.experiment.use.students import open_student
+
+    student, console = open_student(options.student), Console(quiet=options.quiet)
+    if options.images:
+        found = classify_images(student, options.images, options.out, console.progress)
+    else:
+        found = classify_rows(student, options.vectors, options.out, console.progress)
+    for name in found.unreadable:
+        print(f"labelwall: not a readable image, left without a label: {name}", file=sys.stderr)
+    print(f"{found.rows} labelled, {len(found.unreadable)} unreadable: {options.out}")
+    return 0

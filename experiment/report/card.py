@@ -1,0 +1,103 @@
+"""MODEL_CARD.md of a finished run, in the Hugging Face Hub's form: front matter, then sections.
+
+From the run folder and its public data alone, as the report. The same run folder gives the same
+bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from labelwall.experiment.report.report import (
+    COUNTS,
+    FinishedRun,
+    environment,
+    label_space_of,
+    read_run,
+    scores_by_name,
+)
+from labelwall.student.student_file import unpack
+from labelwall.teacher.accounting.accountant import smallest_certified
+from labelwall.wall.adversary import POOLED
+from labelwall.wall.labels.base import LabelSpace
+
+TASKS = {  # by kind of label, for images and for vectors
+    "class": ("image-classification", "tabular-classification"),
+    "attributes": ("image-classification", "tabular-classification"),
+    "value": ("other", "tabular-regression"),
+}
+
+
+def write_card(run_dir: Path) -> Path:
+    """Write MODEL_CARD.md of a finished run and return its path. Raises as ``read_run``."""
+    run = read_run(run_dir)
+    run.folder.write_text(run.folder.card, card(run))
+    return run.folder.card
+
+
+def card(run: FinishedRun, file: str = "student.safetensors") -> str:
+    """The card's text. ``file``: the name of the student's file beside it."""
+    space, plan = label_space_of(run), run.config.plan()
+    last, shape = run.rounds[-1], run.folder.load_extractor(len(run.rounds)).input_shape
+    images = len(shape) == 3
+    info = unpack(run.folder.student.read_bytes()) if run.folder.student.is_file() else None
+    shown: dict[str, Any] = {
+        "front": yaml.safe_dump(
+            _front(run, space, images), sort_keys=False, allow_unicode=True
+        ).strip(),
+        "file": file,
+        "labels": space,
+        "images": images,
+        "certified": run.certified,
+        "unsafe": run.unsafe,
+        "problems": run.problems,
+        "delta": plan.delta,
+        "certificate": smallest_certified(plan),
+        "adversary": None if run.finding.adversary == POOLED else run.finding.adversary,
+        "head": run.summary["ledger_head"],
+        "config": run.config,
+        "rounds": [
+            {**metrics, "mechanism": run.config.mechanism_of(number).kind}
+            for number, metrics in enumerate(run.rounds, start=1)
+        ],
+        "asked": {count: sum(metrics[count] for metrics in run.rounds) for count in COUNTS},
+        "last": last,
+        "summary": run.summary,
+        "scores": scores_by_name(last, space),
+        "temperature": info.temperature if info else last.get("temperature", 1.0),
+        "version": info.version if info else None,
+        "shape": shape,
+    }
+    return environment().get_template("model_card.md").render(shown)
+
+
+def _front(run: FinishedRun, space: LabelSpace, images: bool) -> dict[str, Any]:
+    """The front matter: what the Hub lists a model by."""
+    task, data = TASKS[space.kind][0 if images else 1], run.config.data.source
+    found = {"accuracy": run.summary["test_accuracy"]}
+    if space.kind == "value":
+        found = dict(run.summary["test_errors"] or {})
+    elif run.rounds[-1].get("calibration_error") is not None:
+        found["expected_calibration_error"] = run.rounds[-1]["calibration_error"]
+    metrics = [
+        {"type": name, "value": round(value, 6)}
+        for name, value in found.items()
+        if value is not None
+    ]
+    results = {
+        "task": {"type": task},
+        "dataset": {"name": data, "type": data, "split": "test"},
+        "metrics": metrics,
+    }
+    return {
+        "library_name": "labelwall",
+        "pipeline_tag": task,
+        "tags": ["labelwall", "differential-privacy", "pate", run.config.student.backbone],
+        "metrics": list(found),
+        "model-index": [
+            {"name": f"labelwall student of {data}", "results": [results]},
+        ],
+    }

@@ -1,0 +1,54 @@
+"""A finished run's student as a file that says all that its use needs."""
+
+from __future__ import annotations
+
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.student.student_file import Privacy, StudentInfo, pack
+from labelwall.teacher.accounting.accountant import smallest_certified
+from labelwall.teacher.accounting.plan import Plan
+from labelwall.wall.adversary import POOLED
+from labelwall.wall.datasets.sources import DataConfig, describe
+from labelwall.wall.errors import LabelwallError
+from labelwall.wall.labels.base import LabelSpace
+from labelwall.wall.labels.registry import label_space
+
+
+def described_student(folder: RunFolder, labels: LabelSpace, summary: dict, plan: Plan) -> bytes:
+    """The last round's student with its metadata: a safetensors file.
+
+    ``summary``: what summary.json holds. All of it is public, so nothing is charged. A folder of
+    an earlier version has no temperature: it is 1 then.
+    """
+    last = len(summary["rounds"])
+    spec, metrics = folder.load_extractor(last), folder.metrics(last) or {}
+    privacy = Privacy(
+        summary["epsilon"],
+        summary["delta"],
+        smallest_certified(plan),
+        summary.get("adversary", POOLED),
+        summary["ledger_head"],
+        summary["dataset"],
+    )
+    info = StudentInfo(
+        spec.backbone,
+        spec.input_shape,
+        spec.mean,
+        spec.std,
+        labels,
+        metrics.get("temperature", 1.0),
+        privacy,
+    )
+    return pack(info, spec.weights)
+
+
+def labels_of(data: DataConfig, outputs: int) -> LabelSpace:
+    """The task's labels, named by numbers where the public data that names them is gone.
+
+    ``outputs``: how many classes or attributes there are.
+    """
+    try:
+        names = describe(data).labels.names
+    except LabelwallError:
+        names = data.declared_labels.names
+    numbers = [str(number) for number in range(outputs)]
+    return label_space(data.labels, names if len(names) == outputs else numbers, data.bounds)

@@ -1,0 +1,31 @@
+"""Results that are complete or not there: written beside their place, then moved."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from labelwall.wall.errors import InvalidInput
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[Path]:
+    """A path to write a file or a folder to, which becomes ``out`` where nothing fails.
+
+    A folder takes the place of none but an empty one. Raises InvalidInput where ``out`` can not
+    be written.
+    """
+    scratch = out.with_name(out.name + ".part")
+    try:
+        yield scratch
+        scratch.replace(out)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InvalidInput("out", f"a place that can be written ({reason})", str(out)) from error
+    finally:
+        if scratch.is_dir():
+            shutil.rmtree(scratch)
+        else:
+            scratch.unlink(missing_ok=True)

@@ -1,0 +1,153 @@
+"""A student in use: its network with the preprocessing, its names and probabilities.
+
+from labelwall.student.model import load
+model = load("runs/own")
+names = [model.classes[index] for index in model.predict(["photo.jpg"])]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from labelwall.student.student_file import StudentInfo, read_file, unpack
+from labelwall.wall.datasets import readers
+from labelwall.wall.errors import InvalidInput, shape_text
+from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.networks import architectures
+
+BATCH = 500
+Inputs = np.ndarray | Sequence[str | Path] | str | Path
+
+
+class Preprocessed(nn.Module):
+    """A network on inputs as they are.
+
+    Takes images uint8 [n, h, w, c] of 0..255, as Pillow and numpy hold them; images float32
+    [n, c, h, w] of 0..1, as torchvision's ToTensor makes them; or vectors float32 [n, d]. Gives
+    the network's outputs, float32 [n, outputs]: logits, or a value in -1..1.
+    """
+
+    def __init__(
+        self, network: architectures.Backbone, mean: tuple[float, ...], std: tuple[float, ...]
+    ) -> None:
+        super().__init__()
+        self.network: architectures.Backbone = network
+        self.mean, self.std = mean, std
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.uint8:
+            x = x.permute(0, 3, 1, 2).contiguous().float() / 255
+        return self.network(architectures.standardise(x, self.mean, self.std) if self.mean else x)
+
+
+@dataclass(frozen=True, eq=False)
+class StudentModel:
+    """A student that answers: ``module`` in eval mode, on the CPU, and what its file says."""
+
+    module: Preprocessed
+    info: StudentInfo
+    weights: bytes
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes or attributes, in the order of the outputs."""
+        return self.info.labels.names
+
+    def outputs(self, inputs: Inputs) -> np.ndarray:
+        """float32 [n, outputs], logits or a value in -1..1; ``inputs`` as for ``rows``."""
+        return outputs(self.module, self.rows(inputs), self.info.labels.outputs)
+
+    def predict(self, inputs: Inputs) -> np.ndarray:
+        """int64 [n], indices of ``classes``; int64 [n, c] of 0 and 1 for attributes; float64 [n]
+        for values. ``inputs`` as for ``rows``.
+        """
+        return self.info.labels.predict(self.outputs(inputs))
+
+    def probabilities(self, inputs: Inputs) -> np.ndarray:
+        """float64 [n, c], a column for each of ``classes``; [n, 0] for values.
+
+        They are those of the outputs divided by the file's temperature. ``inputs`` as for ``rows``.
+        """
+        return self.info.labels.probabilities(self.outputs(inputs), self.info.temperature)
+
+    def rows(self, inputs: Inputs) -> np.ndarray:
+        """Inputs as the network takes them: uint8 [n, h, w, c] or float32 [n, d].
+
+        ``inputs``: a path of an image file or several, images uint8 [n, h, w] or [n, h, w, c] of
+        any size, or vectors [n, d]. Images are cut, resized and converted as the public rows of a run are.
+        Raises InvalidInput for vectors of another width, images for a student of vectors and the
+        other way round, and a file that is no readable image, which it names.
+        """
+        shape = self.info.input_shape
+        if isinstance(inputs, str | Path):
+            return self.rows([inputs])
+        if not isinstance(inputs, np.ndarray):
+            images = self.read(list(map(str, inputs)))
+            if not images.readable.all():
+                damaged = inputs[int(np.argmin(images.readable))]
+                raise InvalidInput("images", "readable image files", str(damaged))
+            return images.pixels
+        rows = readers.canonical_rows("inputs", inputs)
+        if rows.ndim == 4 and len(shape) == 3:
+            return rows if rows.shape[1:] == shape else readers.fit_all(rows, *shape)
+        if rows.ndim != 2 or rows.shape[1:] != shape:
+            kind = "images uint8" if len(shape) == 3 else "vectors float32"
+            rule = f"{kind} [n, {', '.join(map(str, shape))}], as the student was trained on"
+            raise InvalidInput("inputs", rule, shape_text(rows))
+        if not np.isfinite(rows).all():
+            raise InvalidInput("inputs", "finite", "NaN, or a number beyond float32")
+        return rows
+
+    def read(self, paths: Sequence[str]) -> readers.Images:
+        """Image files as the student's inputs; one that can not be read is marked so.
+
+        Raises InvalidInput for a student of vectors, or of images that are not square.
+        """
+        shape = self.info.input_shape
+        if len(shape) != 3 or shape[0] != shape[1]:
+            rule = "left out for this student, which takes rows of another shape than square images"
+            raise InvalidInput("images", rule, f"inputs of shape {list(shape)}")
+        return readers.read_images(Path(), paths, shape[0], shape[2])
+
+
+def load(path: str | Path) -> StudentModel:
+    """The student of a run folder, or of a student.safetensors.
+
+    Raises MissingData where it is not there, InvalidInput for a file that is not a student's, or
+    from before students' files named their classes: `labelwall run` with the same --run_dir adds
+    that, at no charge.
+    """
+    content = read_file(Path(path))
+    info = unpack(content, str(path))
+    if info is None:
+        cure = "The same `labelwall run` again adds what is missing; it charges nothing."
+        raise InvalidInput("student", "a file with labelwall's metadata", str(path), cure)
+    return assembled(info, content)
+
+
+def assembled(info: StudentInfo, weights: bytes) -> StudentModel:
+    """A student of its parts. ``weights``: safetensors bytes. Raises InvalidInput where they do
+    not fit.
+    """
+    return StudentModel(preprocessed(info.spec(weights)), info, weights)
+
+
+def preprocessed(spec: ExtractorSpec) -> Preprocessed:
+    """A spec's network with its preprocessing, in eval mode, without gradients."""
+    return Preprocessed(architectures.load(spec), spec.mean, spec.std).eval()
+
+
+def outputs(module: Preprocessed, inputs: np.ndarray, width: int) -> np.ndarray:
+    """Outputs float32 [n, width] for uint8 [n, h, w, c] or float32 [n, d], computed in batches."""
+    with torch.inference_mode():
+        parts = [
+            module(torch.tensor(inputs[start : start + BATCH]))
+            for start in range(0, len(inputs), BATCH)
+        ]
+    return torch.cat(parts).numpy() if parts else np.zeros((0, width), dtype=np.float32)

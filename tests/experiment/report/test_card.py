@@ -1,0 +1,83 @@
+"""The model card: what it promises, what it must not say, the same bytes every time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from labelwall.experiment.report.card import write_card
+from labelwall.experiment.report.report import cell
+from labelwall.teacher.accounting.accountant import certified_epsilon, smallest_certified
+from labelwall.teacher.accounting.conversion import round_up
+from tests.experiment.report.test_report import config_of, finished_run
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run with its card."""
+    run_dir = finished_run(tmp_path_factory.mktemp("card"))
+    write_card(run_dir)
+    return run_dir
+
+
+def text_of(run_dir: Path) -> str:
+    return " ".join((run_dir / "MODEL_CARD.md").read_text().split())
+
+
+def test_the_front_matter_is_the_hubs(written: Path) -> None:
+    front = yaml.safe_load((written / "MODEL_CARD.md").read_text().split("---\n")[1])
+    assert front["library_name"] == "labelwall"
+    assert front["pipeline_tag"] == "image-classification"
+    assert "differential-privacy" in front["tags"]
+    (result,) = front["model-index"][0]["results"]
+    assert result["dataset"]["name"] == "arrays"
+    assert {"type": "accuracy", "value": 0.8875} in result["metrics"]
+    assert {"type": "expected_calibration_error", "value": 0.0421} in result["metrics"]
+
+
+def test_the_guarantee_and_how_to_check_it(written: Path) -> None:
+    text, plan = text_of(written), config_of(written).plan()
+    head = json.loads((written / "summary.json").read_text())["ledger_head"]
+    shown = round_up(certified_epsilon(plan), 3)
+    assert f"| epsilon | {shown:.3f}, certified, rounded up |" in text
+    assert "| delta | 1e-05 |" in text
+    assert f"| certificate | `{smallest_certified(plan)}` |" in text
+    assert "one private record, which is one row" in text
+    assert f"labelwall audit ledger.sqlite --expect_head {head}" in text
+
+
+def test_how_it_was_trained_and_how_good_it_is(written: Path) -> None:
+    text = text_of(written)
+    assert "| 1 | `private_knn` | `hog` | 12 | 8 | 81.25% |" in text
+    assert "In all, 15 of 24 queries were answered." in text
+    assert "| cat | 3 | 100.00% |" in text
+    assert "error is 4.21% (15 bins, test split)" in text
+    assert "temperature of 1.75" in text
+    assert "without it the error is 8.73%" in text
+
+
+def test_nothing_of_the_custodians_and_no_markup_of_names(written: Path) -> None:
+    text = (written / "MODEL_CARD.md").read_text()
+    assert "of-the-custodian" not in text
+    assert str(written.parent) not in text
+    assert "<b>owl" not in text
+    assert "| &lt;b&gt;owl&lt;/b&gt; | 3 |" in text
+
+
+def test_a_name_stays_in_its_cell() -> None:
+    assert cell("a | b\n# c *d* `e`") == r"a \| b # c \*d\* \`e\`"
+
+
+def test_the_same_folder_gives_the_same_bytes(written: Path) -> None:
+    before = (written / "MODEL_CARD.md").read_bytes()
+    assert write_card(written).read_bytes() == before
+
+
+def test_an_unsafe_run_promises_nothing(tmp_path: Path) -> None:
+    text = write_card(finished_run(tmp_path, unsafe=True)).read_text()
+    assert "UNSAFE" in text
+    assert "certified, rounded up" not in text
+    assert "Nothing: see above." in text

@@ -1,0 +1,153 @@
+"""`export`: other programs' runtimes say what the student says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from labelwall import pipeline
+from labelwall.experiment.use.export import example
+from labelwall.student.model import StudentModel, load
+from labelwall.student.student_file import unpack
+from tests.experiment.checks import check_one_error
+from tests.student import students
+
+ROWS = 1000
+
+
+def export(student: Path, form: str, out: Path, *options: str) -> int:
+    return pipeline.main(
+        ["export", "--student", str(student), "--format", form, "--out", str(out), *options]
+    )
+
+
+def write(folder: Path, *arguments: object) -> tuple[Path, StudentModel]:
+    path = folder / "student.safetensors"
+    path.write_bytes(students.content(*arguments))  # type: ignore[arg-type]
+    return path, load(path)
+
+
+def expected(student: StudentModel, rows: np.ndarray) -> np.ndarray:
+    return student.predict(rows) if student.info.labels.bounds else student.probabilities(rows)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [("class", students.IMAGE), ("attributes", students.VECTOR), ("value", students.VECTOR)],
+)
+def test_onnx_says_the_same_on_a_thousand_rows(
+    tmp_path: Path, kind: str, shape: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    import onnx
+    import onnxruntime
+
+    path, student = write(tmp_path, kind, shape)
+    assert export(path, "onnx", tmp_path / "x.onnx") == 0
+    assert "onnxruntime says what torch says" in capsys.readouterr().out
+    rows = example(student, "uint8", ROWS).numpy()
+    session = onnxruntime.InferenceSession(tmp_path / "x.onnx", providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"inputs": rows})
+    answers = expected(student, rows)
+    np.testing.assert_allclose(found, answers, rtol=1e-4, atol=1e-4)
+    assert np.ptp(answers, axis=0).min() > 0.01  # rows differ, so this shows something
+    properties = {p.key: p.value for p in onnx.load(tmp_path / "x.onnx").metadata_props}
+    assert json.loads(properties["labelwall"]) == student.info.to_json()
+
+
+@pytest.mark.parametrize("form", ["onnx", "torchscript"])
+def test_images_on_the_unit_scale(tmp_path: Path, form: str) -> None:
+    path, student = write(tmp_path)
+    assert export(path, form, tmp_path / "graph", "--input", "float32") == 0
+    pixels = example(student, "uint8", 20)
+    rows = pixels.permute(0, 3, 1, 2).float() / 255
+    if form == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(
+            tmp_path / "graph", providers=["CPUExecutionProvider"]
+        )
+        found = session.run(None, {"inputs": rows.numpy()})[0]
+    else:
+        found = torch.jit.load(str(tmp_path / "graph"))(rows).numpy()
+    np.testing.assert_allclose(found, student.probabilities(pixels.numpy()), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", students.SPACES)
+def test_torchscript_needs_nothing_of_ours(tmp_path: Path, kind: str) -> None:
+    path, student = write(tmp_path, kind)
+    assert export(path, "torchscript", tmp_path / "x.pt") == 0
+    extra = {"labelwall.json": ""}
+    module = torch.jit.load(str(tmp_path / "x.pt"), _extra_files=extra)
+    rows = example(student, "uint8", 30)
+    found = module(rows).numpy()
+    np.testing.assert_allclose(found, expected(student, rows.numpy()), rtol=1e-4, atol=1e-4)
+    assert json.loads(extra["labelwall.json"]) == student.info.to_json()
+
+
+def test_timm_loads_its_own_models(tmp_path: Path) -> None:
+    import timm
+
+    path, student = write(tmp_path, "class", (32, 32, 3), "timm/test_resnet")
+    assert export(path, "timm", tmp_path / "timm") == 0
+    network = timm.create_model(f"local-dir:{tmp_path / 'timm'}", pretrained=True).eval()
+    pixels = example(student, "uint8", 20)
+    settings = network.pretrained_cfg
+    mean, std = (torch.tensor(settings[name]).view(1, 3, 1, 1) for name in ("mean", "std"))
+    with torch.inference_mode():
+        found = network((pixels.permute(0, 3, 1, 2) / 255 - mean) / std).numpy()
+    np.testing.assert_allclose(found, student.outputs(pixels.numpy()), rtol=1e-4, atol=1e-4)
+    config = json.loads((tmp_path / "timm" / "config.json").read_text())
+    assert config["label_names"] == list(student.classes)
+
+
+def test_a_folder_for_the_hub(images: Path, tmp_path: Path) -> None:
+    import yaml
+
+    assert export(images / "out", "huggingface", tmp_path / "hub") == 0
+    hub = tmp_path / "hub"
+    names = {"config.json", "model.safetensors", "preprocessor_config.json", "README.md"}
+    assert {path.name for path in hub.iterdir()} == names
+    files = sorted((images / "test").rglob("*.png"))
+    again, student = load(hub / "model.safetensors"), load(images / "out")
+    np.testing.assert_array_equal(again.outputs(files), student.outputs(files))
+    config = json.loads((hub / "config.json").read_text())
+    assert config["id2label"] == {"0": "cat", "1": "dog"}
+    settings = json.loads((hub / "preprocessor_config.json").read_text())
+    assert settings["image_mean"] == list(student.info.mean)
+    _, front, text = (hub / "README.md").read_text().split("---\n", 2)
+    assert yaml.safe_load(front)["library_name"] == "labelwall"
+    assert 'load("model.safetensors")' in text
+
+
+def test_a_mistake_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = write(tmp_path)
+    out = tmp_path / "out"
+    (tmp_path / "taken" / "inside").mkdir(parents=True)
+    mistakes = {
+        "torchscript": (tmp_path / "nowhere" / "x.pt", "`out` must be"),
+        "word": (out, "`format` must be one of onnx"),
+        "timm": (out, "no timm model"),
+        "huggingface": (out, "finished run"),
+    }
+    for form, (place, mentioned) in mistakes.items():
+        command = ["export", "--student", str(path), "--format", form, "--out", str(place)]
+        check_one_error(command, mentioned, capsys)
+    command = ["export", "--student", str(path), "--format", "torchscript", "--out"]
+    check_one_error([*command, str(tmp_path / "taken")], "`out` must be", capsys)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["student.safetensors", "taken"]
+
+
+def test_without_onnx_the_cure_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    path, _ = write(tmp_path)
+    command = ["export", "--student", str(path), "--format", "onnx", "--out", str(tmp_path / "x")]
+    check_one_error(command, "labelwall[export]", capsys)
+    assert unpack(path.read_bytes()) is not None

@@ -1,0 +1,51 @@
+"""Students with fresh weights, as their files hold them: each kind of label, images or vectors."""
+
+from __future__ import annotations
+
+import torch
+
+from labelwall.student.model import StudentModel, assembled
+from labelwall.student.student_file import Privacy, StudentInfo, pack, unpack
+from labelwall.wall.labels.attributes import AttributeLabels
+from labelwall.wall.labels.base import LabelSpace
+from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.labels.values import ValueLabels
+from labelwall.wall.networks.architectures import build, to_safetensors
+
+SPACES: dict[str, LabelSpace] = {
+    "class": ClassLabels(("cat", "dog, small", "emu")),
+    "attributes": AttributeLabels(("red", "round")),
+    "value": ValueLabels(-10.0, 30.0),
+}
+PRIVACY = Privacy(0.981, 1e-5, "tight", "anyone", "ab" * 32, "a-random-name")
+IMAGE, VECTOR = (12, 12, 3), (8,)
+
+
+def content(
+    kind: str = "class",
+    shape: tuple[int, ...] = IMAGE,
+    backbone: str | None = None,
+    temperature: float = 1.7,
+) -> bytes:
+    """A student's file."""
+    name = backbone or ("small_cnn" if len(shape) == 3 else "mlp")
+    channels = shape[2] if len(shape) == 3 else 0
+    space = SPACES[kind]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        network = build(name, input_shape=shape, num_classes=space.outputs)
+    with torch.no_grad():
+        network.head.weight.mul_(20)  # so that answers differ from row to row
+    statistics = (0.4,) * channels, (0.3,) * channels
+    info = StudentInfo(name, shape, *statistics, space, temperature, PRIVACY)
+    return pack(info, to_safetensors(network))
+
+
+def student(
+    kind: str = "class", shape: tuple[int, ...] = IMAGE, backbone: str | None = None
+) -> StudentModel:
+    """The same, loaded."""
+    found = content(kind, shape, backbone)
+    info = unpack(found)
+    assert info is not None
+    return assembled(info, found)
