@@ -13,30 +13,32 @@ import numpy as np
 from labelwall.experiment.run.clusters import k_means
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.mechanisms.base import Asks
-from labelwall.wall.cells import CellCounts, Cells, inherit, nearest_cells
+from labelwall.wall.cells import Cells, inherit, nearest_cells
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec
 
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
 
 
 def ask_cells(
-    count: Callable[[Cells], CellCounts],
+    count: Callable[[Matrix], NoisyCounts],
     inputs: np.ndarray,
     extractor: ExtractorSpec,
     asked: Asks,
     *,
+    classes: int,
     slot: int,
     seed: int,
-    centers_file: Path,
+    folder: Path,
     batch_size: int,
     workers: int,
     device: str,
 ) -> Answers:
     """Labels of PUBLIC ``inputs`` by one noisy histogram over clusters of their features.
 
-    ``count``: the teacher's method. ``centers_file``: npz file for the clusters, written before the
-    question. A resumed round must send the same clusters, since others would be charged again.
+    ``count``: the teacher's method. ``folder``: of the round; the clusters are written there before
+    the question. A resumed round must send the same ones, since others would be charged again.
     Raises InvalidInput where there are fewer inputs than cells.
     """
     assert asked.cells is not None
@@ -44,6 +46,7 @@ def ask_cells(
         extractor, probe=inputs[:64], batch_size=batch_size, workers=workers, device=device
     )
     features, _ = embedder.embed(inputs)
+    centers_file = folder / "cells.npz"
     if not centers_file.exists():
         _save(centers_file, cluster(features, asked.cells, seed))
     with np.load(centers_file, allow_pickle=False) as stored:

@@ -15,6 +15,7 @@ import numpy as np
 
 from labelwall.experiment.config.config import Config, first_extractor
 from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.linear_round import ask_weights
 from labelwall.experiment.run.metrics import round_line, round_metrics, run_summary
 from labelwall.experiment.run.query_selection import choose_queries
 from labelwall.experiment.run.reverse_knn_round import ask_cells
@@ -28,12 +29,15 @@ from labelwall.student.prune import prune
 from labelwall.student.train import check, train
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.wall.datasets.sources import PublicData, Task, describe, read_public
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.base import has_label
 from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries
 
+# How a round asks, by the kind of its public matrix.
+ASK_BY = {"cells": ask_cells, "weights": ask_weights}
 PROBE = 64  # public rows that test whether a network treats rows of a batch independently
 
 
@@ -134,16 +138,17 @@ def _ask(
     )
     experiment.teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
     slot = config.slots()[number - 1]
-    asks = config.mechanism_of(number).asks
-    if asks.cells is not None:
-        answers = ask_cells(
+    asks = from_slot(config.plan().slots[slot]).asks
+    if asks.matrix is not None:
+        answers = ASK_BY[asks.matrix](
             experiment.teacher.count,
             public.inputs[rows],
             extractor,
             asks,
+            classes=experiment.task.num_classes,
             slot=slot,
             seed=config.seed * 1000 + number,
-            centers_file=experiment.folder.round(number) / "cells.npz",
+            folder=experiment.folder.round(number),
             batch_size=config.batch_size,
             workers=config.workers,
             device=config.device,

@@ -48,7 +48,7 @@ class Result(BaseModel):
     """The result of a finished job.
 
     Labels (by attribute where rows have attributes, in steps where they have a value) and outcomes
-    of queries; noisy counts by cell and class (null: cap reached); the extractor that is ready; or
+    of queries; noisy counts by a matrix (null: cap reached): by cell and class, or one row of sums; the extractor that is ready; or
     the number of records in the request.
     """
 
