@@ -35,14 +35,14 @@ from labelwall.wall.weights import SENSITIVITY, bias, residual_unit
 
 _QUERIES_PER_CALL = 2048
 CLASSES = 2
-FEATURES = np.array([[63, 40]], dtype=np.int8)  # of the record
-LENGTH = 63.0  # of a unit vector: the record's features are longer
+FEATURES = np.full((1, 8), 63, dtype=np.int8)  # of the record: almost three times as long
+LENGTH = 63.0  # as a unit vector is
 WITHOUT_NOISE = OUTCOMES + 1, OUTCOMES + 2  # codes: an entry is as of no record, or as of this one
 
 
 def probe_sums(mechanism: PrivateLinear) -> PrivateLinear:
     """The same code with noise so small that faults show in seconds."""
-    return replace(mechanism, sigma=2.0)
+    return replace(mechanism, sigma=1.0)
 
 
 def audit_sums(
