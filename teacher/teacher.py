@@ -20,10 +20,10 @@ from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.private_rows import Prepared, PrivateRows, Progress, Workplace
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.devices import device_of
-from labelwall.wall.cells import CellCounts, Cells
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import numbered_space
+from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries
 
 
@@ -216,21 +216,21 @@ class Teacher:
             named = spec.sha256(), mechanism.fields()
             return self._answer(calls, [queries.identities(*named) for queries in calls])
 
-    def count(self, cells: Cells) -> CellCounts:
-        """Noisy votes of all records in public cells: one release, or the stored refusal.
+    def count(self, matrix: Matrix) -> NoisyCounts:
+        """Noisy counts of all records by a public matrix: one release, or the stored refusal.
 
-        The same cells under the same extractor and mechanism get the stored counts at no charge.
+        The same matrix under the same extractor and mechanism gets the stored counts at no charge.
         Raises as ``answer`` does.
         """
         with self._lock:
-            spec, mechanism = self._counting(cells)
+            spec, mechanism = self._counting(matrix)
             self._ledger.use_extractor(spec.sha256(), spec.public_fields())
-            return self._count(cells, cells.identity(spec.sha256(), mechanism.fields()))
+            return self._count(matrix, matrix.identity(spec.sha256(), mechanism.fields()))
 
-    def chargeable(self, call: Queries | Cells) -> int:
+    def chargeable(self, call: Queries | Matrix) -> int:
         """How many distinct queries of a call would be charged now, up to the cap. Public."""
         with self._lock:
-            if isinstance(call, Cells):
+            if isinstance(call, Matrix):
                 spec, mechanism = self._counting(call)
             else:
                 spec, mechanism = self._answering([call])
@@ -251,8 +251,8 @@ class Teacher:
         """The extractor and the mechanism that answer. Raises InvalidInput if one does not fit."""
         slot = calls[0].slot
         spec, mechanism = self._ready("queries", slot)
-        if mechanism.asks.cells is not None:
-            rule = "of a mechanism that answers queries, not one for cells"
+        if mechanism.asks.matrix is not None:
+            rule = f"of a mechanism that answers queries, not one for {mechanism.asks.matrix}"
             raise InvalidInput("queries.slot", rule, slot)
         if len(calls) > 1 and self.whole(slot):
             rule = "one at a time for a mechanism that is charged by the batch"
@@ -266,15 +266,16 @@ class Teacher:
                 raise InvalidInput("queries.inputs", rule, queries.inputs.shape[1:])
         return spec, mechanism
 
-    def _counting(self, cells: Cells) -> tuple[ExtractorSpec, Mechanism]:
+    def _counting(self, matrix: Matrix) -> tuple[ExtractorSpec, Mechanism]:
         """The extractor and the mechanism that count. Raises InvalidInput if one does not fit."""
-        spec, mechanism = self._ready("cells", cells.slot)
-        if mechanism.asks.cells is None:
-            raise InvalidInput("cells.slot", "of the mechanism reverse_knn", cells.slot)
-        expected = (mechanism.asks.cells, self._index.dimensions)
-        if cells.centers.shape != expected:
-            rule = f"int8 {list(expected)}, as mechanism and extractor say"
-            raise InvalidInput("cells.centers", rule, cells.centers.shape)
+        spec, mechanism = self._ready(matrix.kind, matrix.slot)
+        if mechanism.asks.matrix != matrix.kind:
+            rule = f"of a mechanism that counts by {matrix.kind}"
+            raise InvalidInput(f"{matrix.kind}.slot", rule, matrix.slot)
+        expected = mechanism.asks.shape(self._index.dimensions, self._space.outputs)
+        if matrix.entries.shape != expected:
+            rule = f"of shape {list(expected)}, as mechanism and extractor say"
+            raise InvalidInput(f"{matrix.kind}.{matrix.array}", rule, list(matrix.entries.shape))
         return spec, mechanism
 
     def _ready(self, name: str, slot: int) -> tuple[ExtractorSpec, Mechanism]:
@@ -287,19 +288,20 @@ class Teacher:
             raise InvalidInput(f"{name}.slot", rule, slot)
         return self._spec, self._mechanisms[slot]
 
-    def _count(self, cells: Cells, identity: str) -> CellCounts:
-        state, mechanism = self._ledger.state, self._mechanisms[cells.slot]
+    def _count(self, matrix: Matrix, identity: str) -> NoisyCounts:
+        slot, state = matrix.slot, self._ledger.state
+        mechanism = self._mechanisms[slot]
         served = is_settled(state, mechanism, identity)
         if not served:
-            sets = cells.centers[np.newaxis]  # [m, d] -> [1, m, d]
-            self._settle(cells.slot, [identity], self._voters(sets))
+            one = matrix.entries[np.newaxis]  # [m, d] -> [1, m, d]
+            self._settle(slot, [identity], self._voters(one))
         state = self._ledger.state  # another object after a failure
         paid = self._charged.by_stage(mechanism.stages)
-        known = receipt(state, cells.slot, mechanism, 1, int(served), paid, 0)
+        known = receipt(state, slot, mechanism, 1, int(served), paid, 0)
         if identity in state.refused:
-            return CellCounts(None, known)
+            return NoisyCounts(None, known)
         counts = np.array(state.results[identity][mechanism.stages[-1]], dtype=np.int64)
-        return CellCounts(counts.reshape(-1, self._space.outputs), known)
+        return NoisyCounts(counts.reshape(mechanism.asks.cells or 1, -1), known)
 
     def _answer(self, calls: Sequence[Queries], identities: list[list[str]]) -> list[Answers]:
         """Charge distinct new queries in request order. ``identities``: of each call's rows."""
@@ -323,7 +325,7 @@ class Teacher:
         return replies(state, slot, mechanism, self._space, identities, todo, self._charged)
 
     def _voters(self, queries: np.ndarray, inputs: np.ndarray | None = None) -> Voters:
-        """The records before embedded queries, int8 [n_queries, d] or [n_queries, m, d].
+        """The records before embedded queries, int8 [n_queries, d], or matrices [1, rows, columns].
 
         ``inputs``: the queries as they were sent.
         """
@@ -333,7 +335,7 @@ class Teacher:
             prepared.labels,
             self._space.outputs,
             queries,
-            self._embedder.length(queries.shape[-1]),
+            self._embedder.length(prepared.index.dimensions),
             prepared.ensembles,
             prepared.networks,
             inputs,

@@ -33,7 +33,6 @@ from labelwall.teacher.service.server import build_app
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.statistical_audit import PROBE_DELTA
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.cells import Cells
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import TeacherFailed
@@ -77,12 +76,11 @@ def teacher(folder: Path, name: str, entropy: Entropy | None = None, shards: int
 
 def ask(made: Any, name: str, rows: np.ndarray) -> tuple[Any, Any]:
     """(what was released, the receipt)."""
-    asks = CASES[name].asks
-    if asks.cells is None:
+    matrix = tiny.matrix(CASES[name])
+    if matrix is None:
         answers = made.answer(Queries(rows))
         return (answers.labels.tolist(), answers.outcomes.tolist()), answers.receipt
-    centers = np.random.default_rng(2).integers(-63, 64, (asks.cells, tiny.DIMENSIONS))
-    counted = made.count(Cells(centers.astype(np.int8)))
+    counted = made.count(matrix)
     assert counted.counts is not None
     return counted.counts.tolist(), counted.receipt
 

@@ -5,13 +5,12 @@ Centres go in, noisy counts come out. Labels computed from the counts are post-p
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ABSTAINED, Outcome, Receipt, canonical_json
+from labelwall.wall.matrix import Matrix
+from labelwall.wall.messages import ABSTAINED, Outcome
 
 MAX_ENTRY = 63  # quantised features are integers in -63..63
 MAX_CELLS, MAX_DIMENSIONS = 4096, 4000
@@ -19,7 +18,7 @@ BATCH_ROWS = 4096  # public rows compared with the centres at once
 
 
 @dataclass(frozen=True)
-class Cells:
+class Cells(Matrix):
     """A partition of feature space from PUBLIC rows: each point belongs to its nearest centre.
 
     ``centers``: int8 [m, d], entries in -63..63, 1 <= m <= 4096, 1 <= d <= 4000, in the extractor's
@@ -32,39 +31,19 @@ class Cells:
     centers: np.ndarray
     slot: int = 0
 
+    kind = "cells"
+    array = "centers"
+
     def __post_init__(self) -> None:
         c = self.centers
-        valid_shape = c.ndim == 2 and 0 < len(c) <= MAX_CELLS and 0 < c.shape[1] <= MAX_DIMENSIONS
-        if c.dtype != np.int8 or not valid_shape:
-            rule = f"int8 [m, d] with m in 1..{MAX_CELLS}, d in 1..{MAX_DIMENSIONS}"
-            raise InvalidInput("cells.centers", rule, f"{c.dtype} {list(c.shape)}")
-        for extreme in (int(c.min()), int(c.max())):
-            if abs(extreme) > MAX_ENTRY:
-                rule = f"integers in -{MAX_ENTRY}..{MAX_ENTRY}"
-                raise InvalidInput("cells.centers", rule, extreme)
-        if self.slot < 0:
-            raise InvalidInput("cells.slot", "at least 0", self.slot)
+        fits = c.ndim == 2 and 0 < len(c) <= MAX_CELLS and 0 < c.shape[1] <= MAX_DIMENSIONS
+        rule = f"[m, d] with m in 1..{MAX_CELLS}, d in 1..{MAX_DIMENSIONS}"
+        self.require(np.int8, rule, fits, MAX_ENTRY)
 
-    def identity(self, extractor: str, mechanism: dict[str, object]) -> str:
-        """SHA-256 (hex) of the centres in order, the extractor's hash, mechanism and parameters."""
-        prefix = canonical_json(
-            {"extractor": extractor, "mechanism": mechanism, "cells": list(self.centers.shape)}
-        )
-        return hashlib.sha256(
-            prefix + b"\0" + np.ascontiguousarray(self.centers).tobytes()
-        ).hexdigest()
-
-    def identities(self, extractor: str, mechanism: dict[str, object]) -> list[str]:
-        """The one ``identity``, as a call's queries have theirs."""
-        return [self.identity(extractor, mechanism)]
-
-
-@dataclass(frozen=True)
-class CellCounts:
-    """``counts``: int64 [m, n_classes] noisy votes, some negative; None if the cap was reached."""
-
-    counts: np.ndarray | None = field(repr=False)
-    receipt: Receipt
+    @property
+    def entries(self) -> np.ndarray:
+        """The centres."""
+        return self.centers
 
 
 def nearest_cells(features: np.ndarray, centers: np.ndarray, neighbours: int) -> np.ndarray:
@@ -95,7 +74,7 @@ def inherit(
 
     Post-processing: free.
 
-    ``counts``: as in CellCounts; ``cells_of_row``: int64 [n, reach]. Each row sums the noisy votes
+    ``counts``: as in NoisyCounts; ``cells_of_row``: int64 [n, reach]. Each row sums the noisy votes
     of its cells. It gets the class with the most votes (the lowest on ties) where these exceed the
     second most by more than ``margin`` votes, and abstains elsewhere.
     """

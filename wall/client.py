@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
-from labelwall.wall.cells import CellCounts, Cells
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
+from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries, join_answers
 from labelwall.wall.wire import (
     MAX_ROWS,
@@ -98,9 +98,10 @@ class RemoteTeacher:
             [decode_answers(self._ask("labels", part, queries.slot)) for part in parts]
         )
 
-    def count(self, cells: Cells) -> CellCounts:
-        """Noisy votes of all records in public cells."""
-        return decode_counts(self._ask("cells", {"centers": cells.centers}, cells.slot))
+    def count(self, matrix: Matrix) -> NoisyCounts:
+        """Noisy counts of all records by a public matrix."""
+        arrays = {matrix.array: matrix.entries}
+        return decode_counts(self._ask(matrix.kind, arrays, matrix.slot))
 
     def budget(self) -> dict[str, Any]:
         """The plan, its certificate, what is spent and left, and this key's own cap and charges."""

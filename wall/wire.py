@@ -16,14 +16,20 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from labelwall.wall.cells import CellCounts
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.matrix import NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Receipt
 
 SAFETENSORS, NPY = "application/x-safetensors", "application/x-npy"
 MAX_ROWS = 1 << 16  # per request; the client splits larger inputs
 MAX_HEADER, MAX_FIELDS = 1 << 16, 1 << 18  # bytes
-DTYPES = {"|u1": np.uint8, "|i1": np.int8, "<f4": np.float32, "<i8": np.int64}
+DTYPES = {
+    "|u1": np.uint8,
+    "|i1": np.int8,
+    "<i2": np.int16,
+    "<f4": np.float32,
+    "<i8": np.int64,
+}
 NPY_HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '([<|][a-z]\d)', 'fortran_order': False, "
     rb"'shape': \((\d{1,18}(?:, \d{1,18})*,?)\), \} *\n",
@@ -46,7 +52,8 @@ def decode(
     """Exactly the arrays called ``names`` of a body. An npy body holds one array, without a name.
 
     Raises InvalidInput for another media type, bytes that are not exactly what their header says, a
-    dtype other than uint8, int8, float32 and int64, more than ``max_rows`` rows, or rows of size 0.
+    dtype other than uint8, int8, int16, float32 and int64, more than ``max_rows`` rows, or rows of
+    size 0.
     """
     if media == NPY and len(names) == 1:
         found = {names[0]: _npy(body)}
@@ -141,7 +148,7 @@ def spec_from_fields(fields: object, weights: bytes, axes: bytes = b"") -> Extra
     return ExtractorSpec(**{**fields, **tuples}, weights=weights, axes=axes)
 
 
-def result_to_json(result: Answers | CellCounts) -> dict[str, object]:
+def result_to_json(result: Answers | NoisyCounts) -> dict[str, object]:
     """The releases of a finished request as lists of integers, and its receipt."""
     receipt = {"receipt": asdict(result.receipt)}
     if isinstance(result, Answers):
@@ -161,11 +168,11 @@ def decode_answers(value: dict) -> Answers:  # type: ignore[type-arg]
         raise InvalidInput("reply", "answers", "something else") from error
 
 
-def decode_counts(value: dict) -> CellCounts:  # type: ignore[type-arg]
+def decode_counts(value: dict) -> NoisyCounts:  # type: ignore[type-arg]
     """Inverse of result_to_json for counts. Raises InvalidInput for anything else."""
     try:
         counts = value["counts"]
-        return CellCounts(
+        return NoisyCounts(
             None if counts is None else np.array(counts, dtype=np.int64),
             Receipt(**value["receipt"]),
         )

@@ -46,7 +46,7 @@ class CapsConfig:
     Args:
         asked: queries screened, a count; the rounds' total when null. For ind_knn no cap: the
             queries that its noise is calibrated for. A query is a round's histogram for
-            reverse_knn, a round's batch for radius and batch_knn.
+            reverse_knn, a step for private_linear, a round's batch for radius and batch_knn.
         answered: queries answered with a label after screening, a count; as asked when null.
     """
 
@@ -65,8 +65,8 @@ class RoundConfig:
     """One round: ask, train, send features back.
 
     Args:
-        queries: public inputs asked in this round, a count. reverse_knn asks all of them when null:
-            its price does not depend on the count.
+        queries: public inputs asked in this round, a count. reverse_knn and private_linear ask all
+            of them when null: their price does not depend on the count.
         mechanism: this round's own mechanism; the run's when null.
         caps: caps of the round's own mechanism.
     """
@@ -211,7 +211,10 @@ def _slot(
     budget: BudgetConfig,
     single: bool,
 ) -> Slot:
-    total = len(rounds) if mechanism.once_a_round else sum(r.queries or 0 for r in rounds)
+    if mechanism.once_a_round:
+        total = len(rounds) * mechanism.charges_a_round
+    else:
+        total = sum(r.queries or 0 for r in rounds)
     asked = total if caps.asked is None else caps.asked
     answered = asked if caps.answered is None else caps.answered
     if mechanism.charging is Charging.PREPAID and caps.answered is not None:

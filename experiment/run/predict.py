@@ -10,6 +10,7 @@ import numpy as np
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.matrix_round import ask_matrices, rows_of_round
 from labelwall.experiment.run.teachers import teacher_of
 from labelwall.experiment.run.whitening import starting_extractor
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
@@ -26,6 +27,9 @@ def predict(
     config: Config, queries: Path, out: Path, *, slot: int, entropy: Entropy, console: Console
 ) -> Answers:
     """Answer the rows of an npz file with the first round's features.
+
+    A mechanism that counts by matrices is asked as the slot's first round asks, with public rows;
+    any number of queries is then labelled for nothing. The matrices are kept in ``out``.fit.
 
     Known queries are served from the ledger. ``queries``: an npz file with the array ``x``, rows
     like the data set's public inputs.
@@ -45,11 +49,20 @@ def predict(
     require_affordable(plan)
     task = describe(config.data)
     asked = Queries(_rows(queries, task), slot)
-    inputs = read_public(config.data).inputs if config.whiten else asked.inputs
+    number = config.slots().index(slot) + 1 if slot in config.slots() else 1
+    counted = config.mechanism_of(number).asks.matrix is not None
+    inputs = read_public(config.data).inputs if config.whiten or counted else asked.inputs
     extractor = starting_extractor(config, task, inputs)
     with teacher_of(config, task, Path(config.custodian_dir or ""), entropy, console) as teacher:
         teacher.use_extractor(extractor, probe=asked.inputs[:64])
-        answers = teacher.answer(asked)
+        if counted and slot in config.slots():
+            folder = out.with_suffix(".fit")
+            folder.mkdir(exist_ok=True)
+            public = inputs[rows_of_round(config, number, len(inputs))]
+            how = config, number, extractor, public, task.num_classes, folder
+            answers = ask_matrices(teacher, *how, rows=asked.inputs)
+        else:
+            answers = teacher.answer(asked)
         teacher.export(out.with_suffix(".ledger.sqlite"))
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
     values = task.labels.columns(answers.labels)

@@ -5,53 +5,34 @@ Public rows are clustered, one histogram is asked for, and the rows inherit its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 
 from labelwall.experiment.run.clusters import k_means
-from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.mechanisms.base import Asks
-from labelwall.wall.cells import CellCounts, Cells, inherit, nearest_cells
+from labelwall.experiment.run.fitted import Fitted, Question
+from labelwall.wall.cells import Cells, inherit, nearest_cells
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import Answers, ExtractorSpec
 
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
 
 
-def ask_cells(
-    count: Callable[[Cells], CellCounts],
-    inputs: np.ndarray,
-    extractor: ExtractorSpec,
-    asked: Asks,
-    *,
-    slot: int,
-    seed: int,
-    centers_file: Path,
-    batch_size: int,
-    workers: int,
-    device: str,
-) -> Answers:
-    """Labels of PUBLIC ``inputs`` by one noisy histogram over clusters of their features.
+def fit_cells(question: Question) -> Fitted:
+    """One noisy histogram over clusters of the features.
 
-    ``count``: the teacher's method. ``centers_file``: npz file for the clusters, written before the
-    question. A resumed round must send the same clusters, since others would be charged again.
-    Raises InvalidInput where there are fewer inputs than cells.
+    Raises InvalidInput where there are fewer rows than cells.
     """
+    asked = question.asked
     assert asked.cells is not None
-    embedder = Embedder(
-        extractor, probe=inputs[:64], batch_size=batch_size, workers=workers, device=device
+    cells = asked.cells
+    centers = question.stored(
+        "cells.npz", "centers", lambda: cluster(question.features, cells, question.seed)
     )
-    features, _ = embedder.embed(inputs)
-    if not centers_file.exists():
-        _save(centers_file, cluster(features, asked.cells, seed))
-    with np.load(centers_file, allow_pickle=False) as stored:
-        centers = stored["centers"]
-    found = count(Cells(centers, slot))
-    cells = nearest_cells(features, centers, asked.reach)
-    labels, outcomes = inherit(found.counts, cells, asked.margin)
-    return Answers(labels, outcomes, found.receipt)
+    found = question.count(Cells(centers, question.slot))
+
+    def label(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        nearest = nearest_cells(features, centers, asked.reach)
+        return inherit(found.counts, nearest, asked.margin)
+
+    return Fitted(label, found.receipt)
 
 
 def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:
@@ -64,10 +45,3 @@ def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:
         raise InvalidInput("mechanism.cells", rule, cells)
     centers, _ = k_means(features.astype(np.float32), cells, seed=seed, iterations=ITERATIONS)
     return np.rint(centers).astype(np.int8)
-
-
-def _save(path: Path, centers: np.ndarray) -> None:
-    scratch = path.with_name(path.name + ".part")
-    with scratch.open("wb") as file:
-        np.savez(file, centers=centers)
-    scratch.replace(path)

@@ -16,9 +16,9 @@ import numpy as np
 from labelwall.experiment.config.config import Config, first_extractor
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.described_student import described_student
+from labelwall.experiment.run.matrix_round import PROBE, ask_matrices, rows_of_round
 from labelwall.experiment.run.metrics import round_line, round_metrics, run_summary
 from labelwall.experiment.run.query_selection import choose_queries
-from labelwall.experiment.run.reverse_knn_round import ask_cells
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.teachers import Answering, teacher_of
 from labelwall.experiment.run.whitening import starting_extractor
@@ -35,8 +35,6 @@ from labelwall.wall.datasets.sources import PublicData, Task, describe, read_pub
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.base import has_label
 from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries
-
-PROBE = 64  # public rows that test whether a network treats rows of a batch independently
 
 
 @dataclass
@@ -136,19 +134,15 @@ def _ask(
     )
     experiment.teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
     slot = config.slots()[number - 1]
-    asks = config.mechanism_of(number).asks
-    if asks.cells is not None:
-        answers = ask_cells(
-            experiment.teacher.count,
-            public.inputs[rows],
+    if config.mechanism_of(number).asks.matrix is not None:
+        answers = ask_matrices(
+            experiment.teacher,
+            config,
+            number,
             extractor,
-            asks,
-            slot=slot,
-            seed=config.seed * 1000 + number,
-            centers_file=experiment.folder.round(number) / "cells.npz",
-            batch_size=config.batch_size,
-            workers=config.workers,
-            device=config.device,
+            public.inputs[rows],
+            experiment.task.num_classes,
+            experiment.folder.round(number),
         )
     else:
         answers = experiment.teacher.answer(Queries(public.inputs[rows], slot=slot))
@@ -163,8 +157,7 @@ def _choose(
     """Rows of the public pool to ask in round ``number``: int64 [n], in request order."""
     config, inputs, features = experiment.config, experiment.public.inputs, None
     if config.mechanism_of(number).once_a_round:
-        # The price does not depend on the rows, so every round may ask about all of them.
-        return choose_queries(config.seed, number, np.zeros(len(inputs), dtype=np.uint8), count)
+        return rows_of_round(config, number, len(inputs))
     if config.choice == "typical":
         how = {"batch_size": config.batch_size, "workers": config.workers}
         embedder = Embedder(extractor, probe=inputs[:PROBE], device=config.device, **how)

@@ -29,10 +29,10 @@ from labelwall.teacher.service.keys import token_of
 from labelwall.teacher.sharded_teacher import ShardedTeacher
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.adversary import POOLED
-from labelwall.wall.cells import CellCounts, Cells
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
+from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries
 
 # The environment variable with the API key. A key is no setting, so no file records it.
@@ -49,7 +49,7 @@ class Answering(Protocol):
 
     def answer(self, queries: Queries) -> Answers: ...
 
-    def count(self, cells: Cells) -> CellCounts: ...
+    def count(self, matrix: Matrix) -> NoisyCounts: ...
 
     def export(self, path: Path) -> None:
         """Write the auditors' copy of the ledger."""

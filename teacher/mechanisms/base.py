@@ -34,15 +34,34 @@ class Charging(Enum):
 
 @dataclass(frozen=True)
 class Asks:
-    """What a query is: a public row, or a set of so many public ``cells`` (wall/cells.py).
+    """What a query is: a public row, or a public matrix that all records are counted by.
 
-    Cells serve all rows in them: a row adds the noisy counts of its ``reach`` nearest cells, and is
-    labelled where the best class leads the next by more than ``margin`` noisy votes.
+    Cells (wall/cells.py), so many ``cells`` in a set, serve all rows in them: a row adds the noisy
+    counts of its ``reach`` nearest cells, and is labelled where the best class leads the next by
+    more than ``margin`` noisy votes.
+
+    Weights (wall/weights.py), ``steps`` of them in a round, give a linear classifier; a row is
+    labelled where the best class leads the next by more than ``margin`` in probability.
+    ``noise_multiplier``, ``clip``: the mechanism's, which the classifier is fitted with.
     """
 
     cells: int | None = None
     reach: int = 1
     margin: float = 0.0
+    steps: int | None = None
+    noise_multiplier: float = 0.0
+    clip: float = 1.0
+
+    @property
+    def matrix(self) -> str | None:
+        """The kind of matrix (wall/matrices.py); None where a query is a row."""
+        if self.cells is not None:
+            return "cells"
+        return None if self.steps is None else "weights"
+
+    def shape(self, dimensions: int, outputs: int) -> tuple[int, int]:
+        """Of the matrix for features of ``dimensions`` and so many classes."""
+        return (dimensions + 1, outputs) if self.cells is None else (self.cells, dimensions)
 
 
 @dataclass(frozen=True)
@@ -160,8 +179,13 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
 
     @property
     def once_a_round(self) -> bool:
-        """Whether a round costs one charge, however many rows it asks."""
-        return self.asks.cells is not None or self.charging is Charging.PER_BATCH
+        """Whether a round's price does not depend on how many rows it asks."""
+        return self.asks.matrix is not None or self.charging is Charging.PER_BATCH
+
+    @property
+    def charges_a_round(self) -> int:
+        """What a round costs where ``once_a_round``: so many charges."""
+        return self.asks.steps or 1
 
     @property
     def needs(self) -> tuple[Classifiers, ...]:

@@ -10,10 +10,12 @@ import numpy as np
 
 from labelwall.teacher.mechanisms.counts import BallCounts, BallVotes, CellVotes, GridCounts
 from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble
+from labelwall.teacher.mechanisms.private_linear.gradient import GradientSum
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.search.index import Index
 from labelwall.teacher.search.kernels import Select, Similar
 from labelwall.teacher.search.poisson_sampling import sampled_votes
+from labelwall.wall.weights import bias, residual_unit
 
 if TYPE_CHECKING:
     from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble
@@ -27,7 +29,8 @@ class Voters:
         index: search over the records whose features are finite.
         labels: int64 [n_records]; packed attributes where rows have those.
         num_classes: number of classes or attributes.
-        queries: int8 [n_queries, d], or [n_queries, m, d] where a query is a set of m cells.
+        queries: int8 [n_queries, d], or matrices: int8 [n_queries, m, d] where a query is a set of
+            m cells, int16 [n_queries, d + 1, c] where it is weights.
         length: of a unit vector after quantisation, public.
         ensembles: linear ones, by their number of classifiers.
         networks: ensembles of networks, which vote on ``inputs``.
@@ -81,6 +84,11 @@ class Voters:
     def cell_votes(self, neighbours: int) -> np.ndarray:
         """Votes of every record for its label in its nearest cells: int64 [n_queries, m * c]."""
         return self.index.total(CellVotes(self.queries, neighbours, self.num_classes), self.labels)
+
+    def gradients(self, clip: float) -> np.ndarray:
+        """Sums of the records' gradients: int64 [n_queries, (d + 1) * c + 1] (``GradientSum``)."""
+        units = tuple(residual_unit(weights, clip, self.length) for weights in self.queries)
+        return self.index.total(GradientSum(self.queries, units, bias(self.length)), self.labels)
 
     def ball_votes(self, squared_radii: np.ndarray) -> np.ndarray:
         """Records of each class within a radius (int64 [n_queries]): int64 [n_queries, c]."""

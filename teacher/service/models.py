@@ -48,8 +48,8 @@ class Result(BaseModel):
     """The result of a finished job.
 
     Labels (by attribute where rows have attributes, in steps where they have a value) and outcomes
-    of queries; noisy counts by cell and class (null: cap reached); the extractor that is ready; or
-    the number of records in the request.
+    of queries; noisy counts by cell and class, or one row of noisy sums (null: cap reached); the
+    extractor that is ready; or the number of records in the request.
     """
 
     labels: list[int] | list[list[int]] | None = None

@@ -27,8 +27,8 @@ from labelwall.teacher.service.jobs import (
 )
 from labelwall.teacher.service.usage import Call, Usage
 from labelwall.teacher.teacher import Progress, Teacher, quiet
-from labelwall.wall.cells import Cells
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
+from labelwall.wall.matrix import Matrix
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import result_to_json
 
@@ -357,13 +357,13 @@ class RequestQueue:
             )
         return quota is not None and self.usage.charged[caller] + reserved + new > quota
 
-    def count(self, caller: str, cells: Cells, quota: int | None) -> Result:
-        """Noisy counts in public cells: the work of a task, on the writer's thread."""
-        new = self._teacher.chargeable(cells)
-        call = Call(caller, cells.slot, new, self.snapshot.position)
+    def count(self, caller: str, matrix: Matrix, quota: int | None) -> Result:
+        """Noisy counts by a public matrix: the work of a task, on the writer's thread."""
+        new = self._teacher.chargeable(matrix)
+        call = Call(caller, matrix.slot, new, self.snapshot.position)
         if self._exceeds(caller, new, quota) or not all(self.usage.note([(call, quota)])):
             raise refused("quota_reached")
-        return result_to_json(self._teacher.count(cells))
+        return result_to_json(self._teacher.count(matrix))
 
     def _finish(self, job: Job, outcome: Result | Refused) -> None:
         with self._changed:

@@ -36,8 +36,8 @@ from labelwall.teacher.service.state import (
     releases_left,
 )
 from labelwall.wall.adversary import NAME
-from labelwall.wall.cells import Cells
 from labelwall.wall.errors import InvalidInput, Refused
+from labelwall.wall.matrices import MATRICES
 from labelwall.wall.messages import Queries
 from labelwall.wall.wire import MAX_ROWS, NPY, SAFETENSORS, decode, decode_extractor
 
@@ -132,7 +132,10 @@ PENDING: dict[int | str, dict[str, Any]] = {
 ROWS_BODY = _binary(
     "`inputs`: uint8 [n, height, width, channels] or float32 [n, dimensions]", SAFETENSORS, NPY
 )
-CELLS_BODY = _binary("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY)
+MATRIX_BODIES = {
+    "cells": _binary("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY),
+    "weights": _binary("`weights`: int16 [dimensions + 1, classes]", SAFETENSORS, NPY),
+}
 EXTRACTOR_BODY = _binary(
     "`fields` (JSON), `weights` (safetensors of the named network) and `axes` (int16 [d, k]), "
     "all as uint8 [n]",
@@ -334,7 +337,12 @@ async def ask(
     return await _reply(service.queue.submit(await run_in_threadpool(prepare)), wait)
 
 
-@router.post("/cells", response_model=models.Job, responses=PENDING, openapi_extra=CELLS_BODY)
+@router.post(
+    "/cells", response_model=models.Job, responses=PENDING, openapi_extra=MATRIX_BODIES["cells"]
+)
+@router.post(
+    "/weights", response_model=models.Job, responses=PENDING, openapi_extra=MATRIX_BODIES["weights"]
+)
 async def count(
     request: Request,
     key: Analyst,
@@ -343,27 +351,28 @@ async def count(
     wait: Wait = 0.0,
     idempotency_key: Idempotency = None,
 ) -> Response:
-    """Ask for the noisy votes of all records in public cells: one release for the whole set.
+    """Ask for noisy counts of all records by a public matrix: one release for the whole matrix.
 
+    Cells: every record's vote in its nearest cells. Weights: the sum of every record's gradient.
     Receipts add up as for labels.
     """
     service = await service_for(request, key)
     body = await service.bodies.read(request, service.config.max_request * MIB)
-    used = _extractor(service, extractor)
-    found = await run_in_threadpool(decode, body, _media(request), ("centers",))
-    cells = Cells(found["centers"], slot)
+    used, made = _extractor(service, extractor), MATRICES[request.url.path.rpartition("/")[2]]
+    found = await run_in_threadpool(decode, body, _media(request), (made.array,))
+    matrix = made(found[made.array], slot)
     parameters = {"slot": slot, "extractor": extractor, "media": _media(request)}
-    content = job_id(key.name, "cells", parameters, body)
+    content = job_id(key.name, made.kind, parameters, body)
     job = TaskJob(
         id=_call_id(content, idempotency_key),
         caller=key.name,
-        kind="cells",
+        kind=made.kind,
         total=1,
         extractor=used,
         size=len(body),
         content=content,
         slot=slot,
-        work=lambda: service.queue.count(key.name, cells, key.queries),
+        work=lambda: service.queue.count(key.name, matrix, key.queries),
     )
     return await _reply(service.queue.submit(job), wait)
 

@@ -22,7 +22,6 @@ from labelwall.teacher.shards.index import ShardedIndex
 from labelwall.teacher.shards.pools import LocalPool
 from labelwall.teacher.shards.shards import Shards
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.cells import Cells
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.labels.classes import ClassLabels
@@ -35,9 +34,8 @@ COUNTS = (1, 2, 5, 16)
 
 def asked(made: Teacher, name: str) -> tuple[object, ...]:
     """All answers, with receipts, which contain the ledger's head."""
-    if name == "reverse_knn":
-        cells = np.random.default_rng(2).integers(-63, 64, (6, tiny.DIMENSIONS)).astype(np.int8)
-        found = made.count(Cells(cells))
+    if (matrix := tiny.matrix(tiny.MECHANISMS[name])) is not None:
+        found = made.count(matrix)
         assert found.counts is not None
         return found.counts.tolist(), found.receipt
     answers = [made.answer(Queries(tiny.queries(30, seed))) for seed in (1, 2)]

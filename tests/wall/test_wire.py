@@ -13,8 +13,8 @@ import pytest
 import safetensors.numpy
 
 from labelwall.wall import wire
-from labelwall.wall.cells import CellCounts
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.matrix import NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Receipt
 from labelwall.wall.wire import NPY, SAFETENSORS, decode
 
@@ -222,7 +222,7 @@ def test_results_arrive_as_they_were() -> None:
     )
     for counts in (np.array([[-3, 4], [0, 1]]), None):
         cells = wire.decode_counts(
-            json.loads(json.dumps(wire.result_to_json(CellCounts(counts, RECEIPT))))
+            json.loads(json.dumps(wire.result_to_json(NoisyCounts(counts, RECEIPT))))
         )
         assert cells.receipt == RECEIPT
         assert (cells.counts is None and counts is None) or np.array_equal(cells.counts, counts)

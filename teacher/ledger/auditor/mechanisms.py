@@ -159,6 +159,18 @@ def _cells(f: Fields) -> list[Priced]:
     return [Priced("histogram", "gaussian", parameters, noisy)]
 
 
+def _sums(f: Fields) -> list[Priced]:
+    """A record adds a vector of length 2^20 and, to one entry more, 2^17: section 19."""
+    sensitivity = math.isqrt(2**40 + 2**34 - 1) + 1
+    noise = f["sigma"] * sensitivity
+    parameters = {
+        "sigma": noise,
+        "sensitivity": float(sensitivity),
+        "sampling_probability": 1.0,
+    }
+    return [Priced("sum", "gaussian", parameters, results.noisy_sums(2**20, noise, LARGEST_COUNT))]
+
+
 def _laplace(f: Fields) -> list[Priced]:
     """Votes move by 2 in L1: section 14."""
     parameters = {"scale": f["scale"], "sensitivity": 2.0}
@@ -337,6 +349,16 @@ KINDS: dict[str, Known] = {
                 max(f["neighbours"], f.get("reach", 1)) <= f["cells"]
             )
         },
+    ),
+    "private_linear": Known(
+        {
+            "steps": integer(1, 100),
+            "sigma": number(1e-3, 900),
+            "clip": number(0.01, 1.5),
+            "margin": number(0, 1),
+        },
+        _sums,
+        related={"margin must be below 1": lambda f: f["margin"] < 1},
     ),
     "naive_knn": Known({"k": integer(1, LARGEST_COUNT), "sigma_vote": NOISE}, _unsampled),
     "lnmax": Known(

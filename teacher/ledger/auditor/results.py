@@ -85,6 +85,12 @@ def histogram(cells: int, sigma: float, records: int) -> Results:
     )
 
 
+def noisy_sums(largest: int, sigma: float, records: int) -> Results:
+    """Sums over at most ``records`` of entries in -largest..largest, each with noise."""
+    high = largest * records + _tail(sigma)
+    return Results(f"integers from -{high} to {high}", lambda v, _: _integers(v, -high, high))
+
+
 def count_and_label(sigma: float, records: int) -> Results:
     """[noisy number of neighbours, class]."""
     low, high = -_tail(sigma), records + _tail(sigma)

@@ -177,6 +177,27 @@ BODIES = {
         SAFETENSORS,
         {},
     ),
+    "weights: of a mechanism without": (
+        "POST",
+        f"weights?extractor={SPEC.sha256()}&wait=30",
+        encode({"weights": np.zeros((DIMENSIONS + 1, 2), np.int16)}),
+        SAFETENSORS,
+        {},
+    ),
+    "weights: too large": (
+        "POST",
+        f"weights?extractor={SPEC.sha256()}",
+        encode({"weights": np.full((3, 2), -(2**15), np.int16)}),
+        SAFETENSORS,
+        {},
+    ),
+    "weights: not a number": (
+        "POST",
+        f"weights?extractor={SPEC.sha256()}",
+        encode({"weights": np.full((3, 2), np.nan, np.float32)}),
+        SAFETENSORS,
+        {},
+    ),
     "extractor: unknown backbone": (
         *sent(ExtractorSpec("os.system", (DIMENSIONS,), CLASSES)),
         SAFETENSORS,

@@ -33,6 +33,7 @@ def test_who_may_do_what(shared: tuple[tiny.Made, str]) -> None:
         ("GET", "analysts"): {"ann": 403, "carol": 200},
         ("POST", f"labels?extractor={'0' * 64}"): asks,
         ("POST", f"cells?extractor={'0' * 64}"): asks,
+        ("POST", f"weights?extractor={'0' * 64}"): asks,
         ("PUT", f"extractors/{'0' * 64}"): asks,
         ("POST", "records"): keeps,
         ("POST", "records/removals"): keeps,

@@ -26,6 +26,7 @@ from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.pate import cnn_ensemble
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
@@ -72,6 +73,7 @@ MECHANISMS: dict[str, AnyMechanism] = {
     "confident_gnmax": ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
     "gnmax_attributes": GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
     "reverse_knn": ReverseKnn(cells=6, neighbours=2, sigma=2.0),
+    "private_linear": PrivateLinear(sigma=2.0),
     "radius": RadiusNeighbours(radius=0.1, epsilon=5.0),
     "batch_knn": BatchKnn(k=9, epsilon=40.0, records=RECORDS),
 }
@@ -110,7 +112,7 @@ def vectors(name: str, **options: object) -> Case:
         labels.astype(np.int64),
         rng.permutation(7 * RECORDS)[:RECORDS].astype(np.int64),
     )
-    counted = name in ("reverse_knn", "gnmax_attributes")
+    counted = name in ("reverse_knn", "private_linear", "gnmax_attributes")
     far = np.full((1, DIMENSIONS), 3e38 if counted else -9.0, dtype=np.float32)
     extra = Records(far, np.zeros(1, dtype=np.int64), np.array([5000]))
     spec = network() if counted else BOX if name in ("radius", "batch_knn") else RAW
@@ -240,7 +242,7 @@ def restarted(folder: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> dict
 def _states(reply: tuple[object, ...]) -> list[str]:
     """The status of a job that a caller was told of."""
     if reply[3] not in (200, 202) or not str(reply[2]).startswith(
-        ("jobs/", "extractors/", "labels", "cells")
+        ("jobs/", "extractors/", "labels", "cells", "weights")
     ):
         return []
     return [json.loads(reply[5])["status"]]  # type: ignore[arg-type]

@@ -24,7 +24,6 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service.config import ServiceConfig
@@ -41,6 +40,7 @@ from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import SAFETENSORS, encode, encode_extractor
 from tests.teacher.service.tiny import Made, served
+from tests.teacher.shards.tiny import matrix as matrix_of
 from tests.teacher.shards.tiny import streamed
 
 ANALYSTS = ("ann", "bob")
@@ -175,15 +175,11 @@ class Conversation:
 
     def ask(self, name: str, rows: np.ndarray, slot: int = 0) -> None:
         sha256, mechanism = self.case.spec.sha256(), self.case.mechanism
-        if isinstance(mechanism, ReverseKnn):
-            size = mechanism.cells, self.dimensions
-            seed = int(np.abs(rows).sum() * 1000)
-            arrays = {
-                "centers": np.random.default_rng(seed).integers(-20, 20, size).astype(np.int8)
-            }
-        else:
-            arrays = {"inputs": rows}
-        route = "cells" if isinstance(mechanism, ReverseKnn) else "labels"
+        classes, seed = self.case.spec.num_classes, int(np.abs(rows).sum() * 1000)
+        matrix = matrix_of(mechanism, self.dimensions, classes, seed)
+        route, arrays = "labels", {"inputs": rows}
+        if matrix is not None:
+            route, arrays = matrix.kind, {matrix.array: matrix.entries}
         self.do(name, "POST", f"{route}?slot={slot}&extractor={sha256}", encode(arrays))
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
+from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch.knn import BatchKnn
 from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
@@ -17,6 +18,7 @@ from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
@@ -26,7 +28,10 @@ from labelwall.teacher.sharded_teacher import ShardedTeacher
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.shards import Stream
 from labelwall.teacher.teacher import Teacher
+from labelwall.wall.cells import Cells
+from labelwall.wall.matrix import Matrix
 from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.weights import Weights
 
 DIMENSIONS, CLASSES = 3, 3
 MECHANISMS: dict[str, AnyMechanism] = {
@@ -50,6 +55,7 @@ MECHANISMS: dict[str, AnyMechanism] = {
     "confident_gnmax": ConfidentGnmax(teachers=7, threshold=5, sigma_screen=1.0, sigma_vote=1.0),
     "gnmax_attributes": GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
     "reverse_knn": ReverseKnn(cells=6, neighbours=2, sigma=2.0),
+    "private_linear": PrivateLinear(sigma=2.0),
     "radius": RadiusNeighbours(radius=0.1, epsilon=5.0),
     "batch_knn": BatchKnn(k=9, epsilon=40.0),
     "batch_knn_interactive": BatchKnn(k=9, epsilon=40.0, conversion="interactive"),
@@ -79,6 +85,19 @@ def records(n: int = 400, seed: int = 0, attributes: bool = False) -> Records:
 
 def queries(n: int = 40, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(n, DIMENSIONS)).round(1).astype(np.float32)
+
+
+def matrix(
+    mechanism: Mechanism, dimensions: int = DIMENSIONS, classes: int = CLASSES, seed: int = 2
+) -> Matrix | None:
+    """A public matrix that a mechanism may be asked by; None where it answers rows."""
+    rng, kind = np.random.default_rng(seed), mechanism.asks.matrix
+    if kind is None:
+        return None
+    shape = mechanism.asks.shape(dimensions, classes)
+    if kind == "cells":
+        return Cells(rng.integers(-63, 64, shape).astype(np.int8))
+    return Weights(rng.integers(-1000, 1001, shape).astype(np.int16))
 
 
 def streamed(held: Records) -> Stream:

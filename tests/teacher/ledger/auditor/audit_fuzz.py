@@ -55,6 +55,7 @@ from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
@@ -70,6 +71,7 @@ MECHANISMS: list[AnyMechanism] = [
     PrivateKnn(k=30, threshold=10, sampling_probability=0.15, **NOISY),
     IndKnn(rho=0.01, sigma_count=40.0),
     ReverseKnn(cells=3, neighbours=2, sigma=44),
+    PrivateLinear(sigma=30.0),
     NaiveKnn(k=30, sigma_vote=25.0),
     Lnmax(teachers=30, scale=40.0),
     Gnmax(teachers=30, sigma_vote=25.0),
@@ -109,6 +111,8 @@ def drawn(mechanism: AnyMechanism, release: str, beside: int, rng: random.Random
         return [rng.randrange(-20, 50), label]
     if isinstance(mechanism, ReverseKnn):
         return [rng.randrange(-40, 90) for _ in range(mechanism.cells * CLASSES)]
+    if isinstance(mechanism, PrivateLinear):
+        return [rng.randrange(-(10**8), 10**8) for _ in range(3 * CLASSES + 1)]
     if isinstance(mechanism, BatchKnn) and mechanism.conversion == "none":
         return [label, beside, 1, -1]
     if isinstance(mechanism, RadiusNeighbours):
@@ -210,6 +214,9 @@ def drawable(mechanism: AnyMechanism, release: str, value: Any, beside: int) -> 
         noise = 14 * mechanism.sigma + 1
         counts = type(value) is list and len(value) % mechanism.cells == 0
         return counts and all(-noise <= v <= 1e12 + noise for v in value)
+    if isinstance(mechanism, PrivateLinear):
+        noise = 14 * float(mechanism.sigma or 0) * (2**40 + 2**34) ** 0.5 + 15
+        return type(value) is list and all(abs(v) <= 2**20 * 1e12 + noise for v in value)
     if isinstance(mechanism, IndKnn):
         noise = 14 * float(mechanism.sigma_count or 0) + 1
         pair = type(value) is list and len(value) == 2

@@ -1,0 +1,111 @@
+"""Sums of softmax regression's gradients, in integers: what a record adds depends on it alone.
+
+Every step is exact, so that no record's part depends on its place, on the other records, on the
+batch or on the machine: products and sums are of integers below 2^53 in float64 (whose order of
+summation does not matter then), everything else is int64 (docs/privacy.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cache
+
+import numpy as np
+
+from labelwall.teacher.search.index import WholeIndex
+from labelwall.wall.weights import CLIP, COUNT, FRACTION
+
+ROWS = 4096  # records whose gradients are computed together
+STEP = 8  # bits: the exponential's argument is rounded to a multiple of 2^-8
+EXPONENT = 24  # bits: the exponential is an integer times 2^-24
+LARGEST = 16  # exp(-16) is counted as 0
+
+
+@dataclass(frozen=True, eq=False)
+class GradientSum:
+    """Sums of all records' clipped gradients, and COUNT for each record.
+
+    Result: int64 [n_queries, (d + 1) * c + 1]: row after row of the weights, then the records.
+    A record's part has the length sqrt(CLIP^2 + COUNT^2) at most, whatever the weights.
+
+    ``weights``: int16 [n_queries, d + 1, c]; ``units``: the residuals' unit for each of them
+    (``residual_unit``), 1..MAX_UNIT; ``bias``: the last input of every record, 1..MAX_BIAS.
+    """
+
+    weights: np.ndarray = field(repr=False)
+    units: tuple[int, ...]
+    bias: int
+
+    def __call__(self, index: WholeIndex, labels: np.ndarray) -> np.ndarray:
+        features = index.features
+        sums = np.zeros(self.weights.shape, dtype=np.int64)
+        for start in range(0, len(features), ROWS):
+            rows = slice(start, start + ROWS)
+            inputs = _with_bias(features[rows], self.bias)  # float64 [r, d + 1]
+            squares = (inputs * inputs).sum(axis=1).astype(np.int64)
+            for total, weights, unit in zip(sums, self.weights, self.units, strict=True):
+                logits = (inputs @ weights.astype(np.float64)).astype(np.int64)  # below 2^33
+                found = clipped(residuals(logits, labels[rows], unit), squares)
+                # each product is at most CLIP, so each partial sum is at most ROWS * CLIP = 2^32
+                total += (inputs.T @ found.astype(np.float64)).astype(np.int64)
+        counted = np.full((len(sums), 1), COUNT * len(features))
+        return np.concatenate([sums.reshape(len(sums), -1), counted], axis=1)
+
+
+def residuals(logits: np.ndarray, labels: np.ndarray, unit: int) -> np.ndarray:
+    """(softmax - label) in multiples of 1/``unit``: int64 [n, c], |entry| <= unit.
+
+    ``logits``: int64 [n, c], times 2^-FRACTION, differences below 2^34; ``labels``: int64 [n].
+    """
+    behind = logits.max(axis=1, keepdims=True) - logits  # at least 0
+    shift = FRACTION - STEP
+    table = exponentials()
+    weights = table[np.minimum((behind + (1 << shift >> 1)) >> shift, len(table) - 1)]
+    total = weights.sum(axis=1, keepdims=True)  # from 2^24 to 2^36
+    found = (2 * unit * weights + total) // (2 * total)  # softmax, rounded to the nearest
+    found[np.arange(len(found)), labels] -= unit
+    return found
+
+
+def clipped(residuals: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """The residuals, shrunk towards 0 where residual times input is longer than CLIP.
+
+    ``residuals``: int64 [n, c] of |r|^2 <= 2^38; ``squares``: int64 [n], |input|^2 <= 2^24. Then
+    every row has |r|^2 |input|^2 <= CLIP^2: for s = ceil(|r| |input|) > CLIP, the result is at most
+    |r| CLIP / s in length.
+    """
+    products = (residuals * residuals).sum(axis=1) * squares  # at most 2^62
+    long = products > CLIP * CLIP
+    if not long.any():
+        return residuals
+    found, r = residuals.copy(), residuals[long]
+    lengths = ceil_sqrt(products[long])[:, np.newaxis]
+    found[long] = np.sign(r) * (np.abs(r) * CLIP // lengths)  # towards 0
+    return found
+
+
+def ceil_sqrt(squares: np.ndarray) -> np.ndarray:
+    """The smallest integers whose squares are at least ``squares``: int64 [n] of 1..2^62."""
+    found = np.sqrt(squares.astype(np.float64)).astype(np.int64)  # off by one at most
+    found -= found * found >= squares  # now below the root, or just below
+    found -= found * found >= squares
+    found += found * found < squares
+    found += found * found < squares
+    return found
+
+
+@cache
+def exponentials() -> np.ndarray:
+    """2^EXPONENT exp(-i 2^-STEP), rounded down: int64 [LARGEST * 2^STEP + 1]; the last one is 0."""
+    exact = ((Decimal(-i) / (1 << STEP)).exp() for i in range(LARGEST << STEP))
+    found = np.array([int(e * (1 << EXPONENT)) for e in exact] + [0], dtype=np.int64)
+    found.flags.writeable = False
+    return found
+
+
+def _with_bias(features: np.ndarray, bias: int) -> np.ndarray:
+    """float64 [n, d + 1] of int8 [n, d]."""
+    inputs = np.empty((len(features), features.shape[1] + 1))
+    inputs[:, :-1], inputs[:, -1] = features, bias
+    return inputs

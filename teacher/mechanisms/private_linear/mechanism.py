@@ -1,0 +1,129 @@
+"""Softmax regression on the extractor's features by a few noisy gradients over all records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.mechanisms.base import Asks, Mechanism
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import ABSTAINED, Outcome, Value
+from labelwall.wall.weights import SENSITIVITY
+
+if TYPE_CHECKING:  # loading the search would load torch
+    from labelwall.teacher.mechanisms.voters import Voters
+    from labelwall.teacher.noise.entropy import Entropy
+    from labelwall.teacher.statistical_audit import EmpiricalFinding
+
+SUM = "sum"
+MAX_STEPS = 100
+MIN_SIGMA, MAX_SIGMA = 0.001, 900.0  # times SENSITIVITY within the curves' range
+MIN_CLIP, MAX_CLIP = 0.01, 1.5  # no residual is longer than sqrt(2)
+
+
+@dataclass(frozen=True)
+class PrivateLinear(Mechanism):
+    """A linear classifier: every step releases the sum of all records' clipped gradients, noisy.
+
+    Guarantee, for one step under add/remove of one record: the record adds an integer vector of
+    length SENSITIVITY at most, whatever the weights, its features and the other records, and
+    changes nothing else; every entry of the sum gets discrete Gaussian noise of scale
+    ``sigma`` * SENSITIVITY. The cost is that of one Gaussian release (``curves.gaussian_rdp``).
+    Steps compose; weights may depend on earlier sums. All fields are publishable and fixed without
+    looking at private rows.
+
+    Args:
+        kind: the mechanism's name.
+        steps: noisy sums of a round, a count.
+        sigma: noise of one step in sensitivities (a noise multiplier); null: as the budget allows,
+            over all steps.
+        clip: length of the residuals (probabilities minus label, at most 1.41) above which they are
+            shrunk, at inputs of a unit vector's length.
+        margin: a public row is labelled only if its best class leads the next by more, in
+            probability; free.
+    """
+
+    kind: Literal["private_linear"] = "private_linear"
+    steps: int = 2
+    sigma: float | None = None
+    clip: float = 1.0
+    margin: float = 0.0
+
+    stages = (SUM,)
+    solved = "sigma"
+    sharded = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.steps <= MAX_STEPS:
+            raise InvalidInput("mechanism.steps", f"from 1 to {MAX_STEPS}", self.steps)
+        if self.sigma is not None and not MIN_SIGMA <= self.sigma <= MAX_SIGMA:
+            rule = f"from {MIN_SIGMA} to {MAX_SIGMA:g}"
+            raise InvalidInput("mechanism.sigma", rule, self.sigma)
+        if not MIN_CLIP <= self.clip <= MAX_CLIP:
+            raise InvalidInput("mechanism.clip", f"from {MIN_CLIP} to {MAX_CLIP}", self.clip)
+        if not 0 <= self.margin < 1:
+            raise InvalidInput("mechanism.margin", "at least 0 and below 1", self.margin)
+
+    @property
+    def asks(self) -> Asks:
+        """The weights of a round's steps."""
+        sigma = 0.0 if self.sigma is None else self.sigma
+        return Asks(margin=self.margin, steps=self.steps, noise_multiplier=sigma, clip=self.clip)
+
+    def calibrate(self, epsilon: float, delta: float, asked: int) -> PrivateLinear:
+        """With sigma filled in, for a plan of ``asked`` steps of this slot alone."""
+        if self.sigma is not None:
+            return self
+        from labelwall.teacher.accounting.accountant import largest_rho  # takes a second
+
+        exact = math.sqrt(asked / (2 * largest_rho(epsilon, delta)))
+        return replace(self, sigma=math.ceil(10_000 * exact) / 10_000)
+
+    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
+        """See ``Mechanism.probes``."""
+        from labelwall.teacher.mechanisms.private_linear import audit
+
+        return ((audit.probe_sums(self), ()),)
+
+    def audit(
+        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
+    ) -> EmpiricalFinding:
+        """See ``Mechanism.audit``."""
+        from labelwall.teacher.mechanisms.private_linear import audit
+
+        return audit.audit_sums(self, delta=delta, trials=trials, confidence=confidence)
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """The price of ``asked`` noisy sums; each of them is answered.
+
+        Raises InvalidInput where sigma is not filled in (``calibrate``).
+        """
+        noisy = {
+            "sigma": self._noise(),
+            "sensitivity": float(SENSITIVITY),
+            "sampling_probability": 1.0,
+        }
+        return (Release(SUM, "gaussian", noisy, asked),)
+
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Noisy sums: int64 [n_queries, (d + 1) * n_classes + 1].
+
+        ``keys``: the weights' identities, charged for this stage already.
+        """
+        sums = voters.gradients(self.clip)
+        return sums + entropy.discrete_gaussian(self._noise(), keys, stage, sums.shape[1])
+
+    def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
+        """Weights have a sum and no label; rows get labels from the classifier that is fitted."""
+        return Outcome.ANSWERED, ABSTAINED
+
+    def _noise(self) -> float:
+        """Scale of the noise in units of the sums."""
+        if self.sigma is None:
+            raise InvalidInput("mechanism.sigma", "filled in by the plan", None)
+        return self.sigma * SENSITIVITY
