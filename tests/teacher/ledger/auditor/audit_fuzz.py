@@ -91,7 +91,10 @@ LATER = {  # fields that ledgers of earlier versions lack
     "reverse_knn": {"reach"},
     "lnmax": PATE,
     "gnmax": PATE,
-    "confident_gnmax": PATE,
+    "confident_gnmax": PATE | RATIO,
+    "private_knn": RATIO,
+    "private_knn_mean": RATIO,
+    "private_knn_median": RATIO,
 }
 Rows = list[list[Any]]  # [kind, body]: a ledger as it is mutated; a body may become a text
 Belief = dict[str, object]
