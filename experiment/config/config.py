@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -233,6 +233,12 @@ class Config:
             return self
         slots = zip(priced, plan.slots, strict=True)
         return self.with_mechanisms([e.mechanism.recorded(slot.mechanism) for e, slot in slots])
+
+    def as_given(self, known: Config) -> Config:
+        """With the missing numbers that another configuration, a run's, has for the same rounds."""
+        slots = zip(self.priced(), known.priced(), strict=False)
+        found = [e.mechanism.recorded(asdict(other.mechanism)) for e, other in slots]
+        return self.with_mechanisms(found) if len(found) == len(self.priced()) else self
 
     def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Config:
         """With another mechanism for each slot of the plan."""

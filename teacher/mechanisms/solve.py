@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -49,25 +49,8 @@ def solve(
     drawn costs that: then the noise is the most or the least that can be drawn. Deterministic, and
     kept on disk (curves/cache.py).
     """
-    levels = _levels(tuple(entries), epsilon, delta, progress)
-    return [e.mechanism for e in _made(entries, np.array(levels))]
-
-
-@lru_cache(maxsize=256)
-def _levels(
-    entries: tuple[Priced[M], ...], epsilon: float, delta: float, progress: Progress
-) -> tuple[float, ...]:
-    """A noise level for each mechanism; it has no effect on those that miss none."""
-    search = _Search(entries, epsilon, delta, progress)
-    if not any(entry.mechanism.missing for entry in entries):
-        return (1.0,) * len(entries)
-    key = {
-        "solved": VERSION,
-        "budget": [float(epsilon).hex(), float(delta).hex()],
-        "slots": [[e.mechanism.fields(), e.asked, e.answered, e.share] for e in entries],
-    }
-    found = cached(key, len(entries), search.levels, search.still_holds)
-    return tuple(found.tolist())
+    levels = _levels(_Search(tuple(entries), epsilon, delta, progress))
+    return [entry.mechanism for entry in _made(entries, np.array(levels))]
 
 
 def _made(entries: Sequence[Priced[M]], levels: np.ndarray) -> list[Priced[M]]:
@@ -79,10 +62,12 @@ def _made(entries: Sequence[Priced[M]], levels: np.ndarray) -> list[Priced[M]]:
 
 @dataclass(frozen=True)
 class _Search:
+    """The search for the level of ``entries`` at (``epsilon``, ``delta``)."""
+
     entries: tuple[Priced, ...]
     epsilon: float
     delta: float
-    progress: Progress
+    progress: Progress = field(compare=False)
 
     def plan(self, levels: np.ndarray) -> Plan:
         slots = tuple(entry.slot() for entry in _made(self.entries, levels))
@@ -139,6 +124,21 @@ class _Search:
 
                 levels[i] = _smallest(divergence, entry.share / total * self.epsilon / 2, CLOSE)
         return levels
+
+
+@lru_cache(maxsize=256)
+def _levels(search: _Search) -> tuple[float, ...]:
+    """A noise level for each mechanism, without effect on those that miss no number."""
+    entries = search.entries
+    if not any(entry.mechanism.missing for entry in entries):
+        return (1.0,) * len(entries)
+    key = {
+        "solved": VERSION,
+        "budget": [float(search.epsilon).hex(), float(search.delta).hex()],
+        "slots": [[e.mechanism.fields(), e.asked, e.answered, e.share] for e in entries],
+    }
+    found = cached(key, len(entries), search.levels, search.still_holds)
+    return tuple(found.tolist())
 
 
 def estimate(plan: Plan) -> float:
