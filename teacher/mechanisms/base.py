@@ -213,10 +213,11 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         return replace(self, **{name: values[name] for name in self.missing})
 
     def recorded(self, fields: Mapping[str, object]) -> Self:
-        """With the ``missing`` numbers that a ledger records for a mechanism of this kind."""
-        found = {name: fields.get(name) for name in self.missing if fields.get("kind") == self.kind}
-        numbers = {n: v for n, v in found.items() if isinstance(v, int | float)}
-        return replace(self, **numbers)
+        """With the numbers of ``solved`` that are null as a ledger records them for this kind."""
+        if fields.get("kind") != self.kind:
+            return self
+        found = {n: fields.get(n) for n in self.solved if getattr(self, n) is None}
+        return replace(self, **{n: v for n, v in found.items() if isinstance(v, int | float)})
 
     def number(self, name: str) -> float:
         """A field of ``solved``. Raises InvalidInput where it is null: solve.py fills it in."""

@@ -165,9 +165,9 @@ def test_shares_that_do_not_add_up_are_refused(
 ) -> None:
     write(folder, **yaml.safe_load(MIXED))
     config = load_config(folder / "config.yaml")
+    pairs = list(zip(config.rounds, shares, strict=True))
     with pytest.raises(InvalidInput, match=r"rounds\.share"):
-        rounds = [replace(r, share=s) for r, s in zip(config.rounds, shares, strict=True)]
-        replace(config, rounds=rounds)
+        replace(config, rounds=[replace(entry, share=share) for entry, share in pairs])
 
 
 def test_a_share_is_refused_where_all_rounds_have_the_same_noise(folder: Path) -> None:
