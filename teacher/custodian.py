@@ -64,6 +64,7 @@ def open_custodian(
     known_dataset: str | None = None,
     new_dataset: Callable[[], str] = lambda: str(uuid.uuid4()),
     adversaries: Sequence[str] = (POOLED,),
+    recorded: Callable[[Plan], Plan] | None = None,
 ) -> Custodian:
     """Open, or set up, the directory that answers for one data set.
 
@@ -75,6 +76,8 @@ def open_custodian(
     ``ledger_url``: the ledger's place; a file in the directory when None.
     ``known_dataset``: the data set that the caller expects the ledger to belong to.
     ``adversaries``: against whom the certificate may hold; a new ledger's holds against the first.
+    ``recorded``: the caller's plan where a ledger has one already, from that one: numbers that the
+    caller left to the budget are the ledger's. ``plan`` itself where None.
 
     Raises LedgerMismatch where the directory serves another data set, plan, entropy or adversary,
     where its ledger was lost, and where a newer version wrote its identity.
@@ -98,6 +101,8 @@ def open_custodian(
                 adversary=adversaries[0],
             )
         _check_identity(directory / IDENTITY, data, data_defaults, ledger)
+        if recorded is not None and ledger.state.plan is not None:
+            plan = recorded(ledger.state.plan)
         _check_plan(ledger, plan, unsafe, known_dataset)
         if ledger.state.adversary not in adversaries:
             raise LedgerMismatch(

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.accountant import require_affordable
+from labelwall.teacher.accounting.curves import ORDERS, release_rdp
 from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
 from labelwall.teacher.ledger.auditor.mechanisms import priced as audited_price
@@ -35,7 +37,7 @@ from labelwall.teacher.statistical_audit import PROBE_DELTA
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import Task
-from labelwall.wall.errors import TeacherFailed
+from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.teacher.service.tiny import Made, served
@@ -44,7 +46,7 @@ from tests.teacher.shards import tiny
 CASES: dict[str, Mechanism] = dict(tiny.MECHANISMS)
 for kind, made in MECHANISMS.items():
     if kind not in {str(case.kind) for case in CASES.values()}:
-        CASES[kind] = made()
+        CASES[kind] = made().with_noise(1.0, 1000)
 ASKED = 1000
 BUDGET = 1e9, 1e-5  # for plans whose price does not matter here
 
@@ -132,6 +134,25 @@ def test_what_is_priced_is_what_is_drawn(tmp_path: Path, name: str) -> None:
                 assert (parameter, value) in drawn
         scales = {value for kind, value in drawn if kind in ("sigma", "scale")}
         assert scales <= set(release.parameters.values())
+
+
+def test_noise_that_is_left_out_follows_from_one_level(name: str) -> None:
+    """More of it costs no more, and given numbers stay (teacher/mechanisms/solve.py)."""
+    mechanism = CASES[name]
+    assert mechanism.with_noise(1.0, ASKED) == mechanism
+    bare = replace(mechanism, **dict.fromkeys(mechanism.solved))
+    assert bare.missing
+    with pytest.raises(InvalidInput, match="solved from the budget"):
+        bare.releases(ASKED, ASKED)
+    costs = []
+    for level in (1e-12, 0.5, 3.0, 40.0, 1e12):
+        made = bare.with_noise(level, ASKED)
+        assert not made.missing
+        assert made.recorded({}) == made
+        assert bare.recorded(made.fields()) == made
+        costs.append([release_rdp(r, ORDERS[10:12]) for r in made.releases(ASKED, ASKED)])
+    for less, more in pairwise(costs):
+        assert all((a >= b).all() for a, b in zip(less, more, strict=True))
 
 
 class FailsAt:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def main(args: Sequence[str]) -> int:
     from labelwall.experiment.config.settings import config_parser, parse
     from labelwall.experiment.plan.show_plan import describe_plan, render_plan
+    from labelwall.experiment.run.console import Console
     from labelwall.teacher.accounting.accountant import require_affordable
 
     does = (
@@ -34,6 +35,7 @@ def main(args: Sequence[str]) -> int:
     for name in ("out", "plot", "expected_records", "mean_accuracy", "min_accuracy"):
         if getattr(rest, name):
             raise InvalidInput(name, "given together with --optimise", getattr(rest, name))
+    config.solved(Console(quiet=rest.json).progress)
     shown = describe_plan(config)
     print(json.dumps(shown) if rest.json else render_plan(shown))
     require_affordable(config.plan())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 def main(args: Sequence[str]) -> int:
     from labelwall.experiment.config.settings import config_parser, parse
-    from labelwall.experiment.plan.show_plan import price_line
+    from labelwall.experiment.plan.show_plan import announce
     from labelwall.experiment.run.console import Console
 
     does = "Answer the rows of an npz file (array x) and write labels, receipt and ledger."
@@ -34,7 +34,7 @@ def main(args: Sequence[str]) -> int:
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     config, rest = parse(parser, args)
     console = Console(quiet=rest.quiet)
-    console.say(price_line(config.plan()))
+    announce(config, config, console)
 
     import torch
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 def main(args: Sequence[str]) -> int:
     from labelwall.experiment.config.settings import config_parser, parse
-    from labelwall.experiment.plan.show_plan import price_line
+    from labelwall.experiment.plan.show_plan import announce
     from labelwall.experiment.run.console import Console
+    from labelwall.experiment.run.run_folder import RunFolder
 
     does = "Run or resume an experiment: ask, train, send features back. Prints the price first."
     parser = config_parser("run", does, args)
@@ -27,7 +28,8 @@ def main(args: Sequence[str]) -> int:
     )
     config, rest = parse(parser, args)
     console = Console(quiet=rest.quiet)
-    console.say(price_line(config.plan()))
+    run_dir = Path(rest.run_dir)
+    announce(config, RunFolder(run_dir).resumed(config), console)
 
     import torch
 
@@ -38,7 +40,6 @@ def main(args: Sequence[str]) -> int:
     from labelwall.experiment.run.rounds import run
     from labelwall.teacher.noise.entropy import SystemEntropy
 
-    run_dir = Path(rest.run_dir)
     summary = run(config, run_dir, entropy=SystemEntropy(), console=console, isolate=rest.isolate)
     write_report(run_dir)
     write_card(run_dir)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 def main(args: Sequence[str]) -> int:
     from labelwall.experiment.config.settings import config_parser, parse
-    from labelwall.experiment.plan.show_plan import price_line
+    from labelwall.experiment.plan.show_plan import announce
+    from labelwall.experiment.run.console import Console
     from labelwall.teacher.service.config import ServiceConfig
 
     does = (
@@ -23,7 +24,7 @@ def main(args: Sequence[str]) -> int:
         help="for `run --isolate`: one key from the standard input, until it closes",
     )
     config, rest = parse(parser, args)
-    print(price_line(config.plan()), file=sys.stderr)
+    announce(config, config, Console())
     child_of = sys.stdin.readline().strip() if rest.child else None
 
     import torch

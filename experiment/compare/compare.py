@@ -24,6 +24,7 @@ from labelwall.experiment.compare.cells import baseline_result, reference_result
 from labelwall.experiment.compare.config import CompareConfig, MethodConfig, PointConfig
 from labelwall.experiment.compare.plots import plots, score
 from labelwall.experiment.compare.rates import TEST_SPLIT, described
+from labelwall.experiment.plan.show_plan import solved_line, solved_numbers
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.experiment.run.whitening import starting_extractor
@@ -33,9 +34,13 @@ from labelwall.teacher.baselines.config import PrivateClassification
 from labelwall.teacher.baselines.private_classifiers import require_diffprivlib
 from labelwall.teacher.features.cache import cache_name
 from labelwall.teacher.noise.entropy import Entropy
+from labelwall.teacher.noise.scales import SCREEN_RATIO
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.values import ERRORS
+
+# Settings that cells of earlier versions do not record, at their defaults.
+LATER = {"share": None, "screen_ratio": SCREEN_RATIO}
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,8 @@ def compare(
     require_devices(config.student)
     for cell in cells(config):
         if cell.point is not None:
-            require_affordable(config.run_config(cell.point, cell.seed, "").plan())
+            point = config.run_config(cell.point, cell.seed, "")
+            require_affordable(point.solved(console.progress).plan())
         if isinstance(cell.method.baseline, PrivateClassification):
             require_diffprivlib()
     places = [cell.folder for cell in cells(config)]
@@ -98,10 +104,18 @@ def compare(
     private.chmod(0o700)  # private embeddings lie below
     results = []
     for number, cell in enumerate(cells(config), start=1):
-        console.say(f"cell {number} of {len(places)}: {cell.folder}")
+        console.say(f"cell {number} of {len(places)}: {cell.folder}{_noise(config, cell)}")
         results.append(_result(config, cell, out, entropy, console))
         _write(out, results)
     return summarise(results)
+
+
+def _noise(config: CompareConfig, cell: Cell) -> str:
+    """The numbers that a cell's budget decided, for its line."""
+    if cell.point is None:
+        return ""
+    line = solved_line(solved_numbers(config.run_config(cell.point, cell.seed, "")))
+    return f", {line}" if line else ""
 
 
 def _remember(config: CompareConfig, out: Path) -> None:
@@ -170,13 +184,26 @@ def _kept(stored: dict[str, Any], settings: dict[str, Any], place: Path) -> dict
         baseline["rate_chosen_by"] = "test_split" if several else configured
         result["rates"] = [baseline["learning_rate"], *baseline["other_rates"]]
         result["rate_chosen_on"] = TEST_SPLIT if several else None
-    if stored["cell"] != settings:
+    if stored["cell"] != _as_before(settings, stored["cell"]):
         by_tests = baseline.get("rate_chosen_by") == "test_split"
         hint = "Its learning rate was chosen by rate_chosen_by: test_split. " if by_tests else ""
         raise LabelwallError(
             f"{place} holds a cell with other settings. {hint}Choose another --out."
         )
     return result
+
+
+def _as_before(settings: Any, stored: Any) -> Any:
+    """``settings`` without the keys of LATER at their defaults that ``stored`` does not have."""
+    if isinstance(settings, dict) and isinstance(stored, dict):
+        return {
+            key: _as_before(value, stored.get(key))
+            for key, value in settings.items()
+            if key in stored or key not in LATER or value != LATER[key]
+        }
+    if isinstance(settings, list) and isinstance(stored, list) and len(settings) == len(stored):
+        return [_as_before(*pair) for pair in zip(settings, stored, strict=True)]
+    return settings
 
 
 def _cpu_seconds() -> float:

@@ -6,14 +6,15 @@ Loads without torch, so that `--help` and `plan` answer at once.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from labelwall.student.config import StudentConfig
-from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.teacher.mechanisms.base import Charging
+from labelwall.teacher.mechanisms.base import Charging, Priced
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism
 from labelwall.teacher.shards.config import ScaleConfig
@@ -23,6 +24,7 @@ from labelwall.wall.messages import ExtractorSpec
 
 DEVICES = ("cpu", "cuda")
 FEATURES = ("auto", "hog", "raw", "efficientnet_lite0", "box")  # of the first round
+Progress = Callable[[str, int, int], None]
 TIMM = "timm/"  # with a model's name: further features
 
 
@@ -45,8 +47,8 @@ class CapsConfig:
 
     Args:
         asked: queries screened, a count; the rounds' total when null. For ind_knn no cap: the
-            queries that its noise is calibrated for. A query is a round's histogram for
-            reverse_knn, a step for private_linear, a round's batch for radius and batch_knn.
+            queries that its noise is planned for. A query is a round's histogram for reverse_knn,
+            a step for private_linear, a round's batch for radius and batch_knn.
         answered: queries answered with a label after screening, a count; as asked when null.
     """
 
@@ -69,13 +71,18 @@ class RoundConfig:
             of them when null: their price does not depend on the count.
         mechanism: this round's own mechanism; the run's when null.
         caps: caps of the round's own mechanism.
+        share: of the budget, in (0, 1], where the plan has several mechanisms whose noise follows
+            from it; an equal part of what other rounds' shares leave when null.
     """
 
     queries: int | None = None
     mechanism: AnyMechanism | None = None
     caps: CapsConfig = field(default_factory=CapsConfig)
+    share: float | None = None
 
     def __post_init__(self) -> None:
+        if self.share is not None and not 0 < self.share <= 1:
+            raise InvalidInput("rounds.share", "in (0, 1]", self.share)
         if self.queries is not None and self.queries < 1:
             raise InvalidInput("rounds.queries", "at least 1", self.queries)
         if self.mechanism is None and self.caps != CapsConfig():
@@ -170,7 +177,10 @@ class Config:
                 mechanism.require_sharded()
         self.ledger_url()
         self.anchor_place()
-        self.plan()  # the budget's own rules
+        Plan(self.budget.epsilon, self.budget.delta, ())  # the budget's own rules
+        if len(self.priced()) == 1 and any(entry.share is not None for entry in self.rounds):
+            rule = "left out where all rounds have one mechanism, and hence the same noise"
+            raise InvalidInput("rounds.share", rule, [entry.share for entry in self.rounds])
 
     def ledger_url(self) -> LedgerUrl | None:
         """The address of a ledger on a server, None for a file."""
@@ -196,21 +206,69 @@ class Config:
         return [first_own + sum(own[:position]) if mine else 0 for position, mine in enumerate(own)]
 
     def plan(self) -> Plan:
-        """The releases with caps that the ledger fixes before the first release."""
-        shared = [r for r in self.rounds if r.mechanism is None]
-        paid = [(self.mechanism, self.caps, shared)] if shared else []
-        paid += [(r.mechanism, r.caps, [r]) for r in self.rounds if r.mechanism is not None]
-        slots = [_slot(*entry, self.budget, single=len(paid) == 1) for entry in paid]
-        return Plan(self.budget.epsilon, self.budget.delta, tuple(slots))
+        """The releases with caps that the ledger fixes before the first; with noise ``solved``."""
+        slots = tuple(entry.slot() for entry in self.solved().priced())
+        return Plan(self.budget.epsilon, self.budget.delta, slots)
+
+    def solved(self, progress: Progress = lambda what, done, total: None) -> Config:
+        """With every number that the budget decides (teacher/mechanisms/solve.py).
+
+        From public numbers alone. May take a minute, of which ``progress`` is told.
+        """
+        priced = self.priced()
+        if not any(entry.mechanism.missing for entry in priced):
+            return self
+        from labelwall.teacher.mechanisms.solve import solve  # the import takes a second
+
+        found = solve(priced, self.budget.epsilon, self.budget.delta, progress)
+        return self.with_mechanisms(found)
+
+    def recorded(self, plan: Plan) -> Config:
+        """With the missing numbers that an earlier plan, a ledger's, has for the same mechanisms.
+
+        Another version may solve otherwise; what was fixed before the first release stays.
+        """
+        priced = self.priced()
+        if len(plan.slots) != len(priced):
+            return self
+        slots = zip(priced, plan.slots, strict=True)
+        return self.with_mechanisms([e.mechanism.recorded(slot.mechanism) for e, slot in slots])
+
+    def as_given(self, known: Config) -> Config:
+        """With the missing numbers that another configuration, a run's, has for the same rounds."""
+        slots = zip(self.priced(), known.priced(), strict=False)
+        found = [e.mechanism.recorded(asdict(other.mechanism)) for e, other in slots]
+        return self.with_mechanisms(found) if len(found) == len(self.priced()) else self
+
+    def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Config:
+        """With another mechanism for each slot of the plan."""
+        slots = self.slots()
+        own = [r.mechanism is not None for r in self.rounds]
+        rounds = [
+            replace(r, mechanism=mechanisms[slot]) if mine else r
+            for r, slot, mine in zip(self.rounds, slots, own, strict=True)
+        ]
+        return replace(self, mechanism=self.mechanism if all(own) else mechanisms[0], rounds=rounds)
+
+    def priced(self) -> list[Priced]:
+        """What each slot of the plan pays for, in order.
+
+        Raises InvalidInput for a cap that its mechanism does not have.
+        """
+        slots, shares = self.slots(), shares_of([entry.share for entry in self.rounds])
+        found = []
+        for slot in range(max(slots) + 1):
+            members = [i for i, paying in enumerate(slots) if paying == slot]
+            rounds = [self.rounds[i] for i in members]
+            own = rounds[0].mechanism
+            paid = (self.mechanism, self.caps) if own is None else (own, rounds[0].caps)
+            found.append(_priced(*paid, rounds, sum(shares[i] for i in members)))
+        return found
 
 
-def _slot(
-    mechanism: AnyMechanism,
-    caps: CapsConfig,
-    rounds: list[RoundConfig],
-    budget: BudgetConfig,
-    single: bool,
-) -> Slot:
+def _priced(
+    mechanism: AnyMechanism, caps: CapsConfig, rounds: Sequence[RoundConfig], share: float
+) -> Priced:
     if mechanism.once_a_round:
         total = len(rounds) * mechanism.charges_a_round
     else:
@@ -220,11 +278,20 @@ def _slot(
     if mechanism.charging is Charging.PREPAID and caps.answered is not None:
         rule = f"left out with {mechanism.kind}, which answers every query"
         raise InvalidInput("caps.answered", rule, caps.answered)
-    if mechanism.solved and not single and mechanism.fields()[mechanism.solved] is None:
-        rule = "given where a plan has several mechanisms: each spends a part of the budget"
-        raise InvalidInput(f"mechanism.{mechanism.solved}", rule, None)
-    planned = mechanism.calibrate(budget.epsilon, budget.delta, asked)
-    return Slot(planned.fields(), planned.releases(asked, min(asked, answered)))
+    return Priced(mechanism, asked, min(asked, answered), share)
+
+
+def shares_of(given: Sequence[float | None]) -> list[float]:
+    """Each round's share of the budget; those without one have equal parts of what others leave.
+
+    Raises InvalidInput unless they add up to 1.
+    """
+    total = math.fsum(share for share in given if share is not None)
+    left = (1 - total) / max(1, given.count(None))
+    if (left <= 0) if None in given else abs(left) > 1e-9:
+        rule = "less than 1 together with the others'" if None in given else "1 with the others'"
+        raise InvalidInput("rounds.share", rule, total)
+    return [left if share is None else share for share in given]
 
 
 def check_labels(data: DataConfig, mechanism: AnyMechanism) -> None:

@@ -186,13 +186,11 @@ budget:
   delta: 1.0e-5
 
 # The k nearest private images of a fresh random sample vote. Fix these settings without looking at
-# private results.
+# private results. The noise follows from the budget and the caps: `plan` prints it.
 mechanism:
   kind: private_knn
   k: 300  # neighbours that vote; a sample of fewer images votes with all of them
   threshold: 180  # votes that the noisy winner needs, or the query stays unlabelled
-  sigma_screen: 75  # noise on the winner's votes when it is compared with the threshold, in votes
-  sigma_vote: 25  # noise on every class's votes when the label is drawn, in votes
   # Each private image takes part in a vote with this probability; 1 for small data sets.
   sampling_probability: 0.15
 

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
-from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism
@@ -56,6 +57,7 @@ def _knn(
 
 
 TAU = 10
+TOLERANCE = 0.01  # of the noise
 TABLE_1 = (
     _knn(
         "MNIST",
@@ -97,16 +99,27 @@ TABLE_3 = (
 
 
 def published_for(plan: Plan) -> PublishedEpsilon | None:
-    """The row with the same releases and delta as ``plan``, None where there is none."""
+    """The row with the releases and delta of ``plan``, noise within 1%; None if there is none."""
     return next((row for row in (*TABLE_1, *TABLE_3) if _same(row.plan(), plan)), None)
 
 
 def _same(known: Plan, plan: Plan) -> bool:
     """Whether both plans have one mechanism kind, the same priced releases and the same delta.
 
-    Parameters without a price, such as some thresholds, may differ.
+    Parameters without a price, such as some thresholds, may differ, and noise by 1%: a budget
+    decides it to four digits.
     """
     kinds = [slot.mechanism["kind"] for entry in (known, plan) for slot in entry.slots]
+    releases, others = known.releases(), plan.releases()
     return (
-        known.releases() == plan.releases() and known.delta == plan.delta and len(set(kinds)) == 1
+        known.delta == plan.delta
+        and len(set(kinds)) == 1
+        and len(releases) == len(others)
+        and all(_close(*pair) for pair in zip(releases, others, strict=True))
     )
+
+
+def _close(known: Release, release: Release) -> bool:
+    noise, other = known.parameters["sigma"], release.parameters["sigma"]
+    same = replace(release, parameters={**release.parameters, "sigma": noise})
+    return known == same and math.isclose(noise, other, rel_tol=TOLERANCE)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.plan.published_epsilons import published_for
+from labelwall.experiment.run.console import Console
 from labelwall.teacher.accounting.accountant import (
     certificates,
     certified_epsilon,
@@ -21,19 +24,50 @@ def price_line(plan: Plan) -> str:
     return f"price: {epsilon} at delta {plan.delta:g}, for at most {caps}"
 
 
+def announce(config: Config, known: Config, console: Console) -> None:
+    """Say what the plan costs, and the numbers that the budget decided.
+
+    ``known``: ``config`` with the numbers that a run records, if there is one. Raises BudgetRefused
+    for more than the budget.
+    """
+    solved = known.solved(console.progress)
+    console.say(price_line(solved.plan()))
+    if line := solved_line(solved_numbers(config, solved)):
+        console.say(line)
+
+
+def solved_numbers(config: Config, solved: Config | None = None) -> list[dict[str, float]]:
+    """For each slot the numbers that ``config`` leaves to the budget."""
+    found = zip(config.priced(), (solved or config.solved()).priced(), strict=True)
+    return [{n: known.mechanism.number(n) for n in e.mechanism.missing} for e, known in found]
+
+
+def solved_line(solved: Sequence[dict[str, float]]) -> str | None:
+    """``solved_numbers`` in one line; None where there are none."""
+    slots = [
+        ", ".join(f"{name} {value:g}" for name, value in numbers.items())
+        + (f" (slot {slot})" if len(solved) > 1 else "")
+        for slot, numbers in enumerate(solved)
+        if numbers
+    ]
+    return f"noise from the budget: {'; '.join(slots)}" if slots else None
+
+
 def describe_plan(config: Config) -> dict[str, object]:
     """What `plan --json` prints.
 
-    epsilon, delta, budget, certificates (name -> epsilon), certified (names), rounds with caps;
-    and the epsilon that a paper prints for the same parameters, where there is one.
+    epsilon, delta, budget, certificates (name -> epsilon), certified (names), rounds with caps and
+    with the numbers that the budget decided; and the epsilon that a paper prints for the same
+    parameters, where there is one.
     """
-    plan, slots = config.plan(), config.slots()
+    plan, slots, solved = config.plan(), config.slots(), solved_numbers(config)
     found = certificates(plan)
     rounds = [
         {
             "queries": r.queries,
             "slot": slot,
             "mechanism": plan.slots[slot].mechanism,
+            "solved": solved[slot],
             "caps": {release.name: release.cap for release in plan.slots[slot].releases},
         }
         for r, slot in zip(config.rounds, slots, strict=True)
@@ -68,4 +102,7 @@ def render_plan(shown: dict) -> str:
         lines.append(
             f"  round {number}: {asked}, slot {entry['slot']} (caps over all its rounds: {caps})"
         )
+    slots = {entry["slot"]: entry["solved"] for entry in shown["rounds"]}
+    if line := solved_line([slots[slot] for slot in sorted(slots)]):
+        lines += ["", f"  {line}"]
     return "\n".join(lines)

@@ -15,6 +15,7 @@ from labelwall.experiment.run.teachers import teacher_of
 from labelwall.experiment.run.whitening import starting_extractor
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
 from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.wall.datasets import readers
 from labelwall.wall.datasets.sources import Task, describe, read_public
@@ -45,8 +46,7 @@ def predict(
     if config.custodian_dir is None and config.teacher is None:
         rule = "given, or a teacher's URL: predictions are paid from its ledger"
         raise InvalidInput("custodian_dir", rule, None)
-    plan = config.plan()
-    require_affordable(plan)
+    require_affordable(config.plan())
     task = describe(config.data)
     asked = Queries(_rows(queries, task), slot)
     number = config.slots().index(slot) + 1 if slot in config.slots() else 1
@@ -63,7 +63,9 @@ def predict(
             answers = ask_matrices(teacher, *how, rows=asked.inputs)
         else:
             answers = teacher.answer(asked)
-        teacher.export(out.with_suffix(".ledger.sqlite"))
+        teacher.export(exported := out.with_suffix(".ledger.sqlite"))
+    plan = Ledger(exported).state.plan
+    assert plan is not None
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
     values = task.labels.columns(answers.labels)
     _write(out, answers, values, {"epsilon": epsilon, "delta": plan.delta})

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.experiment.config.config import Config, first_extractor
+from labelwall.experiment.plan.show_plan import solved_line, solved_numbers
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.described_student import described_student
 from labelwall.experiment.run.matrix_round import PROBE, ask_matrices, rows_of_round
@@ -61,11 +62,10 @@ def run(
     ``isolate``: the teacher runs in a child process, and this process opens no private file.
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
-    plan = config.plan()
-    require_affordable(plan)
-    require_devices(config.student)
     folder = RunFolder(run_dir)
-    folder.prepare(config)
+    config = folder.resumed(config)
+    require_affordable(config.plan())
+    require_devices(config.student)
     known = folder.known_dataset()
     task = describe(config.data)
     public = read_public(
@@ -77,10 +77,26 @@ def run(
     with teacher_of(
         config, task, directory, entropy, console, known_dataset=known, isolate=isolate
     ) as teacher:
+        run_dir.mkdir(parents=True, exist_ok=True)
         teacher.export(folder.ledger)
+        config = _fixed(config, folder, console)
+        folder.prepare(config)
         experiment = Experiment(config, folder, task, public, teacher, console)
         rounds = [_round(experiment, number) for number in range(1, len(config.rounds) + 1)]
         return _summarise(experiment, rounds)
+
+
+def _fixed(config: Config, folder: RunFolder, console: Console) -> Config:
+    """With every number that the budget decided, as the ledger fixed it before its first release.
+
+    Another version may have solved it otherwise, which is said.
+    """
+    plan = folder.ledger_state().plan
+    assert plan is not None
+    fixed = config.recorded(plan)
+    if fixed != config.solved():
+        console.say(f"as the ledger fixed it, {solved_line(solved_numbers(config, fixed))}")
+    return fixed
 
 
 def _round(experiment: Experiment, number: int) -> dict:

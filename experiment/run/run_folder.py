@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -41,25 +42,34 @@ class RunFolder:
         self.report = path / "report.html"
         self.card = path / "MODEL_CARD.md"
 
-    def prepare(self, config: Config) -> None:
-        """Create the folder and record the resolved configuration.
+    def resumed(self, config: Config) -> Config:
+        """With the numbers that the folder records, where ``config`` leaves them to the budget.
 
         A folder of an earlier version has fewer settings. The others are at their defaults, which
         are what that version did. Raises LabelwallError where another configuration is recorded.
         """
         resolved = self.path / "config.yaml"
-        recorded = {"format": FORMAT, **json.loads(json.dumps(asdict(config)))}
-        self.path.mkdir(parents=True, exist_ok=True)
         if not resolved.exists():
-            self.write_text(resolved, yaml.safe_dump(recorded, sort_keys=False))
-            return
-        before = json.loads(json.dumps(asdict(load_config(resolved))))
+            return config
+        known = load_config(resolved)
+        config = config.as_given(known)
+        recorded = _json(config)
+        before = _json(known)
         differing = [k for k in recorded if k not in NOT_IDENTITY and before[k] != recorded[k]]
         if differing:
             raise LabelwallError(
                 f"{self.path} holds a run with other settings ({', '.join(differing)}). "
                 "Choose another --run_dir."
             )
+        return config
+
+    def prepare(self, config: Config) -> None:
+        """Create the folder and record the resolved configuration, where there is none."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        resolved = self.path / "config.yaml"
+        if not resolved.exists():
+            text = yaml.safe_dump({"format": FORMAT, **_json(config)}, sort_keys=False)
+            self.write_text(resolved, text)
 
     def round(self, number: int) -> Path:
         """The folder of round ``number``, counted from 1."""
@@ -139,3 +149,7 @@ class RunFolder:
         scratch = path.with_name(path.name + ".part")
         scratch.write_bytes(content)
         scratch.replace(path)
+
+
+def _json(config: Config) -> dict[str, Any]:
+    return json.loads(json.dumps(asdict(config)))

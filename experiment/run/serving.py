@@ -68,7 +68,8 @@ def app_of(
     config: Config, service: ServiceConfig, custodian: Custodian, keys: Keys, entropy: Entropy
 ) -> FastAPI:
     """The application over an opened custodian's directory. Raises InvalidInput, MissingData."""
-    task, data = describe(config.data), config.data
+    task, data, plan = describe(config.data), config.data, custodian.ledger.state.plan
+    assert plan is not None
     no_public = data.source == "folder" and data.public is None
     return build_app(
         custodian,
@@ -78,7 +79,7 @@ def app_of(
         config=service,
         keys=keys,
         entropy=entropy,
-        certified=None if entropy.unsafe else round_up(certified_epsilon(config.plan())),
+        certified=None if entropy.unsafe else round_up(certified_epsilon(plan)),
         probe=None if no_public else read_public(data).inputs[:PROBE],
         batch_size=config.batch_size,
         workers=config.workers,

@@ -21,6 +21,7 @@ from labelwall import command
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import to_yaml
 from labelwall.experiment.run.console import Console
+from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.noise.entropy import Entropy
@@ -85,7 +86,7 @@ def teacher_of(
     service = nullcontext((config.teacher or "", os.environ.get(KEY)))
     with (
         child(config, directory) if isolate else service as (url, key),  # type: ignore[attr-defined]
-        remote(url, key, config.plan(), entropy.unsafe, console, known_dataset) as remote_teacher,
+        remote(url, key, config, entropy.unsafe, console, known_dataset) as remote_teacher,
     ):
         yield remote_teacher
 
@@ -137,12 +138,19 @@ def custody(
         data=_publishable(config.data),
         data_defaults=_publishable(DataConfig()),
         plan=config.plan(),
+        recorded=lambda plan: affordable(config.recorded(plan)),
         unsafe=unsafe,
         anchor=config.anchor_place(),
         ledger_url=config.ledger_url(),
         known_dataset=known_dataset,
         adversaries=adversaries,
     )
+
+
+def affordable(config: Config) -> Plan:
+    """The plan. Raises BudgetRefused for more than its budget."""
+    require_affordable(plan := config.plan())
+    return plan
 
 
 def _publishable(data: DataConfig) -> dict[str, object]:
@@ -173,7 +181,12 @@ def teacher_factory(config: Config, task: Task) -> Callable[..., Teacher]:
 
 @contextmanager
 def remote(
-    url: str, key: str | None, plan: Plan, unsafe: bool, console: Console, known_dataset: str | None
+    url: str,
+    key: str | None,
+    config: Config,
+    unsafe: bool,
+    console: Console,
+    known_dataset: str | None,
 ) -> Iterator[RemoteTeacher]:
     """A service that serves what the configuration says.
 
@@ -185,7 +198,8 @@ def remote(
     teacher = RemoteTeacher(url, key, progress=console.progress)
     try:
         budget = teacher.budget()
-        if Plan.from_json(budget["plan"]) != plan or budget["unsafe"] != unsafe:
+        plan = Plan.from_json(budget["plan"])
+        if affordable(config.recorded(plan)) != plan or budget["unsafe"] != unsafe:
             raise LedgerMismatch(
                 "the service has another budget, mechanism, caps or rounds than the "
                 "configuration. Ask its custodian."

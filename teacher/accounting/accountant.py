@@ -119,7 +119,8 @@ def require_affordable(plan: Plan) -> None:
     if cost > plan.epsilon:
         raise BudgetRefused(
             f"`budget.epsilon` must be at least {round_up(cost)}, what the plan's caps cost at "
-            f"delta = {plan.delta}. Found {plan.epsilon}. Lower the caps, or raise the noise."
+            f"delta = {plan.delta}. Found {plan.epsilon}. Lower the caps, or leave out the "
+            "noise that is given: it then follows from the budget."
         )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
-from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.accounting.plan import Release, Slot
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome, Value
 
@@ -153,13 +153,13 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
     Class attributes:
         label_space: what a row has: a class, attributes or a value (wall/labels).
         charging: how answers are paid for.
-        solved: the field that the budget decides where it is null (``calibrate``); None if none is.
+        solved: fields that the budget decides where they are null (``with_noise``, solve.py).
         sharded: whether lists, sets and sums over disjoint records are enough for it.
     """
 
     label_space: ClassVar[Literal["class", "attributes", "value"]] = "class"
     charging: ClassVar[Charging] = Charging.PER_QUERY
-    solved: ClassVar[str | None] = None
+    solved: ClassVar[tuple[str, ...]] = ()
     sharded: ClassVar[bool] = False
 
     @property
@@ -218,15 +218,43 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         }
         return {name: value for name, value in found.items() if name not in implied}
 
-    def calibrate(self, epsilon: float, delta: float, asked: int) -> Self:
-        """With the field ``solved`` filled in, for a plan that this mechanism has to itself."""
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The fields of ``solved`` that are null, and that its releases need."""
+        return tuple(name for name in self.solved if getattr(self, name) is None)
+
+    def with_noise(self, level: float, asked: int) -> Self:
+        """With the ``missing`` fields filled in for one noise level; given ones stay.
+
+        ``level``: dimensionless and positive, the noise of a release over its sensitivity: its L2
+        sensitivity for Gaussian noise, 1 / epsilon for pure DP. The price never grows with it.
+        ``asked``: queries of the plan, a count.
+        """
         return self
+
+    def filled(self, **values: float) -> Self:
+        """With those of ``values`` that are ``missing``."""
+        return replace(self, **{name: values[name] for name in self.missing})
+
+    def recorded(self, fields: Mapping[str, object]) -> Self:
+        """With the numbers of ``solved`` that are null as a ledger records them for this kind."""
+        if fields.get("kind") != self.kind:
+            return self
+        found = {n: fields.get(n) for n in self.solved if getattr(self, n) is None}
+        return replace(self, **{n: v for n, v in found.items() if isinstance(v, int | float)})
+
+    def number(self, name: str) -> float:
+        """A field of ``solved``. Raises InvalidInput where it is null: solve.py fills it in."""
+        value: float | None = getattr(self, name)
+        if value is None:
+            raise InvalidInput(f"mechanism.{name}", "given, or solved from the budget", None)
+        return value
 
     @abstractmethod
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price: what at most ``asked`` queries with at most ``answered`` labels release.
 
-        Raises InvalidInput where a field is missing that ``calibrate`` fills in.
+        Raises InvalidInput where a field is missing that ``with_noise`` fills in.
         """
 
     def prepaid(self) -> Prepaid | None:
@@ -277,3 +305,23 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         ``trials``: queries drawn for each release on each of two data sets; ``confidence``: of
         all bounds jointly; ``releases``: those to audit, all where there are none.
         """
+
+
+M = TypeVar("M", bound=Mechanism)
+
+
+@dataclass(frozen=True)
+class Priced(Generic[M]):
+    """A mechanism of a plan with what its slot pays for, counts.
+
+    ``share``: of the budget, relative to those of other mechanisms that miss numbers (solve.py).
+    """
+
+    mechanism: M
+    asked: int
+    answered: int
+    share: float = 1.0
+
+    def slot(self) -> Slot:
+        """The plan's slot. Raises InvalidInput where a number is missing."""
+        return Slot(self.mechanism.fields(), self.mechanism.releases(self.asked, self.answered))

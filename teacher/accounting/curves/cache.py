@@ -24,16 +24,21 @@ def folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "labelwall" / "curves"
 
 
-def cached(key: dict[str, object], n: int, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """``compute()``, float64 [n], or the same numbers from an earlier call. ``key``.
+def cached(
+    key: dict[str, object],
+    n: int,
+    compute: Callable[[], np.ndarray],
+    holds: Callable[[np.ndarray], bool] = lambda values: True,
+) -> np.ndarray:
+    """``compute()``, float64 [n], or the same numbers from an earlier call.
 
-    Every input and a version.
+    ``key``: every input and a version. ``holds``: whether an earlier call's numbers may be used.
     """
     name = canonical_json(key)
     with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: no home directory
         path = folder() / f"{hashlib.sha256(name).hexdigest()}.f64"
         known = _read(path, name, n)
-        if known is not None:
+        if known is not None and holds(known):
             return known
     values = np.ascontiguousarray(compute(), dtype="<f8")
     with contextlib.suppress(OSError, RuntimeError):

@@ -250,6 +250,7 @@ def _spread(f: Fields) -> list[Priced]:
 
 NOISE = number(1e-3, 1e9)  # the curves' range
 SMALLER_NOISE = number(1e-3, 1e5)
+RATIO = number(0.01, 100)  # of two noises that a budget decided; the noises themselves are priced
 PURE = number(1e-6, 1e3)
 SHARE = number(1e-3, 0.999)
 AT_LEAST_0 = number(0, LARGEST_NUMBER)
@@ -263,6 +264,7 @@ _PRIVATE_KNN = {
     "sigma_screen": NOISE,
     "sigma_vote": NOISE,
     "sampling_probability": PROBABILITY,
+    "screen_ratio": RATIO,
 }
 _INDIVIDUAL = {
     "kernel": one_of("cosine", "rbf"),
@@ -290,6 +292,7 @@ _CONFIDENT = {
     "sigma_screen": NOISE,
     "sigma_vote": NOISE,
     "classifier": CLASSIFIER,
+    "screen_ratio": RATIO,
 }
 _RADIUS = {
     "radius": number(0, 100),
@@ -321,15 +324,23 @@ _VALUES = {
     "cells": integer(2, 1024),
     "threshold": nullable(integer(0, 100_000)),
     "window": integer(1, 1023),
-    "sigma_screen": SMALLER_NOISE,
+    "sigma_screen": nullable(SMALLER_NOISE),
+    "screen_ratio": RATIO,
 }
 _SCREENED: dict[str, Callable[[Fields], bool]] = {
     "threshold must be at most k": lambda f: f["threshold"] is None or f["threshold"] <= f["k"]
 }
-_WINDOWED = {**_SCREENED, "window must be below cells": lambda f: f["window"] < f["cells"]}
+_WINDOWED: dict[str, Callable[[Fields], bool]] = {
+    **_SCREENED,
+    "window must be below cells": lambda f: f["window"] < f["cells"],
+    "sigma_screen must be given with a threshold": lambda f: (
+        f["threshold"] is None or f["sigma_screen"] is not None
+    ),
+}
+_RATIO = frozenset({"screen_ratio"})
 
 KINDS: dict[str, Known] = {
-    "private_knn": Known(_PRIVATE_KNN, _private_knn, related=_SCREENED),
+    "private_knn": Known(_PRIVATE_KNN, _private_knn, _RATIO, _SCREENED),
     "ind_knn": Known(
         _INDIVIDUAL,
         _individual,
@@ -374,7 +385,7 @@ KINDS: dict[str, Known] = {
     "confident_gnmax": Known(
         _CONFIDENT,
         _confident,
-        frozenset({"classifier"}),
+        _RATIO | {"classifier"},
         {"threshold must be at most teachers": lambda f: f["threshold"] <= f["teachers"]},
     ),
     "radius": Known(_RADIUS, _batch(_balls)),
@@ -387,6 +398,6 @@ KINDS: dict[str, Known] = {
         {**_ATTRIBUTES, "k": VOTERS, "sampling_probability": PROBABILITY}, _attributes("k")
     ),
     "gnmax_attributes": Known({**_ATTRIBUTES, "teachers": VOTERS}, _attributes("teachers")),
-    "private_knn_mean": Known({**_VALUES, "sigma_mean": SMALLER_NOISE}, _mean, related=_WINDOWED),
-    "private_knn_median": Known({**_VALUES, "epsilon": PURE}, _median, related=_WINDOWED),
+    "private_knn_mean": Known({**_VALUES, "sigma_mean": SMALLER_NOISE}, _mean, _RATIO, _WINDOWED),
+    "private_knn_median": Known({**_VALUES, "epsilon": PURE}, _median, _RATIO, _WINDOWED),
 }

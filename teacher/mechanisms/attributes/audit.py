@@ -142,7 +142,7 @@ def _voters(mechanism: MultiLabel, scene: Scene, added: bool) -> Voters:
 
 
 def _deviation(mechanism: MultiLabel, scene: Scene) -> float:
-    return mechanism.sigma_vote * GRID * math.sqrt(np.count_nonzero(scene.direction))
+    return mechanism.number("sigma_vote") * GRID * math.sqrt(np.count_nonzero(scene.direction))
 
 
 def _laws(mechanism: MultiLabel, scene: Scene) -> tuple[np.ndarray, np.ndarray]:

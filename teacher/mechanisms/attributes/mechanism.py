@@ -21,12 +21,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import Classifiers, Mechanism
+from labelwall.teacher.noise.scales import more_noise
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import MOST_ATTRIBUTES, unpack
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
@@ -47,10 +48,11 @@ class MultiLabel(Mechanism):
 
     stages = (COUNTS,)
     label_space = "attributes"
+    solved = ("sigma_vote",)
     sharded = True
 
     tau: int = 10
-    sigma_vote: float = 100.0
+    sigma_vote: float | None = None
     threshold: float = 0.5
     margin: float = 0.0
 
@@ -66,10 +68,14 @@ class MultiLabel(Mechanism):
             raise InvalidInput(
                 "mechanism.threshold", "a share of the voters, in (0, 1)", self.threshold
             )
-        if not 1e-3 <= self.sigma_vote <= 1e5:
+        if self.sigma_vote is not None and not 1e-3 <= self.sigma_vote <= 1e5:
             raise InvalidInput("mechanism.sigma_vote", "between 1e-3 and 1e5", self.sigma_vote)
         if not (math.isfinite(self.margin) and self.margin >= 0):
             raise InvalidInput("mechanism.margin", "at least 0 and finite", self.margin)
+
+    def with_noise(self, level: float, asked: int) -> Self:
+        """See ``Mechanism.with_noise``. Votes move by sqrt(2 tau)."""
+        return self.filled(sigma_vote=more_noise(level * math.sqrt(2 * self.tau)))
 
     @property
     def voting_records(self) -> tuple[int, float]:
@@ -99,7 +105,7 @@ class MultiLabel(Mechanism):
 
     def _release(self, sampling_probability: float, cap: int) -> Release:
         priced = {
-            "sigma": self.sigma_vote * GRID,
+            "sigma": self.number("sigma_vote") * GRID,
             "sensitivity": GRID * math.sqrt(2 * self.tau),
             "sampling_probability": sampling_probability,
         }
@@ -112,7 +118,7 @@ class MultiLabel(Mechanism):
 
         A power of two times a float is exact, so the scale drawn is the accounted one.
         """
-        scale = self.sigma_vote * GRID
+        scale = self.number("sigma_vote") * GRID
         return votes + entropy.discrete_gaussian(scale, keys, stage, votes.shape[1])
 
 
@@ -142,7 +148,8 @@ class PrivateKnnAttributes(MultiLabel):
         kind: the mechanism's name.
         tau: bound on the sum of one neighbour's votes, a count; with more attributes its votes
             are scaled down to this sum.
-        sigma_vote: scale of the discrete Gaussian noise on each attribute's count, in votes.
+        sigma_vote: scale of the discrete Gaussian noise on each attribute's count, in votes; null:
+            what the budget asks for.
         threshold: an attribute is present where its noisy count exceeds this share of k, in (0, 1).
         margin: attributes whose noisy count is nearer to the threshold get no label, in votes;
             free.
@@ -203,7 +210,8 @@ class GnmaxAttributes(MultiLabel):
         kind: the mechanism's name.
         tau: bound on the sum of one classifier's votes, a count; with more attributes its votes
             are scaled down to this sum.
-        sigma_vote: scale of the discrete Gaussian noise on each attribute's count, in votes.
+        sigma_vote: scale of the discrete Gaussian noise on each attribute's count, in votes; null:
+            what the budget asks for.
         threshold: an attribute is present where its noisy count exceeds this share of the
             classifiers, in (0, 1).
         margin: attributes whose noisy count is nearer to the threshold get no label, in votes;

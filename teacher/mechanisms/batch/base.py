@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -14,6 +13,7 @@ from labelwall.teacher.accounting.conversion import float_above
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.batch.overlap import MAX_QUERIES, Bounds
+from labelwall.teacher.noise.scales import less_spent
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
@@ -42,17 +42,12 @@ class BatchMechanism(Mechanism):
 
     stages = (BATCH,)
     charging = Charging.PER_BATCH
-    solved = "epsilon"
+    solved = ("epsilon",)
     sharded = True
 
-    def calibrate(self, epsilon: float, delta: float, asked: int) -> Self:
-        """With epsilon filled in: an equal part of the budget for each batch, rounded down."""
-        if self.epsilon is not None:
-            return self
-        part = epsilon / asked
-        while Fraction(part) * asked > Fraction(epsilon):
-            part = math.nextafter(part, 0.0)
-        return replace(self, epsilon=part)
+    def with_noise(self, level: float, asked: int) -> Self:
+        """See ``Mechanism.with_noise``."""
+        return self.filled(epsilon=less_spent(1 / level))
 
     @property
     def audited_record(self) -> tuple[int, int]:
@@ -74,11 +69,9 @@ class BatchMechanism(Mechanism):
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """``asked`` batches, epsilon-DP each.
 
-        Raises InvalidInput where epsilon is not filled in (``calibrate``).
+        Raises InvalidInput where epsilon is not filled in (``with_noise``).
         """
-        if self.epsilon is None:
-            raise InvalidInput("mechanism.epsilon", "filled in by the plan", None)
-        return (Release(BATCH, "pure", {"epsilon": self.epsilon}, asked, batch=True),)
+        return (Release(BATCH, "pure", {"epsilon": self.number("epsilon")}, asked, batch=True),)
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query; every query of a paid batch is answered."""

@@ -46,7 +46,7 @@ class BatchKnn(BatchMechanism):
     Args:
         kind: the mechanism's name.
         k: target number of records in a query's ball, a count.
-        epsilon: of a batch, pure DP; null: the budget's, in equal parts for the planned batches.
+        epsilon: of a batch, pure DP; null: what the budget pays for.
         conversion: how a query gets its radius: grid (a noisy histogram of the domain box: DMKD17
             Algorithm 7), interactive (the exponential mechanism over candidates: Algorithm 6) or
             none (no radius: the k nearest vote by the exponential mechanism, epsilon split over the
@@ -110,8 +110,8 @@ class BatchKnn(BatchMechanism):
         """Raise InvalidInput, before anything is charged, for a batch that can not be answered."""
         super().require(queries, dimensions)
         if self.conversion == "grid":
-            assert self.epsilon is not None
-            balls.require_grid(dimensions, self.records, Fraction(self.epsilon) * self._shares()[1])
+            epsilon = Fraction(self.number("epsilon"))
+            balls.require_grid(dimensions, self.records, epsilon * self._shares()[1])
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """Answers of one charged batch, int64 [n_queries, 4].
@@ -119,8 +119,7 @@ class BatchKnn(BatchMechanism):
         Columns: label, clique bound, whether that is exact, squared radius. Without a conversion
         the bound is the number of queries and the radius -1.
         """
-        assert self.epsilon is not None
-        epsilon = Fraction(self.epsilon)
+        epsilon = Fraction(self.number("epsilon"))
         if self.conversion == "none":
             return self._baseline(voters, keys, epsilon, entropy)
         for_count, for_radii, for_labels = (epsilon * share for share in self._shares())

@@ -40,7 +40,7 @@ class RadiusNeighbours(BatchMechanism):
         kind: the mechanism's name.
         radius: of a query's ball, in sides of the domain box (a share, up to 100); distances are
             Euclidean.
-        epsilon: of a batch, pure DP; null: the budget's, in equal parts for the planned batches.
+        epsilon: of a batch, pure DP; null: what the budget pays for.
         noise: laplace (discrete Laplace noise on every count), exponential (the exponential
             mechanism) or exponential_paper (the same at half the rate, as published).
         accounting: local (largest clique that the query belongs to), component (of the query's
@@ -67,9 +67,10 @@ class RadiusNeighbours(BatchMechanism):
 
         Columns: label, clique bound, whether that is exact, squared radius.
         """
-        assert self.epsilon is not None
         radii = np.full(len(keys), min(squared_radius(self.radius), 1 << 26), dtype=np.int64)
         bounds = clique_bounds(voters.queries, radii, self.accounting)
         votes = voters.ball_votes(radii)
-        labels = noisy_winners(votes, bounds, Fraction(self.epsilon), self.noise, keys, entropy)
+        labels = noisy_winners(
+            votes, bounds, Fraction(self.number("epsilon")), self.noise, keys, entropy
+        )
         return values(labels, bounds, radii)

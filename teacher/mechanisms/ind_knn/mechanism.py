@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
@@ -16,6 +16,7 @@ import numpy as np
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.base import Charging, Mechanism, Reused
+from labelwall.teacher.noise.scales import less_spent
 from labelwall.teacher.search.kernels import GRID, Select, Similar, cosine, rbf
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 ANSWER = "individual_budgets"
 COUNT_NOISE, LABEL_NOISE = "count", "label"  # what a draw is for
 MIN_NEIGHBOURS = 30  # the noise of a label is never scaled for fewer
+MIN_PLANNED = 3  # queries: for fewer, no record's budget would cover a count
+MAX_SCALE = 1e6  # of a field
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,7 @@ class IndKnn(Mechanism):
             bucket with the query in some table (Ind-KNN-Hash).
         bits: hyperplanes of a table, 1..16: 2^bits buckets.
         hash_seed: of the hyperplanes; public. Changing it protects nothing.
-        rho: budget of one record for all answers, zCDP; null: all that the budget's epsilon and
-            delta buy.
+        rho: budget of one record for all answers, zCDP; null: what the budget buys.
         reuse: whether answered queries vote with their labels, as records do, at no cost; for
             streams of queries that outlast the records' budgets.
     """
@@ -83,7 +85,7 @@ class IndKnn(Mechanism):
 
     stages = (ANSWER,)
     charging = Charging.PREPAID
-    solved = "rho"
+    solved = ("rho", "sigma_count")
     sharded = True
 
     def __post_init__(self) -> None:
@@ -94,7 +96,7 @@ class IndKnn(Mechanism):
         for name in ("sigma_label", "sigma_count", "bandwidth", "rho"):
             value = getattr(self, name)
             minimum = 1e-9 if name == "rho" else 1e-3
-            if value is not None and not minimum <= value <= 1e6:
+            if value is not None and not minimum <= value <= MAX_SCALE:
                 raise InvalidInput(f"mechanism.{name}", f"between {minimum:g} and 1e6", value)
         for name, low, high in (
             ("near", 0, 1e6),
@@ -110,19 +112,14 @@ class IndKnn(Mechanism):
             rule = f"at least {minimum:.6g} (below it, no record's budget covers one count)"
             raise InvalidInput("mechanism.sigma_count", rule, self.sigma_count)
 
-    def calibrate(self, epsilon: float, delta: float, asked: int) -> IndKnn:
-        """With rho and sigma_count filled in, for a plan of ``asked`` queries of this slot alone.
+    def with_noise(self, level: float, asked: int) -> IndKnn:
+        """See ``Mechanism.with_noise``. rho is rounded down to a multiple of 1e-7 at least.
 
-        rho is the largest multiple of 1e-7 whose best conversion stays within epsilon at delta.
+        Counts take a third of it: sigma_count follows from the queries and rho.
         """
-        rho, sigma = self.rho, self.sigma_count
-        if rho is None:  # the import takes a second
-            from labelwall.teacher.accounting.accountant import largest_rho
-
-            rho = largest_rho(epsilon, delta)
-        if sigma is None:
-            sigma = math.ceil(100 * math.sqrt(asked / (6 * rho))) / 100
-        return replace(self, rho=rho, sigma_count=sigma)
+        rho = less_spent(1 / (2 * level**2), places=7) if self.rho is None else self.rho
+        count = math.ceil(100 * math.sqrt(max(asked, MIN_PLANNED) / (6 * rho))) / 100
+        return self.filled(rho=rho, sigma_count=min(count, MAX_SCALE))
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
@@ -153,11 +150,10 @@ class IndKnn(Mechanism):
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """One prepaid release of rho-zCDP, however many queries are asked.
 
-        Raises InvalidInput where rho is not filled in (``calibrate``).
+        Raises InvalidInput where rho or sigma_count is not filled in (``with_noise``).
         """
-        if self.rho is None or self.sigma_count is None:
-            raise InvalidInput("mechanism.rho, sigma_count", "filled in by the plan", None)
-        return (Release(ANSWER, "zcdp", {"rho": self.rho}, 1, prepaid=True),)
+        self.number("sigma_count")
+        return (Release(ANSWER, "zcdp", {"rho": self.number("rho")}, 1, prepaid=True),)
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query; every query is answered."""
@@ -250,13 +246,12 @@ class IndKnn(Mechanism):
         return values, before - left
 
     def _sigma_count(self) -> float:
-        assert self.sigma_count is not None
-        return self.sigma_count
+        return self.number("sigma_count")
 
     def _count_units(self) -> int:
         """The price of a count, 1/(2 sigma_count^2), in units of rho / FULL, rounded up."""
-        assert self.rho is not None
-        return math.ceil(FULL / (2 * Fraction(self._sigma_count()) ** 2 * Fraction(self.rho)))
+        rho = Fraction(self.number("rho"))
+        return math.ceil(FULL / (2 * Fraction(self._sigma_count()) ** 2 * rho))
 
     def _noise(self, neighbours: int) -> int:
         """The label's noise: sigma_label sqrt(max(neighbours, 30)) in 1/GRID, rounded up."""
@@ -268,8 +263,7 @@ class IndKnn(Mechanism):
 
         FULL + 1 where no budget covers it.
         """
-        assert self.rho is not None
-        return _prices(scale, self.rho)
+        return _prices(scale, self.number("rho"))
 
 
 @lru_cache(maxsize=1024)

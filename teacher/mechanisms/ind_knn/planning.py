@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
-from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, threshold_at
 from labelwall.teacher.mechanisms.planning import (
@@ -29,6 +29,7 @@ from labelwall.teacher.mechanisms.planning import (
     PublicRows,
     quiet,
 )
+from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.search.kernels import STEPS
 from labelwall.wall.errors import InvalidInput
 
@@ -154,10 +155,8 @@ def best_noise(
     Where budgets are short, noise calls for more neighbours and payments for fewer. Levels are
     tried from ``level`` downwards, then upwards, then half a step around the best.
     """
-    planned = [
-        replace(kernel, rho=None, sigma_count=None).calibrate(epsilon, delta, asked)
-        for epsilon in epsilons
-    ]
+    priced = Priced(replace(kernel, rho=None, sigma_count=None), asked, asked)
+    planned = [solve((priced,), epsilon, delta)[0] for epsilon in epsilons]
     best = [Trial(mechanism, -1.0) for mechanism in planned]
     best_levels = [level] * len(planned)
 

@@ -10,7 +10,7 @@ from labelwall.teacher.mechanisms.vote_laws import Poll
 
 def poll(mechanism: NaiveKnn) -> Poll:
     """The k nearest of all records."""
-    return Poll(k=mechanism.k, sigma_vote=mechanism.sigma_vote)
+    return Poll(k=mechanism.k, sigma_vote=mechanism.number("sigma_vote"))
 
 
 def probe(mechanism: NaiveKnn) -> NaiveKnn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -11,7 +12,7 @@ import numpy as np
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.noisy_argmax import NoisyArgmax, argmax_release, noisy_winner
-from labelwall.teacher.noise.scales import check_scale
+from labelwall.teacher.noise.scales import check_scale, more_noise
 from labelwall.wall.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -31,19 +32,25 @@ class NaiveKnn(NoisyArgmax):
     Args:
         kind: the mechanism's name.
         k: neighbours that vote, a count of records.
-        sigma_vote: scale of the discrete Gaussian noise on each class's count, in votes.
+        sigma_vote: scale of the discrete Gaussian noise on each class's count, in votes; null: what
+            the budget asks for.
     """
 
     sharded = True
+    solved = ("sigma_vote",)
 
     kind: Literal["naive_knn"] = "naive_knn"
     k: int = 300
-    sigma_vote: float = 100.0
+    sigma_vote: float | None = None
 
     def __post_init__(self) -> None:
         if self.k < 1:
             raise InvalidInput("mechanism.k", "at least 1", self.k)
         check_scale("mechanism.sigma_vote", self.sigma_vote)
+
+    def with_noise(self, level: float, asked: int) -> NaiveKnn:
+        """See ``Mechanism.with_noise``. Votes move by sqrt(2)."""
+        return self.filled(sigma_vote=more_noise(level * math.sqrt(2)))
 
     def poll(self) -> Poll:
         """See ``NoisyArgmax.poll``."""
@@ -59,9 +66,9 @@ class NaiveKnn(NoisyArgmax):
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` labels."""
-        return (argmax_release(self.sigma_vote, asked),)
+        return (argmax_release(self.number("sigma_vote"), asked),)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """The noisy winner of each query: int64 [n_queries]."""
         votes = voters.votes(self.k, 1.0, keys, stage, entropy)
-        return noisy_winner(votes, self.sigma_vote, stage, keys, entropy)
+        return noisy_winner(votes, self.number("sigma_vote"), stage, keys, entropy)

@@ -77,21 +77,21 @@ def ensemble(teachers: int, pair: Pair, added: bool) -> Ensemble:
 
 def poll_lnmax(mechanism: Lnmax) -> Poll:
     """All shards, with Laplace noise."""
-    return ShardPoll(k=mechanism.teachers, sigma_vote=mechanism.scale, laplace=True)
+    return ShardPoll(k=mechanism.teachers, sigma_vote=mechanism.number("scale"), laplace=True)
 
 
 def poll_gnmax(mechanism: Gnmax) -> Poll:
     """All shards, with Gaussian noise."""
-    return ShardPoll(k=mechanism.teachers, sigma_vote=mechanism.sigma_vote)
+    return ShardPoll(k=mechanism.teachers, sigma_vote=mechanism.number("sigma_vote"))
 
 
 def poll_confident_gnmax(mechanism: ConfidentGnmax) -> Poll:
     """All shards, with Gaussian noise, screened."""
     return ShardPoll(
         k=mechanism.teachers,
-        sigma_vote=mechanism.sigma_vote,
+        sigma_vote=mechanism.number("sigma_vote"),
         threshold=mechanism.threshold,
-        sigma_screen=mechanism.sigma_screen,
+        sigma_screen=mechanism.number("sigma_screen"),
     )
 
 

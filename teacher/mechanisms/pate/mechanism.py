@@ -7,6 +7,7 @@ amplification. Only data-independent certificates are used.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import Classifiers, Mechanism
+from labelwall.teacher.mechanisms.base import Classifiers, Mechanism, added
 from labelwall.teacher.mechanisms.noisy_argmax import (
     AGGREGATE,
     SCREEN,
@@ -22,7 +23,12 @@ from labelwall.teacher.mechanisms.noisy_argmax import (
     argmax_release,
     noisy_winner,
 )
-from labelwall.teacher.noise.scales import check_scale
+from labelwall.teacher.noise.scales import (
+    SCREEN_RATIO,
+    check_scale,
+    check_screen_ratio,
+    more_noise,
+)
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Value
 
@@ -56,7 +62,7 @@ class Pate(NoisyArgmax):
             rule = "0 for PATE's networks (mechanism.classifier: cnn)"
             raise InvalidInput("scale.shards", rule, self.kind)
 
-    def _check(self, **scales: float) -> None:
+    def _check(self, **scales: float | None) -> None:
         if not 1 <= self.teachers <= MAX_TEACHERS:
             raise InvalidInput("mechanism.teachers", f"from 1 to {MAX_TEACHERS}", self.teachers)
         if self.classifier not in get_args(Classifier):
@@ -82,16 +88,22 @@ class Lnmax(Pate):
         classifier: what is trained on a shard: linear (ridge regression on the round's features,
             anew each round) or cnn (a small network on the images themselves, once).
         scale: of the discrete Laplace noise on every class's count, in votes (the papers'
-            1 / gamma).
+            1 / gamma); null: what the budget asks for.
     """
 
     kind: Literal["lnmax"] = "lnmax"
     teachers: int = 250
-    scale: float = 20.0
+    scale: float | None = None
     classifier: Classifier = "linear"
+
+    solved = ("scale",)
 
     def __post_init__(self) -> None:
         self._check(scale=self.scale)
+
+    def with_noise(self, level: float, asked: int) -> Lnmax:
+        """See ``Mechanism.with_noise``. Votes move by 2 in L1."""
+        return self.filled(scale=more_noise(2 * level))
 
     def poll(self) -> Poll:
         """See ``NoisyArgmax.poll``."""
@@ -107,12 +119,16 @@ class Lnmax(Pate):
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` labels; every query is answered."""
-        return (Release(AGGREGATE, "laplace", {"scale": self.scale, "sensitivity": 2.0}, asked),)
+        return (
+            Release(
+                AGGREGATE, "laplace", {"scale": self.number("scale"), "sensitivity": 2.0}, asked
+            ),
+        )
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """The noisy winner of each query: int64 [n_queries]."""
         votes = voters.teacher_votes(self.teachers, self.classifier)  # int64 [n_queries, n_classes]
-        noise = entropy.discrete_laplace(self.scale, keys, stage, votes.shape[1])
+        noise = entropy.discrete_laplace(self.number("scale"), keys, stage, votes.shape[1])
         return (votes + noise).argmax(axis=1)
 
 
@@ -128,16 +144,23 @@ class Gnmax(Pate):
             vote.
         classifier: what is trained on a shard: linear (ridge regression on the round's features,
             anew each round) or cnn (a small network on the images themselves, once).
-        sigma_vote: scale of the discrete Gaussian noise on every class's count, in votes.
+        sigma_vote: scale of the discrete Gaussian noise on every class's count, in votes; null:
+            what the budget asks for.
     """
 
     kind: Literal["gnmax"] = "gnmax"
     teachers: int = 250
-    sigma_vote: float = 40.0
+    sigma_vote: float | None = None
     classifier: Classifier = "linear"
+
+    solved = ("sigma_vote",)
 
     def __post_init__(self) -> None:
         self._check(sigma_vote=self.sigma_vote)
+
+    def with_noise(self, level: float, asked: int) -> Gnmax:
+        """See ``Mechanism.with_noise``. Votes move by sqrt(2)."""
+        return self.filled(sigma_vote=more_noise(level * math.sqrt(2)))
 
     def poll(self) -> Poll:
         """See ``NoisyArgmax.poll``."""
@@ -153,12 +176,12 @@ class Gnmax(Pate):
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` labels; every query is answered."""
-        return (argmax_release(self.sigma_vote, asked),)
+        return (argmax_release(self.number("sigma_vote"), asked),)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """The noisy winner of each query: int64 [n_queries]."""
         votes = voters.teacher_votes(self.teachers, self.classifier)
-        return noisy_winner(votes, self.sigma_vote, stage, keys, entropy)
+        return noisy_winner(votes, self.number("sigma_vote"), stage, keys, entropy)
 
 
 @dataclass(frozen=True)
@@ -175,23 +198,36 @@ class ConfidentGnmax(Pate):
         classifier: what is trained on a shard: linear (ridge regression on the round's features,
             anew each round) or cnn (a small network on the images themselves, once).
         threshold: the noisy plurality must exceed it for a query to be answered, in votes.
-        sigma_screen: scale of the discrete Gaussian noise on the plurality, in votes.
-        sigma_vote: scale of the discrete Gaussian noise on every class's count, in votes.
+        sigma_screen: scale of the discrete Gaussian noise on the plurality, in votes; null: what
+            the budget asks for.
+        sigma_vote: scale of the discrete Gaussian noise on every class's count, in votes; null:
+            what the budget asks for.
+        screen_ratio: sigma_screen / sigma_vote where the budget asks for both.
     """
 
     kind: Literal["confident_gnmax"] = "confident_gnmax"
     teachers: int = 250
     threshold: int = 200
-    sigma_screen: float = 150.0
-    sigma_vote: float = 40.0
+    sigma_screen: float | None = None
+    sigma_vote: float | None = None
     classifier: Classifier = "linear"
+    screen_ratio: float = added(SCREEN_RATIO)
 
     stages = (SCREEN, AGGREGATE)
+    solved = ("sigma_screen", "sigma_vote")
 
     def __post_init__(self) -> None:
         self._check(sigma_screen=self.sigma_screen, sigma_vote=self.sigma_vote)
         if not 0 <= self.threshold <= self.teachers:
             raise InvalidInput("mechanism.threshold", "between 0 and teachers", self.threshold)
+        check_screen_ratio(self.screen_ratio)
+
+    def with_noise(self, level: float, asked: int) -> ConfidentGnmax:
+        """See ``Mechanism.with_noise``. Votes move by sqrt(2)."""
+        sigma = level * math.sqrt(2)
+        return self.filled(
+            sigma_screen=more_noise(self.screen_ratio * sigma), sigma_vote=more_noise(sigma)
+        )
 
     def poll(self) -> Poll:
         """See ``NoisyArgmax.poll``."""
@@ -210,19 +246,19 @@ class ConfidentGnmax(Pate):
         screening = {
             "max_votes": self.teachers,
             "threshold": self.threshold,
-            "sigma": self.sigma_screen,
+            "sigma": self.number("sigma_screen"),
             "sampling_probability": 1.0,
         }
         screen = Release(SCREEN, "screening", screening, asked)
-        return screen, argmax_release(self.sigma_vote, answered)
+        return screen, argmax_release(self.number("sigma_vote"), answered)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """Screening bits, or winning classes, of all queries: int64 [n_queries]."""
         votes = voters.teacher_votes(self.teachers, self.classifier)
         if stage == SCREEN:
-            noise = entropy.discrete_gaussian(self.sigma_screen, keys, stage, 1)
+            noise = entropy.discrete_gaussian(self.number("sigma_screen"), keys, stage, 1)
             return (votes.max(axis=1) + noise[:, 0] > self.threshold).astype(np.int64)
-        return noisy_winner(votes, self.sigma_vote, stage, keys, entropy)
+        return noisy_winner(votes, self.number("sigma_vote"), stage, keys, entropy)
 
     def next_stage(self, results: Mapping[str, Value]) -> str | None:
         """The release a query still needs, given what it has; None when it is settled."""

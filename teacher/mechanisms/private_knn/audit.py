@@ -12,9 +12,9 @@ def poll(mechanism: PrivateKnn) -> Poll:
     """The k nearest of a Poisson sample, screened."""
     return Poll(
         k=mechanism.k,
-        sigma_vote=mechanism.sigma_vote,
+        sigma_vote=mechanism.number("sigma_vote"),
         threshold=mechanism.threshold,
-        sigma_screen=mechanism.sigma_screen,
+        sigma_screen=mechanism.number("sigma_screen"),
         sampling_probability=mechanism.sampling_probability,
     )
 

@@ -5,6 +5,7 @@ Each is on a new Poisson sample.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -12,9 +13,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.base import Mechanism, added
 from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN, NoisyArgmax, noisy_winner
-from labelwall.teacher.noise.scales import check_scale
+from labelwall.teacher.noise.scales import (
+    SCREEN_RATIO,
+    check_scale,
+    check_screen_ratio,
+    more_noise,
+)
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Value
 
@@ -39,20 +45,25 @@ class PrivateKnn(NoisyArgmax):
         kind: the mechanism's name.
         k: neighbours that vote, a count of records.
         threshold: the noisy plurality must exceed it for a query to be answered, in votes.
-        sigma_screen: scale of the discrete Gaussian noise on the plurality, in votes.
-        sigma_vote: scale of the discrete Gaussian noise on each class's count, in votes.
+        sigma_screen: scale of the discrete Gaussian noise on the plurality, in votes; null: what
+            the budget asks for.
+        sigma_vote: scale of the discrete Gaussian noise on each class's count, in votes; null: what
+            the budget asks for.
         sampling_probability: each record takes part in a release with this probability,
             independently; in (0, 1].
+        screen_ratio: sigma_screen / sigma_vote where the budget asks for both.
     """
 
     kind: Literal["private_knn"] = "private_knn"
     k: int = 300
     threshold: int = 180
-    sigma_screen: float = 75.0
-    sigma_vote: float = 25.0
+    sigma_screen: float | None = None
+    sigma_vote: float | None = None
     sampling_probability: float = 0.15
+    screen_ratio: float = added(SCREEN_RATIO)
 
     stages = (SCREEN, AGGREGATE)
+    solved = ("sigma_screen", "sigma_vote")
     sharded = True
 
     def __post_init__(self) -> None:
@@ -66,11 +77,19 @@ class PrivateKnn(NoisyArgmax):
             raise InvalidInput(
                 "mechanism.sampling_probability", "in (0, 1]", self.sampling_probability
             )
+        check_screen_ratio(self.screen_ratio)
 
     @property
     def sample(self) -> tuple[int, float]:
         """(k, sampling_probability)."""
         return self.k, self.sampling_probability
+
+    def with_noise(self, level: float, asked: int) -> PrivateKnn:
+        """See ``Mechanism.with_noise``. Votes move by sqrt(2)."""
+        sigma = level * math.sqrt(2)
+        return self.filled(
+            sigma_screen=more_noise(self.screen_ratio * sigma), sigma_vote=more_noise(sigma)
+        )
 
     def poll(self) -> Poll:
         """See ``NoisyArgmax.poll``."""
@@ -96,10 +115,10 @@ class PrivateKnn(NoisyArgmax):
         screening = {
             "max_votes": self.k,
             "threshold": self.threshold,
-            "sigma": self.sigma_screen,
+            "sigma": self.number("sigma_screen"),
             "sampling_probability": gamma,
         }
-        argmax = {"sigma": self.sigma_vote, "sampling_probability": gamma}
+        argmax = {"sigma": self.number("sigma_vote"), "sampling_probability": gamma}
         return (
             Release(SCREEN, "screening", screening, asked),
             Release(AGGREGATE, "argmax", argmax, answered),
@@ -113,9 +132,9 @@ class PrivateKnn(NoisyArgmax):
         # int64 [n_queries, n_classes]
         votes = voters.votes(self.k, self.sampling_probability, keys, stage, entropy)
         if stage == SCREEN:
-            noise = entropy.discrete_gaussian(self.sigma_screen, keys, stage, 1)
+            noise = entropy.discrete_gaussian(self.number("sigma_screen"), keys, stage, 1)
             return (votes.max(axis=1) + noise[:, 0] > self.threshold).astype(np.int64)
-        return noisy_winner(votes, self.sigma_vote, stage, keys, entropy)
+        return noisy_winner(votes, self.number("sigma_vote"), stage, keys, entropy)
 
     def next_stage(self, results: Mapping[str, Value]) -> str | None:
         """The release a query still needs, given what it has; None when it is settled."""

@@ -265,9 +265,9 @@ def _around(centre: PrivateKnn, step: float, expected_records: int) -> Iterable[
     for k in sorted({min(high, max(MIN_K, k)) for k in scaled}):
         share = centre.threshold / centre.k + (step - 1) * np.array([-0.3, -0.15, 0, 0.15, 0.3])
         thresholds = np.unique(np.clip(np.rint(k * share), 0, k))
-        screen = tuple(centre.sigma_screen * step**power for power in (-1, 0, 1))
+        screen = tuple(centre.number("sigma_screen") * step**power for power in (-1, 0, 1))
         vote = tuple(
-            min(SIGMA_VOTE[-1], max(SIGMA_VOTE[0], centre.sigma_vote * step**power))
+            min(SIGMA_VOTE[-1], max(SIGMA_VOTE[0], centre.number("sigma_vote") * step**power))
             for power in (-1, 0, 1)
         )
         yield Point(k, gamma, thresholds, screen, vote)
@@ -279,7 +279,7 @@ def fit(choice: Choice[PrivateKnn], simulated: SimulatedQueries, goal: Goal) -> 
     The accountant's own certificate decides.
     """
     sigma_vote, sigma_screen = (
-        _half_votes(sigma) for sigma in (choice.mechanism.sigma_vote, choice.mechanism.sigma_screen)
+        _half_votes(choice.mechanism.number(name)) for name in ("sigma_vote", "sigma_screen")
     )
 
     def candidate(asked: int, sigma_screen: float) -> Choice[PrivateKnn]:
@@ -325,7 +325,7 @@ def theorem10(
     statement only where all assumptions hold.
     """
     gamma, log = mechanism.sampling_probability, math.log(1 / delta)
-    s1, s2 = mechanism.sigma_screen, mechanism.sigma_vote
+    s1, s2 = mechanism.number("sigma_screen"), mechanism.number("sigma_vote")
     epsilon = 20 * gamma * math.sqrt(log) * (math.sqrt(asked) / s1 + math.sqrt(answered) / s2)
     below = gamma**2 * (min(s1, s2) ** 2 * math.log(gamma) ** 2 - 2)
     enough = below > 0 and 4 * log * s1**2 / below <= asked

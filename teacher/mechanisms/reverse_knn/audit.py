@@ -78,13 +78,13 @@ def run_cells(mechanism: ReverseKnn, added: bool, n: int, entropy: Entropy) -> n
 
 
 def _deviation(mechanism: ReverseKnn) -> float:
-    return mechanism.sigma * math.sqrt(mechanism.neighbours)
+    return mechanism.number("sigma") * math.sqrt(mechanism.neighbours)
 
 
 def _laws(mechanism: ReverseKnn) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities of the codes without and with the record, float64 [OUTCOMES + 1] each."""
-    reach = math.ceil(12 * mechanism.sigma) + 1
-    single = np.exp(log_pmf(np.arange(-reach, reach + 1), mechanism.sigma))
+    reach = math.ceil(12 * mechanism.number("sigma")) + 1
+    single = np.exp(log_pmf(np.arange(-reach, reach + 1), mechanism.number("sigma")))
     law = single
     for _ in range(mechanism.neighbours - 1):
         law = np.convolve(law, single)

@@ -11,7 +11,7 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import Asks, Mechanism
-from labelwall.teacher.noise.scales import check_scale
+from labelwall.teacher.noise.scales import check_scale, more_noise
 from labelwall.wall.cells import MAX_CELLS
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
@@ -41,7 +41,8 @@ class ReverseKnn(Mechanism):
         cells: public cells of a round, a count; clusters of the public rows' features.
         neighbours: nearest cells that each record votes in, a count. More of them smooth the
             counts, and the noise for the same epsilon grows with their square root.
-        sigma: scale of the discrete Gaussian noise on every cell's count of every class, in votes.
+        sigma: scale of the discrete Gaussian noise on every cell's count of every class, in votes;
+            null: what the budget asks for.
         margin: a public row is labelled only if its best class leads the next by more, in noisy
             votes; free.
         reach: nearest cells whose noisy counts a public row adds up, a count; free. Small cells are
@@ -51,11 +52,12 @@ class ReverseKnn(Mechanism):
     kind: Literal["reverse_knn"] = "reverse_knn"
     cells: int = 150
     neighbours: int = 1
-    sigma: float = 44.0
+    sigma: float | None = None
     margin: float = 0.0
     reach: int = 1
 
     stages = (HISTOGRAM,)
+    solved = ("sigma",)
     sharded = True
 
     def __post_init__(self) -> None:
@@ -75,6 +77,10 @@ class ReverseKnn(Mechanism):
         """The cells of a round."""
         return Asks(self.cells, self.reach, self.margin)
 
+    def with_noise(self, level: float, asked: int) -> ReverseKnn:
+        """See ``Mechanism.with_noise``. A histogram moves by sqrt(neighbours)."""
+        return self.filled(sigma=more_noise(level * math.sqrt(self.neighbours)))
+
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
         from labelwall.teacher.mechanisms.reverse_knn import audit
@@ -92,7 +98,7 @@ class ReverseKnn(Mechanism):
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` noisy histograms; each of them is answered."""
         noisy = {
-            "sigma": self.sigma,
+            "sigma": self.number("sigma"),
             "sensitivity": math.sqrt(self.neighbours),
             "sampling_probability": 1.0,
         }
@@ -104,7 +110,7 @@ class ReverseKnn(Mechanism):
         ``keys``: the sets' identities, charged for this stage already.
         """
         votes = voters.cell_votes(self.neighbours)  # int64 [n_queries, cells * n_classes]
-        return votes + entropy.discrete_gaussian(self.sigma, keys, stage, votes.shape[1])
+        return votes + entropy.discrete_gaussian(self.number("sigma"), keys, stage, votes.shape[1])
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """A set of cells has counts and no label; its rows get labels by ``wall.cells.inherit``."""

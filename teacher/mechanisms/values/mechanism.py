@@ -25,8 +25,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.base import Mechanism, added
 from labelwall.teacher.mechanisms.private_knn.mechanism import SCREEN
+from labelwall.teacher.noise.scales import (
+    SCREEN_RATIO,
+    check_screen_ratio,
+    less_spent,
+    more_noise,
+)
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
@@ -54,7 +60,8 @@ class Regression(Mechanism):
     cells: int = 64
     threshold: int | None = None
     window: int = 6
-    sigma_screen: float = 30.0
+    sigma_screen: float | None = None
+    screen_ratio: float = added(SCREEN_RATIO)
 
     def __post_init__(self) -> None:
         if not 1 <= self.k <= MAX_NEIGHBOURS:
@@ -69,8 +76,9 @@ class Regression(Mechanism):
             raise InvalidInput("mechanism.threshold", "null, or between 0 and k", self.threshold)
         if not 1 <= self.window < self.cells:
             raise InvalidInput("mechanism.window", "at least 1 and below cells", self.window)
-        if not 1e-3 <= self.sigma_screen <= 1e5:
+        if self.sigma_screen is not None and not 1e-3 <= self.sigma_screen <= 1e5:
             raise InvalidInput("mechanism.sigma_screen", "between 1e-3 and 1e5", self.sigma_screen)
+        check_screen_ratio(self.screen_ratio)
 
     @property
     def aggregate(self) -> str:
@@ -82,6 +90,12 @@ class Regression(Mechanism):
         """The screening, where there is a threshold, and the answer."""
         return (self.aggregate,) if self.threshold is None else (SCREEN, self.aggregate)
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """See ``Mechanism.missing``; no screening needs no noise."""
+        found = super().missing
+        return tuple(n for n in found if n != "sigma_screen" or self.threshold is not None)
+
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` screenings and ``answered`` answers.
 
@@ -92,7 +106,7 @@ class Regression(Mechanism):
         priced = {
             "max_votes": self.k,
             "threshold": self.threshold,
-            "sigma": self.sigma_screen,
+            "sigma": self.number("sigma_screen"),
             "sampling_probability": self.sampling_probability,
         }
         return Release(SCREEN, "screening", priced, asked), self._answer(answered)
@@ -127,7 +141,7 @@ class Regression(Mechanism):
             return self._draw_answer(voters, keys, entropy)
         assert self.threshold is not None
         largest = windows(self._counts(stage, voters, keys, entropy), self.window).max(axis=1)
-        noise = entropy.discrete_gaussian(self.sigma_screen, keys, stage, 1)
+        noise = entropy.discrete_gaussian(self.number("sigma_screen"), keys, stage, 1)
         return (largest + noise[:, 0] > self.threshold).astype(np.int64)
 
     def _draw_answer(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
@@ -176,24 +190,33 @@ class PrivateKnnMean(Regression):
         sampling_probability: each record takes part in a release with this probability,
             independently; in (0, 1].
         sigma_mean: scale of the discrete Gaussian noise on the sum, in ranges (high - low); on the
-            mean it is sigma_mean / k.
+            mean it is sigma_mean / k; null: what the budget asks for.
         threshold: the noisy largest number of neighbours in a window must exceed it for a query to
             be answered, in votes; null: every query is answered, and nothing is paid for screening.
         window: adjacent cells within which neighbours agree, a count.
         cells: equal parts of the range, a count.
         sigma_screen: scale of the discrete Gaussian noise on the largest number of neighbours in a
-            window, in votes.
+            window, in votes; null: what the budget asks for, where there is a threshold.
+        screen_ratio: noise of the screening over that of the answer, each over its sensitivity,
+            where the budget asks for both.
     """
 
     kind: Literal["private_knn_mean"] = "private_knn_mean"
-    sigma_mean: float = 10.0
+    sigma_mean: float | None = None
 
     aggregate = MEAN
+    solved = ("sigma_screen", "sigma_mean")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1e-3 <= self.sigma_mean <= 1e5:
+        if self.sigma_mean is not None and not 1e-3 <= self.sigma_mean <= 1e5:
             raise InvalidInput("mechanism.sigma_mean", "between 1e-3 and 1e5", self.sigma_mean)
+
+    def with_noise(self, level: float, asked: int) -> PrivateKnnMean:
+        """See ``Mechanism.with_noise``. The sum moves by one range."""
+        return self.filled(
+            sigma_screen=more_noise(self.screen_ratio * level), sigma_mean=more_noise(level)
+        )
 
     def audited(self) -> AuditedValues:
         """See ``Regression.audited``."""
@@ -203,7 +226,7 @@ class PrivateKnnMean(Regression):
 
     def _answer(self, cap: int) -> Release:
         priced = {
-            "sigma": self.sigma_mean * RANGE,
+            "sigma": self.number("sigma_mean") * RANGE,
             "sensitivity": float(RANGE),
             "sampling_probability": self.sampling_probability,
         }
@@ -217,7 +240,8 @@ class PrivateKnnMean(Regression):
         contributions = (2 * voters.labels - STEPS)[:, np.newaxis]  # [n_records, 1]
         gamma, summed = self.sampling_probability, replace(voters, num_classes=1)
         sums = summed.votes(self.k, gamma, keys, MEAN, entropy, contributions)
-        return (sums + entropy.discrete_gaussian(self.sigma_mean * RANGE, keys, MEAN, 1))[:, 0]
+        scale = self.number("sigma_mean") * RANGE
+        return (sums + entropy.discrete_gaussian(scale, keys, MEAN, 1))[:, 0]
 
     def _label(self, value: int) -> int:
         """The mean to the nearest step, clipped to the range: post-processing of the stored sum."""
@@ -244,24 +268,33 @@ class PrivateKnnMedian(Regression):
         k: neighbours whose values count, a count of records.
         sampling_probability: each record takes part in a release with this probability,
             independently; in (0, 1].
-        epsilon: of one median, before sampling (dimensionless).
+        epsilon: of one median, before sampling (dimensionless); null: what the budget pays for.
         threshold: the noisy largest number of neighbours in a window must exceed it for a query to
             be answered, in votes; null: every query is answered, and nothing is paid for screening.
         window: adjacent cells within which neighbours agree, a count.
         cells: equal parts of the range, a count; an answer is the middle of one.
         sigma_screen: scale of the discrete Gaussian noise on the largest number of neighbours in a
-            window, in votes.
+            window, in votes; null: what the budget asks for, where there is a threshold.
+        screen_ratio: noise of the screening over that of the answer, each over its sensitivity,
+            where the budget asks for both.
     """
 
     kind: Literal["private_knn_median"] = "private_knn_median"
-    epsilon: float = 0.2
+    epsilon: float | None = None
 
     aggregate = MEDIAN
+    solved = ("sigma_screen", "epsilon")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1e-6 <= self.epsilon <= 1e3:
+        if self.epsilon is not None and not 1e-6 <= self.epsilon <= 1e3:
             raise InvalidInput("mechanism.epsilon", "between 1e-6 and 1000", self.epsilon)
+
+    def with_noise(self, level: float, asked: int) -> PrivateKnnMedian:
+        """See ``Mechanism.with_noise``; epsilon costs as Gaussian noise of 2 / epsilon does."""
+        return self.filled(
+            sigma_screen=more_noise(self.screen_ratio * level), epsilon=less_spent(2 / level)
+        )
 
     def audited(self) -> AuditedValues:
         """See ``Regression.audited``."""
@@ -270,7 +303,10 @@ class PrivateKnnMedian(Regression):
         return AuditedMedian(self)
 
     def _answer(self, cap: int) -> Release:
-        priced = {"epsilon": self.epsilon, "sampling_probability": self.sampling_probability}
+        priced = {
+            "epsilon": self.number("epsilon"),
+            "sampling_probability": self.sampling_probability,
+        }
         return Release(MEDIAN, "bounded_range", priced, cap)
 
     def _draw_answer(self, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
@@ -278,7 +314,8 @@ class PrivateKnnMedian(Regression):
         counts = self._counts(MEDIAN, voters, keys, entropy)
         up_to = counts.cumsum(axis=1)
         losses = np.maximum(up_to - counts, up_to[:, -1:] - up_to)  # below, above
-        drawn = entropy.choose(losses, [Fraction(self.epsilon) / 2] * len(keys), keys, MEDIAN)
+        rate = Fraction(self.number("epsilon")) / 2
+        drawn = entropy.choose(losses, [rate] * len(keys), keys, MEDIAN)
         return (2 * drawn + 1) * (STEPS + 1) // (2 * self.cells)
 
     def _label(self, value: int) -> int:

@@ -41,7 +41,9 @@ MECHANISMS: dict[str, AnyMechanism] = {
     "private_knn_attributes": PrivateKnnAttributes(
         k=20, tau=2, sigma_vote=1.0, sampling_probability=0.5
     ),
-    "private_knn_mean": PrivateKnnMean(k=20, sigma_mean=0.5, sampling_probability=0.5),
+    "private_knn_mean": PrivateKnnMean(
+        k=20, sigma_mean=0.5, sigma_screen=30.0, sampling_probability=0.5
+    ),
     "private_knn_median": PrivateKnnMedian(
         k=20, epsilon=2.0, cells=8, window=1, threshold=3, sampling_probability=0.5
     ),

@@ -1,0 +1,213 @@
+"""Noise from the budget: the numbers that a plan's mechanisms leave out.
+
+One noise level for the whole plan, the smallest whose certificate stays within the budget. Only
+public numbers enter: budget, caps and the mechanisms' fields. The certificate of the solved plan is
+what `run` and the ledger check, so a wrong search can waste budget and never overspend it.
+
+A certificate may take a minute (an argmax curve at a noise that it has not seen), so the level is
+searched with an estimate of it. The ratio of the two hardly depends on the level: the first
+certificate gives the ratio, the second is close to the budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from labelwall.teacher.accounting.accountant import certified_epsilon, odometer
+from labelwall.teacher.accounting.curves import ORDERS, pure_epsilon, release_rdp
+from labelwall.teacher.accounting.curves.cache import cached
+from labelwall.teacher.accounting.plan import Plan, Release, Slot
+from labelwall.teacher.mechanisms.base import M, Priced
+
+Progress = Callable[[str, int, int], None]
+
+VERSION = 1  # raise when a level would be solved otherwise
+WHAT = "solving the noise for the budget"  # of the progress
+CERTIFICATES = 8  # computed at most
+ENOUGH = 0.995  # of the budget: no further certificate is computed
+ENOUGH_SLOW, AIM_SLOW = 0.99, 0.997  # where one may take a minute
+EXACT, CLOSE = 1e-9, 5e-4  # relative precision of a search: closed formulas, and sums
+DOUBLINGS = 60  # of the level: more than any mechanism's range
+SLOWEST_SIGMA = 400.0  # beyond it the argmax curve is the Gaussian bound
+
+
+def solve(
+    entries: Sequence[Priced[M]],
+    epsilon: float,
+    delta: float,
+    progress: Progress = lambda what, done, total: None,
+) -> list[M]:
+    """The mechanisms with their missing noise, so that all of them together cost ``epsilon``.
+
+    The certificate is at most epsilon and at least 0.99 of it, except where no noise that can be
+    drawn costs that: then the noise is the most or the least that can be drawn. Deterministic, and
+    kept on disk (curves/cache.py).
+    """
+    levels = _levels(_Search(tuple(entries), epsilon, delta, progress))
+    return [entry.mechanism for entry in _made(entries, np.array(levels))]
+
+
+def _made(entries: Sequence[Priced[M]], levels: np.ndarray) -> list[Priced[M]]:
+    return [
+        replace(entry, mechanism=entry.mechanism.with_noise(float(level), entry.asked))
+        for entry, level in zip(entries, levels, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The search for the level of ``entries`` at (``epsilon``, ``delta``)."""
+
+    entries: tuple[Priced, ...]
+    epsilon: float
+    delta: float
+    progress: Progress = field(compare=False)
+
+    def plan(self, levels: np.ndarray) -> Plan:
+        slots = tuple(entry.slot() for entry in _made(self.entries, levels))
+        return Plan(self.epsilon, self.delta, slots)
+
+    def still_holds(self, levels: np.ndarray) -> bool:
+        """Whether levels of an earlier call are what ``levels`` would accept."""
+        plan = self.plan(levels)
+        return _demands(plan)[0] * self.epsilon <= certified_epsilon(plan) <= self.epsilon
+
+    def levels(self) -> np.ndarray:
+        """float64 [n_entries]."""
+        shares = self._by_share()
+        best, cost, last = shares * 2.0**DOUBLINGS, -math.inf, shares * 0
+        enough, aim, precision = _demands(self.plan(shares))
+        goal = aim * self.epsilon
+        for step in range(CERTIFICATES):
+            self.progress(WHAT, step, CERTIFICATES)
+            levels = shares * _smallest(lambda f: estimate(self.plan(shares * f)), goal, precision)
+            plan = self.plan(levels)
+            found = certified_epsilon(plan)
+            if cost < found <= self.epsilon:
+                best, cost = levels, found
+            stuck = np.array_equal(levels, last) or not 0 < found < math.inf
+            if stuck or cost >= enough * self.epsilon:
+                break
+            if found > self.epsilon:
+                aim -= 0.001 * 2**step
+            goal, last = aim * self.epsilon * estimate(plan) / found, levels
+        self.progress(WHAT, CERTIFICATES, CERTIFICATES)
+        return best
+
+    def _by_share(self) -> np.ndarray:
+        """Levels at which each mechanism has its share of about the budget, float64 [n_entries].
+
+        Of the Renyi divergence at the order that decides for Gaussian noise, which is
+        1 + 2 log(1 / delta) / epsilon and leaves half of epsilon for it (Mironov 2017,
+        Proposition 3).
+        """
+        missing = [bool(entry.mechanism.missing) for entry in self.entries]
+        total = sum(e.share for e, solved in zip(self.entries, missing, strict=True) if solved)
+        decisive = 1 - 2 * math.log(self.delta) / self.epsilon
+        order = ORDERS[[min(int(np.searchsorted(ORDERS, decisive)), len(ORDERS) - 1)]]
+        levels = np.ones(len(self.entries))
+        if sum(missing) == 1:
+            return levels
+        for i, entry in enumerate(self.entries):
+            if missing[i]:
+                one = replace(self, entries=(entry,))
+
+                def divergence(level: float, one: _Search = one) -> float:
+                    releases = one.plan(np.array([level])).releases()
+                    return float(sum(r.cap * release_rdp(_quick(r), order)[0] for r in releases))
+
+                levels[i] = _smallest(divergence, entry.share / total * self.epsilon / 2, CLOSE)
+        return levels
+
+
+@lru_cache(maxsize=256)
+def _levels(search: _Search) -> tuple[float, ...]:
+    """A noise level for each mechanism, without effect on those that miss no number."""
+    entries = search.entries
+    if not any(entry.mechanism.missing for entry in entries):
+        return (1.0,) * len(entries)
+    key = {
+        "solved": VERSION,
+        "budget": [float(search.epsilon).hex(), float(search.delta).hex()],
+        "slots": [[e.mechanism.fields(), e.asked, e.answered, e.share] for e in entries],
+    }
+    found = cached(key, len(entries), search.levels, search.still_holds)
+    return tuple(found.tolist())
+
+
+def estimate(plan: Plan) -> float:
+    """About the plan's certified epsilon, in a fraction of a second: for searches, no guarantee."""
+    releases = [_quick(release) for release in plan.releases()]
+    quick = replace(plan, slots=(Slot({}, tuple(releases)),))
+    found = odometer(quick, [release.cap for release in releases])
+    pure = [pure_epsilon(release) for release in releases]
+    exact = [r.cap * cost for r, cost in zip(releases, pure, strict=True) if cost is not None]
+    return min(found, float(sum(exact, Fraction(0)))) if len(exact) == len(releases) else found
+
+
+def _quick(release: Release) -> Release:
+    """The release, or one of nearly the same price.
+
+    A contest of two classes is nearly the bit of one count with noise of sigma / sqrt(2), within a
+    percent at the orders that decide.
+    """
+    if not _slow(release):
+        return release
+    sigma = float(release.parameters["sigma"]) / math.sqrt(2)
+    votes = math.ceil(6 * sigma) + 1  # where a threshold costs most lies within
+    bit = {"max_votes": 2 * votes, "threshold": votes, "sigma": sigma}
+    gamma = release.parameters["sampling_probability"]
+    return replace(release, curve="screening", parameters={**bit, "sampling_probability": gamma})
+
+
+def _slow(release: Release) -> bool:
+    return release.curve == "argmax" and release.parameters["sigma"] <= SLOWEST_SIGMA
+
+
+def _demands(plan: Plan) -> tuple[float, float, float]:
+    """(least share of the budget to accept, share to aim at, precision of a search)."""
+    releases = plan.releases()
+    if any(map(_slow, releases)):
+        return ENOUGH_SLOW, AIM_SLOW, CLOSE
+    sums = any(
+        release.curve in ("screening", "argmax")
+        or release.parameters.get("sampling_probability", 1.0) < 1
+        for release in releases
+    )
+    return ENOUGH, 1.0, CLOSE if sums else EXACT
+
+
+def _smallest(cost: Callable[[float], float], goal: float, precision: float) -> float:
+    """The smallest factor at which a falling ``cost`` is at most ``goal``, to a relative precision.
+
+    The end of the range, where the cost is there still above the goal, or still below. By turns
+    the middle of the bracket, and where a straight line between its ends, on logarithmic axes,
+    meets the goal: a Gaussian mechanism's cost is nearly a power of its noise.
+    """
+    low, high, above, below = 0.5, 1.0, cost(0.5), cost(1.0)
+    while below > goal and high < 2.0**DOUBLINGS:
+        low, above, high = high, below, 2 * high
+        below = cost(high)
+    while above <= goal and low > 2.0**-DOUBLINGS:
+        high, below, low = low, above, low / 2
+        above = cost(low)
+    if below > goal or above <= goal:
+        return high if below > goal else low
+    turn = 0
+    while high > low * (1 + precision) and below < goal * (1 - precision):
+        middle, turn = math.sqrt(low * high), turn + 1
+        if turn % 2 and 0 < below < above < math.inf:
+            wanted = math.log(above / (goal * (1 - precision / 2))) / math.log(above / below)
+            middle = min(max(low * (high / low) ** wanted, low), high)
+        price = cost(middle)
+        if price > goal:
+            low, above = middle, price
+        else:
+            high, below = middle, price
+    return high

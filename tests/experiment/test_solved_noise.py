@@ -1,0 +1,199 @@
+"""One number to set: noise that follows from the budget is printed, recorded, and never drifts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from labelwall import pipeline
+from labelwall.experiment.compare.config import parse_comparison
+from labelwall.experiment.config import config as module
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.settings import load_config
+from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.wall.errors import InvalidInput
+from tests.experiment import tiny
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+RUNS = [path for path in CONFIGS if not path.stem.startswith("compare_")]
+COMPARISONS = [path for path in CONFIGS if path not in RUNS]
+# Those whose contests take minutes at little budget.
+SLOW = {path.stem for path in RUNS if "kind: private_knn\n" in path.read_text()}
+RUN = ["run", "--config", "config.yaml", "--run_dir", "out"]
+CELLS = "{kind: reverse_knn, cells: 9, neighbours: 2}"
+MIXED = f"""
+mechanism: {CELLS}
+rounds:
+  - {{}}
+  - {{queries: 9, mechanism: {{kind: ind_knn, threshold: 0.2}}, share: 0.3}}
+  - {{queries: 9, mechanism: {{kind: radius}}}}
+"""
+
+
+def write(folder: Path, **settings: object) -> None:
+    config = yaml.safe_load(tiny.CONFIG)
+    del config["caps"]
+    config |= {"budget": {"epsilon": 30.0}, **settings}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    tiny.write(tmp_path)
+    write(tmp_path, mechanism=yaml.safe_load(CELLS), rounds=[{}, {}])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def sigma_of(path: Path) -> float:
+    """In the genesis of a ledger."""
+    plan = Ledger(path).state.plan
+    assert plan is not None
+    return plan.slots[0].mechanism["sigma"]  # type: ignore[return-value]
+
+
+def otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version, which solves another noise."""
+    solved = Config.solved
+
+    def other(self: Config, *args: object) -> Config:
+        found = solved(self)
+        if found == self:
+            return found
+        louder = 1.5 * found.mechanism.number("sigma")
+        return found.with_mechanisms([replace(found.mechanism, sigma=louder)])  # type: ignore[call-arg]
+
+    monkeypatch.setattr(Config, "solved", other)
+
+
+def unfinished(folder: Path) -> None:
+    """As if killed before the second round was trained."""
+    (folder / "out" / "round_2" / "metrics.json").unlink()
+
+
+def test_it_is_printed_recorded_and_fixed_at_the_genesis(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    sigma = shown["rounds"][0]["solved"]["sigma"]
+    assert 0.99 * 30 <= shown["epsilon"] <= 30
+    assert pipeline.main(["plan", "--config", "config.yaml"]) == 0
+    assert f"noise from the budget: sigma {sigma:g}" in capsys.readouterr().out
+    assert pipeline.main(RUN) == 0
+    assert f"noise from the budget: sigma {sigma:g}" in capsys.readouterr().err
+    recorded = yaml.safe_load((folder / "out" / "config.yaml").read_text())
+    assert recorded["mechanism"]["sigma"] == sigma
+    assert sigma_of(folder / "out" / "ledger.sqlite") == sigma
+    assert sigma_of(folder / "out.custodian" / "ledger.sqlite") == sigma
+
+
+def test_a_resumed_run_keeps_what_was_solved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pipeline.main(RUN) == 0
+    sigma = sigma_of(folder / "out" / "ledger.sqlite")
+    unfinished(folder)
+    otherwise(monkeypatch)
+    assert load_config(folder / "config.yaml").solved().mechanism.number("sigma") != sigma
+    capsys.readouterr()
+    assert pipeline.main(RUN) == 0
+    assert f"noise from the budget: sigma {sigma:g}" in capsys.readouterr().err
+    assert sigma_of(folder / "out" / "ledger.sqlite") == sigma
+    assert pipeline.main([*RUN, "--budget.epsilon", "29"]) == 2
+    assert "other settings (budget)" in capsys.readouterr().err
+    assert pipeline.main([*RUN, "--mechanism.neighbours", "1"]) == 2
+    assert "other settings (mechanism)" in capsys.readouterr().err
+
+
+def test_another_run_of_the_same_custodian_has_the_ledgers_noise(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    custody = ["--custodian_dir", "custody"]
+    assert pipeline.main([*RUN, *custody]) == 0
+    sigma = sigma_of(folder / "custody" / "ledger.sqlite")
+    otherwise(monkeypatch)
+    assert pipeline.main([*RUN[:-1], "again", *custody]) == 0
+    assert f"as the ledger fixed it, noise from the budget: sigma {sigma:g}" in (
+        capsys.readouterr().err
+    )
+    recorded = yaml.safe_load((folder / "again" / "config.yaml").read_text())
+    assert recorded["mechanism"]["sigma"] == sigma
+    budget = ["--budget.epsilon", "29"]
+    assert pipeline.main([*RUN[:-1], "third", *custody, *budget]) == 2
+    assert "another budget" in capsys.readouterr().err
+
+
+def test_a_run_of_before_resumes_with_its_numbers(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A configuration that gives all numbers is priced as it is, and refused where it is dear."""
+    write(folder, mechanism={**yaml.safe_load(CELLS), "sigma": 5.0}, rounds=[{}, {}])
+    assert pipeline.main(RUN) == 0
+    assert "noise from the budget" not in capsys.readouterr().err
+    unfinished(folder)
+    assert pipeline.main(RUN) == 0
+    assert sigma_of(folder / "out" / "ledger.sqlite") == 5.0
+    capsys.readouterr()
+    assert pipeline.main(["plan", "--config", "config.yaml", "--budget.epsilon", "0.1"]) == 2
+    assert "`budget.epsilon` must be at least" in capsys.readouterr().err
+
+
+def test_a_mixed_plan_splits_the_budget(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(folder, **yaml.safe_load(MIXED))
+    config = load_config(folder / "config.yaml")
+    assert module.shares_of([r.share for r in config.rounds]) == [0.35, 0.3, 0.35]
+    assert 0.99 * 30 <= certified_epsilon(config.plan()) <= 30
+    solved = config.solved()
+    assert not any(entry.mechanism.missing for entry in solved.priced())
+    assert solved.solved() is solved
+    assert pipeline.main(["plan", "--config", "config.yaml"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert all(word in line for word in ("(slot 0)", "rho", "sigma_count", "epsilon", "(slot 2)"))
+
+
+@pytest.mark.parametrize(
+    "shares", [(0.5, 0.5, 0.5), (0.5, 0.6, None), (0.3, 0.3, 0.3), (1.5, None, None), (0, 0.5, 0.5)]
+)
+def test_shares_that_do_not_add_up_are_refused(
+    folder: Path, shares: tuple[float | None, ...]
+) -> None:
+    write(folder, **yaml.safe_load(MIXED))
+    config = load_config(folder / "config.yaml")
+    pairs = list(zip(config.rounds, shares, strict=True))
+    with pytest.raises(InvalidInput, match=r"rounds\.share"):
+        replace(config, rounds=[replace(entry, share=share) for entry, share in pairs])
+
+
+def test_a_share_is_refused_where_all_rounds_have_the_same_noise(folder: Path) -> None:
+    config = load_config(folder / "config.yaml")
+    with pytest.raises(InvalidInput, match="left out where all rounds have one mechanism"):
+        replace(config, rounds=[replace(config.rounds[0], share=0.5), config.rounds[1]])
+
+
+@pytest.mark.parametrize("epsilon", ["0.1", "0.5", "2"])
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=[pytest.mark.slow] if p.stem in SLOW else []) for p in RUNS],
+    ids=lambda path: path.stem,
+)
+def test_one_number_plans_every_configuration(
+    path: Path, epsilon: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["plan", "--config", str(path), "--budget.epsilon", epsilon, "--json"]
+    assert pipeline.main(args) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert 0.99 * float(epsilon) <= shown["epsilon"] <= float(epsilon)
+    assert all(entry["solved"] for entry in shown["rounds"])
+
+
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.stem)
+def test_no_point_of_a_comparison_gives_noise(path: Path) -> None:
+    config, _ = parse_comparison(["--config", str(path), "--out", "unused"])
+    points = [point for method in config.methods for point in method.points]
+    assert all(point.mechanism.missing for point in points)

@@ -1,0 +1,199 @@
+"""Noise from the budget: certified within 1% of it and never above, for every mechanism."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall.teacher.accounting import accountant
+from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.accounting.plan import Plan
+from labelwall.teacher.mechanisms import solve as module
+from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes
+from labelwall.teacher.mechanisms.base import Mechanism, Priced
+from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.pate.mechanism import Lnmax
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.registry import MECHANISMS
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.solve import estimate, solve
+from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean
+from labelwall.teacher.noise.scales import less_spent, more_noise
+
+DELTA = 1e-5
+BUDGETS = (0.05, 0.5, 1.0, 4.0)
+CONTESTS = {"private_knn", "naive_knn", "gnmax", "confident_gnmax"}  # their curves take seconds
+
+
+def certified(entries: list[Priced], epsilon: float) -> float:
+    """What the solved plan costs, as a share of the budget."""
+    found = solve(entries, epsilon, DELTA)
+    priced = [Priced(m, e.asked, e.answered) for m, e in zip(found, entries, strict=True)]
+    plan = Plan(epsilon, DELTA, tuple(entry.slot() for entry in priced))
+    return certified_epsilon(plan) / epsilon
+
+
+def of_kind(kind: str, asked: int) -> Priced[Mechanism]:
+    mechanism = MECHANISMS[kind]()
+    asked = 1 + asked // 100 if mechanism.once_a_round else asked
+    return Priced(mechanism, asked, math.ceil(0.7 * asked))
+
+
+@pytest.mark.parametrize("epsilon", BUDGETS)
+@pytest.mark.parametrize("asked", [1, 400])
+@pytest.mark.parametrize("kind", sorted(set(MECHANISMS) - CONTESTS))
+def test_the_certificate_is_within_a_percent_of_the_budget(
+    kind: str, epsilon: float, asked: int
+) -> None:
+    assert 0.99 <= certified([of_kind(kind, asked)], epsilon) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", BUDGETS)
+@pytest.mark.parametrize("kind", sorted(CONTESTS))
+def test_so_it_is_where_a_certificate_takes_seconds(kind: str, epsilon: float) -> None:
+    """Few queries at small budgets: the curve takes minutes at a noise of hundreds of votes."""
+    assert 0.99 <= certified([of_kind(kind, round(25 * epsilon))], epsilon) <= 1
+
+
+def test_few_certificates_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+
+    def counted(plan: Plan) -> float:
+        computed.append(plan)
+        return certified_epsilon(plan)
+
+    monkeypatch.setattr(module, "certified_epsilon", counted)
+    (found,) = solve([Priced(PrivateKnn(k=100, threshold=50), 20, 11)], 3.0, 1.1 * DELTA)
+    assert found.missing == ()
+    assert len(computed) <= 2
+
+
+def test_what_is_given_stays_and_the_rest_has_the_rest_of_the_budget() -> None:
+    given = PrivateKnnMean(threshold=50, sigma_screen=40.0)
+    (found,) = solve([Priced(given, 200, 100)], 1.0, DELTA)
+    assert found.number("sigma_screen") == 40.0
+    assert 0.99 <= certified([Priced(given, 200, 100)], 1.0) <= 1
+    whole = RadiusNeighbours(epsilon=0.25)
+    assert solve([Priced(whole, 3, 3)], 0.1, DELTA) == [whole]  # too dear, which the plan refuses
+
+
+def test_noise_of_two_releases_keeps_its_ratio() -> None:
+    entry = Priced(PrivateKnnMean(threshold=50, screen_ratio=2.0), 200, 100)
+    (found,) = solve([entry], 1.0, DELTA)
+    ratio = found.number("sigma_screen") / found.number("sigma_mean")
+    assert ratio == pytest.approx(2.0, rel=2e-3)
+
+
+def test_individual_budgets_have_the_largest_rho_that_the_conversion_allows() -> None:
+    for epsilon in (0.05, 1.0, 4.0):
+        (found,) = solve([Priced(IndKnn(), 400, 400)], epsilon, DELTA)
+        rho = found.number("rho")
+        step = 1e-7 * 1.001
+        dearer = Priced(IndKnn(rho=rho + step, sigma_count=1e5), 400, 400).slot()
+        assert certified_epsilon(Plan(epsilon, DELTA, (dearer,))) > epsilon
+        assert found.number("sigma_count") == pytest.approx(math.sqrt(400 / (6 * rho)), abs=0.01)
+
+
+def test_shares_decide_how_mechanisms_split_the_budget() -> None:
+    """zCDP adds up: rho of Gaussian noise is sensitivity^2 / (2 sigma^2) for each release."""
+    entries = [
+        Priced(ReverseKnn(neighbours=4), 2, 2, share=0.6),
+        Priced(IndKnn(), 100, 100, share=0.3),
+        Priced(GnmaxAttributes(tau=2), 50, 50, share=0.1),
+    ]
+    cells, individual, attributes = solve(entries, 1.0, DELTA)
+    spent = np.array(
+        [
+            2 * 4 / (2 * cells.number("sigma") ** 2),
+            individual.number("rho"),
+            50 * 4 / (2 * attributes.number("sigma_vote") ** 2),
+        ]
+    )
+    np.testing.assert_allclose(spent / spent.sum(), [0.6, 0.3, 0.1], atol=0.002)
+    assert 0.99 <= certified(entries, 1.0) <= 1
+    given = [entries[0], Priced(IndKnn(rho=0.01, sigma_count=50.0), 100, 100)]
+    assert 0.99 <= certified(given, 1.0) <= 1
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.2, 0.8)])
+def test_pure_costs_add_up_by_their_shares(shares: tuple[float, float]) -> None:
+    entries = [Priced(RadiusNeighbours(), 1, 1, share) for share in shares]
+    found = [m.number("epsilon") for m in solve(entries, 1.0, DELTA)]
+    np.testing.assert_allclose(found, shares, rtol=0.02)
+    assert sum(found) <= 1
+
+
+def test_one_batch_has_the_whole_budget_exactly() -> None:
+    for epsilon in (0.5, 1.0, 0.3):
+        assert solve([Priced(RadiusNeighbours(), 1, 1)], epsilon, DELTA)[0].epsilon == epsilon
+
+
+def test_no_noise_that_can_be_drawn_is_enough() -> None:
+    """The most is returned, and the plan refused with what it costs."""
+    (found,) = solve([Priced(ReverseKnn(), 10**6, 10**6)], 1e-3, DELTA)
+    slot = Priced(found, 10**6, 10**6).slot()
+    with pytest.raises(accountant.BudgetRefused, match="must be at least"):
+        accountant.require_affordable(Plan(1e-3, DELTA, (slot,)))
+
+
+def test_less_noise_than_the_least_is_not_asked_for() -> None:
+    (found,) = solve([Priced(Lnmax(), 1, 1)], 1e6, DELTA)
+    assert found.number("scale") == 0.01
+
+
+def test_an_earlier_level_that_the_accountant_prices_otherwise_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    entry = Priced(IndKnn(), 77, 77)
+    first = solve([entry], 1.0, DELTA)
+    module._levels.cache_clear()
+    monkeypatch.setattr(module, "certified_epsilon", lambda plan: 2 * certified_epsilon(plan))
+    (second,) = solve([entry], 1.0, DELTA)
+    module._levels.cache_clear()
+    half = Plan(0.5, DELTA, (Priced(second, 77, 77).slot(),))
+    assert second != first[0]
+    assert 0.98 * 0.5 <= certified_epsilon(half) <= 0.5
+
+
+def test_an_unwritable_cache_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Priced(ReverseKnn(), 3, 3)
+    first = solve([entry], 0.7, DELTA)
+    module._levels.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    assert solve([entry], 0.7, DELTA) == first
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.2])
+def test_the_estimate_is_close_where_votes_are_drawn(gamma: float) -> None:
+    mechanism = PrivateKnn(
+        k=50, threshold=30, sigma_screen=12.0, sigma_vote=5.0, sampling_probability=gamma
+    )
+    plan = Plan(1.0, DELTA, (Priced(mechanism, 10, 8).slot(),))
+    assert estimate(plan) == pytest.approx(certified_epsilon(plan), rel=0.03)
+
+
+def test_rounding_is_towards_more_noise() -> None:
+    assert [more_noise(x) for x in (7.6001, 0.123456, 99991.0, 1e-9, 1e9)] == [
+        7.601,
+        0.1235,
+        1e5,
+        0.01,
+        1e5,
+    ]
+    assert [less_spent(x) for x in (0.49999999999, 0.123456, 1e-9, 1e9)] == [0.5, 0.1234, 1e-6, 1e3]
+    assert less_spent(0.03055279, places=7) == 0.0305527
+
+
+@pytest.mark.parametrize("kind", sorted(MECHANISMS))
+def test_every_solved_field_may_be_null_and_is_by_default(kind: str) -> None:
+    made = MECHANISMS[kind]()
+    defaults = {entry.name: entry.default for entry in fields(made)}
+    assert made.solved
+    assert all(defaults[name] is None for name in made.solved)
