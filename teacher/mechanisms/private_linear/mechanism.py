@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import Asks, Mechanism
+from labelwall.teacher.noise.scales import more_noise
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 from labelwall.wall.weights import SENSITIVITY
@@ -40,8 +40,7 @@ class PrivateLinear(Mechanism):
     Args:
         kind: the mechanism's name.
         steps: noisy sums of a round, a count.
-        sigma: noise of one step in sensitivities (a noise multiplier); null: as the budget allows,
-            over all steps.
+        sigma: noise of one step in sensitivities (a noise multiplier); null: what the budget asks for.
         clip: length of the residuals (probabilities minus label, at most 1.41) above which they are
             shrunk, at inputs of a unit vector's length.
         margin: a public row is labelled only if its best class leads the next by more, in
@@ -55,7 +54,7 @@ class PrivateLinear(Mechanism):
     margin: float = 0.0
 
     stages = (SUM,)
-    solved = "sigma"
+    solved = ("sigma",)
     sharded = True
 
     def __post_init__(self) -> None:
@@ -75,14 +74,9 @@ class PrivateLinear(Mechanism):
         sigma = 0.0 if self.sigma is None else self.sigma
         return Asks(margin=self.margin, steps=self.steps, noise_multiplier=sigma, clip=self.clip)
 
-    def calibrate(self, epsilon: float, delta: float, asked: int) -> PrivateLinear:
-        """With sigma filled in, for a plan of ``asked`` steps of this slot alone."""
-        if self.sigma is not None:
-            return self
-        from labelwall.teacher.accounting.accountant import largest_rho  # takes a second
-
-        exact = math.sqrt(asked / (2 * largest_rho(epsilon, delta)))
-        return replace(self, sigma=math.ceil(10_000 * exact) / 10_000)
+    def with_noise(self, level: float, asked: int) -> PrivateLinear:
+        """See ``Mechanism.with_noise``. A sum moves by SENSITIVITY, the unit of sigma."""
+        return self.filled(sigma=more_noise(min(level, MAX_SIGMA)))
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
@@ -101,7 +95,7 @@ class PrivateLinear(Mechanism):
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` noisy sums; each of them is answered.
 
-        Raises InvalidInput where sigma is not filled in (``calibrate``).
+        Raises InvalidInput where sigma is not filled in (``with_noise``).
         """
         noisy = {
             "sigma": self._noise(),
@@ -124,6 +118,4 @@ class PrivateLinear(Mechanism):
 
     def _noise(self) -> float:
         """Scale of the noise in units of the sums."""
-        if self.sigma is None:
-            raise InvalidInput("mechanism.sigma", "filled in by the plan", None)
-        return self.sigma * SENSITIVITY
+        return self.number("sigma") * SENSITIVITY
