@@ -150,7 +150,9 @@ def path(task: Task, device: torch.device, workplace: Path) -> Callable[[np.ndar
     from labelwall.teacher.noise.entropy import SystemEntropy
     from labelwall.teacher.search.gpu import index_on
 
-    mechanism, entropy, asked = PrivateKnn(k=K, sampling_probability=GAMMA), SystemEntropy(), 0
+    noise = {"sigma_screen": 75.0, "sigma_vote": 25.0}
+    mechanism = PrivateKnn(k=K, sampling_probability=GAMMA, **noise)
+    entropy, asked = SystemEntropy(), 0
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(10**6, 10**6)),))
     ledger = Ledger.create(
         workplace / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False

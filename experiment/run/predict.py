@@ -15,6 +15,7 @@ from labelwall.experiment.run.teachers import teacher_of
 from labelwall.experiment.run.whitening import starting_extractor
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
 from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.wall.datasets import readers
@@ -54,18 +55,19 @@ def predict(
     inputs = read_public(config.data).inputs if config.whiten or counted else asked.inputs
     extractor = starting_extractor(config, task, inputs)
     with teacher_of(config, task, Path(config.custodian_dir or ""), entropy, console) as teacher:
+        teacher.export(exported := out.with_suffix(".ledger.sqlite"))
+        plan = _plan(exported)
+        require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
         teacher.use_extractor(extractor, probe=asked.inputs[:64])
         if counted and slot in config.slots():
             folder = out.with_suffix(".fit")
             folder.mkdir(exist_ok=True)
             public = inputs[rows_of_round(config, number, len(inputs))]
-            how = config, number, extractor, public, task.num_classes, folder
+            how = config.recorded(plan), number, extractor, public, task.num_classes, folder
             answers = ask_matrices(teacher, *how, rows=asked.inputs)
         else:
             answers = teacher.answer(asked)
-        teacher.export(exported := out.with_suffix(".ledger.sqlite"))
-    plan = Ledger(exported).state.plan
-    assert plan is not None
+        teacher.export(exported)
     epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
     values = task.labels.columns(answers.labels)
     _write(out, answers, values, {"epsilon": epsilon, "delta": plan.delta})
@@ -77,6 +79,12 @@ def prediction_line(answers: Answers, out: Path) -> str:
     answered = int(has_label(answers.labels).sum())
     counts = f"{answered} of {len(answers.labels)} answered, {answers.receipt.served} known before"
     return f"{counts}: {out}"
+
+
+def _plan(ledger: Path) -> Plan:
+    plan = Ledger(ledger).state.plan
+    assert plan is not None
+    return plan
 
 
 def _rows(path: Path, task: Task) -> np.ndarray:

@@ -93,6 +93,7 @@ def _fixed(config: Config, folder: RunFolder, console: Console) -> Config:
     """
     plan = folder.ledger_state().plan
     assert plan is not None
+    require_affordable(plan)
     fixed = config.recorded(plan)
     if fixed != config.solved():
         console.say(f"as the ledger fixed it, {solved_line(solved_numbers(config, fixed))}")

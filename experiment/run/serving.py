@@ -50,6 +50,8 @@ def serve(
     custodian = custody(config, directory, entropy.unsafe, adversaries=[against])
     report_new_anchor(custodian, Console())
     try:
+        assert custodian.ledger.state.plan is not None
+        require_affordable(custodian.ledger.state.plan)  # an earlier version may have solved it
         more = {CHILD: Key("run", "analyst", digest_of(child_of))} if child_of else {}
         app = app_of(config, service, custodian, Keys(directory, more), entropy)
         with listen(service) as bound:

@@ -21,7 +21,6 @@ from labelwall import command
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import to_yaml
 from labelwall.experiment.run.console import Console
-from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.noise.entropy import Entropy
@@ -138,19 +137,13 @@ def custody(
         data=_publishable(config.data),
         data_defaults=_publishable(DataConfig()),
         plan=config.plan(),
-        recorded=lambda plan: affordable(config.recorded(plan)),
+        recorded=lambda plan: config.recorded(plan).plan(),
         unsafe=unsafe,
         anchor=config.anchor_place(),
         ledger_url=config.ledger_url(),
         known_dataset=known_dataset,
         adversaries=adversaries,
     )
-
-
-def affordable(config: Config) -> Plan:
-    """The plan. Raises BudgetRefused for more than its budget."""
-    require_affordable(plan := config.plan())
-    return plan
 
 
 def _publishable(data: DataConfig) -> dict[str, object]:
@@ -199,7 +192,7 @@ def remote(
     try:
         budget = teacher.budget()
         plan = Plan.from_json(budget["plan"])
-        if affordable(config.recorded(plan)) != plan or budget["unsafe"] != unsafe:
+        if config.recorded(plan).plan() != plan or budget["unsafe"] != unsafe:
             raise LedgerMismatch(
                 "the service has another budget, mechanism, caps or rounds than the "
                 "configuration. Ask its custodian."

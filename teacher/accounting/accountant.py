@@ -124,28 +124,6 @@ def require_affordable(plan: Plan) -> None:
         )
 
 
-def largest_rho(epsilon: float, delta: float) -> float:
-    """The zCDP budget that (epsilon, delta) buys, rounded down to a multiple of 1e-7.
-
-    By the best conversion: 0.03055 at (1, 1e-5), where the classic conversion gives 0.0208. Raises
-    BudgetRefused where not even 1e-7 is affordable.
-    """
-    low, high = 0, 10**12  # rho in units of 1e-7
-    while high - low > 1:
-        middle = (low + high) // 2
-        total = _total([Release("zcdp", "zcdp", {"rho": middle / 1e7}, 1)], [1])
-        if epsilon_from_rdp(ORDERS, total, delta)[0] <= epsilon:
-            low = middle
-        else:
-            high = middle
-    if low == 0:
-        raise BudgetRefused(
-            f"`budget.epsilon` must be large enough to buy anything at delta = {delta}. "
-            f"Found {epsilon}."
-        )
-    return low / 1e7
-
-
 def odometer(plan: Plan, counts: Sequence[int]) -> float:
     """Epsilon of what has been bought so far, by tight RDP: for display only, never a guarantee.
 

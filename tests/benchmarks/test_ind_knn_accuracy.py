@@ -37,7 +37,7 @@ def test_a_rehearsal_of_ind_knn_is_right_as_often_as_the_mechanism(
     """The mechanism, on as many copies of the public rows, asked other rows of the same law."""
     *_, accuracy = load(*tiny_cache.ACCURACY)
     (x, y), (asked, truth), copies = clusters(400, 1), clusters(400, 2), 5
-    mechanism = IndKnn(threshold=0.5, sigma_label=sigma, rho=rho).calibrate(1.0, 1e-5, 400)
+    mechanism = IndKnn(threshold=0.5, sigma_label=sigma, rho=rho).with_noise(1.0, 400)
     simulated = SimulatedRecords.of(quantised(x), y, 400 * copies, 10, mechanism, 64.0)
     (rehearsed,) = simulated.ind_knn([mechanism], 400, 3, np.random.default_rng(0))
     index = ExactIndex(np.repeat(quantised(x), copies, axis=0), np.arange(400 * copies))

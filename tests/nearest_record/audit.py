@@ -33,7 +33,8 @@ def audit(
         return run(mechanism, added, n)
 
     bound = bound_pair(outcomes, pair, queries=1, trials=trials, delta=delta, error=error)
-    likely = np.exp(mechanism.epsilon) / (np.exp(mechanism.epsilon) + CLASSES - 1)
+    likely = np.exp(mechanism.number("epsilon"))
+    likely = likely / (likely + CLASSES - 1)
     without = np.array([likely, 1 - likely])  # an empty data set answers 0
     expected = expected_bound(without, without[::-1], trials, delta, error)
     claim = certified(mechanism, mechanism.releases(1, 1), delta)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,6 +11,7 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.noise.scales import less_spent
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome, Value
 
@@ -33,22 +33,27 @@ class NearestRecord(Mechanism):
 
     Args:
         kind: the mechanism's name.
-        epsilon: of one answer, pure DP (dimensionless).
+        epsilon: of one answer, pure DP (dimensionless); null: what the budget pays for.
     """
 
     kind: Literal["nearest_record"] = "nearest_record"
-    epsilon: float = 1.0
+    epsilon: float | None = None
 
     stages = (RESPONSE,)
+    solved = ("epsilon",)
     sharded = True
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.epsilon) and 1e-6 <= self.epsilon <= 1e3):
+        if self.epsilon is not None and not 1e-6 <= self.epsilon <= 1e3:
             raise InvalidInput("mechanism.epsilon", "between 1e-6 and 1000", self.epsilon)
+
+    def with_noise(self, level: float, asked: int) -> NearestRecord:
+        """See ``Mechanism.with_noise``."""
+        return self.filled(epsilon=less_spent(1 / level))
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """Each query asked is answered."""
-        return (Release(RESPONSE, "pure", {"epsilon": self.epsilon}, asked),)
+        return (Release(RESPONSE, "pure", {"epsilon": self.number("epsilon")}, asked),)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
         """Noisy labels, int64 [n_queries]; label 0 stands for an empty data set."""
@@ -56,7 +61,8 @@ class NearestRecord(Mechanism):
         empty = np.zeros(len(keys), dtype=np.int64)
         labels = voters.labels[nearest[:, 0]] if nearest.shape[1] else empty
         losses = (np.arange(voters.num_classes) != labels[:, None]).astype(np.int64)
-        return entropy.choose(losses, [Fraction(self.epsilon)] * len(keys), keys, stage)
+        rate = Fraction(self.number("epsilon"))
+        return entropy.choose(losses, [rate] * len(keys), keys, stage)
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
         """(outcome, label) of a settled query."""

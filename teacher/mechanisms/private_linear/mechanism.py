@@ -40,7 +40,8 @@ class PrivateLinear(Mechanism):
     Args:
         kind: the mechanism's name.
         steps: noisy sums of a round, a count.
-        sigma: noise of one step in sensitivities (a noise multiplier); null: what the budget asks for.
+        sigma: noise of one step in sensitivities (a noise multiplier); null: what the
+            budget asks for.
         clip: length of the residuals (probabilities minus label, at most 1.41) above which they are
             shrunk, at inputs of a unit vector's length.
         margin: a public row is labelled only if its best class leads the next by more, in

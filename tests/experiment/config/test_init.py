@@ -60,7 +60,7 @@ def test_it_neither_opens_nor_lists_the_private_folder(image_folders, tmp_path, 
 
 def test_the_price_of_its_caps_fits_the_budget_however_many_images(image_folders, tmp_path):
     loaded = write(image_folders, tmp_path / "own.yaml")
-    mechanism = PrivateKnn(**loaded["mechanism"])
+    mechanism = PrivateKnn(**loaded["mechanism"], sigma_screen=75.0, sigma_vote=25.0)
     most = mechanism.releases(2 * MAX_QUERIES, int(2 * MAX_QUERIES * ANSWERED_SHARE))
     plan = Plan(
         loaded["budget"]["epsilon"], loaded["budget"]["delta"], (Slot(mechanism.fields(), most),)

@@ -85,11 +85,8 @@ def test_a_files_kind_decides(tmp_path: Path) -> None:
 def test_a_round_has_its_own_kind(tmp_path: Path) -> None:
     config = load(tmp_path, ROUNDS)
     assert [r.mechanism for r in config.rounds] == [None, Other(tau=0.75), PrivateKnn(k=200)]
-    assert [slot.mechanism["kind"] for slot in config.plan().slots] == [
-        "private_knn",
-        "other",
-        "private_knn",
-    ]
+    kinds = [entry.mechanism.kind for entry in config.priced()]
+    assert kinds == ["private_knn", "other", "private_knn"]
 
 
 def test_overrides_reach_the_files_mechanism(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def make_config(tmp_path: Path, data: Path) -> Config:
         data=DataConfig(source="arrays", path=str(data), classes=CLASSES),
         rounds=[RoundConfig(queries=ASKED), RoundConfig(queries=ASKED)],
         budget=BudgetConfig(epsilon=1.0, delta=1e-5),
-        mechanism=PrivateKnn(),  # CVPR20's MNIST parameters
+        mechanism=PrivateKnn(sigma_screen=75.0, sigma_vote=25.0),  # CVPR20's MNIST parameters
         caps=CapsConfig(asked=2 * ASKED, answered=15),
         student=StudentConfig(backbone="small_cnn"),
         custodian_dir=str(tmp_path / "somewhere-of-the-custodian"),

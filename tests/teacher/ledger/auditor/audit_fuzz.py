@@ -80,10 +80,12 @@ MECHANISMS: list[AnyMechanism] = [
     RadiusNeighbours(radius=0.1, epsilon=0.05, accounting="queries"),
     BatchKnn(k=5, epsilon=0.05, conversion="interactive", records=100),
     BatchKnn(k=5, epsilon=0.05, conversion="none"),
-    PrivateKnnAttributes(k=20, sampling_probability=0.1, tau=2),
-    GnmaxAttributes(teachers=20, tau=2),
-    PrivateKnnMean(k=20, sampling_probability=0.1),
-    PrivateKnnMedian(k=20, sampling_probability=0.1, cells=8, threshold=5),
+    PrivateKnnAttributes(k=20, sampling_probability=0.1, tau=2, sigma_vote=100.0),
+    GnmaxAttributes(teachers=20, tau=2, sigma_vote=100.0),
+    PrivateKnnMean(k=20, sampling_probability=0.1, sigma_mean=10.0),
+    PrivateKnnMedian(
+        k=20, sampling_probability=0.1, cells=8, threshold=5, sigma_screen=30.0, epsilon=0.2
+    ),
 ]
 CHEAP: list[Any] = [50.0, 50, 0, -1, float("nan"), True, "1", 1e300, None]  # few of them a price
 KEPT: dict[str, dict[str, Any]] = {}  # by function: results by arguments

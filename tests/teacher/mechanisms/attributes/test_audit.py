@@ -132,6 +132,6 @@ def test_a_planted_fault_is_caught(fault: type, pair: str, trials: int) -> None:
 def test_bad_settings_are_refused(wrong: dict) -> None:  # type: ignore[type-arg]
     with pytest.raises(InvalidInput):
         audit_attributes(
-            PrivateKnnAttributes(),
+            PrivateKnnAttributes(sigma_vote=100.0),
             **{"delta": PROBE_DELTA, "trials": 100, "confidence": SURE, **wrong},
         )

@@ -98,7 +98,7 @@ def test_no_swap_moves_the_votes_by_more_than_is_accounted_and_one_by_just_that(
     """All pairs of voters; two with tau attributes each and none in common attain the constant."""
     for tau in range(1, c + 1):
         votes = clipped(every(c), tau)
-        (release,) = PrivateKnnAttributes(tau=tau).releases(1, 1)
+        (release,) = PrivateKnnAttributes(tau=tau, sigma_vote=100.0).releases(1, 1)
         accounted = 2 * tau * GRID**2
         assert release.parameters["sensitivity"] == pytest.approx(accounted**0.5, rel=1e-15)
         found = squares(votes[:, None] - votes[None, :])
@@ -199,7 +199,8 @@ def test_sampling_is_priced_by_the_subsampled_gaussian_at_integer_orders() -> No
 
 def test_no_certificate_takes_the_votes_for_plain_ones() -> None:
     """tau = 1: two entries move by 1, on a finer grid than that of the discrete privacy loss."""
-    plan = Plan(9.0, 1e-5, (Slot(KNN.fields(), PrivateKnnAttributes(tau=1).releases(5, 5)),))
+    priced = PrivateKnnAttributes(tau=1, sigma_vote=100.0).releases(5, 5)
+    plan = Plan(9.0, 1e-5, (Slot(KNN.fields(), priced),))
     assert "pld_discrete" not in certificates(plan)
 
 

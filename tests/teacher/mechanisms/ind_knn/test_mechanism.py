@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labelwall.teacher.accounting.accountant import certified_epsilon, largest_rho
+from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp
 from labelwall.teacher.accounting.curves import ORDERS
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.individual_budgets import FULL
+from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
+from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
@@ -370,11 +372,10 @@ def plan(mechanism: IndKnn, delta: float = 1e-5) -> Plan:
 
 
 def test_the_budget_buys_what_the_reference_says() -> None:
-    assert largest_rho(1.0, 1e-5) == pytest.approx(0.0305527, abs=1e-7)
     for epsilon, delta in ((0.5, 1e-5), (1.0, 1e-5), (2.0, 1e-6), (8.0, 1e-7)):
-        rho = largest_rho(epsilon, delta)
-        mechanism = IndKnn().calibrate(epsilon, delta, 1000)
-        assert mechanism.rho == rho
+        (mechanism,) = solve([Priced(IndKnn(), 1000, 1000)], epsilon, delta)
+        rho = mechanism.number("rho")
+        assert (rho == pytest.approx(0.0305527, abs=1e-7)) == (epsilon == 1.0)
         assert certified_epsilon(plan(mechanism, delta)) <= epsilon
         assert (
             certified_epsilon(plan(replace(mechanism, rho=rho + 1e-6, sigma_count=1e4), delta))

@@ -156,7 +156,7 @@ def test_prices_are_the_curves_without_sampling() -> None:
     ):
         tight = certificates(plan(mechanism, 30, 30))["tight"]
         assert tight.epsilon <= (expected - math.log(1e-5) / (ORDERS - 1)).min()
-    screen, argmax = ConfidentGnmax().releases(50, 30)
+    screen, argmax = ConfidentGnmax(sigma_screen=150.0, sigma_vote=40.0).releases(50, 30)
     assert (screen.cap, argmax.cap) == (50, 30)
     assert screen.parameters == {
         "max_votes": 250,

@@ -57,7 +57,7 @@ def audit(mechanism: ReverseKnn, **options: Any) -> Any:
 def test_the_real_mechanism_is_not_refuted_and_the_audit_sees_a_good_part_of_its_claim(
     neighbours: int,
 ) -> None:
-    found = audit(probe_cells(ReverseKnn(neighbours=neighbours)))
+    found = audit(probe_cells(ReverseKnn(neighbours=neighbours, sigma=44.0)))
     assert not found.refuted, found.render()
     assert found.releases[0].expected > 0.3 * found.claim
 
@@ -71,4 +71,4 @@ def test_a_planted_fault_is_caught(fault: type[ReverseKnn]) -> None:
 @pytest.mark.parametrize("wrong", [{"trials": 7}, {"delta": 0.0}, {"confidence": 1.0}])
 def test_bad_settings_are_refused(wrong: dict) -> None:
     with pytest.raises(InvalidInput):
-        audit(ReverseKnn(), **wrong)
+        audit(ReverseKnn(sigma=44.0), **wrong)

@@ -31,7 +31,10 @@ from labelwall.wall.labels.values import STEPS
 from tests.teacher.faults import HalfScale
 
 SURE = 1 - 2.5e-8
-MECHANISMS = {MEAN: PrivateKnnMean(threshold=50), MEDIAN: PrivateKnnMedian(threshold=50)}
+MECHANISMS = {
+    MEAN: PrivateKnnMean(threshold=50, sigma_screen=30.0, sigma_mean=10.0),
+    MEDIAN: PrivateKnnMedian(threshold=50, sigma_screen=30.0, epsilon=0.2),
+}
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -147,5 +150,6 @@ def test_a_planted_fault_is_caught(fault: str) -> None:
 def test_bad_settings_are_refused(wrong: dict) -> None:  # type: ignore[type-arg]
     with pytest.raises(InvalidInput):
         audit_values(
-            PrivateKnnMean(), **{"delta": PROBE_DELTA, "trials": 100, "confidence": SURE, **wrong}
+            PrivateKnnMean(sigma_mean=10.0),
+            **{"delta": PROBE_DELTA, "trials": 100, "confidence": SURE, **wrong},
         )

@@ -210,9 +210,9 @@ def test_the_mean_and_the_screening_have_the_prices_of_votes() -> None:
     screen, answer = mechanism.releases(1, 1)
     expected = gaussian_rdp(ORDERS, sigma=12.0, sensitivity=1.0, sampling_probability=0.3)
     np.testing.assert_allclose(release_rdp(answer, ORDERS), expected, rtol=1e-12)
-    votes = PrivateKnn(k=90, threshold=50, sigma_screen=20.0, sampling_probability=0.3).releases(
-        1, 1
-    )[0]
+    votes = PrivateKnn(
+        k=90, threshold=50, sigma_screen=20.0, sigma_vote=25.0, sampling_probability=0.3
+    ).releases(1, 1)[0]
     assert replace(screen, cap=1) == votes
 
 
