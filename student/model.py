@@ -80,9 +80,9 @@ class StudentModel:
         """Inputs as the network takes them: uint8 [n, h, w, c] or float32 [n, d].
 
         ``inputs``: a path of an image file or several, images uint8 [n, h, w] or [n, h, w, c] of
-        any size, or vectors [n, d]. Images are cut, resized and converted as the public rows of a run are.
-        Raises InvalidInput for vectors of another width, images for a student of vectors and the
-        other way round, and a file that is no readable image, which it names.
+        any size, or vectors [n, d]. Images are cut, resized and converted as a run's public rows
+        are. Raises InvalidInput for vectors of another width, images for a student of vectors and
+        the other way round, and a file that is no readable image, which it names.
         """
         shape = self.info.input_shape
         if isinstance(inputs, str | Path):
