@@ -15,10 +15,10 @@ import numpy as np
 from labelwall.wall.datasets import readers
 from labelwall.wall.datasets.base import Rows
 from labelwall.wall.datasets.folder import labels_of
-from labelwall.wall.datasets.readers import Progress
 from labelwall.wall.datasets.registry import published
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, MissingData, shape_text
+from labelwall.wall.progress import TaskProgress
 
 # Verdicts: what is wrong with a row, at most one thing each.
 GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID = range(5)
@@ -76,7 +76,7 @@ class Ingested:
         return Records(self.inputs[rows], self.labels[rows], self.ids[rows])
 
 
-def open_records(config: DataConfig, task: Task, progress: Progress | None = None) -> Records:
+def open_records(config: DataConfig, task: Task, progress: TaskProgress | None = None) -> Records:
     """The private rows of a data set without bad rows.
 
     This is the only way from a configuration to private rows.
@@ -93,7 +93,7 @@ def open_records(config: DataConfig, task: Task, progress: Progress | None = Non
     return ingest(config, task, progress).records
 
 
-def ingest(config: DataConfig, task: Task, progress: Progress | None = None) -> Ingested:
+def ingest(config: DataConfig, task: Task, progress: TaskProgress | None = None) -> Ingested:
     """Read and judge the private rows. Decoders' warnings, which describe rows, are silenced.
 
     Raises InvalidInput, MissingData, as open_records.
@@ -149,7 +149,7 @@ def _quietly_next(
         return next(blocks, None)
 
 
-def ingest_more(rows: Path, task: Task, progress: Progress | None = None) -> Ingested:
+def ingest_more(rows: Path, task: Task, progress: TaskProgress | None = None) -> Ingested:
     """More rows for a data set in use: a folder of class folders, or an npz file with private_id.
 
     Raises InvalidInput, MissingData, as open_records.
@@ -174,11 +174,11 @@ def ingest_more(rows: Path, task: Task, progress: Progress | None = None) -> Ing
     return ingest(given, task, progress)
 
 
-def _percent(progress: Progress | None) -> Progress | None:
+def _percent(progress: TaskProgress | None) -> TaskProgress | None:
     return None if progress is None else lambda done, total: progress(100 * done // total, 100)
 
 
-def _ingest_folder(config: DataConfig, task: Task, progress: Progress | None) -> Ingested:
+def _ingest_folder(config: DataConfig, task: Task, progress: TaskProgress | None) -> Ingested:
     root, paths, others = _folder_paths(config)
     return _folder_rows(config, task, root, paths, others, progress)
 
@@ -197,7 +197,7 @@ def _folder_rows(
     root: Path,
     paths: list[str],
     others: int = 0,
-    progress: Progress | None = None,
+    progress: TaskProgress | None = None,
 ) -> Ingested:
     images = readers.read_images(root, paths, config.image_size, config.channels, progress)
     truth = labels_of(task.labels, "data.private", root, paths)

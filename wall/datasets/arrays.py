@@ -10,9 +10,9 @@ import numpy as np
 
 from labelwall.wall.datasets import readers
 from labelwall.wall.datasets.base import DataSet, Labels, PublicRows, Settings
-from labelwall.wall.datasets.readers import Progress
 from labelwall.wall.errors import InvalidInput, shape_text
 from labelwall.wall.labels.base import LabelSpace
+from labelwall.wall.progress import TaskProgress
 
 
 class Arrays(DataSet):
@@ -29,7 +29,7 @@ class Arrays(DataSet):
     def input_shape(self, config: Settings) -> tuple[int, ...]:
         return _inputs(config, "public_x").shape[1:]
 
-    def read_public(self, config: Settings, progress: Progress | None) -> PublicRows:
+    def read_public(self, config: Settings, progress: TaskProgress | None) -> PublicRows:
         inputs, test_inputs = _inputs(config, "public_x"), _inputs(config, "test_x")
         if test_inputs.dtype != inputs.dtype or test_inputs.shape[1:] != inputs.shape[1:]:
             rule = f"{shape_text(inputs)}, as public_x is"

@@ -12,7 +12,7 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -22,8 +22,7 @@ from joblib import Parallel, cpu_count, delayed
 from PIL import Image, ImageOps
 
 from labelwall.wall.errors import InvalidInput, MissingData, shape_text
-
-Progress = Callable[[int, int], None]  # (done, total)
+from labelwall.wall.progress import TaskProgress
 
 FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP")  # the only decoders that are ever run on a file
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
@@ -172,7 +171,7 @@ def _attribute_lines(field: str, root: Path) -> tuple[list[str], list[list[str]]
 
 
 def read_images(
-    root: Path, paths: Sequence[str], size: int, channels: int, progress: Progress | None = None
+    root: Path, paths: Sequence[str], size: int, channels: int, progress: TaskProgress | None = None
 ) -> Images:
     """Decode images; never raises for what a file holds.
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labelwall.wall.datasets.base import Labels
-from labelwall.wall.datasets.readers import Progress
 from labelwall.wall.datasets.registry import DATA_SETS, data_set
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
+from labelwall.wall.progress import TaskProgress
 
 if TYPE_CHECKING:
     Source = str
@@ -141,7 +141,7 @@ def describe(config: DataConfig) -> Task:
     return Task(source.label_space(config), source.input_shape(config))
 
 
-def read_public(config: DataConfig, progress: Progress | None = None) -> PublicData:
+def read_public(config: DataConfig, progress: TaskProgress | None = None) -> PublicData:
     """The public rows and the public test split.
 
     ``progress`` is called with (done, total) while images are decoded.
