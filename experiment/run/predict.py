@@ -67,7 +67,7 @@ def prediction_line(answers: Answers, out: Path) -> str:
 def _rows(path: Path, task: Task) -> np.ndarray:
     if not path.is_file():
         raise MissingData(f"`queries` must be an existing npz file. Found {str(path)!r}.")
-    found = readers.read_member(readers.require_npz(path), "x")
+    found = readers.read_member(readers.require_arrays(path), "x")
     if found is None:
         raise InvalidInput("queries", "an npz file with the array x", str(path))
     rows = readers.canonical_rows("x", found)

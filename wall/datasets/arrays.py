@@ -35,7 +35,7 @@ class Arrays(DataSet):
             rule = f"{shape_text(inputs)}, as public_x is"
             raise InvalidInput("test_x", rule, shape_text(test_inputs))
         test_labels = _labels(config, "test_y", len(test_inputs))
-        has_labels = readers.has_member(readers.require_npz(config.path), "public_y")
+        has_labels = readers.has_member(readers.require_arrays(config.path), "public_y")
         labels = _labels(config, "public_y", len(inputs)) if has_labels else None
         return inputs, labels, test_inputs, test_labels
 
