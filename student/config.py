@@ -17,8 +17,9 @@ class StudentConfig:
     entropy_weight, uda_temperature, _confidence, _tsa, prune_*) has no effect.
 
     Args:
-        backbone: small_cnn, mnist_cvpr20, svhn_cvpr20, cifar_conv3, mlp (feature vectors), or
-            timm/NAME.
+        backbone: small_cnn, mnist_cvpr20, svhn_cvpr20, cifar_conv3, mlp (feature vectors), linear
+            (one layer on feature vectors, or on the first round's network, which stays as it is),
+            or timm/NAME.
         objective: supervised (released labels alone), vat (Miyato et al. 2018) or uda (Xie et al.
             2019).
         loss: supervised loss; gce (generalised cross-entropy, Zhang and Sabuncu 2018) forgives

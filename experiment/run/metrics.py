@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from labelwall.experiment.run.judge import Estimate, estimate_of, kept_round
 from labelwall.student.fit import TrainedStudent
-from labelwall.student.train import predict
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon, odometer
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan
@@ -28,6 +28,7 @@ SUMMARY_KEYS = (
     "cap_reached",
     "label_accuracy",
     "student_accuracy",
+    "estimate",
     "label_errors",
     "student_errors",
     "epsilon_reading",
@@ -44,12 +45,14 @@ def round_metrics(
     rows: np.ndarray,
     extractor: ExtractorSpec,
     trained: TrainedStudent,
-    exported: ExtractorSpec,
+    predicted: np.ndarray,
+    estimate: Estimate | None,
 ) -> dict:
     """A round's metrics.
 
     ``rows``: int64 [n], the public rows of ``answers``, asked with the features of ``extractor``.
-    ``exported``: the ``trained`` student as it goes back to the teacher.
+    ``predicted``: what the ``trained`` student says of the test rows, in the form of their truth.
+    ``estimate``: of the labels, from released values alone.
     """
     truth = None if public.labels is None else public.labels[rows]
     assert state.plan is not None
@@ -61,7 +64,8 @@ def round_metrics(
         "answered": int(has_label(answers.labels).sum()),
         "abstained": int((answers.outcomes == Outcome.ABSTAINED).sum()),
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
-        **_scores(space, answers.labels, truth, exported, public),
+        **_scores(space, answers.labels, truth, predicted, public),
+        "estimate": estimate and estimate.to_json(),
         "epsilon_reading": round_up(epsilon),
         "extractor": extractor.backbone,
         "ledger_head": answers.receipt.ledger_head,
@@ -73,11 +77,10 @@ def _scores(
     space: LabelSpace,
     labels: np.ndarray,
     truth: np.ndarray | None,
-    student: ExtractorSpec,
+    predicted: np.ndarray,
     public: PublicData,
 ) -> dict[str, object]:
     """Scores of released ``labels`` against ``truth``, where it exists, and of the student."""
-    predicted = predict(student, public.test_inputs, space)
     of_student = space.score(predicted, public.test_labels)
     of_labels = dict.fromkeys(of_student)
     if truth is not None:
@@ -91,7 +94,9 @@ def _scores(
 
 def round_line(number: int, metrics: dict, space: LabelSpace) -> str:
     """A finished round in one line."""
-    labels = space.format_score(_score_of(metrics, "label"))
+    score, estimate = _score_of(metrics, "label"), estimate_of(metrics)
+    known = any(value is not None for value in score.values())
+    labels = space.format_score(score) if known or estimate is None else estimate.text()
     student = space.format_score(_score_of(metrics, "student"))
     return (
         f"round {number}: {metrics['answered']} of {metrics['asked']} answered, labels {labels}, "
@@ -109,13 +114,15 @@ def run_summary(
     plan: Plan, state: LedgerState, rounds: Sequence[dict], seed: int
 ) -> dict[str, object]:
     """What summary.json holds. ``rounds``: the metrics of all rounds, in order."""
-    last = rounds[-1]
+    kept = kept_round([estimate_of(metrics) for metrics in rounds])
+    last = rounds[kept - 1]
     return {
         "epsilon": None if state.unsafe else round_up(certified_epsilon(plan)),
         "delta": plan.delta,
         "unsafe": state.unsafe,
         "adversary": state.adversary,
         "certificates": {name: round_up(c.epsilon) for name, c in certificates(plan).items()},
+        "kept_round": kept,
         "test_accuracy": last["student_accuracy"],
         **({"test_errors": last["student_errors"]} if "student_errors" in last else {}),
         "rounds": [
@@ -134,4 +141,6 @@ def result_line(summary: dict, run_dir: Path) -> str:
     score = f"test {format_errors(errors)}" if errors else f"test accuracy {100 * accuracy:.2f}%"
     against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"
     epsilon, delta = round_up(summary["epsilon"]), f"delta {summary['delta']:g}"
-    return f"{score} at epsilon {epsilon}, {delta}{against}: {run_dir}/report.html"
+    kept, rounds = summary.get("kept_round"), len(summary.get("rounds", ()))
+    chosen = f" (round {kept} kept)" if kept is not None and kept != rounds else ""
+    return f"{score}{chosen} at epsilon {epsilon}, {delta}{against}: {run_dir}/report.html"

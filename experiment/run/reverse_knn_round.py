@@ -11,39 +11,33 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.experiment.run.clusters import k_means
-from labelwall.teacher.features.embedder import Embedder
+from labelwall.experiment.run.judge import Estimate, by_counts
 from labelwall.teacher.mechanisms.base import Asks
 from labelwall.wall.cells import CellCounts, Cells, inherit, nearest_cells
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import Answers, ExtractorSpec
+from labelwall.wall.messages import Answers
 
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
 
 
 def ask_cells(
     count: Callable[[Cells], CellCounts],
-    inputs: np.ndarray,
-    extractor: ExtractorSpec,
+    features: np.ndarray,
     asked: Asks,
     *,
     slot: int,
     seed: int,
     centers_file: Path,
-    batch_size: int,
-    workers: int,
-    device: str,
-) -> Answers:
-    """Labels of PUBLIC ``inputs`` by one noisy histogram over clusters of their features.
+) -> tuple[Answers, Estimate | None]:
+    """Labels of PUBLIC rows by one noisy histogram over clusters, and how many are right.
 
-    ``count``: the teacher's method. ``centers_file``: npz file for the clusters, written before the
-    question. A resumed round must send the same clusters, since others would be charged again.
+    ``features``: int8 [n, d] of the rows, as the teacher has them; ``count``: the teacher's method.
+    ``centers_file``: npz file for the clusters, written before the question. A resumed round must
+    send the same clusters, since others would be charged again.
+
     Raises InvalidInput where there are fewer inputs than cells.
     """
     assert asked.cells is not None
-    embedder = Embedder(
-        extractor, probe=inputs[:64], batch_size=batch_size, workers=workers, device=device
-    )
-    features, _ = embedder.embed(inputs)
     if not centers_file.exists():
         _save(centers_file, cluster(features, asked.cells, seed))
     with np.load(centers_file, allow_pickle=False) as stored:
@@ -51,7 +45,10 @@ def ask_cells(
     found = count(Cells(centers, slot))
     cells = nearest_cells(features, centers, asked.reach)
     labels, outcomes = inherit(found.counts, cells, asked.margin)
-    return Answers(labels, outcomes, found.receipt)
+    estimate = None
+    if found.counts is not None and asked.noise is not None:
+        estimate = by_counts(found.counts, cells, asked.margin, asked.noise)
+    return Answers(labels, outcomes, found.receipt), estimate
 
 
 def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:

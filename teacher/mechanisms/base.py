@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
@@ -37,12 +37,14 @@ class Asks:
     """What a query is: a public row, or a set of so many public ``cells`` (wall/cells.py).
 
     Cells serve all rows in them: a row adds the noisy counts of its ``reach`` nearest cells, and is
-    labelled where the best class leads the next by more than ``margin`` noisy votes.
+    labelled where the best class leads the next by more than ``margin`` noisy votes. ``noise``: the
+    deviation of each cell's count of a class, in votes; public.
     """
 
     cells: int | None = None
     reach: int = 1
     margin: float = 0.0
+    noise: float | None = None
 
 
 @dataclass(frozen=True)
@@ -232,6 +234,14 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
     def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int]:
         """Public numbers about a batch for its receipt."""
         return {}
+
+    def foresee(self, records: int, share: Callable[[float], float]) -> str | None:
+        """Why its answers would be useless, and what to change; None where nothing speaks for that.
+
+        ``records``: a PUBLIC guess of their number. ``share``: of the most frequent class among the
+        nearest neighbours of a row, by which part of all rows those are; from public rows.
+        """
+        return None
 
     def planner(self) -> Planner | None:
         """The search for its parameters on public rows (planning.py); None if there is none."""
