@@ -17,6 +17,7 @@ import jsonargparse
 import yaml
 
 from labelwall.experiment.config.config import Config, RoundConfig
+from labelwall.experiment.config.help import HELP_ALL, long_help, short_help, wants_help
 from labelwall.teacher.mechanisms.registry import DEFAULT_KIND, MECHANISMS, mechanism_class
 from labelwall.wall.errors import LabelwallError
 
@@ -64,11 +65,14 @@ def config_parser(
 def parse(
     parser: jsonargparse.ArgumentParser, args: Sequence[str]
 ) -> tuple[Config, jsonargparse.Namespace]:
-    """Config and the command's own options.
+    """Config and the command's own options. Prints a help that ``args`` ask for, and exits.
 
     ``args``: those that the parser was made for. Raises BadSetting, or InvalidInput for a field
     that breaks a rule.
     """
+    if wants_help(args) or HELP_ALL in args:
+        print(short_help(parser, args) if wants_help(args) else long_help(parser), end="")
+        raise SystemExit(0)
     try:
         made = parser.instantiate(parser.parse_args(_of_one_kind(args)))
     except ArgumentError as error:
@@ -121,6 +125,8 @@ def _file_kind(content: object) -> object:
 
 
 def _read(file: str) -> object:
+    if "\n" in file:  # a configuration's text, which own_options made
+        return yaml.safe_load(file)
     if not Path(file).is_file():
         raise BadSetting(f"`--config` must be an existing YAML file. Found {file!r}.")
     try:

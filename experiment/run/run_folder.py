@@ -5,7 +5,9 @@ Nothing private enters it.
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -19,12 +21,34 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import FORMAT, load_config
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.state import LedgerState
-from labelwall.wall.errors import LabelwallError, LedgerMismatch
+from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
 
 # What may change between a run and its resumption.
 NOT_IDENTITY = ("format", "threads", "workers", "batch_size", "device", "teacher")
+
+
+RUNS = Path("runs")
+
+
+def default_run_dir(config: Config, name: str, say: Callable[[str], None]) -> Path:
+    """runs/NAME: a new folder, or that of the same run, which continues.
+
+    ``name``: of the data; the source's, or its files', where it is empty. Says so where there are
+    runs of other settings: each has a ledger of its own, and what they release adds up.
+    """
+    given = config.data.private or config.data.path or config.data.source
+    name = name or Path(given).stem or config.data.source
+    numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    for tried in (RUNS / entry for entry in numbered):
+        if not (tried / "config.yaml").exists() or not RunFolder(tried).differing(config):
+            break
+        say(
+            f"{tried} holds a run with other settings. Where its private records are these, the "
+            "epsilons of both add up."
+        )
+    return tried
 
 
 class RunFolder:
@@ -48,17 +72,26 @@ class RunFolder:
         """
         resolved = self.path / "config.yaml"
         recorded = {"format": FORMAT, **json.loads(json.dumps(asdict(config)))}
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput("run_dir", "a folder that can be written", str(self.path)) from error
+        if not os.access(self.path, os.W_OK):
+            raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
         if not resolved.exists():
             self.write_text(resolved, yaml.safe_dump(recorded, sort_keys=False))
             return
-        before = json.loads(json.dumps(asdict(load_config(resolved))))
-        differing = [k for k in recorded if k not in NOT_IDENTITY and before[k] != recorded[k]]
-        if differing:
+        if differing := self.differing(config):
             raise LabelwallError(
                 f"{self.path} holds a run with other settings ({', '.join(differing)}). "
                 "Choose another --run_dir."
             )
+
+    def differing(self, config: Config) -> list[str]:
+        """Settings in which the recorded configuration is another."""
+        before = json.loads(json.dumps(asdict(load_config(self.path / "config.yaml"))))
+        now = json.loads(json.dumps(asdict(config)))
+        return [k for k in now if k not in NOT_IDENTITY and before[k] != now[k]]
 
     def round(self, number: int) -> Path:
         """The folder of round ``number``, counted from 1."""
