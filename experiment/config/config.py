@@ -95,7 +95,7 @@ class Config:
         caps: caps of that mechanism, over those rounds.
         rounds: the rounds, in order.
         features: features of the first round: "hog" for images, "raw" for feature vectors, "auto"
-            by the data, "efficientnet_lite0" for images by ImageNet weights (extra "pretrained"),
+            by the data, "efficientnet_lite0" for images by ImageNet weights (in a package),
             "timm/NAME" for images by a timm model with its published weights, "box" for feature
             vectors in a declared box.
         weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when

@@ -35,10 +35,11 @@ def wants_help(args: Sequence[str]) -> bool:
     return bool(set(args) & set(HELP)) and HELP_ALL not in args
 
 
-def short_help(parser: argparse.ArgumentParser, args: Sequence[str]) -> str:
+def short_help(parser: argparse.ArgumentParser, args: Sequence[str], own_data: bool = True) -> str:
     """The command's own options, one's own data, and the settings of ``FIRST``.
 
-    With a mechanism's kind among ``args``, also its settings.
+    With a mechanism's kind among ``args``, also its settings. ``own_data``: whether the command
+    takes the options of ``OWN_OPTIONS``.
     """
     actions = {action.dest: action for action in parser._actions if action.option_strings}
     dotted = {name for name in actions if "." in name}
@@ -52,14 +53,16 @@ def short_help(parser: argparse.ArgumentParser, args: Sequence[str]) -> str:
         "option, with its default; options override files.",
     )
     _add(shown.add_argument_group("this command"), [actions[name] for name in own])
-    group = shown.add_argument_group(OWN)
-    for name, does in OWN_OPTIONS.items():
-        group.add_argument(f"--{name}", metavar="", help=does)
-    groups = dict(FIRST)
+    if own_data:
+        group = shown.add_argument_group(OWN)
+        for name, does in OWN_OPTIONS.items():
+            group.add_argument(f"--{name}", metavar="", help=does)
+    groups = {"service": tuple(n for n in dotted if n.startswith("service.")), **FIRST}
     if any(arg.split("=")[0] == KIND for arg in args):
         groups["mechanism"] = tuple(n for n in sorted(dotted) if n.startswith("mechanism."))
     for title, names in groups.items():
-        _add(shown.add_argument_group(title), [actions[n] for n in names if n in actions])
+        if known := [actions[name] for name in names if name in actions]:
+            _add(shown.add_argument_group(title), known)
     return shown.format_help()
 
 

@@ -37,6 +37,18 @@ class _Parser(argparse.ArgumentParser):
         raise BadOption(message)
 
 
+def options_of(args: Sequence[str]) -> list[tuple[int, str, str]]:
+    """The options in order: (position of the argument with the value, option, value)."""
+    found = []
+    for position, arg in enumerate(args):
+        option, equals, value = arg.partition("=")
+        if equals:
+            found.append((position, option, value))
+        elif arg.startswith("--") and position + 1 < len(args):
+            found.append((position + 1, arg, args[position + 1]))
+    return found
+
+
 def add_own_options(parser: argparse.ArgumentParser) -> None:
     """The options of ``OWN_OPTIONS``."""
     for name, does in OWN_OPTIONS.items():
@@ -72,10 +84,10 @@ def split_options(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def without_own_options(args: Sequence[str]) -> tuple[list[str], str, int | None]:
-    """(arguments of settings alone, a name for the data, expected records).
+    """(arguments of settings alone, a name for the run, expected records).
 
     Without --config the options become a whole configuration (``own_config``), with it they
-    override its settings. The name is empty where the options name no data.
+    override its settings. The name is the data's or the file's, and may be empty.
 
     Raises InvalidInput, MissingData, BadOption; no private file is opened.
     """
@@ -95,4 +107,6 @@ def without_own_options(args: Sequence[str]) -> tuple[list[str], str, int | None
     found = [f"--data.{name}={value}" for name, value in overrides.items()]
     given = (("epsilon", options.epsilon, epsilon), ("delta", options.delta, delta))
     found += [f"--budget.{name}={value}" for name, text, value in given if text is not None]
-    return [*rest, *found], Path(own.data).stem if own.data else "", records
+    files = [value for _, option, value in options_of(rest) if option == "--config"]
+    name = own.name if own.data else Path(files[-1]).stem if files else ""
+    return [*rest, *found], name, records

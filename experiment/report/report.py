@@ -22,6 +22,7 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.report import plots
 from labelwall.experiment.report.examples import examples
+from labelwall.experiment.run.judge import estimate_of
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
@@ -93,6 +94,11 @@ class FinishedRun:
             for source, said in stated.items()
             if said != self.finding.epsilon
         ]
+
+    @property
+    def kept(self) -> int:
+        """The round whose student the run kept, counted from 1; runs of before kept the last."""
+        return int(self.summary.get("kept_round", len(self.rounds)))
 
     @property
     def certified(self) -> float | None:
@@ -193,7 +199,11 @@ def contents(run: FinishedRun) -> dict[str, object]:
         "accuracy_plot": _scores_plot(run),
         "epsilon_plot": plots.epsilon_by_round(readings, certified, plan.epsilon),
         "labels": space.kind,
-        "confusion_plot": PICTURES[space.kind](np.array(run.rounds[-1]["confusion"]), space),
+        "kept": run.kept,
+        "estimates": [estimate_of(r) for r in run.rounds],
+        "confusion_plot": PICTURES[space.kind](
+            np.array(run.rounds[run.kept - 1]["confusion"]), space
+        ),
         "curves": training_curves([r["history"] for r in run.rounds]),
         "examples": examples(run.config.data, run.folder, len(run.rounds), space),
         "config": yaml.safe_dump(shown_config(run.config), sort_keys=False, allow_unicode=True),

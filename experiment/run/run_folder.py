@@ -35,11 +35,10 @@ RUNS = Path("runs")
 def default_run_dir(config: Config, name: str, say: Callable[[str], None]) -> Path:
     """runs/NAME: a new folder, or that of the same run, which continues.
 
-    ``name``: of the data; the source's, or its files', where it is empty. Says so where there are
+    ``name``: of the data or its configuration; the source's where it is empty. Says so where there are
     runs of other settings: each has a ledger of its own, and what they release adds up.
     """
-    given = config.data.private or config.data.path or config.data.source
-    name = name or Path(given).stem or config.data.source
+    name = name or config.data.source
     numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     for tried in (RUNS / entry for entry in numbered):
         if not (tried / "config.yaml").exists() or not RunFolder(tried).differing(config):

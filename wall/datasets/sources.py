@@ -49,7 +49,7 @@ class DataConfig:
             test_x, test_y; optional private_id, public_y. For table, with a split: one file with
             all rows, of which the public side uses the others alone.
         label: name of a table's column with the label. All other columns are features but the
-            split, private_id and those to ignore; the public rows' mean and deviation scale them.
+            split, record_id and those to ignore; the public rows' mean and deviation scale them.
         split: name of the column that says private, public or test of each row of the one file;
             empty where each split has its own file.
         ignore: names of a table's columns that are no features.

@@ -16,13 +16,13 @@ from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
 from labelwall.wall.progress import TaskProgress
 
-ID = "private_id"  # a column with ids of private records, where there is one
+ID = "record_id"  # a column with ids of private records, where there is one
 CONSTANT = 1e-9  # a relative deviation that is rounding alone
 Split = Literal["public", "test"]
 
 
 class Table(DataSet):
-    """Every column of the public file but the label, the split, ``private_id`` and those to ignore
+    """Every column of the public file but the label, the split, ``record_id`` and those to ignore
     is a feature, centred and scaled by the PUBLIC rows' mean and deviation.
 
     Names of classes are the texts in the test file's label column, sorted, if not declared.

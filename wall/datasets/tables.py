@@ -92,7 +92,9 @@ def _parquet(field: str, file: Path) -> TableFile:
     try:
         import pyarrow.parquet as parquet
     except ModuleNotFoundError as error:
-        raise MissingData(f"`{field}` is a parquet file: pip install pyarrow.") from error
+        raise MissingData(
+            f"`{field}` is a parquet file: pip install 'labelwall[tables]'."
+        ) from error
     try:
         return _arrow(parquet.read_table(file))
     except (OSError, ValueError) as error:  # a damaged file

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # loading the search would load torch
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
 
-LEAST_PASSING = 0.1  # share of queries that pass; with fewer the budget buys hardly a label
+LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
 
 
 @dataclass(frozen=True)
