@@ -59,7 +59,9 @@ def short_help(parser: argparse.ArgumentParser, args: Sequence[str], own_data: b
             group.add_argument(f"--{name}", metavar="", help=does)
     groups = {"service": tuple(n for n in dotted if n.startswith("service.")), **FIRST}
     if any(arg.split("=")[0] == KIND for arg in args):
-        groups["mechanism"] = tuple(n for n in sorted(dotted) if n.startswith("mechanism."))
+        groups["mechanism"] = tuple(
+            name for name in actions if name.startswith("mechanism.") and f"--{name}" != KIND
+        )
     for title, names in groups.items():
         if known := [actions[name] for name in names if name in actions]:
             _add(shown.add_argument_group(title), known)

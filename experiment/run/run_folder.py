@@ -35,8 +35,9 @@ RUNS = Path("runs")
 def default_run_dir(config: Config, name: str, say: Callable[[str], None]) -> Path:
     """runs/NAME: a new folder, or that of the same run, which continues.
 
-    ``name``: of the data or its configuration; the source's where it is empty. Says so where there are
-    runs of other settings: each has a ledger of its own, and what they release adds up.
+    ``name``: of the data or its configuration; the source's where it is empty. Says so
+    where there are runs of other settings: each has a ledger of its own, and what they release
+    adds up.
     """
     name = name or config.data.source
     numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))

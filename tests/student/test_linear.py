@@ -20,7 +20,7 @@ CLASSES = 3
 def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Separable classes in columns of very different scales, one of them constant."""
     rng, labels = np.random.default_rng(seed), np.arange(n) % CLASSES
-    x = rng.normal(size=(n, 6)) + 3 * np.eye(CLASSES, 6)[labels]
+    x = rng.normal(size=(n, 6)) + 6 * np.eye(CLASSES, 6)[labels]
     x = x * [1e-4, 1.0, 1e4, 1.0, 1.0, 1.0] + [0, 0, 5e5, 0, 0, 0]
     x[:, 5] = 7.0
     return x.astype(np.float32), labels

@@ -46,7 +46,8 @@ class Table(DataSet):
         return (len(scaling(config).mean),)
 
     def read_public(self, config: Settings, progress: TaskProgress | None) -> PublicRows:
-        scale, space = scaling(config), self.label_space(config)
+        space = self.label_space(config)
+        scale = scaling(config)
         public, test = split_rows(config, "public"), split_rows(config, "test")
         labels = _public_labels(config, space, public) if config.label in public.columns else None
         test_labels = _labels(config, space, test, "test")
