@@ -216,7 +216,9 @@ def default_mechanism(
 
 
 def least_sigma(epsilon: float, delta: float, rounds: int) -> float:
-    """The smallest noise (votes, three digits) whose certificate holds for so many histograms.
+    """Noise (votes, three digits) whose certificate holds for so many histograms.
+
+    Nearly the smallest; of noise below one vote the certificate allows less.
 
     Raises InvalidInput where epsilon and delta allow none.
     """

@@ -59,7 +59,7 @@ def test_it_neither_opens_nor_lists_the_private_folder(image_folders, tmp_path, 
     )
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, None), (0.1, "1e-6"), (8.0, "1e-3")])
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, None), (0.1, "1e-6"), (3.0, "1e-3")])
 def test_it_loads_and_spends_its_budget(image_folders, tmp_path, epsilon, delta):
     own = OwnData(**image_folders)
     text = own_config(own, epsilon, None if delta is None else float(delta))
