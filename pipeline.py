@@ -1,6 +1,6 @@
 """labelwall's command line: from private labelled images to a differentially private student.
 
-run      ask, train, send features back, for every round of a configuration; prints the price first
+run      ask, train, send features back, for every round; prints the price first
 plan     what a configuration costs, before anything private is read
 compare  run several methods on the same split, students and budgets; one table and plots
 predict  private answers to a file of queries, with a receipt; no student
@@ -10,7 +10,7 @@ export   a student as ONNX, TorchScript, a timm model or a Hugging Face folder
 report   write a run folder's report.html and model card again
 records  PRIVATE: the custodian adds or removes records; nothing is trained or charged
 data     PRIVATE: the custodian's check of a data set (counts, classes, bad rows)
-init     write a configuration for image folders, or a copy of a packaged one
+init     write a configuration for your own data, or a copy of a packaged one
 serve    the teacher as a service: answers over HTTP from one custodian's directory
 keys     who may ask a service: add, list or revoke API keys
 """

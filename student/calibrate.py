@@ -21,13 +21,21 @@ from labelwall.student.module import Student
 from labelwall.student.prune import stratified
 from labelwall.student.train import outputs, train
 from labelwall.wall.messages import ABSTAINED
+from labelwall.wall.progress import TaskProgress, unheard
 
 BINS = 15  # of equal width, for the expected calibration error
 FEWEST = 30  # held-out labels; fewer would choose the temperature by chance
 WIDEST = math.log(20)  # of the logarithm of a temperature
 
 
-def temperature(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -> float:
+def temperature(
+    config: StudentConfig,
+    pool: Pool,
+    labels: np.ndarray,
+    *,
+    seed: int,
+    progress: TaskProgress = unheard,
+) -> float:
     """The temperature of the student that ``config`` trains on ``labels``: at least 1/20, at most
     20; 1 where it is not chosen.
 
@@ -46,7 +54,7 @@ def temperature(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: 
     seen = labels.copy()
     seen[held_out] = ABSTAINED
     with tempfile.TemporaryDirectory() as scratch:
-        second = train(config, pool, seen, run_dir=Path(scratch), seed=seed)
+        second = train(config, pool, seen, run_dir=Path(scratch), seed=seed, progress=progress)
     logits = outputs(pool.spec(config.backbone, second.weights), pool.inputs[held_out])
     return most_likely(kind, torch.from_numpy(logits), torch.from_numpy(labels[held_out]))
 

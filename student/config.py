@@ -17,8 +17,9 @@ class StudentConfig:
     entropy_weight, uda_temperature, _confidence, _tsa, prune_*) has no effect.
 
     Args:
-        backbone: small_cnn, mnist_cvpr20, svhn_cvpr20, cifar_conv3, mlp (feature vectors), or
-            timm/NAME.
+        backbone: small_cnn, mnist_cvpr20, svhn_cvpr20, cifar_conv3, mlp (feature vectors), linear
+            (one layer on feature vectors, or on the first round's network, which stays as it is),
+            or timm/NAME.
         objective: supervised (released labels alone), vat (Miyato et al. 2018) or uda (Xie et al.
             2019).
         loss: supervised loss; gce (generalised cross-entropy, Zhang and Sabuncu 2018) forgives
@@ -59,7 +60,7 @@ class StudentConfig:
         prune_below: a label goes when the other folds' student gives it a smaller probability, in
             [0, 1).
         prune_steps: optimiser steps of each fold's short supervised training, a count.
-        calibration_folds: the last round's labels are cut into so many parts; one more training
+        calibration_folds: the kept round's labels are cut into so many parts; one more training
             without one of them finds how sure the student may be (the temperature of its
             probabilities), a count; 0 leaves them as they are.
         accelerator: Lightning's accelerator: cpu, gpu or auto (a GPU where there is one).

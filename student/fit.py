@@ -13,7 +13,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint, RichProgressBar
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.strategies import DDPStrategy
@@ -25,6 +25,7 @@ from labelwall.student.module import AttributeStudent, Student, Trainee
 from labelwall.student.ranks import ALONE, Ranks
 from labelwall.student.regression import Regressor
 from labelwall.wall.networks.architectures import Backbone, build, load, to_safetensors
+from labelwall.wall.progress import TaskProgress, unheard
 
 TRAINEES: dict[str, type[Trainee]] = {  # by a label space's loss
     "cross_entropy": Student,
@@ -44,11 +45,13 @@ class TrainedStudent:
     history: list[dict[str, float]]
 
 
-def fit(job: Job, run_dir: Path, *, progress: bool = False, ranks: Ranks = ALONE) -> TrainedStudent:
+def fit(
+    job: Job, run_dir: Path, *, progress: TaskProgress = unheard, ranks: Ranks = ALONE
+) -> TrainedStudent:
     """Train as the job says.
 
     Writes checkpoints and TensorBoard events under ``run_dir``, by the first of the ``ranks``
-    alone.
+    alone. ``progress`` hears the steps done.
 
     All ranks draw the same batches and distortions, take their rows of them, and end with the same
     weights.
@@ -61,7 +64,7 @@ def fit(job: Job, run_dir: Path, *, progress: bool = False, ranks: Ranks = ALONE
         save_on_train_epoch_end=True,
         enable_version_counter=False,
     )
-    callbacks: list[Callback] = [history, checkpoints]
+    callbacks: list[Callback] = [history, checkpoints, Steps(progress)]
     student = trainee(job, ranks)
     if config.compile:
         student.network.compile()
@@ -78,8 +81,8 @@ def fit(job: Job, run_dir: Path, *, progress: bool = False, ranks: Ranks = ALONE
             reload_dataloaders_every_n_epochs=1,
             num_sanity_val_steps=0,
             logger=TensorBoardLogger(run_dir, name="", version=""),
-            callbacks=[*callbacks, RichProgressBar()] if progress else callbacks,
-            enable_progress_bar=progress,
+            callbacks=callbacks,
+            enable_progress_bar=False,
             enable_model_summary=False,
             log_every_n_steps=STEPS_A_CHAPTER,
             **(_together() if config.apart else {}),
@@ -135,6 +138,16 @@ class History(Callback):
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
         self.rows = list(state_dict["rows"])  # type: ignore[call-overload]
+
+
+class Steps(Callback):
+    """Reports each optimiser step."""
+
+    def __init__(self, progress: TaskProgress) -> None:
+        self._progress = progress
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        self._progress(trainer.global_step, trainer.max_steps)
 
 
 def _network(config: StudentConfig, pool: Pool, seed: int, initial: bytes | None) -> Backbone:

@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -22,13 +23,17 @@ import torch
 from labelwall import command
 from labelwall.student.job import Job, write_job
 from labelwall.wall.errors import LabelwallError
+from labelwall.wall.progress import TaskProgress, unheard
 
 WORKER = "labelwall.student.worker"
+STEPS_DONE = "steps"  # a scratch file in which the first process writes how many are done
 LOOK_AGAIN = 0.05  # seconds between two looks at whether all processes are alive
 SECRETS = "LABELWALL_"  # environment variables that begin so are the caller's: keys, places of data
 
 
-def train_apart(job: Job, run_dir: Path, progress: bool) -> tuple[bytes, list[dict[str, float]]]:
+def train_apart(
+    job: Job, run_dir: Path, progress: TaskProgress = unheard
+) -> tuple[bytes, list[dict[str, float]]]:
     """(weights, history) of a training in job.config.devices processes of this machine.
 
     They find each other by a file and talk on the loopback interface. Each gets the job on its
@@ -44,10 +49,10 @@ def train_apart(job: Job, run_dir: Path, progress: bool) -> tuple[bytes, list[di
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(job.config.devices):
-            processes.append(_start(rank, job.config.devices, run_dir, scratch, progress))
+            processes.append(_start(rank, job.config.devices, run_dir, scratch))
         for process in processes:
             _hand(process, message)
-        _wait(processes, scratch)
+        _wait(processes, scratch, lambda done: progress(done, job.config.steps))
     finally:
         for process in processes:
             process.kill()
@@ -62,18 +67,14 @@ def train_apart(job: Job, run_dir: Path, progress: bool) -> tuple[bytes, list[di
     return found
 
 
-def _start(
-    rank: int, size: int, run_dir: Path, scratch: Path, progress: bool
-) -> subprocess.Popen[bytes]:
-    shown = progress and rank == 0
+def _start(rank: int, size: int, run_dir: Path, scratch: Path) -> subprocess.Popen[bytes]:
     threads = max(1, torch.get_num_threads() // size)
-    numbers = (str(size), str(threads), str(int(shown)))
-    line = command(WORKER, str(run_dir.resolve()), str(scratch), *numbers)
+    line = command(WORKER, str(run_dir.resolve()), str(scratch), str(size), str(threads))
     with (scratch / f"rank_{rank}.log").open("wb") as log:
         return subprocess.Popen(
             line,
             stdin=subprocess.PIPE,
-            stdout=None if shown else subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
             stderr=log,
             env=_environment(rank),
             start_new_session=True,  # an interrupt is for this process, which then ends them
@@ -102,9 +103,13 @@ def _hand(process: subprocess.Popen[bytes], message: bytes) -> None:
         pass  # it has ended, which is seen next
 
 
-def _wait(processes: list[subprocess.Popen[bytes]], scratch: Path) -> None:
+def _wait(
+    processes: list[subprocess.Popen[bytes]], scratch: Path, steps_done: Callable[[int], None]
+) -> None:
     """Until all have succeeded. Raises LabelwallError as soon as one has not."""
     while True:
+        if (scratch / STEPS_DONE).exists():
+            steps_done(int((scratch / STEPS_DONE).read_text()))
         codes = [process.poll() for process in processes]
         for rank, code in enumerate(codes):
             if code:

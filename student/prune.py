@@ -5,7 +5,8 @@ them by heart.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,29 @@ from labelwall.student.data import Pool
 from labelwall.student.fit import TRAINEES
 from labelwall.student.module import Student
 from labelwall.student.train import outputs, train
+from labelwall.wall.messages import ABSTAINED
+from labelwall.wall.progress import TaskProgress, unheard
 
 
-def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -> np.ndarray:
+@dataclass(frozen=True, eq=False)
+class Pruned:
+    """``labels``: those to train on. ``agreement``: share of held-out labels that their judges
+    give, None where none was judged; ``judged``: how many were.
+    """
+
+    labels: np.ndarray
+    agreement: float | None = None
+    judged: int = 0
+
+
+def prune(
+    config: StudentConfig,
+    pool: Pool,
+    labels: np.ndarray,
+    *,
+    seed: int,
+    progress: TaskProgress = unheard,
+) -> Pruned:
     """``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) without the
     doubtful ones, of the same shape.
 
@@ -30,7 +51,7 @@ def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -
     """
     folds, kind = config.prune_folds, TRAINEES[pool.labels.loss]
     if folds < 2 or not issubclass(kind, Student):
-        return labels
+        return Pruned(labels)
     fold = stratified(pool.labels.strata(labels), folds, seed)
     brief = replace(
         config,
@@ -39,19 +60,34 @@ def prune(config: StudentConfig, pool: Pool, labels: np.ndarray, *, seed: int) -
         steps=config.prune_steps,
         warm_start=False,
     )
-    pruned = labels.copy()
+    pruned, right, judged = labels.copy(), 0, 0
     for number in range(folds):
         with tempfile.TemporaryDirectory() as scratch:
             seen = labels.copy()
             seen[fold == number] = -1
-            judge = train(brief, pool, seen, run_dir=Path(scratch), seed=seed + number)
+            judge = train(
+                brief,
+                pool,
+                seen,
+                run_dir=Path(scratch),
+                seed=seed + number,
+                progress=partial(_after, progress, number, folds),
+            )
         spec = pool.spec(config.backbone, judge.weights)
         rows = np.flatnonzero(fold == number)
         logits = torch.from_numpy(outputs(spec, pool.inputs[rows]))
         given = kind.probability(logits, torch.from_numpy(labels[rows])).numpy()
         doubtful = given < config.prune_below
         pruned[rows] = np.where(doubtful, -1, labels[rows])
-    return pruned
+        known = labels[rows] != ABSTAINED
+        right += int((pool.labels.predict(logits.numpy()) == labels[rows])[known].sum())
+        judged += int(known.sum())
+    return Pruned(pruned, right / judged if judged else None, judged)
+
+
+def _after(progress: TaskProgress, past: int, of: int, done: int, total: int) -> None:
+    """Progress of one of several equal tasks, ``past`` of which are finished."""
+    progress(past * total + done, of * total)
 
 
 def stratified(strata: np.ndarray, folds: int, seed: int) -> np.ndarray:

@@ -21,6 +21,7 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks.architectures import build
+from labelwall.wall.progress import TaskProgress, unheard
 
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
 
@@ -34,17 +35,18 @@ def train(
     seed: int,
     test_x: np.ndarray | None = None,
     test_y: np.ndarray | None = None,
-    progress: bool = False,
+    progress: TaskProgress = unheard,
     initial: bytes | None = None,
 ) -> TrainedStudent:
     """Train on ``labels`` (int64 [n], or [n, c] for attributes, -1 where none was released) and all
     rows of ``pool``.
 
     ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin with, used
-    when config.warm_start. With several devices (config.apart) it runs in processes of its own,
-    which get these arguments and nothing else; each step has the rows, distortions and losses of
-    the one process, split evenly, so that weights differ by rounding alone. Writes checkpoints and
-    TensorBoard events under ``run_dir``. Raises InvalidInput where this machine can not do it.
+    when config.warm_start. ``progress`` hears the steps done. With several devices (config.apart)
+    it runs in processes of its own, which get these arguments and nothing else; each step has the
+    rows, distortions and losses of the one process, split evenly, so that weights differ by
+    rounding alone. Writes checkpoints and TensorBoard events under ``run_dir``. Raises
+    InvalidInput where this machine can not do it.
     """
     require_devices(config)
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None

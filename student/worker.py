@@ -15,22 +15,28 @@ import torch.distributed as dist
 from labelwall.student.devices import kind
 from labelwall.student.fit import fit
 from labelwall.student.job import Job, read_job
+from labelwall.student.launch import STEPS_DONE
 from labelwall.student.ranks import Ranks
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run one process of a training.
 
-    ``arguments``: run folder, scratch folder, number of processes, threads, whether to show
-    progress. The job is on stdin.
+    ``arguments``: run folder, scratch folder, number of processes, threads. The job is on stdin.
     """
     run_dir, scratch = Path(arguments[0]), Path(arguments[1])
-    size, threads, shown = (int(argument) for argument in arguments[2:])
+    size, threads = (int(argument) for argument in arguments[2:])
     job = read_job(sys.stdin.buffer)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     ranks = _meet(job, scratch / "meeting", size)
-    trained = fit(job, run_dir, progress=bool(shown), ranks=ranks)
+
+    def progress(done: int, total: int) -> None:
+        if ranks.rank == 0:
+            (scratch / "steps.part").write_text(str(done))
+            (scratch / "steps.part").replace(scratch / STEPS_DONE)
+
+    trained = fit(job, run_dir, progress=progress, ranks=ranks)
     if ranks.rank == 0:
         (scratch / "weights.safetensors").write_bytes(trained.weights)
         (scratch / "history.json").write_text(json.dumps(trained.history))

@@ -21,8 +21,7 @@ from labelwall.teacher.search.gpu import index_on
 from labelwall.teacher.search.index import Index
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.messages import ExtractorSpec
-
-Progress = Callable[[str, int, int], None]  # (what, done, total); about private rows: private
+from labelwall.wall.progress import Progress
 
 
 @dataclass(frozen=True)

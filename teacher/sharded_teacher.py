@@ -11,14 +11,15 @@ from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, train_by_shard
 from labelwall.teacher.noise.entropy import Entropy
-from labelwall.teacher.private_rows import Prepared, PrivateRows, Progress
+from labelwall.teacher.private_rows import Prepared, PrivateRows
 from labelwall.teacher.records import record_updates
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.index import ShardedIndex
 from labelwall.teacher.shards.shards import Shards, Stream
-from labelwall.teacher.teacher import Teacher, quiet
+from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.progress import Progress, quiet
 
 
 class ShardedRows(PrivateRows):

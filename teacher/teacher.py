@@ -17,7 +17,7 @@ from labelwall.teacher.mechanisms.base import Charging, EarlierAnswers, Mechanis
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
-from labelwall.teacher.private_rows import Prepared, PrivateRows, Progress, Workplace
+from labelwall.teacher.private_rows import Prepared, PrivateRows, Workplace
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.devices import device_of
 from labelwall.wall.errors import InvalidInput, TeacherFailed
@@ -25,10 +25,7 @@ from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries
-
-
-def quiet(what: str, done: int, total: int) -> None:
-    """The default progress: none."""
+from labelwall.wall.progress import Progress, quiet
 
 
 class Teacher:

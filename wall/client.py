@@ -22,6 +22,7 @@ import numpy as np
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries, join_answers
+from labelwall.wall.progress import Progress, quiet
 from labelwall.wall.wire import (
     MAX_ROWS,
     SAFETENSORS,
@@ -31,15 +32,10 @@ from labelwall.wall.wire import (
     encode_extractor,
 )
 
-Progress = Callable[[str, int, int], None]  # (what, done, total)
 WAIT = 20.0  # seconds that the service keeps a request open for its job
 RETRIED = ("too_fast", "busy", "shutting_down", "unreachable")  # codes of refusals
 MIN_PAUSE, MAX_PAUSE = 0.05, 2.0  # seconds between attempts
 MAX_BYTES = 32 << 20  # of one request's rows
-
-
-def _quiet(what: str, done: int, total: int) -> None:
-    """The default: report no progress."""
 
 
 class RemoteTeacher:
@@ -55,7 +51,7 @@ class RemoteTeacher:
     """
 
     def __init__(
-        self, url: str, key: str, *, progress: Progress = _quiet, patience: float = 120.0
+        self, url: str, key: str, *, progress: Progress = quiet, patience: float = 120.0
     ) -> None:
         parts = urlsplit(url)
         extra = parts.username or parts.query or parts.fragment

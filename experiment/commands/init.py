@@ -1,4 +1,4 @@
-"""`labelwall init`: a configuration for image folders, or a copy of a packaged one."""
+"""`labelwall init`: a configuration for one's own data, or a copy of a packaged one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 
 def main(args: Sequence[str]) -> int:
     from labelwall.experiment.config.init import init, packaged_configs
+    from labelwall.experiment.config.own_options import add_own_options, numbers, own_data
 
     parser = argparse.ArgumentParser(
         "labelwall init",
-        description="Write a configuration for your own image folders (--private, --public, "
-        "--test), or a copy of a packaged one (--from).",
+        description="Write a configuration for your own data, or a copy of a packaged one "
+        "(--from). Opens no private file.",
     )
     parser.add_argument(
         "--from",
@@ -21,17 +22,9 @@ def main(args: Sequence[str]) -> int:
         metavar="NAME",
         help=f"copy a packaged configuration: {', '.join(packaged_configs())}",
     )
-    parser.add_argument(
-        "--private",
-        type=Path,
-        help="folder with one folder of images a class; not opened by this command",
-    )
-    parser.add_argument(
-        "--public", type=Path, help="folder of unlabelled images (class folders are allowed)"
-    )
-    parser.add_argument("--test", type=Path, help="public folder with one folder of images a class")
+    add_own_options(parser)
     parser.add_argument("--out", type=Path, default=Path("labelwall.yaml"), help="file to write")
     options = parser.parse_args(args)
-    out, folders = options.out, (options.private, options.public, options.test)
-    print(f"wrote {out}. Next: {init(out, options.name, *folders)}")
+    done = init(options.out, options.name, own_data(options), *numbers(options))
+    print(f"wrote {options.out}. Next: {done}")
     return 0

@@ -15,24 +15,27 @@ if TYPE_CHECKING:
 
 
 def main(args: Sequence[str]) -> int:
+    from labelwall.experiment.config.own_options import without_own_options
     from labelwall.experiment.config.settings import config_parser, parse
-    from labelwall.experiment.plan.show_plan import describe_plan, render_plan
-    from labelwall.experiment.run.console import Console
-    from labelwall.teacher.accounting.accountant import require_affordable
 
     does = (
         "Show what a configuration costs; exit code 2 when its caps exceed the budget. "
         "Reads no data."
     )
+    args, _, records = without_own_options(args)
     parser = config_parser("plan", does, args)
     parser.add_argument(
         "--json", action="store_true", help="one JSON object: epsilon, delta, certificates, rounds"
     )
     _add_optimise_options(parser)
     config, rest = parse(parser, args)
+    from labelwall.experiment.plan.show_plan import describe_plan, render_plan
+    from labelwall.experiment.run.console import Console
+    from labelwall.teacher.accounting.accountant import require_affordable
+
     if rest.optimise:
-        return _optimise(config, rest)
-    for name in ("out", "plot", "expected_records", "mean_accuracy", "min_accuracy"):
+        return _optimise(config, rest, records)
+    for name in ("out", "plot", "mean_accuracy", "min_accuracy"):
         if getattr(rest, name):
             raise InvalidInput(name, "given together with --optimise", getattr(rest, name))
     config.solved(Console(quiet=rest.json).progress)
@@ -58,12 +61,6 @@ def _add_optimise_options(parser: argparse.ArgumentParser) -> None:
         help="with --optimise: PNG file of expected right labels and accuracy by epsilon",
     )
     parser.add_argument(
-        "--expected_records",
-        type=int,
-        help="with --optimise: a public guess of the number of private records; "
-        "the published split's, or the public inputs'",
-    )
-    parser.add_argument(
         "--mean_accuracy",
         type=float,
         help="with --optimise: mean share of right neighbours, in (0, 1); "
@@ -78,7 +75,7 @@ def _add_optimise_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _optimise(config: Config, options: argparse.Namespace) -> int:
+def _optimise(config: Config, options: argparse.Namespace, records: int | None) -> int:
     from labelwall.experiment.plan.optimise import (
         Request,
         best_plan,
@@ -88,9 +85,7 @@ def _optimise(config: Config, options: argparse.Namespace) -> int:
     from labelwall.experiment.run.console import Console
 
     out, plot = (Path(name) if name else None for name in (options.out, options.plot))
-    request = Request(
-        out, plot, options.expected_records, options.mean_accuracy, options.min_accuracy
-    )
+    request = Request(out, plot, records, options.mean_accuracy, options.min_accuracy)
     answer = best_plan(config, request, Console(quiet=options.json))
     if options.json:
         print(json.dumps(describe_optimum(answer)))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 
 def main(args: Sequence[str]) -> int:
+    from labelwall.experiment.config.own_options import without_own_options
     from labelwall.experiment.config.settings import config_parser, parse
-    from labelwall.experiment.plan.show_plan import announce
-    from labelwall.experiment.run.console import Console
 
     does = "Answer the rows of an npz file (array x) and write labels, receipt and ledger."
+    args, *_ = without_own_options(args)
     parser = config_parser("predict", does, args)
     parser.add_argument(
         "--queries",
@@ -33,6 +33,9 @@ def main(args: Sequence[str]) -> int:
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     config, rest = parse(parser, args)
+    from labelwall.experiment.plan.show_plan import announce
+    from labelwall.experiment.run.console import Console
+
     console = Console(quiet=rest.quiet)
     announce(config, config, console)
 

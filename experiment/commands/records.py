@@ -9,14 +9,15 @@ from labelwall.wall.errors import InvalidInput
 
 
 def main(args: Sequence[str]) -> int:
+    from labelwall.experiment.config.own_options import without_own_options
     from labelwall.experiment.config.settings import config_parser, parse
-    from labelwall.experiment.run.console import Console
 
     does = (
         "PRIVATE, for the custodian: change the records behind a custodian's directory between any "
         "two queries. Removed data is deleted from the directory; what a record spent stays, so "
         "that adding it again refills nothing. Nothing is charged."
     )
+    args, *_ = without_own_options(args)
     parser = config_parser("records", does, args)
     parser.add_argument(
         "change",
@@ -44,6 +45,7 @@ def main(args: Sequence[str]) -> int:
         "--dry_run", action="store_true", help="say what would be done, and change nothing"
     )
     config, rest = parse(parser, args)
+    from labelwall.experiment.run.console import Console
     from labelwall.experiment.run.records_cli import add_records, parse_ids, remove_records
 
     if (rest.change == "add") != (rest.rows is not None):

@@ -7,18 +7,17 @@ from pathlib import Path
 
 
 def main(args: Sequence[str]) -> int:
+    from labelwall.experiment.config.own_options import without_own_options
     from labelwall.experiment.config.settings import config_parser, parse
-    from labelwall.experiment.plan.show_plan import announce
-    from labelwall.experiment.run.console import Console
-    from labelwall.experiment.run.run_folder import RunFolder
 
+    args, name, records = without_own_options(args)
     does = "Run or resume an experiment: ask, train, send features back. Prints the price first."
     parser = config_parser("run", does, args)
     parser.add_argument(
         "--run_dir",
         type=str,
-        required=True,
-        help="folder for the results; the same folder resumes a killed run",
+        help="folder for the results, runs/NAME-OF-DATA if left out; the same folder resumes a "
+        "killed run",
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     parser.add_argument(
@@ -27,8 +26,12 @@ def main(args: Sequence[str]) -> int:
         help="the teacher in a process of its own; this one opens no private file",
     )
     config, rest = parse(parser, args)
+    from labelwall.experiment.plan.show_plan import announce
+    from labelwall.experiment.run.console import Console
+    from labelwall.experiment.run.run_folder import RunFolder, default_run_dir
+
     console = Console(quiet=rest.quiet)
-    run_dir = Path(rest.run_dir)
+    run_dir = Path(rest.run_dir) if rest.run_dir else default_run_dir(config, name, console.say)
     announce(config, RunFolder(run_dir).resumed(config), console)
 
     import torch
@@ -40,7 +43,14 @@ def main(args: Sequence[str]) -> int:
     from labelwall.experiment.run.rounds import run
     from labelwall.teacher.noise.entropy import SystemEntropy
 
-    summary = run(config, run_dir, entropy=SystemEntropy(), console=console, isolate=rest.isolate)
+    summary = run(
+        config,
+        run_dir,
+        entropy=SystemEntropy(),
+        console=console,
+        isolate=rest.isolate,
+        expected_records=records,
+    )
     write_report(run_dir)
     write_card(run_dir)
     print(result_line(summary, run_dir))

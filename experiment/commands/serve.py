@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 
 def main(args: Sequence[str]) -> int:
+    from labelwall.experiment.config.own_options import without_own_options
     from labelwall.experiment.config.settings import config_parser, parse
-    from labelwall.experiment.plan.show_plan import announce
-    from labelwall.experiment.run.console import Console
     from labelwall.teacher.service.config import ServiceConfig
 
     does = (
         "Answer requests over HTTP from one custodian's directory, until SIGTERM or Ctrl-C. "
         "Prints the URL."
     )
+    args, *_ = without_own_options(args)
     parser = config_parser("serve", does, args)
     parser.add_class_arguments(ServiceConfig, "service")
     parser.add_argument(
@@ -24,6 +24,9 @@ def main(args: Sequence[str]) -> int:
         help="for `run --isolate`: one key from the standard input, until it closes",
     )
     config, rest = parse(parser, args)
+    from labelwall.experiment.plan.show_plan import announce
+    from labelwall.experiment.run.console import Console
+
     announce(config, config, Console())
     child_of = sys.stdin.readline().strip() if rest.child else None
 

@@ -233,14 +233,15 @@ def _answered(
     summary: dict[str, Any] = run(settings, place / "run", entropy=entropy, console=console)
     _link(own / cache, private / "shared" / cache)
     rounds = summary["rounds"]
+    kept = rounds[summary["kept_round"] - 1]
     return {
         "epsilon": summary["epsilon"],
-        "labels": rounds[-1]["answered"]
+        "labels": kept["answered"]
         if settings.mechanism_of(len(rounds)).once_a_round
         else sum(r["answered"] for r in rounds),
-        "label_accuracy": rounds[-1]["label_accuracy"],
+        "label_accuracy": kept["label_accuracy"],
         "accuracy": summary["test_accuracy"],
-        "label_errors": rounds[-1].get("label_errors"),
+        "label_errors": kept.get("label_errors"),
         "errors": summary.get("test_errors"),
     }
 

@@ -15,7 +15,8 @@ from typing import Literal
 import jsonargparse
 
 from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
-from labelwall.experiment.config.settings import BadSetting
+from labelwall.experiment.config.help import HELP_ALL, short_help, wants_help
+from labelwall.experiment.config.settings import BadSetting, evaluate_annotations
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.baselines.config import AnyBaseline
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
@@ -160,6 +161,7 @@ def compare_parser() -> jsonargparse.ArgumentParser:
     parser.add_argument(
         "--config", action="config", help="YAML file with the comparison; later options override it"
     )
+    evaluate_annotations(CompareConfig)
     parser.add_class_arguments(CompareConfig)
     parser.add_argument(
         "--out", type=str, required=True, help="folder for the results; the same folder resumes"
@@ -173,6 +175,12 @@ def parse_comparison(args: Sequence[str]) -> tuple[CompareConfig, str]:
     Raises BadSetting, or the InvalidInput of the field that breaks a rule.
     """
     parser = compare_parser()
+    if wants_help(args) or HELP_ALL in args:
+        text = (
+            short_help(parser, args, own_data=False) if wants_help(args) else parser.format_help()
+        )
+        print(text, end="")
+        raise SystemExit(0)
     for position, arg in enumerate(args[:-1]):
         if arg == "--config" and not Path(args[position + 1]).is_file():
             raise BadSetting(

@@ -10,7 +10,7 @@ clusters of them stand in for classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from labelwall.experiment.run.clusters import k_means
 from labelwall.teacher.baselines.config import LinearNoisySgd, NoisySgd
 from labelwall.teacher.baselines.noisy_sgd import train_privately
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.progress import TaskProgress
 
 MAX_ROWS = 5_000  # public rows of a rehearsal
 MIN_ROWS = 20
@@ -27,7 +28,6 @@ HELD_OUT = 4  # one row in four is held out
 FEW_ROWS = 1_000  # with fewer, every row is held out in turn: one part would judge too roughly
 ITERATIONS = 30  # of k-means
 LABELS, CLUSTERS, TEST_SPLIT = "labelled public rows", "clusters of public rows", "the test split"
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def choose_rate(
     epsilon: float,
     delta: float,
     seed: int,
-    progress: Progress | None = None,
+    progress: TaskProgress | None = None,
 ) -> Choice:
     """The best of the baseline's rates in rehearsals on PUBLIC rows; the first of equals.
 

@@ -6,7 +6,7 @@ Loads without torch, so that `--help` and `plan` answer at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -21,10 +21,10 @@ from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.progress import Progress, quiet
 
 DEVICES = ("cpu", "cuda")
 FEATURES = ("auto", "hog", "raw", "efficientnet_lite0", "box")  # of the first round
-Progress = Callable[[str, int, int], None]
 TIMM = "timm/"  # with a model's name: further features
 
 
@@ -102,7 +102,7 @@ class Config:
         caps: caps of that mechanism, over those rounds.
         rounds: the rounds, in order.
         features: features of the first round: "hog" for images, "raw" for feature vectors, "auto"
-            by the data, "efficientnet_lite0" for images by ImageNet weights (extra "pretrained"),
+            by the data, "efficientnet_lite0" for images by ImageNet weights (in a package),
             "timm/NAME" for images by a timm model with its published weights, "box" for feature
             vectors in a declared box.
         weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when
@@ -210,7 +210,7 @@ class Config:
         slots = tuple(entry.slot() for entry in self.solved().priced())
         return Plan(self.budget.epsilon, self.budget.delta, slots)
 
-    def solved(self, progress: Progress = lambda what, done, total: None) -> Config:
+    def solved(self, progress: Progress = quiet) -> Config:
         """With every number that the budget decides (teacher/mechanisms/solve.py).
 
         From public numbers alone. May take a minute, of which ``progress`` is told.

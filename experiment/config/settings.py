@@ -10,13 +10,16 @@ import difflib
 import re
 from argparse import SUPPRESS, ArgumentError
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import jsonargparse
 import yaml
 
 from labelwall.experiment.config.config import Config, RoundConfig
+from labelwall.experiment.config.help import HELP_ALL, long_help, short_help, wants_help
+from labelwall.experiment.config.own_options import options_of
 from labelwall.teacher.mechanisms.registry import DEFAULT_KIND, MECHANISMS, mechanism_class
 from labelwall.wall.errors import LabelwallError
 
@@ -56,19 +59,45 @@ def config_parser(
         "--config", action="config", help="YAML file with the experiment; later options override it"
     )
     parser.add_argument("--format", type=int, default=FORMAT, help=SUPPRESS)
+    evaluate_annotations(Config)
     parser.add_class_arguments(Config, skip={"mechanism"})
     parser.add_class_arguments(mechanism_class(_kind(args)), "mechanism")
     return parser
 
 
+def evaluate_annotations(settings: type) -> None:
+    """Put types in place of the texts of a dataclass's annotations, and of all that it consists of.
+
+    jsonargparse would run the `if TYPE_CHECKING` imports of their modules to the same end, which
+    takes seconds.
+    """
+    written = settings.__init__.__annotations__  # type: ignore[misc]
+    if not any(isinstance(text, str) for text in written.values()):
+        return
+    hints = get_type_hints(settings)
+    written.update({entry.name: hints[entry.name] for entry in fields(settings)})
+    for hint in hints.values():
+        for part in _parts(hint):
+            if is_dataclass(part) and isinstance(part, type):
+                evaluate_annotations(part)
+
+
+def _parts(hint: object) -> list[object]:
+    """A type, and the types that it is made of."""
+    return [hint, *(part for inner in get_args(hint) for part in _parts(inner))]
+
+
 def parse(
     parser: jsonargparse.ArgumentParser, args: Sequence[str]
 ) -> tuple[Config, jsonargparse.Namespace]:
-    """Config and the command's own options.
+    """Config and the command's own options. Prints a help that ``args`` ask for, and exits.
 
     ``args``: those that the parser was made for. Raises BadSetting, or InvalidInput for a field
     that breaks a rule.
     """
+    if wants_help(args) or HELP_ALL in args:
+        print(short_help(parser, args) if wants_help(args) else long_help(parser), end="")
+        raise SystemExit(0)
     try:
         made = parser.instantiate(parser.parse_args(_of_one_kind(args)))
     except ArgumentError as error:
@@ -91,22 +120,10 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(asdict(config), sort_keys=False)
 
 
-def _options(args: Sequence[str]) -> list[tuple[int, str, str]]:
-    """The options in order: (position of the argument with the value, option, value)."""
-    found = []
-    for position, arg in enumerate(args):
-        option, equals, value = arg.partition("=")
-        if equals:
-            found.append((position, option, value))
-        elif arg.startswith("--") and position + 1 < len(args):
-            found.append((position + 1, arg, args[position + 1]))
-    return found
-
-
 def _kind(args: Sequence[str]) -> object:
     """The mechanism's kind: the last file or option that names one decides."""
     kind: object = DEFAULT_KIND
-    for _, option, value in _options(args):
+    for _, option, value in options_of(args):
         if option == "--mechanism.kind":
             kind = value
         elif option == "--config":
@@ -121,6 +138,8 @@ def _file_kind(content: object) -> object:
 
 
 def _read(file: str) -> object:
+    if "\n" in file:  # a configuration's text, which own_options made
+        return yaml.safe_load(file)
     if not Path(file).is_file():
         raise BadSetting(f"`--config` must be an existing YAML file. Found {file!r}.")
     try:
@@ -137,7 +156,7 @@ def _of_one_kind(args: Sequence[str]) -> list[str]:
     A file that has one is replaced by its text without the mechanism.
     """
     chosen, replaced = _kind(args), list(args)
-    for position, option, file in _options(args):
+    for position, option, file in options_of(args):
         if option == "--config" and _file_kind(content := _read(file)) not in (None, chosen):
             assert isinstance(content, dict)
             del content["mechanism"]

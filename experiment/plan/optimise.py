@@ -26,13 +26,13 @@ from labelwall.teacher.mechanisms.planning import (
     Goal,
     Optimum,
     Planner,
-    Progress,
     PublicRows,
 )
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.wall.datasets.registry import data_set
 from labelwall.wall.datasets.sources import PublicData, Task, describe, read_public
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.progress import Progress
 
 if TYPE_CHECKING:
     from rich.table import Table

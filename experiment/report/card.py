@@ -41,7 +41,7 @@ def write_card(run_dir: Path) -> Path:
 def card(run: FinishedRun, file: str = "student.safetensors") -> str:
     """The card's text. ``file``: the name of the student's file beside it."""
     space, plan = label_space_of(run), run.config.plan()
-    last, shape = run.rounds[-1], run.folder.load_extractor(len(run.rounds)).input_shape
+    last, shape = run.last, run.folder.load_extractor(run.kept).input_shape
     images = len(shape) == 3
     info = unpack(run.folder.student.read_bytes()) if run.folder.student.is_file() else None
     shown: dict[str, Any] = {
@@ -80,8 +80,8 @@ def _front(run: FinishedRun, space: LabelSpace, images: bool) -> dict[str, Any]:
     found = {"accuracy": run.summary["test_accuracy"]}
     if space.kind == "value":
         found = dict(run.summary["test_errors"] or {})
-    elif run.rounds[-1].get("calibration_error") is not None:
-        found["expected_calibration_error"] = run.rounds[-1]["calibration_error"]
+    elif run.last.get("calibration_error") is not None:
+        found["expected_calibration_error"] = run.last["calibration_error"]
     metrics = [
         {"type": name, "value": round(value, 6)}
         for name, value in found.items()

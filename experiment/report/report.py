@@ -25,6 +25,7 @@ from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.report import plots
 from labelwall.experiment.report.examples import examples
 from labelwall.experiment.run.described_student import labels_of
+from labelwall.experiment.run.judge import estimate_of
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.accounting.accountant import (
     certificates,
@@ -100,6 +101,16 @@ class FinishedRun:
             for source, said in stated.items()
             if said != self.finding.epsilon
         ]
+
+    @property
+    def kept(self) -> int:
+        """The round whose student the run kept, counted from 1; runs of before kept the last."""
+        return int(self.summary.get("kept_round", len(self.rounds)))
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The metrics of that round."""
+        return self.rounds[self.kept - 1]
 
     @property
     def certified(self) -> float | None:
@@ -205,17 +216,19 @@ def contents(run: FinishedRun) -> dict[str, object]:
         "accuracy_plot": _scores_plot(run),
         "epsilon_plot": plots.epsilon_by_round(readings, certified, plan.epsilon),
         "labels": space.kind,
-        "confusion_plot": PICTURES[space.kind](np.array(run.rounds[-1]["confusion"]), space),
-        "class_plot": plots.class_accuracy(scores_by_name(run.rounds[-1], space))
+        "confusion_plot": PICTURES[space.kind](np.array(run.last["confusion"]), space),
+        "class_plot": plots.class_accuracy(scores_by_name(run.last, space))
         if space.kind == "class"
         else None,
-        "vectors": run.config.student.backbone == "mlp",  # which images do not have
+        "vectors": len(run.folder.load_extractor(run.kept).input_shape) == 1,
         "named": len(space.names),
         "most_names": MOST_NAMES,
-        "last": run.rounds[-1],
-        "reliability_plot": plots.reliability(run.rounds[-1]["reliability"])
-        if run.rounds[-1].get("reliability")
+        "last": run.last,
+        "reliability_plot": plots.reliability(run.last["reliability"])
+        if run.last.get("reliability")
         else None,
+        "kept": run.kept,
+        "estimates": [estimate_of(r) for r in run.rounds],
         "curves": training_curves([r["history"] for r in run.rounds]),
         "examples": examples(run.config.data, run.folder, len(run.rounds), space),
         "config": yaml.safe_dump(shown_config(run.config), sort_keys=False, allow_unicode=True),

@@ -1,47 +1,57 @@
-"""Lines and progress bars on stderr; the bars on a terminal alone."""
+"""Lines and progress on stderr: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
-from rich.console import Console as RichConsole
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+QUIET_FOR = 3.0  # seconds of a task before it is shown at all
+EVERY = 30.0  # seconds between two lines about a task, where there is no terminal
 
 
 class Console:
     """Lines and one progress bar. ``progress`` has the callback's signature (what, done, total)."""
 
     def __init__(self, quiet: bool = False) -> None:
+        from rich.console import Console as RichConsole
+
         self._console = RichConsole(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
         self.interactive = self._console.is_terminal and not quiet
+        self._quiet = quiet
         self._bars: Progress | None = None
         self._bar: tuple[str, TaskID] | None = None  # what the bar shows
+        self._task = ""  # what was reported last, since when, and when a line was last written
+        self._began = self._written = 0.0
 
     def say(self, text: str) -> None:
         """Print one line."""
         self._console.print(text, markup=False)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` units of ``what`` are finished.
+        """Show that ``done`` of ``total`` units of ``what`` are finished, and the time left.
 
-        The bar disappears when all are, or for another ``what``.
+        The bar disappears when all are, or for another ``what``. Without a terminal there is a
+        line every half minute.
         """
-        if not self.interactive:
+        if self._quiet:
             return
+        now = time.monotonic()
+        if what != self._task:
+            self._task, self._began, self._written = what, now, now - EVERY + QUIET_FOR
+        if self.interactive:
+            self._draw(what, done, total)
+        elif now - self._written >= EVERY and done < total:
+            self._written = now
+            self.say(f"{what}: {done} of {total}{_left(now - self._began, done, total)}")
+        if done >= total:
+            self._task = ""
+
+    def _draw(self, what: str, done: int, total: int) -> None:
         if self._bars is None:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-            )
-            self._bars = Progress(*columns, console=self._console, transient=True)
-            self._bars.start()
+            self._bars = self._start()
         if self._bar is not None and self._bar[0] != what:
             self._bars.remove_task(self._bar[1])
             self._bar = None
@@ -51,3 +61,24 @@ class Console:
         if done >= total:
             self._bars.stop()
             self._bars = self._bar = None
+
+    def _start(self) -> Progress:
+        from rich import progress
+
+        columns = (
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(elapsed_when_finished=True),
+        )
+        bars = progress.Progress(*columns, console=self._console, transient=True)
+        bars.start()
+        return bars
+
+
+def _left(seconds: float, done: int, total: int) -> str:
+    """The time left at the pace of the first ``seconds``, for a reader."""
+    if not done:
+        return ""
+    left = seconds * (total - done) / done
+    return f", about {left / 60:.0f} min left" if left >= 90 else f", about {left:.0f} s left"

@@ -14,13 +14,13 @@ from labelwall.wall.labels.registry import label_space
 
 
 def described_student(folder: RunFolder, labels: LabelSpace, summary: dict, plan: Plan) -> bytes:
-    """The last round's student with its metadata: a safetensors file.
+    """The kept round's student with its metadata: a safetensors file.
 
     ``summary``: what summary.json holds. All of it is public, so nothing is charged. A folder of
-    an earlier version has no temperature: it is 1 then.
+    an earlier version has no temperature: it is 1 then; one without ``kept_round`` kept the last.
     """
-    last = len(summary["rounds"])
-    spec, metrics = folder.load_extractor(last), folder.metrics(last) or {}
+    kept = summary.get("kept_round", len(summary["rounds"]))
+    spec, metrics = folder.load_extractor(kept), folder.metrics(kept) or {}
     privacy = Privacy(
         summary["epsilon"],
         summary["delta"],

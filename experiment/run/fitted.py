@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from labelwall.experiment.run.judge import Estimate
 from labelwall.teacher.mechanisms.base import Asks
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Receipt
@@ -63,8 +64,9 @@ class Fitted:
     """What labels rows for nothing.
 
     ``label``: (labels int64 [n], outcomes uint8 [n]) of features int8 [n, d]. ``receipt``: of all
-    that was asked.
+    that was asked. ``estimate``: of the question's rows' labels; None where counts tell nothing.
     """
 
     label: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] = field(repr=False)
     receipt: Receipt
+    estimate: Estimate | None = None

@@ -30,8 +30,9 @@ def fit_weights(question: Question) -> Fitted:
     """
     asked = question.asked
     assert asked.steps is not None
+    assert asked.noise is not None
     model = LinearModel(
-        question.features, question.classes, question.length, asked.noise_multiplier, asked.clip
+        question.features, question.classes, question.length, asked.noise, asked.clip
     )
     receipts: list[Receipt] = []
     answered = 0

@@ -10,16 +10,16 @@ import numpy as np
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.run.fitted import Fitted, Question
+from labelwall.experiment.run.judge import Estimate
 from labelwall.experiment.run.linear_round import fit_weights
 from labelwall.experiment.run.query_selection import choose_queries
 from labelwall.experiment.run.reverse_knn_round import fit_cells
-from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.features.embedder import unit_length
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec
 
 FIT_BY: dict[str, Callable[[Question], Fitted]] = {"cells": fit_cells, "weights": fit_weights}
-PROBE = 64  # public rows that test whether a network treats rows of a batch independently
 
 
 class Counting(Protocol):
@@ -33,31 +33,24 @@ def ask_matrices(
     config: Config,
     number: int,
     extractor: ExtractorSpec,
-    inputs: np.ndarray,
+    features: np.ndarray,
     classes: int,
     folder: Path,
     rows: np.ndarray | None = None,
-) -> Answers:
-    """Labels of ``rows`` by what round ``number`` counts, with matrices from PUBLIC ``inputs``.
+) -> tuple[Answers, Estimate | None]:
+    """Labels of ``rows`` by what round ``number`` counts, with matrices from PUBLIC ``features``.
 
-    Both are raw rows; the inputs themselves where ``rows`` is None. ``folder``: keeps the matrices
-    (``Question``). Raises InvalidInput where there are too few inputs.
+    Both are features of the ``extractor``, int8 [n, d]; the rows are those of the matrices where
+    ``rows`` is None. ``folder``: keeps the matrices (``Question``). The estimate is of the labels
+    of ``features``. Raises InvalidInput where there are too few of them.
     """
-    embedder = Embedder(
-        extractor,
-        probe=inputs[:PROBE],
-        batch_size=config.batch_size,
-        workers=config.workers,
-        device=config.device,
-    )
-    features, _ = embedder.embed(inputs)
     slot = config.slots()[number - 1]
     asked = from_slot(config.plan().slots[slot]).asks
     assert asked.matrix is not None
     question = Question(
         count=teacher.count,
         features=features,
-        length=embedder.length(features.shape[1]),
+        length=unit_length(extractor, features.shape[1]),
         classes=classes,
         asked=asked,
         slot=slot,
@@ -66,8 +59,8 @@ def ask_matrices(
         folder=folder,
     )
     fitted = FIT_BY[asked.matrix](question)
-    labelled = features if rows is None else embedder.embed(rows)[0]
-    return Answers(*fitted.label(labelled), fitted.receipt)
+    labelled = features if rows is None else rows
+    return Answers(*fitted.label(labelled), fitted.receipt), fitted.estimate
 
 
 def rows_of_round(config: Config, number: int, public: int) -> np.ndarray:

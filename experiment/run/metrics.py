@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from labelwall.experiment.run.judge import Estimate, estimate_of
 from labelwall.student.calibrate import calibration_error, reliability
 from labelwall.student.fit import TrainedStudent
-from labelwall.student.train import outputs
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon, odometer
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan
@@ -29,6 +29,7 @@ SUMMARY_KEYS = (
     "cap_reached",
     "label_accuracy",
     "student_accuracy",
+    "estimate",
     "label_errors",
     "student_errors",
     "calibration_error",
@@ -46,14 +47,14 @@ def round_metrics(
     rows: np.ndarray,
     extractor: ExtractorSpec,
     trained: TrainedStudent,
-    exported: ExtractorSpec,
-    temperature: float,
+    outputs: np.ndarray,
+    estimate: Estimate | None,
 ) -> dict:
     """A round's metrics.
 
     ``rows``: int64 [n], the public rows of ``answers``, asked with the features of ``extractor``.
-    ``exported``: the ``trained`` student as it goes back to the teacher; its probabilities have
-    the ``temperature``.
+    ``outputs``: of the ``trained`` student for the test rows, float32 [n, c].
+    ``estimate``: of the labels, from released values alone.
     """
     truth = None if public.labels is None else public.labels[rows]
     assert state.plan is not None
@@ -65,7 +66,8 @@ def round_metrics(
         "answered": int(has_label(answers.labels).sum()),
         "abstained": int((answers.outcomes == Outcome.ABSTAINED).sum()),
         "cap_reached": int((answers.outcomes == Outcome.CAP_REACHED).sum()),
-        **_scores(space, answers.labels, truth, exported, public, temperature),
+        **_scores(space, answers.labels, truth, space.predict(outputs), public),
+        "estimate": estimate and estimate.to_json(),
         "epsilon_reading": round_up(epsilon),
         "extractor": extractor.backbone,
         "ledger_head": answers.receipt.ledger_head,
@@ -77,13 +79,10 @@ def _scores(
     space: LabelSpace,
     labels: np.ndarray,
     truth: np.ndarray | None,
-    student: ExtractorSpec,
+    predicted: np.ndarray,
     public: PublicData,
-    temperature: float,
 ) -> dict[str, object]:
     """Scores of released ``labels`` against ``truth``, where it exists, and of the student."""
-    found = outputs(student, public.test_inputs)
-    predicted = space.predict(found)
     of_student = space.score(predicted, public.test_labels)
     of_labels = dict.fromkeys(of_student)
     if truth is not None:
@@ -92,28 +91,33 @@ def _scores(
     return {
         **{f"{name}_{key}": scores[name][key] for key in of_student for name in scores},
         "confusion": space.confusion(public.test_labels, predicted).tolist(),
-        "temperature": temperature,
-        **_calibration(space, found, predicted == public.test_labels, temperature),
     }
 
 
-def _calibration(
-    space: LabelSpace, outputs: np.ndarray, right: np.ndarray, temperature: float
+def calibration(
+    space: LabelSpace, outputs: np.ndarray, truth: np.ndarray, temperature: float
 ) -> dict[str, object]:
-    """How far the student's probabilities are off on the test split, which chooses nothing."""
-    errors = {}
+    """How far a student's probabilities are off on the test split, which chooses nothing.
+
+    ``outputs``: float32 [n, c], for rows with this ``truth``, to be divided by ``temperature``.
+    """
+    right, errors = space.predict(outputs) == truth, {}
     for name, divisor in (("calibration_error", temperature), ("uncalibrated_error", 1.0)):
         certainty = space.certainty(space.probabilities(outputs, divisor))
         bins = reliability(certainty, right) if certainty.size else []
         errors[name] = calibration_error(bins), bins
-    return {name: error for name, (error, _) in errors.items()} | {
-        "reliability": errors["calibration_error"][1]
+    return {
+        "temperature": temperature,
+        **{name: error for name, (error, _) in errors.items()},
+        "reliability": errors["calibration_error"][1],
     }
 
 
 def round_line(number: int, metrics: dict, space: LabelSpace) -> str:
     """A finished round in one line."""
-    labels = space.format_score(_score_of(metrics, "label"))
+    score, estimate = _score_of(metrics, "label"), estimate_of(metrics)
+    known = any(value is not None for value in score.values())
+    labels = space.format_score(score) if known or estimate is None else estimate.text()
     student = space.format_score(_score_of(metrics, "student"))
     return (
         f"round {number}: {metrics['answered']} of {metrics['asked']} answered, labels {labels}, "
@@ -128,16 +132,21 @@ def _score_of(metrics: dict, name: Literal["label", "student"]) -> Score:
 
 
 def run_summary(
-    plan: Plan, state: LedgerState, rounds: Sequence[dict], seed: int
+    plan: Plan, state: LedgerState, rounds: Sequence[dict], kept: int, seed: int
 ) -> dict[str, object]:
-    """What summary.json holds. ``rounds``: the metrics of all rounds, in order."""
-    last = rounds[-1]
+    """What summary.json holds.
+
+    ``rounds``: the metrics of all rounds, in order; ``kept``: the one whose student is the result,
+    counted from 1.
+    """
+    last = rounds[kept - 1]
     return {
         "epsilon": None if state.unsafe else round_up(certified_epsilon(plan)),
         "delta": plan.delta,
         "unsafe": state.unsafe,
         "adversary": state.adversary,
         "certificates": {name: round_up(c.epsilon) for name, c in certificates(plan).items()},
+        "kept_round": kept,
         "test_accuracy": last["student_accuracy"],
         **({"test_errors": last["student_errors"]} if "student_errors" in last else {}),
         "rounds": [
@@ -156,4 +165,6 @@ def result_line(summary: dict, run_dir: Path) -> str:
     score = f"test {format_errors(errors)}" if errors else f"test accuracy {100 * accuracy:.2f}%"
     against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"
     epsilon, delta = round_up(summary["epsilon"]), f"delta {summary['delta']:g}"
-    return f"{score} at epsilon {epsilon}, {delta}{against}: {run_dir}/report.html"
+    kept, rounds = summary.get("kept_round"), len(summary.get("rounds", ()))
+    chosen = f" (round {kept} kept)" if kept is not None and kept != rounds else ""
+    return f"{score}{chosen} at epsilon {epsilon}, {delta}{against}: {run_dir}/report.html"

@@ -11,6 +11,7 @@ import numpy as np
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.matrix_round import ask_matrices, rows_of_round
+from labelwall.experiment.run.public_features import embedder_of
 from labelwall.experiment.run.teachers import teacher_of
 from labelwall.experiment.run.whitening import starting_extractor
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
@@ -62,9 +63,11 @@ def predict(
         if counted and slot in config.slots():
             folder = out.with_suffix(".fit")
             folder.mkdir(exist_ok=True)
-            public = inputs[rows_of_round(config, number, len(inputs))]
+            embedder = embedder_of(config, extractor, inputs)
+            public, _ = embedder.embed(inputs[rows_of_round(config, number, len(inputs))])
+            rows, _ = embedder.embed(asked.inputs)
             how = config.recorded(plan), number, extractor, public, task.num_classes, folder
-            answers = ask_matrices(teacher, *how, rows=asked.inputs)
+            answers, _ = ask_matrices(teacher, *how, rows=rows)
         else:
             answers = teacher.answer(asked)
         teacher.export(exported)
@@ -90,7 +93,7 @@ def _plan(ledger: Path) -> Plan:
 def _rows(path: Path, task: Task) -> np.ndarray:
     if not path.is_file():
         raise MissingData(f"`queries` must be an existing npz file. Found {str(path)!r}.")
-    found = readers.read_member(readers.require_npz(path), "x")
+    found = readers.read_member(readers.require_arrays(path), "x")
     if found is None:
         raise InvalidInput("queries", "an npz file with the array x", str(path))
     rows = readers.canonical_rows("x", found)

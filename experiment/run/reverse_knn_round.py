@@ -9,6 +9,7 @@ import numpy as np
 
 from labelwall.experiment.run.clusters import k_means
 from labelwall.experiment.run.fitted import Fitted, Question
+from labelwall.experiment.run.judge import by_counts
 from labelwall.wall.cells import Cells, inherit, nearest_cells
 from labelwall.wall.errors import InvalidInput
 
@@ -21,18 +22,26 @@ def fit_cells(question: Question) -> Fitted:
     Raises InvalidInput where there are fewer rows than cells.
     """
     asked = question.asked
-    assert asked.cells is not None
-    cells = asked.cells
+    cells, noise = asked.cells, asked.noise
+    assert cells is not None
+    assert noise is not None
     centers = question.stored(
         "cells.npz", "centers", lambda: cluster(question.features, cells, question.seed)
     )
     found = question.count(Cells(centers, question.slot))
 
-    def label(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        nearest = nearest_cells(features, centers, asked.reach)
-        return inherit(found.counts, nearest, asked.margin)
+    def nearest(features: np.ndarray) -> np.ndarray:
+        return nearest_cells(features, centers, asked.reach)
 
-    return Fitted(label, found.receipt)
+    own, estimate = nearest(question.features), None
+    if found.counts is not None:
+        estimate = by_counts(found.counts, own, asked.margin, noise)
+
+    def label(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows = own if features is question.features else nearest(features)
+        return inherit(found.counts, rows, asked.margin)
+
+    return Fitted(label, found.receipt, estimate)
 
 
 def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,25 +18,40 @@ from labelwall.experiment.config.config import Config, first_extractor
 from labelwall.experiment.plan.show_plan import solved_line, solved_numbers
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.described_student import described_student
-from labelwall.experiment.run.matrix_round import PROBE, ask_matrices, rows_of_round
-from labelwall.experiment.run.metrics import round_line, round_metrics, run_summary
+from labelwall.experiment.run.judge import (
+    Estimate,
+    by_agreement,
+    estimate_of,
+    foreseen,
+    kept_round,
+    plurality,
+)
+from labelwall.experiment.run.lesson import check_student, lesson_of
+from labelwall.experiment.run.matrix_round import ask_matrices, rows_of_round
+from labelwall.experiment.run.metrics import (
+    calibration,
+    round_line,
+    round_metrics,
+    run_summary,
+)
+from labelwall.experiment.run.public_features import PROBE, PublicFeatures
 from labelwall.experiment.run.query_selection import choose_queries
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.teachers import Answering, teacher_of
 from labelwall.experiment.run.whitening import starting_extractor
-from labelwall.student.calibrate import temperature as choose_temperature
-from labelwall.student.data import Pool, channel_statistics
+from labelwall.student.calibrate import temperature
 from labelwall.student.devices import require_devices
-from labelwall.student.export import export
 from labelwall.student.prune import prune
-from labelwall.student.train import check, train
+from labelwall.student.train import train
 from labelwall.teacher.accounting.accountant import require_affordable
-from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.noise.entropy import Entropy
+from labelwall.wall.datasets.registry import data_set
 from labelwall.wall.datasets.sources import PublicData, Task, describe, read_public
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.base import has_label
 from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries
+
+SHARE_ROWS = 2_000  # test rows among which neighbours are counted, for a warning
 
 
 @dataclass
@@ -48,10 +64,17 @@ class Experiment:
     public: PublicData
     teacher: Answering
     console: Console
+    features: PublicFeatures
 
 
 def run(
-    config: Config, run_dir: Path, *, entropy: Entropy, console: Console, isolate: bool = False
+    config: Config,
+    run_dir: Path,
+    *,
+    entropy: Entropy,
+    console: Console,
+    isolate: bool = False,
+    expected_records: int | None = None,
 ) -> dict[str, object]:
     """Run, or resume, an experiment; returns what summary.json holds.
 
@@ -60,28 +83,33 @@ def run(
     training continues from its checkpoint.
 
     ``isolate``: the teacher runs in a child process, and this process opens no private file.
+    ``expected_records``: a PUBLIC guess of the number of private records, for warnings alone; by
+    default the published split's, or the public rows'.
+
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
     folder = RunFolder(run_dir)
     config = folder.resumed(config)
     require_affordable(config.plan())
     require_devices(config.student)
+    folder.create()
     known = folder.known_dataset()
     task = describe(config.data)
     public = read_public(
         config.data, lambda done, total: console.progress("reading public rows", done, total)
     )
-    first_extractor(config, task)  # fails early
-    check(config.student, task.input_shape, task.labels)
+    check_student(config, first_extractor(config, task), task)  # fails early
+    features = PublicFeatures(config, public, console.progress)
+    if folder.metrics(1) is None:
+        _foresee(config, task, public, features, expected_records, console)
     directory = Path(config.custodian_dir or f"{run_dir}.custodian")
     with teacher_of(
         config, task, directory, entropy, console, known_dataset=known, isolate=isolate
     ) as teacher:
-        run_dir.mkdir(parents=True, exist_ok=True)
         teacher.export(folder.ledger)
         config = _fixed(config, folder, console)
         folder.prepare(config)
-        experiment = Experiment(config, folder, task, public, teacher, console)
+        experiment = Experiment(config, folder, task, public, teacher, console, features)
         rounds = [_round(experiment, number) for number in range(1, len(config.rounds) + 1)]
         return _summarise(experiment, rounds)
 
@@ -100,18 +128,70 @@ def _fixed(config: Config, folder: RunFolder, console: Console) -> Config:
     return fixed
 
 
+def _foresee(
+    config: Config,
+    task: Task,
+    public: PublicData,
+    features: PublicFeatures,
+    expected_records: int | None,
+    console: Console,
+) -> None:
+    """Say, before anything is charged, where public facts foresee a useless round."""
+    published = data_set(config.data.source).private_records
+    records = expected_records or published or len(public.inputs)
+
+    def share(part: float) -> float:
+        if task.labels.kind != "class":
+            return 1.0
+        spec, rows = first_extractor(config, task), slice(SHARE_ROWS)
+        test = features.quantised(spec, "test")[rows]
+        return plurality(test, public.test_labels[rows], part)
+
+    for line in foreseen(config, records, share):
+        console.say(line)
+
+
 def _round(experiment: Experiment, number: int) -> dict:
     """A round's metrics: read from its file when it is finished, otherwise by running it."""
     folder, console = experiment.folder, experiment.console
     metrics = folder.metrics(number)
     if metrics is None:
-        extractor = _starting(experiment) if number == 1 else folder.load_extractor(number - 1)
-        answers, rows = _ask(experiment, number, extractor)
-        metrics = _train(experiment, number, answers, rows, extractor)
+        extractor = _extractor(experiment, number)
+        answers, rows, estimate = _ask(experiment, number, extractor)
+        metrics = _train(experiment, number, answers, rows, extractor, estimate)
         folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
     folder.drop_checkpoints(number)
     console.say(round_line(number, metrics, experiment.task.labels))
+    estimates = _estimates(folder, number)
+    if (kept := kept_round(estimates)) < number:
+        console.say(
+            f"round {number} is worse than round {kept}: labels {_text(estimates[number - 1])} "
+            f"against {_text(estimates[kept - 1])}. Round {kept}'s student and features are kept."
+        )
     return metrics
+
+
+def _text(estimate: Estimate | None) -> str:
+    return "unknown" if estimate is None else estimate.text()
+
+
+def _estimates(folder: RunFolder, rounds: int) -> list[Estimate | None]:
+    """Those of the first ``rounds`` rounds, all of them finished."""
+    return [estimate_of(folder.metrics(number) or {}) for number in range(1, rounds + 1)]
+
+
+def _extractor(experiment: Experiment, number: int) -> ExtractorSpec:
+    """The features that round ``number`` asks with.
+
+    Those of the round before, unless labels became worse by its own features: then those that the
+    best round asked with.
+    """
+    if number == 1:
+        return _starting(experiment)
+    kept = kept_round(_estimates(experiment.folder, number - 1))
+    if kept < number - 1:
+        return _extractor(experiment, kept)
+    return experiment.folder.load_extractor(number - 1)
 
 
 def _starting(experiment: Experiment) -> ExtractorSpec:
@@ -122,7 +202,7 @@ def _starting(experiment: Experiment) -> ExtractorSpec:
     config, inputs = experiment.config, experiment.public.inputs
 
     def build() -> ExtractorSpec:
-        return starting_extractor(config, experiment.task, inputs)
+        return starting_extractor(config, experiment.task, inputs, experiment.features.plain)
 
     return experiment.folder.features(build) if config.whiten else build()
 
@@ -138,8 +218,8 @@ def _status(experiment: Experiment, number: int) -> np.ndarray:
 
 def _ask(
     experiment: Experiment, number: int, extractor: ExtractorSpec
-) -> tuple[Answers, np.ndarray]:
-    config, public = experiment.config, experiment.public
+) -> tuple[Answers, np.ndarray, Estimate | None]:
+    config, public, estimate = experiment.config, experiment.public, None
     count = config.rounds[number - 1].queries or len(public.inputs)
     rows = _choose(experiment, number, extractor, count)
     if len(rows) < count:
@@ -150,22 +230,22 @@ def _ask(
         f"round {number}: asking {len(rows)} queries with {extractor.backbone} features"
     )
     experiment.teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
-    slot = config.slots()[number - 1]
     if config.mechanism_of(number).asks.matrix is not None:
-        answers = ask_matrices(
+        answers, estimate = ask_matrices(
             experiment.teacher,
             config,
             number,
             extractor,
-            public.inputs[rows],
+            experiment.features.quantised(extractor)[rows],
             experiment.task.num_classes,
             experiment.folder.round(number),
         )
     else:
+        slot = config.slots()[number - 1]
         answers = experiment.teacher.answer(Queries(public.inputs[rows], slot=slot))
     experiment.folder.save_answers(number, rows, answers.labels, answers.outcomes)
     experiment.teacher.export(experiment.folder.ledger)
-    return answers, rows
+    return answers, rows, estimate
 
 
 def _choose(
@@ -176,27 +256,26 @@ def _choose(
     if config.mechanism_of(number).once_a_round:
         return rows_of_round(config, number, len(inputs))
     if config.choice == "typical":
-        how = {"batch_size": config.batch_size, "workers": config.workers}
-        embedder = Embedder(extractor, probe=inputs[:PROBE], device=config.device, **how)
-        integers, _ = embedder.embed(
-            inputs,
-            lambda done, total: experiment.console.progress("features of public rows", done, total),
-        )
-        features = integers.astype(np.float32)
+        features = experiment.features.quantised(extractor).astype(np.float32)
     return choose_queries(config.seed, number, _status(experiment, number), count, features)
 
 
-def released_labels(folder: RunFolder, number: int, size: int) -> np.ndarray:
+def released_labels(
+    folder: RunFolder, number: int, size: int, worse: Collection[int] = ()
+) -> np.ndarray:
     """All labels released up to round ``number``; -1 where there is none.
 
     int64 [size], or [size, c] for attributes. For a row that was asked again the later outcome
-    counts, an abstention too: better features found the row doubtful. A query refused by a cap
-    changes nothing.
+    counts, an abstention too: better features found the row doubtful. Of a round that is ``worse``
+    than an earlier one, labels count where there is no other. A query refused by a cap changes
+    nothing.
     """
     labels = np.full((size, *folder.load_answers(number)[1].shape[1:]), ABSTAINED, dtype=np.int64)
     for earlier in range(1, number + 1):
         rows, answered, outcomes = folder.load_answers(earlier)
         counted = outcomes != Outcome.CAP_REACHED
+        if earlier in worse:
+            counted &= ~has_label(labels[rows])
         labels[rows[counted]] = answered[counted]
     return labels
 
@@ -207,56 +286,82 @@ def _train(
     answers: Answers,
     rows: np.ndarray,
     extractor: ExtractorSpec,
+    estimate: Estimate | None,
 ) -> dict:
     started = time.perf_counter()
-    config, folder = experiment.config, experiment.folder
-    public, task = experiment.public, experiment.task
-    labels = released_labels(folder, number, len(public.inputs))
+    config, folder, task = experiment.config, experiment.folder, experiment.task
+    estimates = [*_estimates(folder, number - 1), estimate]
+    worse = {n for n in range(2, number + 1) if kept_round(estimates[:n]) < n}
+    labels = released_labels(folder, number, len(experiment.public.inputs), worse)
     if not has_label(labels).any():
         raise LabelwallError(
             "no query was answered, so there is nothing to train on. "
             "Lower the threshold or ask more queries."
         )
-    seed = config.seed * 1000 + number
-    pool = Pool(public.inputs, task.labels, *channel_statistics(public.inputs))
-    kept = prune(config.student, pool, labels, seed=seed)
+    lesson = lesson_of(config, task, experiment.public, experiment.features)
+    seed, console = config.seed * 1000 + number, experiment.console
+    judging = partial(console.progress, "checking labels")
+    pruned = prune(config.student, lesson.pool, labels, seed=seed, progress=judging)
     trained = train(
         config.student,
-        pool,
-        kept,
+        lesson.pool,
+        pruned.labels,
         run_dir=folder.round(number),
         seed=seed,
-        test_x=public.test_inputs,
-        test_y=public.test_labels,
-        progress=experiment.console.interactive,
-        initial=extractor.weights or None,
+        test_x=lesson.test_inputs,
+        test_y=experiment.public.test_labels,
+        progress=partial(console.progress, "training the student"),
+        initial=lesson.initial(extractor),
     )
-    spec = export(pool, config.student.backbone, trained.weights)
-    folder.save_extractor(number, spec)
-    # The student of the last round is the one that is used.
-    temperature = 1.0
-    if number == len(config.rounds):
-        temperature = choose_temperature(config.student, pool, kept, seed=seed)
-    pruned = int((labels != ABSTAINED).sum() - (kept != ABSTAINED).sum())
+    exported = lesson.export(trained.weights)
+    folder.save_extractor(number, exported)
+    folder.save_lesson(number, pruned.labels)
     metrics = round_metrics(
         task.labels,
-        public,
+        experiment.public,
         folder.ledger_state(),
         answers,
         rows,
         extractor,
         trained,
-        spec,
-        temperature,
+        lesson.outputs(exported),
+        estimate or by_agreement(pruned),
     )
-    return metrics | {"pruned": pruned, "seconds": round(time.perf_counter() - started, 1)}
+    doubtful = int((labels != ABSTAINED).sum() - (pruned.labels != ABSTAINED).sum())
+    return metrics | {"pruned": doubtful, "seconds": round(time.perf_counter() - started, 1)}
 
 
-def _summarise(experiment: Experiment, rounds: Sequence[dict]) -> dict[str, object]:
+def _calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
+    """A round's metrics with the temperature of its student, chosen once.
+
+    A folder of an earlier version does not have the labels that are needed.
+    """
+    config, folder, console = experiment.config, experiment.folder, experiment.console
+    labels = folder.load_lesson(number)
+    if labels is None or "temperature" in metrics:
+        return metrics
+    lesson = lesson_of(config, experiment.task, experiment.public, experiment.features)
+    chosen = temperature(
+        config.student,
+        lesson.pool,
+        labels,
+        seed=config.seed * 1000 + number,
+        progress=partial(console.progress, "choosing the temperature"),
+    )
+    outputs = lesson.outputs(folder.load_extractor(number))
+    space, truth = experiment.task.labels, experiment.public.test_labels
+    metrics = metrics | calibration(space, outputs, truth, chosen)
+    folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
+    return metrics
+
+
+def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     folder, config = experiment.folder, experiment.config
     experiment.teacher.export(folder.ledger)
+    kept = kept_round([estimate_of(metrics) for metrics in rounds])
+    rounds[kept - 1] = _calibrated(experiment, kept, rounds[kept - 1])
     plan, labels = config.plan(), experiment.task.labels
-    summary = run_summary(plan, folder.ledger_state(), rounds, config.seed)
+    summary = run_summary(plan, folder.ledger_state(), rounds, kept, config.seed)
     folder.write_bytes(folder.student, described_student(folder, labels, summary, plan))
     folder.write_text(folder.summary, json.dumps(summary, indent=2))
     return summary

@@ -5,7 +5,10 @@ Nothing private enters it.
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -20,12 +23,34 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import FORMAT, load_config
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.state import LedgerState
-from labelwall.wall.errors import LabelwallError, LedgerMismatch
+from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
 
 # What may change between a run and its resumption.
 NOT_IDENTITY = ("format", "threads", "workers", "batch_size", "device", "teacher")
+
+
+RUNS = Path("runs")
+
+
+def default_run_dir(config: Config, name: str, say: Callable[[str], None]) -> Path:
+    """runs/NAME: a new folder, or that of the same run, which continues.
+
+    ``name``: of the data or its configuration; the source's where it is empty. Says so
+    where there are runs of other settings: each has a ledger of its own, and what they release
+    adds up.
+    """
+    name = name or config.data.source
+    numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    for tried in (RUNS / entry for entry in numbered):
+        if not (tried / "config.yaml").exists() or not RunFolder(tried).differing(config):
+            break
+        say(
+            f"{tried} holds a run with other settings. Where its private records are these, the "
+            "epsilons of both add up."
+        )
+    return tried
 
 
 class RunFolder:
@@ -51,25 +76,35 @@ class RunFolder:
         resolved = self.path / "config.yaml"
         if not resolved.exists():
             return config
-        known = load_config(resolved)
-        config = config.as_given(known)
-        recorded = _json(config)
-        before = _json(known)
-        differing = [k for k in recorded if k not in NOT_IDENTITY and before[k] != recorded[k]]
-        if differing:
+        config = config.as_given(load_config(resolved))
+        if differing := self.differing(config):
             raise LabelwallError(
                 f"{self.path} holds a run with other settings ({', '.join(differing)}). "
                 "Choose another --run_dir."
             )
         return config
 
+    def create(self) -> None:
+        """Create the folder. Raises InvalidInput where it can not be written."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput("run_dir", "a folder that can be written", str(self.path)) from error
+        if not os.access(self.path, os.W_OK):
+            raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
+
     def prepare(self, config: Config) -> None:
-        """Create the folder and record the resolved configuration, where there is none."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        """Record the resolved configuration, where none is recorded."""
         resolved = self.path / "config.yaml"
         if not resolved.exists():
             text = yaml.safe_dump({"format": FORMAT, **_json(config)}, sort_keys=False)
             self.write_text(resolved, text)
+
+    def differing(self, config: Config) -> list[str]:
+        """Settings in which the recorded configuration is another."""
+        known = load_config(self.path / "config.yaml")
+        before, now = _json(known), _json(config.as_given(known))
+        return [k for k in now if k not in NOT_IDENTITY and before[k] != now[k]]
 
     def round(self, number: int) -> Path:
         """The folder of round ``number``, counted from 1."""
@@ -118,6 +153,20 @@ class RunFolder:
         """(rows, labels, outcomes) as saved."""
         with np.load(self.round(number) / "answers.npz", allow_pickle=False) as stored:
             return stored["rows"], stored["labels"], stored["outcomes"]
+
+    def save_lesson(self, number: int, labels: np.ndarray) -> None:
+        """Store the labels that the student of a round trains on: int64 [n_public], or [n, c]."""
+        content = io.BytesIO()
+        np.save(content, labels)
+        self.write_bytes(self.round(number) / "lesson.npy", content.getvalue())
+
+    def load_lesson(self, number: int) -> np.ndarray | None:
+        """Labels as saved; None in a folder of an earlier version."""
+        path = self.round(number) / "lesson.npy"
+        if not path.exists():
+            return None
+        found: np.ndarray = np.load(path, allow_pickle=False)
+        return found
 
     def save_extractor(self, number: int, spec: ExtractorSpec) -> None:
         """Store the student's extractor: weights as safetensors, the other fields as JSON."""

@@ -34,6 +34,7 @@ from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries
+from labelwall.wall.progress import Progress, quiet
 
 # The environment variable with the API key. A key is no setting, so no file records it.
 KEY = "LABELWALL_KEY"
@@ -78,6 +79,9 @@ def teacher_of(
     if config.teacher is not None and isolate:
         rule = "left out with a teacher's URL, which is a process of its own"
         raise InvalidInput("isolate", rule, True)
+    if config.data.split and (config.teacher is not None or isolate):
+        rule = "empty where the teacher is apart: the private rows need a file of their own"
+        raise InvalidInput("data.split", rule, config.data.split)
     if config.teacher is None and not isolate:
         with local_teacher(config, task, directory, entropy, console, known_dataset) as teacher:
             yield teacher
@@ -107,7 +111,7 @@ def local_teacher(
     custodian = custody(config, directory, entropy.unsafe, known_dataset, adversaries)
     report_new_anchor(custodian, console)
     try:
-        yield teacher_factory(config, task)(
+        yield teacher_factory(config, task, console.progress)(
             custodian.ledger,
             custodian.directory,
             task.num_classes,
@@ -161,13 +165,16 @@ def report_new_anchor(custodian: Custodian, console: Console) -> None:
         )
 
 
-def teacher_factory(config: Config, task: Task) -> Callable[..., Teacher]:
+def teacher_factory(
+    config: Config, task: Task, progress: Progress = quiet
+) -> Callable[..., Teacher]:
     """The kind of teacher that a configuration names, over its private rows.
 
     It takes what the custodian holds: ledger, directory, number of classes, entropy, options.
     """
     if not config.scale.shards:
-        return partial(Teacher, lambda: open_records(config.data, task))
+        reading = partial(progress, "reading private rows (percent)")
+        return partial(Teacher, lambda: open_records(config.data, task, reading))
     stream = partial(stream_records, config.data, task)
     return partial(ShardedTeacher, stream, scale=config.scale, input_shape=task.input_shape)
 

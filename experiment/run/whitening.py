@@ -8,12 +8,13 @@ extractor.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from labelwall.experiment.config.config import Config, first_extractor
-from labelwall.teacher.features.embedder import RAW_UNIT, Embedder
+from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, unit_length
 from labelwall.teacher.search.int8_matmul import LARGEST
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput
@@ -24,20 +25,30 @@ MAX_ENTRY = 32_767  # of int16: the largest entry of the axes
 MIN_SPREAD = 1e-6  # of an axis, as a share of the first axis's: rounding is below it
 
 
-def starting_extractor(config: Config, task: Task, inputs: np.ndarray) -> ExtractorSpec:
+def starting_extractor(
+    config: Config,
+    task: Task,
+    inputs: np.ndarray,
+    plain: Callable[[ExtractorSpec], np.ndarray] | None = None,
+) -> ExtractorSpec:
     """The features of the first round. ``inputs``: PUBLIC rows, which `whiten` learns from.
 
+    ``plain``: gives the features of these rows before they are centred, if they are known.
     Raises InvalidInput where features or axes do not fit the inputs, MissingData without weights.
     """
     spec = first_extractor(config, task)
     if not config.whiten:
         return spec
-    embedder = Embedder(
-        spec, probe=inputs[:1], batch_size=config.batch_size, workers=config.workers
-    )
-    center, axes = principal_axes(embedder.features(inputs[:MAX_ROWS]), config.whiten)
+    if plain is None:
+        embedder = Embedder(
+            spec, probe=inputs[:1], batch_size=config.batch_size, workers=config.workers
+        )
+        features = embedder.features(inputs[:MAX_ROWS])
+    else:
+        features = plain(spec)[:MAX_ROWS]
+    center, axes = principal_axes(features, config.whiten)
     length = max(LARGEST, RAW_UNIT * math.sqrt(config.whiten))
-    scale = length * spec.scale / embedder.length(config.whiten)
+    scale = length * spec.scale / unit_length(spec, config.whiten)
     return replace(
         spec, center=tuple(center.tolist()), scale=scale, axes=axes.astype("<i2").tobytes()
     )

@@ -9,7 +9,6 @@ settings alone.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -19,8 +18,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from labelwall.teacher.baselines.config import LinearNoisySgd, NoisySgd
+from labelwall.wall.progress import TaskProgress
 
-Progress = Callable[[int, int], None]  # (steps done, total)
 PREDICTION_BATCH = 1000  # rows
 MAX_PHYSICAL_BATCH = 256  # records whose gradients are in memory at once; parts of a Poisson batch
 
@@ -56,7 +55,7 @@ def train_privately(
     epsilon: float,
     delta: float,
     seed: int,
-    progress: Progress | None = None,
+    progress: TaskProgress | None = None,
 ) -> PrivateModel:
     """Train on PRIVATE ``inputs`` and int64 [n] ``labels``.
 
@@ -128,7 +127,7 @@ def _descend(
     rate: float,
     steps: int,
     multiplier: float,
-    progress: Progress | None,
+    progress: TaskProgress | None,
 ) -> None:
     """Run DP-SGD on ``network`` in place. A step without records still adds noise."""
     from opacus import GradSampleModule

@@ -85,9 +85,7 @@ class Embedder:
         """
         if self.spec.backbone == "box":
             return quantise_box(self._checked(inputs), self.spec.mean, self.spec.std)
-        features, axes = self.features(inputs, progress), self.spec.projection()
-        length = self.length(features.shape[1] if axes is None else axes.shape[1])
-        return quantise(features, self.spec.center, length, axes)
+        return integers(self.spec, self.features(inputs, progress))
 
     def features(self, inputs: np.ndarray, progress: TaskProgress | None = None) -> np.ndarray:
         """float [n, d]: the features that ``embed`` centres, projects and rounds. Not for "box"."""
@@ -99,18 +97,8 @@ class Embedder:
         return hog_features(inputs, self._workers, progress)
 
     def length(self, dimensions: int) -> float:
-        """Length of a unit vector after quantisation without clipping: the features' factor.
-
-        Public.
-        """
-        if self.spec.backbone == "box":
-            return float(LARGEST)
-        if self.spec.backbone == "raw":
-            # At least 63: up to 63 no entry of a unit vector clips.
-            return max(LARGEST, RAW_UNIT * math.sqrt(dimensions)) * self.spec.scale
-        if self._network is not None:
-            return self.spec.scale
-        return hog_scale(dimensions) * self.spec.scale
+        """``unit_length`` of this extractor."""
+        return unit_length(self.spec, dimensions)
 
     def _checked(self, inputs: np.ndarray) -> np.ndarray:
         shape, backbone = self.spec.input_shape, self.spec.backbone
@@ -123,6 +111,23 @@ class Embedder:
             rule = f"{np.dtype(dtype)} rows of shape {list(shape)}"
             raise InvalidInput("inputs", rule, f"{inputs.dtype} {list(inputs.shape[1:])}")
         return inputs
+
+
+def unit_length(spec: ExtractorSpec, dimensions: int) -> float:
+    """Length of a unit vector after quantisation without clipping: the features' factor. Public."""
+    if spec.backbone == "box":
+        return float(LARGEST)
+    if spec.backbone == "raw":
+        # At least 63: up to 63 no entry of a unit vector clips.
+        return max(LARGEST, RAW_UNIT * math.sqrt(dimensions)) * spec.scale
+    return (hog_scale(dimensions) if spec.backbone == "hog" else 1.0) * spec.scale
+
+
+def integers(spec: ExtractorSpec, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What ``Embedder.embed`` makes of ``Embedder.features``."""
+    axes = spec.projection()
+    length = unit_length(spec, features.shape[1] if axes is None else axes.shape[1])
+    return quantise(features, spec.center, length, axes)
 
 
 def quantise(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
@@ -41,15 +41,18 @@ class Asks:
     more than ``margin`` noisy votes.
 
     Weights (wall/weights.py), ``steps`` of them in a round, give a linear classifier; a row is
-    labelled where the best class leads the next by more than ``margin`` in probability.
-    ``noise_multiplier``, ``clip``: the mechanism's, which the classifier is fitted with.
+    labelled where the best class leads the next by more than ``margin`` in probability. ``clip``:
+    the mechanism's, which the classifier is fitted with.
+
+    ``noise``: the scale of each number's noise, public: votes for cells, sensitivities of a sum for
+    weights; None where the budget has still to decide it.
     """
 
     cells: int | None = None
     reach: int = 1
     margin: float = 0.0
+    noise: float | None = None
     steps: int | None = None
-    noise_multiplier: float = 0.0
     clip: float = 1.0
 
     @property
@@ -284,6 +287,14 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
     def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int]:
         """Public numbers about a batch for its receipt."""
         return {}
+
+    def foresee(self, records: int, share: Callable[[float], float]) -> str | None:
+        """Why its answers would be useless, and what to change; None where nothing speaks for that.
+
+        ``records``: a PUBLIC guess of their number. ``share``: of the most frequent class among the
+        nearest neighbours of a row, by which part of all rows those are; from public rows.
+        """
+        return None
 
     def planner(self) -> Planner | None:
         """The search for its parameters on public rows (planning.py); None if there is none."""

@@ -15,16 +15,12 @@ from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.wall.errors import BudgetRefused, InvalidInput
+from labelwall.wall.progress import Progress, quiet
 
 FRONTIER = (0.125, 0.25, 0.5, 0.75, 1.0)  # shares of the budget
 MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 
-Progress = Callable[[str, int, int], None]  # (what, done, total)
 M = TypeVar("M", bound=Mechanism)
-
-
-def quiet(what: str, done: int, total: int) -> None:
-    """Report no progress."""
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from labelwall.teacher.accounting.curves import ORDERS, pure_epsilon, release_rd
 from labelwall.teacher.accounting.curves.cache import cached
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.teacher.mechanisms.base import M, Priced
-
-Progress = Callable[[str, int, int], None]
+from labelwall.wall.progress import Progress, quiet
 
 VERSION = 1  # raise when a level would be solved otherwise
 WHAT = "solving the noise for the budget"  # of the progress
@@ -41,7 +40,7 @@ def solve(
     entries: Sequence[Priced[M]],
     epsilon: float,
     delta: float,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = quiet,
 ) -> list[M]:
     """The mechanisms with their missing noise, so that all of them together cost ``epsilon``.
 

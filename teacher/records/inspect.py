@@ -20,8 +20,8 @@ from labelwall.teacher.records.sources import (
     Ingested,
     ingest,
 )
-from labelwall.wall.datasets.readers import Progress
 from labelwall.wall.datasets.sources import DataConfig, Task, describe
+from labelwall.wall.progress import TaskProgress
 
 REASONS = {
     UNREADABLE: "images that can not be decoded",
@@ -70,7 +70,7 @@ def preview(
     config: DataConfig,
     k: int = 1,
     sampling_probability: float = 1.0,
-    progress: Progress | None = None,
+    progress: TaskProgress | None = None,
 ) -> Preview:
     """Read the private rows as a run would, and count them.
 

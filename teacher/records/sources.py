@@ -15,10 +15,12 @@ import numpy as np
 from labelwall.wall.datasets import readers
 from labelwall.wall.datasets.base import Rows
 from labelwall.wall.datasets.folder import labels_of
-from labelwall.wall.datasets.readers import Progress
 from labelwall.wall.datasets.registry import published
 from labelwall.wall.datasets.sources import DataConfig, Task
+from labelwall.wall.datasets.table import ID, encode, one_file, scaling
+from labelwall.wall.datasets.tables import read_table, texts
 from labelwall.wall.errors import InvalidInput, MissingData, shape_text
+from labelwall.wall.progress import TaskProgress
 
 # Verdicts: what is wrong with a row, at most one thing each.
 GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID = range(5)
@@ -76,7 +78,7 @@ class Ingested:
         return Records(self.inputs[rows], self.labels[rows], self.ids[rows])
 
 
-def open_records(config: DataConfig, task: Task, progress: Progress | None = None) -> Records:
+def open_records(config: DataConfig, task: Task, progress: TaskProgress | None = None) -> Records:
     """The private rows of a data set without bad rows.
 
     This is the only way from a configuration to private rows.
@@ -93,7 +95,7 @@ def open_records(config: DataConfig, task: Task, progress: Progress | None = Non
     return ingest(config, task, progress).records
 
 
-def ingest(config: DataConfig, task: Task, progress: Progress | None = None) -> Ingested:
+def ingest(config: DataConfig, task: Task, progress: TaskProgress | None = None) -> Ingested:
     """Read and judge the private rows. Decoders' warnings, which describe rows, are silenced.
 
     Raises InvalidInput, MissingData, as open_records.
@@ -104,6 +106,8 @@ def ingest(config: DataConfig, task: Task, progress: Progress | None = None) -> 
             return _ingest_folder(config, task, _percent(progress))
         if config.source == "arrays":
             return _ingest_arrays(config, task)
+        if config.source == "table":
+            return _ingest_table(config, task)
         rows = published(config.source).private_rows(config, _percent(progress))
     return _judged(task, rows.inputs, rows.labels, rows.ids, rows.readable)
 
@@ -129,7 +133,9 @@ def stream_records(
                 block = _folder_rows(config, task, root, part)
             yield first + len(part), len(paths), block.records
     elif config.source == "arrays":
-        yield from _array_blocks(readers.require_npz(config.path), task, size, start)
+        yield from _array_blocks(readers.require_arrays(config.path), task, size, start)
+    elif config.source == "table":
+        yield from _table_blocks(config, task, size, start)
     else:
         blocks = published(config.source).private_blocks(config, size, start)
         while (found := _quietly_next(blocks)) is not None:
@@ -149,7 +155,7 @@ def _quietly_next(
         return next(blocks, None)
 
 
-def ingest_more(rows: Path, task: Task, progress: Progress | None = None) -> Ingested:
+def ingest_more(rows: Path, task: Task, progress: TaskProgress | None = None) -> Ingested:
     """More rows for a data set in use: a folder of class folders, or an npz file with private_id.
 
     Raises InvalidInput, MissingData, as open_records.
@@ -167,18 +173,18 @@ def ingest_more(rows: Path, task: Task, progress: Progress | None = None) -> Ing
                 f"`rows` must be a folder of images or an npz file. Found {str(rows)!r}."
             )
         given = DataConfig(source="arrays", path=str(rows))
-        if readers.read_member(readers.require_npz(str(rows)), "private_id") is None:
+        if readers.read_member(readers.require_arrays(str(rows)), "private_id") is None:
             raise InvalidInput(
                 "rows", "an npz file with private_x, private_y and private_id", "no private_id"
             )
     return ingest(given, task, progress)
 
 
-def _percent(progress: Progress | None) -> Progress | None:
+def _percent(progress: TaskProgress | None) -> TaskProgress | None:
     return None if progress is None else lambda done, total: progress(100 * done // total, 100)
 
 
-def _ingest_folder(config: DataConfig, task: Task, progress: Progress | None) -> Ingested:
+def _ingest_folder(config: DataConfig, task: Task, progress: TaskProgress | None) -> Ingested:
     root, paths, others = _folder_paths(config)
     return _folder_rows(config, task, root, paths, others, progress)
 
@@ -197,7 +203,7 @@ def _folder_rows(
     root: Path,
     paths: list[str],
     others: int = 0,
-    progress: Progress | None = None,
+    progress: TaskProgress | None = None,
 ) -> Ingested:
     images = readers.read_images(root, paths, config.image_size, config.channels, progress)
     truth = labels_of(task.labels, "data.private", root, paths)
@@ -209,7 +215,7 @@ def _folder_rows(
 def _ingest_arrays(config: DataConfig, task: Task) -> Ingested:
     x = readers.required_member(config.path, "private_x")
     y = readers.required_member(config.path, "private_y")
-    ids = readers.read_member(readers.require_npz(config.path), "private_id")
+    ids = readers.read_member(readers.require_arrays(config.path), "private_id")
     return _arrays_rows(task, x, y, ids)
 
 
@@ -246,6 +252,31 @@ def _arrays_rows(
     labels = _one_a_row("private_y", task.labels.encode("private_y", y), len(inputs))
     ids = np.arange(first, first + len(inputs)) if ids is None else _ids(ids, len(inputs))
     return _judged(task, inputs, labels, ids, np.ones(len(inputs), dtype=bool))
+
+
+def _ingest_table(config: DataConfig, task: Task) -> Ingested:
+    if config.split:
+        rows = one_file(config.path, config.split, "private")
+    else:
+        rows = read_table("data.private", config.private)
+    inputs = scaling(config).inputs("data.private", rows)
+    labels = encode(config, task.labels, "data.private", rows)
+    ids, given = np.arange(len(inputs)), rows.columns.get(ID)
+    if given is not None:
+        ids = np.array([readers.stable_hash(text) for text in texts(given)], dtype=np.int64)
+    return _judged(task, inputs, labels, ids, np.ones(len(inputs), dtype=bool))
+
+
+def _table_blocks(
+    config: DataConfig, task: Task, size: int, start: int
+) -> Iterator[tuple[int, int, Records]]:
+    """A table's rows, as ``stream_records`` gives them; the table is read whole."""
+    found = _ingest_table(config, task)
+    total = len(found.ids)
+    for first in range(start, total, size):
+        part = slice(first, first + size)
+        arrays = (found.inputs[part], found.labels[part], found.ids[part], found.verdicts[part])
+        yield min(first + size, total), total, Ingested(*arrays).records
 
 
 def _ids(values: np.ndarray, rows: int) -> np.ndarray:

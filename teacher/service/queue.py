@@ -26,10 +26,11 @@ from labelwall.teacher.service.jobs import (
     repeat_result,
 )
 from labelwall.teacher.service.usage import Call, Usage
-from labelwall.teacher.teacher import Progress, Teacher, quiet
+from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
 from labelwall.wall.matrix import Matrix
 from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.progress import Progress, quiet
 from labelwall.wall.wire import result_to_json
 
 MAX_FINISHED = 64  # finished jobs that can still be asked for

@@ -25,9 +25,10 @@ from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.service.routes import MIB
 from labelwall.teacher.service.state import Analysts, Service
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.teacher import Progress, Teacher, quiet
+from labelwall.teacher.teacher import Teacher
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.progress import Progress, quiet
 
 GRACE = 60  # seconds for a stopping service to finish its current requests
 

@@ -25,6 +25,7 @@ from labelwall.student.ranks import ALONE, Ranks
 from labelwall.wall.labels.attributes import AttributeLabels
 from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.labels.values import ValueLabels
+from labelwall.wall.progress import TaskProgress
 
 CLASSES, STEP = 3, 40
 TRAINED = ("classes uda", "images vat", "attributes supervised", "values uda")
@@ -98,7 +99,7 @@ def step(job: Job, ranks: Ranks = ALONE) -> dict[str, torch.Tensor]:
     return found
 
 
-def everything(job: Job, run_dir: Path, *, progress: bool, ranks: Ranks) -> TrainedStudent:
+def everything(job: Job, run_dir: Path, *, progress: TaskProgress, ranks: Ranks) -> TrainedStudent:
     """In place of fit: a file for each rank with what it found in all cases; then the training
     itself."""
     with mock.patch.object(module, "share_norms", lambda network: network):

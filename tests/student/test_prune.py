@@ -15,6 +15,7 @@ from labelwall.student.fit import fit
 from labelwall.student.job import Job
 from labelwall.student.prune import prune
 from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.progress import TaskProgress
 from tests.experiment import tiny
 
 CONFIG = StudentConfig(
@@ -28,7 +29,7 @@ CONFIG = StudentConfig(
 
 
 def pruned(x: np.ndarray, labels: np.ndarray, config: StudentConfig = CONFIG) -> np.ndarray:
-    return prune(config, Pool(x, ClassLabels.of(tiny.CLASSES)), labels, seed=3)
+    return prune(config, Pool(x, ClassLabels.of(tiny.CLASSES)), labels, seed=3).labels
 
 
 def planted() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -76,7 +77,9 @@ def test_judges_are_trained_on_the_configured_devices(monkeypatch: pytest.Monkey
     one."""
     handed: list[Job] = []
 
-    def played(job: Job, run_dir: Path, progress: bool) -> tuple[bytes, list[dict[str, float]]]:
+    def played(
+        job: Job, run_dir: Path, progress: TaskProgress
+    ) -> tuple[bytes, list[dict[str, float]]]:
         handed.append(job)
         trained = fit(
             replace(job, config=replace(job.config, devices=1)), run_dir, progress=progress

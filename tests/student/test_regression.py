@@ -117,6 +117,6 @@ def test_the_squared_difference_is_what_virtual_adversarial_training_raises() ->
 
 
 def test_values_are_not_pruned_and_have_no_class_prior() -> None:
-    np.testing.assert_array_equal(prune(CONFIG, POOL, LABELS, seed=3), LABELS)
+    np.testing.assert_array_equal(prune(CONFIG, POOL, LABELS, seed=3).labels, LABELS)
     with pytest.raises(InvalidInput, match=r"student\.class_prior"):
         check(replace(CONFIG, class_prior="uniform"), (5,), SCALE)

@@ -10,9 +10,9 @@ import numpy as np
 
 from labelwall.wall.datasets import readers
 from labelwall.wall.datasets.base import DataSet, Labels, PublicRows, Settings
-from labelwall.wall.datasets.readers import Progress
 from labelwall.wall.errors import InvalidInput, shape_text
 from labelwall.wall.labels.base import LabelSpace
+from labelwall.wall.progress import TaskProgress
 
 
 class Arrays(DataSet):
@@ -29,13 +29,13 @@ class Arrays(DataSet):
     def input_shape(self, config: Settings) -> tuple[int, ...]:
         return _inputs(config, "public_x").shape[1:]
 
-    def read_public(self, config: Settings, progress: Progress | None) -> PublicRows:
+    def read_public(self, config: Settings, progress: TaskProgress | None) -> PublicRows:
         inputs, test_inputs = _inputs(config, "public_x"), _inputs(config, "test_x")
         if test_inputs.dtype != inputs.dtype or test_inputs.shape[1:] != inputs.shape[1:]:
             rule = f"{shape_text(inputs)}, as public_x is"
             raise InvalidInput("test_x", rule, shape_text(test_inputs))
         test_labels = _labels(config, "test_y", len(test_inputs))
-        has_labels = readers.has_member(readers.require_npz(config.path), "public_y")
+        has_labels = readers.has_member(readers.require_arrays(config.path), "public_y")
         labels = _labels(config, "public_y", len(inputs)) if has_labels else None
         return inputs, labels, test_inputs, test_labels
 

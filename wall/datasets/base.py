@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from labelwall.wall.datasets.readers import Progress
 from labelwall.wall.errors import MissingData
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
+from labelwall.wall.progress import TaskProgress
 
 Labels = Literal["class", "attributes", "value"]
 # Public inputs, their labels or None, test inputs, test labels: the fields of sources.PublicData.
@@ -39,6 +39,12 @@ class Settings(Protocol):
     def test(self) -> str | None: ...
     @property
     def path(self) -> str | None: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def split(self) -> str: ...
+    @property
+    def ignore(self) -> list[str]: ...
     @property
     def image_size(self) -> int: ...
     @property
@@ -73,7 +79,7 @@ class DataSet(ABC):
         """
 
     @abstractmethod
-    def read_public(self, config: Settings, progress: Progress | None) -> PublicRows:
+    def read_public(self, config: Settings, progress: TaskProgress | None) -> PublicRows:
         """The public rows and the public test split. Raises InvalidInput, MissingData."""
 
 
@@ -127,11 +133,11 @@ class Published(DataSet):
         self.kinds = tuple(self.names)
 
     @abstractmethod
-    def _private(self, config: Settings, progress: Progress | None) -> Rows:
+    def _private(self, config: Settings, progress: TaskProgress | None) -> Rows:
         """The private split."""
 
     @abstractmethod
-    def _public(self, config: Settings, progress: Progress | None) -> tuple[Rows, Rows]:
+    def _public(self, config: Settings, progress: TaskProgress | None) -> tuple[Rows, Rows]:
         """The public split and the test split."""
 
     def label_space(self, config: Settings) -> LabelSpace:
@@ -140,12 +146,12 @@ class Published(DataSet):
     def input_shape(self, config: Settings) -> tuple[int, ...]:
         return self.shape
 
-    def read_public(self, config: Settings, progress: Progress | None) -> PublicRows:
+    def read_public(self, config: Settings, progress: TaskProgress | None) -> PublicRows:
         public, test = self._public(config, progress)
         space = self.label_space(config)
         return public.inputs, space.expand(public.labels), test.inputs, space.expand(test.labels)
 
-    def private_rows(self, config: Settings, progress: Progress | None = None) -> Rows:
+    def private_rows(self, config: Settings, progress: TaskProgress | None = None) -> Rows:
         """The PRIVATE split; teacher.records alone calls this. Raises MissingData."""
         return self._private(config, progress)
 

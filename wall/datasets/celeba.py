@@ -21,9 +21,10 @@ from labelwall.wall.datasets.base import (
     blocks,
     open_torchvision,
 )
-from labelwall.wall.datasets.readers import Progress, read_images
+from labelwall.wall.datasets.readers import read_images
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import pack
+from labelwall.wall.progress import TaskProgress
 
 # In the order of list_attr_celeba.txt.
 _FACES = (
@@ -48,10 +49,10 @@ class CelebA(Published):
     def input_shape(self, config: Settings) -> tuple[int, ...]:
         return config.image_size, config.image_size, 3
 
-    def _private(self, config: Settings, progress: Progress | None) -> Rows:
+    def _private(self, config: Settings, progress: TaskProgress | None) -> Rows:
         return _rows(config, _faces(config, "train"), progress)
 
-    def _public(self, config: Settings, progress: Progress | None) -> tuple[Rows, Rows]:
+    def _public(self, config: Settings, progress: TaskProgress | None) -> tuple[Rows, Rows]:
         public = _rows(config, _faces(config, "valid"), progress)
         test = _rows(config, _faces(config, "test"), progress)
         if not (public.readable.all() and test.readable.all()):
@@ -86,7 +87,7 @@ def _faces(config: Settings, split: str) -> Any:
 
 
 def _rows(
-    config: Settings, faces: Any, progress: Progress | None, part: slice = slice(None)
+    config: Settings, faces: Any, progress: TaskProgress | None, part: slice = slice(None)
 ) -> Rows:
     names = faces.filename[part]
     folder = Path(config.root) / faces.base_folder / "img_align_celeba"

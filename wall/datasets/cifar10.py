@@ -16,7 +16,6 @@ import numpy as np
 
 from labelwall.wall.datasets.base import Labels, Published, Rows, Settings, open_torchvision
 from labelwall.wall.datasets.readers import (
-    Progress,
     class_of,
     constant_order,
     is_image,
@@ -24,6 +23,7 @@ from labelwall.wall.datasets.readers import (
     read_images,
 )
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.progress import TaskProgress
 
 OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 PRIVATE, TEST = 30_000, 1_000
@@ -39,13 +39,13 @@ class Cifar10(Published):
     shape = (32, 32, 3)
     private_records = PRIVATE
 
-    def _private(self, config: Settings, progress: Progress | None) -> Rows:
+    def _private(self, config: Settings, progress: TaskProgress | None) -> Rows:
         folder = _image_folder(Path(config.root))
         if folder:
             return _images(folder, "train", slice(None, PRIVATE), progress)
         return _batches(config, PRIVATE_FILES)
 
-    def _public(self, config: Settings, progress: Progress | None) -> tuple[Rows, Rows]:
+    def _public(self, config: Settings, progress: TaskProgress | None) -> tuple[Rows, Rows]:
         folder = _image_folder(Path(config.root))
         if folder:
             public = _images(folder, "train", slice(PRIVATE, None), progress)
@@ -91,7 +91,7 @@ def _has_classes(place: Path) -> bool:
     return all((place / split / "truck").is_dir() for split in ("train", "test"))
 
 
-def _images(folder: Path, split: str, part: slice, progress: Progress | None) -> Rows:
+def _images(folder: Path, split: str, part: slice, progress: TaskProgress | None) -> Rows:
     """A part of the image folders, in a constant shuffle; only its files are opened."""
     paths = [path for path in list_files(folder / split) if is_image(path)]
     order = constant_order(f"cifar10 {split}/{path}" for path in paths)[part]

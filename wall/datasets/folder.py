@@ -11,10 +11,10 @@ import numpy as np
 
 from labelwall.wall.datasets import readers
 from labelwall.wall.datasets.base import DataSet, Labels, PublicRows, Settings
-from labelwall.wall.datasets.readers import Progress
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
+from labelwall.wall.progress import TaskProgress
 
 
 class Folder(DataSet):
@@ -42,7 +42,7 @@ class Folder(DataSet):
     def input_shape(self, config: Settings) -> tuple[int, ...]:
         return config.image_size, config.image_size, config.channels
 
-    def read_public(self, config: Settings, progress: Progress | None) -> PublicRows:
+    def read_public(self, config: Settings, progress: TaskProgress | None) -> PublicRows:
         space = self.label_space(config)
         inputs, labels = _read(config, "data.public", config.public, space, progress)
         test_inputs, test_labels = _read(config, "data.test", config.test, space, progress)
@@ -81,7 +81,7 @@ def _read(
     field: str,
     path: str | None,
     space: LabelSpace,
-    progress: Progress | None,
+    progress: TaskProgress | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pixels and labels (-1 for none) of one PUBLIC folder, in a constant order that mixes the
     classes.

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from labelwall.wall.datasets.base import Labels, Published, Rows, Settings, open_torchvision
-from labelwall.wall.datasets.readers import Progress
+from labelwall.wall.progress import TaskProgress
 
 DIGITS = tuple("0123456789")
 PUBLIC = 5_000
@@ -25,10 +25,10 @@ class Mnist(Published):
     private_records = 60_000
     torchvision_name: ClassVar[str] = "MNIST"
 
-    def _private(self, config: Settings, progress: Progress | None) -> Rows:
+    def _private(self, config: Settings, progress: TaskProgress | None) -> Rows:
         return self._split(config, train=True)
 
-    def _public(self, config: Settings, progress: Progress | None) -> tuple[Rows, Rows]:
+    def _public(self, config: Settings, progress: TaskProgress | None) -> tuple[Rows, Rows]:
         rows = self._split(config, train=False)
         return rows.take(slice(None, PUBLIC)), rows.take(slice(PUBLIC, None))
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from labelwall.wall.datasets.base import Labels, Published, Rows, Settings
 from labelwall.wall.datasets.mnist import DIGITS
-from labelwall.wall.datasets.readers import Progress, constant_order
+from labelwall.wall.datasets.readers import constant_order
+from labelwall.wall.progress import TaskProgress
 
 PRIVATE, PUBLIC = 3_600, 900
 
@@ -24,10 +25,10 @@ class Mnist5k(Published):
     shape = (28, 28, 1)
     private_records = PRIVATE
 
-    def _private(self, config: Settings, progress: Progress | None) -> Rows:
+    def _private(self, config: Settings, progress: TaskProgress | None) -> Rows:
         return _rows().take(slice(None, PRIVATE))
 
-    def _public(self, config: Settings, progress: Progress | None) -> tuple[Rows, Rows]:
+    def _public(self, config: Settings, progress: TaskProgress | None) -> tuple[Rows, Rows]:
         rows, end = _rows(), PRIVATE + PUBLIC
         return rows.take(slice(PRIVATE, end)), rows.take(slice(end, None))
 

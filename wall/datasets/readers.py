@@ -1,4 +1,4 @@
-"""Formats of one's own data: image folders and npz arrays.
+"""Formats of one's own data: image folders, npz files and folders of npy files.
 
 Each function reads the path it is given and nothing else.
 """
@@ -12,7 +12,7 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -22,8 +22,7 @@ from joblib import Parallel, cpu_count, delayed
 from PIL import Image, ImageOps
 
 from labelwall.wall.errors import InvalidInput, MissingData, shape_text
-
-Progress = Callable[[int, int], None]  # (done, total)
+from labelwall.wall.progress import TaskProgress
 
 FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP")  # the only decoders that are ever run on a file
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")
@@ -172,7 +171,7 @@ def _attribute_lines(field: str, root: Path) -> tuple[list[str], list[list[str]]
 
 
 def read_images(
-    root: Path, paths: Sequence[str], size: int, channels: int, progress: Progress | None = None
+    root: Path, paths: Sequence[str], size: int, channels: int, progress: TaskProgress | None = None
 ) -> Images:
     """Decode images; never raises for what a file holds.
 
@@ -245,37 +244,43 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def read_member(path: Path, name: str) -> np.ndarray | None:
-    """One array of an npz file, None where it has no such member.
+    """One array of an npz file, or of a folder of npy files, None where there is none.
 
-    No other member is decompressed.
+    No other array is decompressed, and no other file of a folder is opened.
 
-    Raises InvalidInput for a file that is no npz, a damaged member, or one that holds Python
-    objects.
+    Raises InvalidInput for a file that is no npz, a damaged array, or one of Python objects.
     """
-    with _numbers(name), np.load(require_npz(path), allow_pickle=False) as members:
-        return members[name] if name in members.files else None
+    if not has_member(require_arrays(path), name):
+        return None
+    with _numbers(name):
+        if path.is_dir():
+            found: np.ndarray = np.load(path / f"{name}.npy", allow_pickle=False)
+            return found
+        with np.load(path, allow_pickle=False) as members:
+            return members[name]
 
 
 def required_member(path: str | Path | None, name: str) -> np.ndarray:
-    """An array of the npz file that ``data.path`` names.
+    """An array of the npz file, or of the folder, that ``data.path`` names.
 
-    Raises as ``require_npz`` and ``read_member``, or where it is not there.
+    Raises as ``require_arrays`` and ``read_member``, or where it is not there.
     """
-    file = require_npz(path)
-    found = read_member(file, name)
+    place = require_arrays(path)
+    found = read_member(place, name)
     if found is None:
-        raise InvalidInput("data.path", f"an npz file with the array {name}", str(file))
+        rule = f"a folder with {name}.npy" if place.is_dir() else f"an npz file with {name}"
+        raise InvalidInput("data.path", rule, str(place))
     return found
 
 
 def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[np.ndarray]:
-    """Rows of an array of an npz file from row ``start`` on, in blocks of ``size``.
+    """Rows of an array from row ``start`` on, in blocks of ``size``.
 
     The file is read once, from its beginning.
 
-    Raises InvalidInput as ``member_rows`` does, and for a member that ends early.
+    Raises InvalidInput as ``member_rows`` does, and for an array that ends early.
     """
-    with _numbers(name), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+    with _numbers(name), _opened(path, name) as member:
         dtype, shape = _header(member)
         row = dtype.itemsize * math.prod(shape[1:])
         member.seek(start * row, os.SEEK_CUR)
@@ -285,16 +290,23 @@ def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[
 
 
 def member_rows(path: Path, name: str) -> int:
-    """How many rows an array of an npz file has.
+    """How many rows an array has.
 
     Raises InvalidInput, also for one that is not there or not stored by rows.
     """
-    with (
-        _numbers(name),
-        zipfile.ZipFile(require_npz(path)) as archive,
-        archive.open(f"{name}.npy") as member,
-    ):
+    with _numbers(name), _opened(require_arrays(path), name) as member:
         return _header(member)[1][0]
+
+
+@contextlib.contextmanager
+def _opened(path: Path, name: str) -> Iterator[IO[bytes]]:
+    """The bytes of an array, as an npy file has them."""
+    if path.is_dir():
+        with (path / f"{name}.npy").open("rb") as file:
+            yield file
+    else:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+            yield member
 
 
 def _header(member: IO[bytes]) -> tuple[np.dtype, tuple[int, ...]]:
@@ -325,18 +337,25 @@ def _numbers(name: str) -> Iterator[None]:
 
 
 def has_member(path: Path, name: str) -> bool:
-    """Whether an npz file lists an array of that name; nothing is decompressed."""
+    """Whether an npz file lists an array of that name, or a folder has it; nothing is read."""
+    if path.is_dir():
+        return (path / f"{name}.npy").is_file()
     with np.load(path, allow_pickle=False) as members:
         return name in members.files
 
 
-def require_npz(path: str | Path | None) -> Path:
-    """The npz file that ``data.path`` names. Raises InvalidInput or MissingData."""
+def require_arrays(path: str | Path | None) -> Path:
+    """The npz file, or the folder of npy files, that ``data.path`` names.
+
+    Raises InvalidInput or MissingData.
+    """
     if not path:
-        raise InvalidInput("data.path", "an npz file for the source 'arrays'", path)
-    if not Path(path).is_file():
-        raise MissingData(f"`data.path` must be an existing npz file. Found {str(path)!r}.")
-    if not zipfile.is_zipfile(path):
+        rule = "an npz file, or a folder of npy files, for the source 'arrays'"
+        raise InvalidInput("data.path", rule, path)
+    if not Path(path).exists():
+        rule = "an existing npz file or folder of npy files"
+        raise MissingData(f"`data.path` must be {rule}. Found {str(path)!r}.")
+    if not Path(path).is_dir() and not zipfile.is_zipfile(path):
         raise InvalidInput("data.path", "an npz file, as numpy.savez writes it", str(path))
     return Path(path)
 
@@ -344,19 +363,20 @@ def require_npz(path: str | Path | None) -> Path:
 def canonical_rows(name: str, rows: np.ndarray) -> np.ndarray:
     """Rows in the shape and dtype that the wall carries.
 
-    uint8 [n, h, w] or [n, h, w, c] -> uint8 [n, h, w, c]; float32 or float64 [n, d] -> float32 [n,
-    d].
+    uint8 [n, h, w] or [n, h, w, c] -> uint8 [n, h, w, c]; numbers [n, d] -> float32 [n, d], from
+    any width of integers or floats but uint8.
 
-    A float64 that float32 can not hold becomes infinite, quietly: non-finite rows are the caller's
+    A number that float32 can not hold becomes infinite, quietly: non-finite rows are the caller's
     to refuse or drop. Raises InvalidInput with the array's name, the rule, and its dtype and shape,
     without the number of rows.
     """
     if rows.dtype == np.uint8 and rows.ndim == 3:
         rows = rows[..., np.newaxis]
     image = rows.dtype == np.uint8 and rows.ndim == 4 and rows.shape[-1] in (1, 3)
-    vector = rows.dtype in (np.float32, np.float64) and rows.ndim == 2
+    # uint8 [n, d] may be flattened images, whose shape is lost
+    vector = rows.dtype.kind in "iuf" and rows.dtype != np.uint8 and rows.ndim == 2
     if not (image or vector) or 0 in rows.shape[1:]:
-        rule = "images uint8 [n, h, w] or [n, h, w, 1 or 3], or vectors float32 or float64 [n, d]"
+        rule = "images uint8 [n, h, w] or [n, h, w, 1 or 3], or vectors float or int [n, d]"
         raise InvalidInput(name, rule, shape_text(rows))
     with np.errstate(all="ignore"):
         return rows if image else rows.astype(np.float32)

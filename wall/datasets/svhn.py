@@ -12,7 +12,8 @@ import numpy as np
 
 from labelwall.wall.datasets.base import Labels, Published, Rows, Settings, open_torchvision
 from labelwall.wall.datasets.mnist import DIGITS
-from labelwall.wall.datasets.readers import Progress, constant_order
+from labelwall.wall.datasets.readers import constant_order
+from labelwall.wall.progress import TaskProgress
 
 PUBLIC, TEST = 25_000, 1_000
 EXTRA_ID = 1_000_000  # record ids of the extra file start here, those of train at 0
@@ -26,11 +27,11 @@ class Svhn(Published):
     shape = (32, 32, 3)
     private_records = 604_388
 
-    def _private(self, config: Settings, progress: Progress | None) -> Rows:
+    def _private(self, config: Settings, progress: TaskProgress | None) -> Rows:
         extra, train = _split(config, "extra"), _split(config, "train")
         return train.joined(replace(extra, ids=extra.ids + EXTRA_ID))
 
-    def _public(self, config: Settings, progress: Progress | None) -> tuple[Rows, Rows]:
+    def _public(self, config: Settings, progress: TaskProgress | None) -> tuple[Rows, Rows]:
         rows = _split(config, "test")
         rows = rows.take(constant_order(f"svhn test {row}" for row in range(len(rows.ids))))
         return rows.take(slice(None, PUBLIC)), rows.take(slice(PUBLIC, PUBLIC + TEST))

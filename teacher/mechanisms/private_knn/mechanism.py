@@ -6,7 +6,7 @@ Each is on a new Poisson sample.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # loading the search would load torch
     from labelwall.teacher.mechanisms.vote_laws import Poll
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
+
+LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,22 @@ class PrivateKnn(NoisyArgmax):
         from labelwall.teacher.mechanisms.private_knn import audit
 
         return ((audit.probe(self), ()),)
+
+    def foresee(self, records: int, share: Callable[[float], float]) -> str | None:
+        """See ``Mechanism.foresee``: the plurality that is expected, against the threshold."""
+        sample = records * self.sampling_probability
+        voters = min(self.k, sample)
+        votes = voters * share(voters / max(sample, 1.0))
+        deviation = math.sqrt(2) * self.number("sigma_screen")
+        passing = 0.5 * math.erfc((self.threshold - votes) / deviation)
+        if passing >= LEAST_PASSING:
+            return None
+        return (
+            f"a sample of about {sample:.0f} of {records} records gives the best class "
+            f"{votes:.0f} votes, and {100 * passing:.1f}% of queries pass a threshold of "
+            f"{self.threshold}. Set mechanism.threshold to {votes:.0f} or less, or use better "
+            "features."
+        )
 
     def planner(self) -> PrivateKnnPlanner:
         """See ``Mechanism.planner``."""

@@ -23,9 +23,7 @@ from labelwall.teacher.mechanisms.planning import (
     Forecast,
     Goal,
     Optimum,
-    Progress,
     PublicRows,
-    quiet,
 )
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.private_knn.simulate import (
@@ -35,6 +33,7 @@ from labelwall.teacher.mechanisms.private_knn.simulate import (
     simulated_queries,
 )
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.progress import Progress, quiet
 
 SAMPLING = (1.0, 0.5, 0.25, 0.1, 0.04, 0.015)
 FRACTIONS = 9  # steps of the share of the data set that votes

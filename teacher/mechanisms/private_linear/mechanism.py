@@ -72,8 +72,7 @@ class PrivateLinear(Mechanism):
     @property
     def asks(self) -> Asks:
         """The weights of a round's steps."""
-        sigma = 0.0 if self.sigma is None else self.sigma
-        return Asks(margin=self.margin, steps=self.steps, noise_multiplier=sigma, clip=self.clip)
+        return Asks(margin=self.margin, noise=self.sigma, steps=self.steps, clip=self.clip)
 
     def with_noise(self, level: float, asked: int) -> PrivateLinear:
         """See ``Mechanism.with_noise``. A sum moves by SENSITIVITY, the unit of sigma."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # loading the search would load torch
 
 HISTOGRAM = "histogram"
 MAX_NEIGHBOURS = 64
+LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,20 @@ class ReverseKnn(Mechanism):
     @property
     def asks(self) -> Asks:
         """The cells of a round."""
-        return Asks(self.cells, self.reach, self.margin)
+        return Asks(self.cells, self.reach, self.margin, self.sigma)
+
+    def foresee(self, records: int, share: Callable[[float], float]) -> str | None:
+        """See ``Mechanism.foresee``: votes a row sees, against the noise of their sum."""
+        votes = records * self.neighbours * self.reach / self.cells
+        noise = self.number("sigma") * math.sqrt(self.reach)
+        if votes >= LEAST_VOTES * noise:
+            return None
+        cells = max(1, int(votes * self.cells / (LEAST_VOTES * noise)))
+        return (
+            f"about {votes:.0f} of {records} records vote on a row, under noise of {noise:.0f} "
+            f"votes. Set mechanism.cells to {cells} or fewer, or epsilon "
+            f"{LEAST_VOTES * noise / votes:.1f} times as high."
+        )
 
     def with_noise(self, level: float, asked: int) -> ReverseKnn:
         """See ``Mechanism.with_noise``. A histogram moves by sqrt(neighbours)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,30 +12,30 @@ from jsonargparse import ArgumentParser
 from PIL import Image
 
 from labelwall import pipeline
-from labelwall.experiment.config.init import (
-    ANSWERED_SHARE,
-    MAX_QUERIES,
+from labelwall.experiment.config.init import packaged_configs
+from labelwall.experiment.config.own import (
+    OwnData,
+    default_delta,
+    default_mechanism,
     look,
-    packaged_configs,
-    write_config,
+    own_config,
 )
-from labelwall.student.config import StudentConfig
+from labelwall.experiment.config.settings import load_config
 from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.records.sources import open_records
 from labelwall.wall.datasets.sources import DataConfig, describe, read_public
-from labelwall.wall.errors import InvalidInput, MissingData
+from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData
+from tests.experiment import tiny
 
 
 def write(image_folders: dict[str, str], out: Path) -> dict:
-    write_config(
-        Path(image_folders["private"]),
-        Path(image_folders["public"]),
-        Path(image_folders["test"]),
-        out,
-    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(own_config(OwnData(**image_folders)))
     return yaml.safe_load(out.read_text())
+
+
+def facts(public: Path, test: Path):  # type: ignore[no-untyped-def]
+    return look({"source": "folder", "public": str(public), "test": str(test)})
 
 
 def test_what_it_writes_is_a_data_set_that_reads(image_folders, tmp_path):
@@ -58,14 +59,61 @@ def test_it_neither_opens_nor_lists_the_private_folder(image_folders, tmp_path, 
     )
 
 
-def test_the_price_of_its_caps_fits_the_budget_however_many_images(image_folders, tmp_path):
-    loaded = write(image_folders, tmp_path / "own.yaml")
-    mechanism = PrivateKnn(**loaded["mechanism"], sigma_screen=75.0, sigma_vote=25.0)
-    most = mechanism.releases(2 * MAX_QUERIES, int(2 * MAX_QUERIES * ANSWERED_SHARE))
-    plan = Plan(
-        loaded["budget"]["epsilon"], loaded["budget"]["delta"], (Slot(mechanism.fields(), most),)
-    )
-    assert 0 < certified_epsilon(plan) <= plan.epsilon
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, None), (0.1, "1e-6"), (3.0, "1e-3")])
+def test_it_loads_and_spends_its_budget(image_folders, tmp_path, epsilon, delta):
+    own = OwnData(**image_folders)
+    text = own_config(own, epsilon, None if delta is None else float(delta))
+    (tmp_path / "own.yaml").write_text(text)
+    config = load_config(tmp_path / "own.yaml")
+    assert 0.97 * epsilon < certified_epsilon(config.plan()) <= epsilon
+    assert config.budget.delta == (1e-5 if delta is None else float(delta))
+
+
+def test_delta_follows_public_rows_alone():
+    deltas = [default_delta(rows) for rows in (1, 500, 10_000, 10_001, 60_000, 2_000_000)]
+    assert deltas == pytest.approx([1e-5, 1e-5, 1e-5, 1e-6, 1e-6, 1e-8])
+
+
+def test_cells_follow_records_and_noise(image_folders):
+    found = facts(Path(image_folders["public"]), Path(image_folders["test"]))
+    many = replace(found, rows=20_000, classes=tuple("0123456789"))
+    chosen = [
+        default_mechanism(many, records, epsilon, 1e-5, 1)["cells"]
+        for records, epsilon in ((20_000, 1.0), (5_000, 1.0), (20_000, 0.1), (100, 0.1))
+    ]
+    assert chosen == sorted(chosen, reverse=True)
+    assert (chosen[0], chosen[-1]) == (200, 20)  # two a class at least
+
+
+def test_defaults_follow_what_is_public(image_folders, tmp_path):
+    colour = write(image_folders, tmp_path / "colour.yaml")
+    assert (colour["features"], colour["student"]["backbone"]) == ("efficientnet_lite0", "linear")
+    for path in Path(image_folders["public"]).rglob("*.png"):
+        Image.open(path).convert("L").save(path)
+    grey = write(image_folders, tmp_path / "grey.yaml")
+    assert (grey["features"], grey["whiten"], len(grey["rounds"])) == ("hog", 0, 2)
+    tiny.write(tmp_path)
+    text = own_config(OwnData(data=str(tmp_path / "data.npz")))
+    vectors = yaml.safe_load(text)
+    assert (vectors["features"], vectors["whiten"]) == ("raw", tiny.DIMENSIONS)
+    assert vectors["data"]["classes"] == ["0", "1", "2"]
+
+
+MISUSES = {
+    "two of three": ({"private": "a", "public": "."}, "`test` must be given"),
+    "both ways": ({"private": "a", "data": "b.npz"}, "`private` must be left out with --data"),
+    "no such file": ({"data": "nowhere.npz"}, "`data` must be an existing"),
+    "another file": ({"data": __file__}, "`data` must be an npz, CSV or parquet file"),
+    "no such folder": ({"private": "a", "public": "b", "test": "c"}, "`public` must be an exist"),
+}
+
+
+@pytest.mark.parametrize("name", MISUSES)
+def test_rows_are_named_in_one_way(name):
+    options, expected = MISUSES[name]
+    with pytest.raises(LabelwallError, match=expected) as refused:
+        OwnData(**options).settings()
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_folders_named_by_digits_stay_names_on_the_command_line(image_folders, tmp_path):
@@ -81,23 +129,6 @@ def test_folders_named_by_digits_stay_names_on_the_command_line(image_folders, t
     assert parsed.classes == ["0", "1"]
 
 
-def test_caps_cover_the_rounds_and_never_ask_more_than_there_is(image_folders, tmp_path):
-    loaded = write(image_folders, tmp_path / "own.yaml")
-    assert [entry["queries"] for entry in loaded["rounds"]] == [6, 6]
-    assert loaded["caps"] == {"asked": 12, "answered": 8}
-    assert StudentConfig(**loaded["student"]).augment == "natural"  # colour images
-    assert set(loaded) == {
-        "data",
-        "budget",
-        "mechanism",
-        "caps",
-        "rounds",
-        "student",
-        "seed",
-        "custodian_dir",
-    }
-
-
 @pytest.mark.parametrize(
     ("sides", "expected"),
     [([28, 28, 28], 28), ([30, 31, 200], 32), ([400, 500, 600], 96), ([5, 6, 7], 16)],
@@ -110,14 +141,14 @@ def test_the_side_is_the_bounded_median_in_fours(tmp_path, sides, expected):
         Image.fromarray(np.zeros((side, side + 50), dtype=np.uint8)).save(
             tmp_path / "public" / f"{number}.png"
         )
-    found = look(tmp_path / "public", tmp_path / "test")
-    assert (found.image_size, found.channels, found.public_images) == (expected, 1, 3)
+    found = facts(tmp_path / "public", tmp_path / "test")
+    assert (found.image_size, found.kind, found.rows) == (expected, "grey", 3)
 
 
 def test_one_colour_image_makes_three_channels(tmp_path, image_folders):
     for number in range(3):
         Image.new("L", (12, 12)).save(Path(image_folders["public"]) / f"grey{number}.png")
-    assert look(Path(image_folders["public"]), Path(image_folders["test"])).channels == 3
+    assert facts(Path(image_folders["public"]), Path(image_folders["test"])).kind == "colour"
 
 
 def test_names_with_yaml_in_them_survive(tmp_path, image_folders):
@@ -127,10 +158,6 @@ def test_names_with_yaml_in_them_survive(tmp_path, image_folders):
 
 
 def test_refusals(image_folders, tmp_path):
-    out = tmp_path / "own.yaml"
-    write(image_folders, out)
-    with pytest.raises(InvalidInput, match="out"):
-        write(image_folders, out)
     (tmp_path / "empty").mkdir()
     for change, error in (
         ({"public": str(tmp_path / "nowhere")}, MissingData),
@@ -195,9 +222,11 @@ def test_an_existing_file_is_not_overwritten(
 @pytest.mark.parametrize(
     ("options", "mentioned"),
     [
-        ([], "`private`"),
-        (["--private", "a", "--public", "b"], "`test`"),
-        (["--from", "mnist", "--public", "b"], "`public`"),
+        ([], "`private` must be given"),
+        (["--private", "a", "--public", "."], "`test` must be given"),
+        (["--from", "mnist", "--public", "b"], "`from` must be left out"),
+        (["--data", "a.npz", "--epsilon", "much"], "`epsilon` must be a number"),
+        (["--data", "a.npz", "--expected_records", "-1"], "`expected_records` must be a count"),
     ],
 )
 def test_it_takes_a_name_or_all_three_folders(
@@ -205,7 +234,7 @@ def test_it_takes_a_name_or_all_three_folders(
 ) -> None:
     assert pipeline.main(["init", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{mentioned} must be given, or left out with --from NAME" in line
+    assert mentioned in line
     assert list(elsewhere.iterdir()) == []
 
 

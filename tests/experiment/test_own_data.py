@@ -1,0 +1,178 @@
+"""From data to a model in one command: without a configuration, resumed by the same command; what
+a person gets wrong is one line, before anything is charged.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall import pipeline
+from labelwall.experiment.config.own_options import without_own_options
+from labelwall.experiment.run.console import Console
+from tests.experiment import tiny
+
+QUICK = ["--student.steps", "40", "--student.prune_folds", "2", "--student.prune_steps", "5"]
+QUICK += ["--threads", "1", "--workers", "1", "--mechanism.cells", "6", "--quiet"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    tiny.write(tmp_path)
+    (tmp_path / "config.yaml").unlink()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """The one line of a refused run, which left nothing behind."""
+    assert pipeline.main(["run", *args, *QUICK]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert not list(Path.cwd().rglob("ledger.sqlite"))
+    return line
+
+
+def test_vectors_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", "--data", "data.npz", "--epsilon", "8", *QUICK]
+    assert pipeline.main(command) == 0
+    assert "runs/data/report.html" in capsys.readouterr().out
+    summary = json.loads(Path("runs/data/summary.json").read_text())
+    assert 0 < summary["epsilon"] <= 8
+    assert (summary["kept_round"], len(summary["rounds"])) == (1, 1)
+    assert summary["rounds"][0]["estimate"]["by"] == "noisy counts"
+    assert summary["test_accuracy"] > 0.5
+    assert pipeline.main(command) == 0  # the same run, which is finished
+    assert pipeline.main([*command, "--seed", "5"]) == 0  # another
+    assert sorted(path.name for path in Path("runs").iterdir()) == [
+        "data",
+        "data-2",
+        "data-2.custodian",
+        "data.custodian",
+    ]
+
+
+def test_tables_in_one_command(folder: Path) -> None:
+    with np.load("data.npz") as arrays:
+        for name in ("private", "public", "test"):
+            x, y = arrays[f"{name}_x"], arrays[f"{name}_y"]
+            lines = [
+                ",".join(f"{v:.5f}" for v in row) + f",c{label}"
+                for row, label in zip(x, y, strict=True)
+            ]
+            header = ",".join(f"x{i}" for i in range(x.shape[1])) + ",kind"
+            Path(f"{name}.csv").write_text("\n".join([header, *lines]))
+    files = [
+        word for name in ("private", "public", "test") for word in (f"--{name}", f"{name}.csv")
+    ]
+    assert pipeline.main(["run", *files, "--label", "kind", "--epsilon", "8", *QUICK]) == 0
+    (run_dir,) = [path for path in Path("runs").iterdir() if path.suffix == ""]
+    assert json.loads((run_dir / "summary.json").read_text())["test_accuracy"] > 0.5
+
+
+def test_options_override_a_configuration(folder: Path) -> None:
+    (folder / "c.yaml").write_text("data: {source: mnist5k}\n")
+    args, name, records = without_own_options(
+        ["--config", "c.yaml", "--data", "data.npz", "--epsilon=2", "--expected_records", "90"]
+    )
+    assert args == [
+        "--config",
+        "c.yaml",
+        "--data.source=arrays",
+        f"--data.path={folder / 'data.npz'}",
+        "--budget.epsilon=2.0",
+    ]
+    assert (name, records) == ("data", 90)
+
+
+def test_nothing_private_is_opened_for_a_configuration(
+    image_folders: dict[str, str],
+    opened,  # type: ignore[no-untyped-def]
+) -> None:
+    options = [word for name, path in image_folders.items() for word in (f"--{name}", path)]
+    with opened() as paths:
+        without_own_options(options)
+    assert not [path for path in paths if str(path).startswith(image_folders["private"])]
+
+
+def changed(folder: Path, **arrays: np.ndarray) -> None:
+    with np.load(folder / "data.npz") as stored:
+        rows = dict(stored)
+    np.savez(folder / "data.npz", **rows | arrays)
+
+
+def test_bad_arrays_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = tiny.rows(40, 2)[0]
+    x[3, 1] = np.nan
+    changed(folder, public_x=x)
+    assert "public_x" in refused(capsys, "--data", "data.npz")
+    assert "`public` must be given" in refused(capsys, "--private", "somewhere")
+    assert "`epsilon`" in refused(capsys, "--data", "data.npz", "--epsilon", "lots")
+    assert "expected one argument" in refused(capsys, "--private", "--public", "b")
+    Path("runs").write_text("a file where folders go")
+    changed(folder, public_x=tiny.rows(40, 2)[0])
+    assert "`run_dir` must be a folder that can be written" in refused(capsys, "--data", "data.npz")
+
+
+def test_a_private_class_may_be_missing(folder: Path) -> None:
+    x, y = tiny.rows(200, 1)
+    changed(folder, private_x=x[y < 2], private_y=y[y < 2], private_id=np.arange((y < 2).sum()))
+    assert pipeline.main(["run", "--data", "data.npz", "--epsilon", "8", *QUICK]) == 0
+
+
+def test_bad_folders_are_one_line(
+    image_folders: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = [word for name, path in image_folders.items() for word in (f"--{name}", path)]
+    (Path(image_folders["public"]) / "ünïcode ☃.png").write_bytes(b"no image")
+    hog = ["--features", "hog", "--whiten", "0", "--student.backbone", "small_cnn"]
+    assert "ünïcode ☃.png" in refused(capsys, *options, *hog)
+    loose = Path(image_folders["test"]) / "loose.png"
+    loose.write_bytes((Path(image_folders["test"]) / "cat" / "0.png").read_bytes())
+    (Path(image_folders["public"]) / "ünïcode ☃.png").unlink()
+    assert "images in class folders only" in refused(capsys, *options, *hog)
+    loose.unlink()
+    Path(image_folders["test"], "dog").rename(tmp_path / "elsewhere")
+    assert "at least 2" in refused(capsys, *options, *hog)
+
+
+def test_lines_without_a_terminal_come_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    console = Console()
+    for done in range(101):
+        console.progress("reading", done, 100)
+        now[0] += 1.0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "reading: 3 of 100, about 2 min left"
+    assert len(lines) == 4
+    for done in range(3):
+        console.progress("brief", done, 2)
+        now[0] += 1.0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "compare", "serve", "predict"])
+def test_the_help_is_short_and_all_of_it_is_there(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as left:
+            pipeline.main([command, option])
+        assert left.value.code == 0
+        shown.append(capsys.readouterr().out)
+    short, full = shown
+    assert len(short.splitlines()) < 130
+    assert "--student.vat_xi" not in short
+    assert "--student.vat_xi" in full
+    assert "--help-all" in short
