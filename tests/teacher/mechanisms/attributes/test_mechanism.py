@@ -379,7 +379,7 @@ def test_records_come_and_go_by_their_packed_attributes(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_classes_and_attributes_is_refused(tmp_path: Path) -> None:
-    mechanisms: list[AnyMechanism] = [KNN, PrivateKnn()]
+    mechanisms: list[AnyMechanism] = [KNN, PrivateKnn(sigma_screen=75.0, sigma_vote=25.0)]
     plan = Plan(1e9, 1e-5, tuple(Slot(m.fields(), m.releases(5, 5)) for m in mechanisms))
     ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan, unsafe=False)
     with pytest.raises(InvalidInput, match="plan"):
