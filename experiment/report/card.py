@@ -71,7 +71,7 @@ def card(run: FinishedRun, file: str = "student.safetensors") -> str:
         "version": info.version if info else None,
         "shape": shape,
     }
-    return environment().get_template("model_card.md").render(shown)
+    return environment().get_template("model_card.md").render(shown).rstrip() + "\n"
 
 
 def _front(run: FinishedRun, space: LabelSpace, images: bool) -> dict[str, Any]:
