@@ -1,6 +1,6 @@
-"""The wall, watched: who loads whom, what an import does, what the release path may never contain.
+"""Which package loads which, what an import does, and what the release path must not contain.
 
-Each check can fail.
+For each check a test shows that it can fail.
 """
 
 from __future__ import annotations

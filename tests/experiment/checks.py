@@ -1,4 +1,4 @@
-"""What several tests of whole runs look at."""
+"""Commands and checks that several tests of whole runs share."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 from labelwall import pipeline
 from tests.experiment.tiny import rows
+
+PREDICT = ("predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz")
 
 
 def check_one_error(command: list[str], mentioned: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,16 +48,7 @@ def ask_twice(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, np.
     In the working folder, ``folder``.
     """
     np.savez(folder / "q.npz", x=rows(9, 7)[0])
-    command = [
-        "predict",
-        "--config",
-        "config.yaml",
-        "--queries",
-        "q.npz",
-        "--out",
-        "a.npz",
-        "--quiet",
-    ]
+    command = [*PREDICT, "--quiet"]
     assert pipeline.main(command) == 0
     with np.load(folder / "a.npz") as stored:
         found = dict(stored)

@@ -18,6 +18,7 @@ from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.classes import ClassLabels
 from tests.experiment import tiny
+from tests.experiment.checks import PREDICT
 
 CONFIG = """
 data: {source: arrays, path: data.npz}
@@ -94,18 +95,7 @@ def test_a_mixed_plan_is_priced_run_and_audited(
 
 def test_predict_answers_a_file_as_one_batch(folder: Path) -> None:
     np.savez("q.npz", x=tiny.rows(30, 9)[0])
-    command = [
-        "predict",
-        "--config",
-        "config.yaml",
-        "--queries",
-        "q.npz",
-        "--out",
-        "a.npz",
-        "--custodian_dir",
-        "custody",
-        "--quiet",
-    ]
+    command = [*PREDICT, "--custodian_dir", "custody", "--quiet"]
     assert pipeline.main(command) == 0
     receipt = json.loads(Path("a.receipt.json").read_text())
     assert (receipt["charged"], receipt["asked"]) == ({"batch": 1}, 30)

@@ -13,6 +13,7 @@ import pytest
 from labelwall import pipeline
 from labelwall.teacher.ledger.auditor.auditor import audit
 from tests.experiment import tiny
+from tests.experiment.checks import PREDICT
 from tests.postgres import Server, address
 
 IND_KNN = "mechanism: {kind: ind_knn, threshold: 0.3, sigma_label: 0.05}\n"
@@ -31,19 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def predict(*options: str) -> int:
-    return pipeline.main(
-        [
-            "predict",
-            "--config",
-            "config.yaml",
-            "--queries",
-            "q.npz",
-            "--out",
-            "a.npz",
-            "--quiet",
-            *options,
-        ]
-    )
+    return pipeline.main([*PREDICT, "--quiet", *options])
 
 
 def test_a_file_of_queries_is_answered_once(
@@ -164,17 +153,7 @@ def test_an_anchor_that_begins_with_a_ledger_in_use_is_said(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert predict() == 0
-    command = [
-        "predict",
-        "--config",
-        "config.yaml",
-        "--queries",
-        "q.npz",
-        "--out",
-        "a.npz",
-        "--anchor",
-        "anchor.json",
-    ]
+    command = [*PREDICT, "--anchor", "anchor.json"]
     capsys.readouterr()
     assert pipeline.main(command) == 0
     assert "there was no anchor of that name" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.classes import ClassLabels
 from tests.experiment import tiny
+from tests.experiment.checks import PREDICT
 
 
 def uneven(n: int, seed: int = 0) -> np.ndarray:
@@ -107,16 +108,7 @@ def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_predictions_use_the_public_rows_axes(folder: Path) -> None:
     """The file of queries teaches nothing: a single query is answered, and again for nothing."""
     np.savez("q.npz", x=tiny.rows(1, 9)[0])
-    command = [
-        "predict",
-        "--config",
-        "config.yaml",
-        "--queries",
-        "q.npz",
-        "--out",
-        "a.npz",
-        "--quiet",
-    ]
+    command = [*PREDICT, "--quiet"]
     for charged in (1, 0):
         assert pipeline.main([*command, "--whiten", "3", "--custodian_dir", "custody"]) == 0
         assert json.loads(Path("a.receipt.json").read_text())["charged"]["screen"] == charged

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 import torch
@@ -29,10 +27,12 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.postgres import audited, swept
+from tests.programs import killed_before
 
 ANCHOR = ("anchor.py", "anchored.py", "anchor_store.py")
 WATCHED = (
     "teacher.py",
+    "charging.py",
     "ledger.py",
     "state.py",
     "mechanism.py",
@@ -96,25 +96,10 @@ def teach(folder: Path, socket: str) -> Teacher:
 
 def doomed(folder: Path, socket: str, point: int) -> None:
     """Answer, and die before the ``point``-th statement; else write what was sent."""
-    teacher, count = teach(folder, socket), 0
+    teacher = teach(folder, socket)
     watched = (*WATCHED, "database.py") if socket else WATCHED
-
-    def trace(frame: FrameType, event: str, _: object):  # type: ignore[no-untyped-def]
-        nonlocal count
-        if (
-            Path(frame.f_code.co_filename).name not in watched
-            or "teacher" not in frame.f_code.co_filename
-        ):
-            return None
-        if event == "line":
-            count += 1
-            if count == point:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return trace
-
-    sys.settrace(trace)
-    answers = teacher.answer(Queries(ASKED))
-    sys.settrace(None)
+    with killed_before(point, "teacher", watched):
+        answers = teacher.answer(Queries(ASKED))
     (folder / "sent").write_text(json.dumps(answers.labels.tolist()))
 
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.wall.errors import LedgerMismatch
 from tests.postgres import DATABASE, OWNER, copied, rows, swept
+from tests.programs import killed_before
 from tests.teacher.ledger.test_ledger import plan
 
 WATCHED = ("ledger.py", "anchor.py", "anchored.py", "anchor_store.py", "database.py")
@@ -51,22 +50,8 @@ def answer(place: Place, anchor: Place, query: str, notes: Path | None = None) -
 
 def doomed(place: Place, anchor: Place, point: int, notes: Path) -> None:
     """Answer, and die before the ``point``-th statement."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: object):  # type: ignore[no-untyped-def]
-        nonlocal count
-        path = Path(frame.f_code.co_filename)
-        if path.name not in WATCHED or path.parent.name != "ledger":
-            return None
-        if event == "line":
-            count += 1
-            if count == point:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return trace
-
-    sys.settrace(trace)
-    answer(place, anchor, "doomed", notes)
-    sys.settrace(None)
+    with killed_before(point, "teacher/ledger", WATCHED):
+        answer(place, anchor, "doomed", notes)
 
 
 def swept_kill(folder: Path, point: int, copy_first: bool, socket: str, anchor_socket: str) -> dict:

@@ -1,10 +1,11 @@
-"""One labelwall command in a process of its own, from the folder it is started in; prints, as JSON,
-its exit status, how many files it opened, and which of them lie in FORBIDDEN folders.
+"""Runs one labelwall command and prints what it opened, as JSON.
+
+The exit status, the number of files opened, and those of them in FORBIDDEN folders.
 
     python watched.py COLON:SEPARATED:FORBIDDEN COMMAND...
 
-An audit hook hears of every file that Python, its libraries' Python code and SQLite open, from the
-first import on. Child processes are not heard: what a child opens is its own.
+An audit hook records every file that Python, its libraries' Python code and SQLite open, from the
+first import on. What child processes open is not recorded.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ LARGEST_FILE = 1 << 34  # bytes: everything is read into memory
 LONGEST_VALUE = 1 << 28  # bytes of one entry
 FIRST_PREV = "0" * 64
 COLUMNS = {"entries": ["seq", "kind", "body", "prev", "hash"], "head": ["one", "seq", "hash"]}
-PRIVATE = ("private", "updates", "moments", "calls")  # tables of a live ledger, in no export
+# Tables of a live ledger, in no export.
+PRIVATE = ("private", "updates", "moments", "calls", "turns")
 UNREADABLE = "the file is not a readable ledger: truncated, damaged or something else"
 
 

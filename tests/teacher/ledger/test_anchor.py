@@ -18,6 +18,7 @@ import pytest
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger import anchor_store
 from labelwall.teacher.ledger.anchor_store import AnchoredEntry, FileStore
+from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import Payments
 from labelwall.teacher.ledger.ledger import Ledger, Reservation
@@ -100,6 +101,14 @@ def test_one_of_two_copies_goes_on(
     is_refused(second, anchor, early.get(second))
     goes_on(early.get(first) or Ledger(first, anchor), "b")
     is_refused(second, anchor, early.get(second))
+
+
+def test_an_anchored_ledger_in_use_is_audited(tmp_path: Path, anchor: Place) -> None:
+    """The auditor knows the table of turns, which no export has."""
+    place = in_use(tmp_path / "ledger.sqlite", anchor)
+    assert isinstance(place, Path)
+    assert len(rows(place, "SELECT turn FROM turns")) == 1
+    assert not [problem for problem in audit(place).problems if "the file" in problem]
 
 
 @pytest.mark.parametrize("charged", [0, 1, 2])
