@@ -74,8 +74,9 @@ def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float
         shares /= np.maximum(rows, 1.0)
         seen = (counts - draw)[rows[:, 0] > 0].sum()
         found.append(float((shares * (counts - draw)).sum()) / max(float(seen), spread, 1.0))
-    error = noise * math.sqrt(2 * len(counts)) / votes
-    return Estimate(min(1.0, max(0.0, float(np.mean(found)))), error, COUNTS)
+    share = min(1.0, max(0.0, float(np.mean(found))))
+    few = math.sqrt(max(share * (1 - share), 1e-4) / votes)
+    return Estimate(share, math.hypot(noise * math.sqrt(2 * len(counts)) / votes, few), COUNTS)
 
 
 def by_agreement(pruned: Pruned) -> Estimate | None:

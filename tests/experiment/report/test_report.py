@@ -220,9 +220,9 @@ def test_the_headline_and_the_table_say_what_the_run_found(rendered: Path) -> No
     assert epsilon <= shown <= epsilon + 0.001  # rounded up, never down
     assert "88.75% of the public test split right" in text
     assert "δ = 1e-05" in text
-    assert "1 hog 12 8 4 0 93.75% 81.25% 0.050" in text
+    assert "1 hog 12 8 4 0 93.75% none 81.25% 0.050" in text
     # The 15th answer was the last one paid for
-    assert "2 small_cnn 12 7 4 1 unknown 88.75% 0.100" in text
+    assert "2 small_cnn 12 7 4 1 unknown none 88.75% 0.100" in text
     assert "readings, not guarantees" in text
     assert "screen 0 24 24 24" in text
     assert "aggregate 0 15 15 15" in text
@@ -433,3 +433,17 @@ def test_an_edited_ledger_or_summary_certifies_nothing(copied: Path) -> None:
 
 def test_the_configuration_shown_is_the_one_that_ran(rendered: Path) -> None:
     assert asdict(read_run(rendered).config) == asdict(config_of(rendered))
+
+
+def test_a_round_that_was_kept_is_named(copied: Path) -> None:
+    """Its estimate, too; other runs say nothing of the kind."""
+    assert "Kept round" not in squeezed(page_of(copied))
+    for number, right in ((1, 0.58), (2, 0.29)):
+        path = copied / f"round_{number}" / "metrics.json"
+        estimate = {"right": right, "error": 0.01, "by": "noisy counts"}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"estimate": estimate}))
+    summary = json.loads((copied / "summary.json").read_text())
+    (copied / "summary.json").write_text(json.dumps(summary | {"kept_round": 1}))
+    text = squeezed(page_of(copied))
+    assert "Kept round 1." in text
+    assert "93.75% about 58% right by noisy counts 81.25%" in text
