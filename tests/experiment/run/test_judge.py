@@ -97,11 +97,11 @@ def test_the_plurality_of_neighbours() -> None:
 
 def test_a_threshold_that_no_sample_reaches_is_foreseen() -> None:
     """MNIST's settings where neighbours seldom agree: 900 of 6,000 records, 30% of one class."""
-    reason = PrivateKnn().foresee(6000, lambda part: 0.3)
+    reason = PrivateKnn(sigma_screen=75.0).foresee(6000, lambda part: 0.3)
     assert reason is not None
     assert "mechanism.threshold to 90 or less" in reason
-    assert PrivateKnn().foresee(6000, lambda part: 0.9) is None
-    few = PrivateKnn().foresee(300, lambda part: 1.0)
+    assert PrivateKnn(sigma_screen=75.0).foresee(6000, lambda part: 0.9) is None
+    few = PrivateKnn(sigma_screen=75.0).foresee(300, lambda part: 1.0)
     assert few is not None
     assert "45 of 300 records" in few
 
