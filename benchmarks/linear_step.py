@@ -1,6 +1,6 @@
 """Seconds of one step of private_linear: the sum of all records' clipped gradients, without noise.
 
-    python benchmarks/linear_step.py --records 60000 --dimensions 128 --classes 10
+python benchmarks/linear_step.py --records 60000 --dimensions 128 --classes 10
 """
 
 from __future__ import annotations

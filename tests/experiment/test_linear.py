@@ -7,6 +7,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import safetensors
 import safetensors.numpy
 
 from labelwall import pipeline
+from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.fitted import Question
 from labelwall.experiment.run.linear_model import LinearModel
 from labelwall.experiment.run.linear_round import fit_weights, labels_of
@@ -168,9 +170,9 @@ def test_predictions_after_a_run_are_free_and_before_it_pay_its_steps(folder: Pa
 
 def test_rounds_of_several_mechanisms_and_a_budget_that_is_solved(folder: Path) -> None:
     """A sigma that is left out needs a plan of its own."""
-    assert pipeline.main([*RUN, "--mechanism.sigma", "null"]) == 0
-    (plan,) = (body["plan"] for body in entries("genesis"))
-    assert plan["slots"][0]["mechanism"]["sigma"] > 0
+    solved = load_config(Path("config.yaml"))
+    solved = replace(solved, mechanism=PrivateLinear())
+    assert solved.plan().slots[0].mechanism["sigma"] > 0  # type: ignore[operator]
     own = "rounds: [{}, {mechanism: {kind: reverse_knn, cells: 6, sigma: 1.0}}]"
     Path("config.yaml").write_text(CONFIG.replace("rounds: [{}, {}]", own))
     several = [*RUN[:-2], "several", "--quiet"]
@@ -181,7 +183,8 @@ def test_rounds_of_several_mechanisms_and_a_budget_that_is_solved(folder: Path) 
 
 
 def test_a_cap_that_ends_the_steps_leaves_the_classifier_of_those_before(folder: Path) -> None:
-    assert pipeline.main([*RUN, "--caps.asked", "1", "--rounds", "[{}]"]) == 0
+    Path("config.yaml").write_text(CONFIG.replace("rounds: [{}, {}]", "rounds: [{}]"))
+    assert pipeline.main([*RUN, "--caps.asked", "1"]) == 0
     assert Path("out/round_1/linear.safetensors").exists()
     metrics = json.loads(Path("out/round_1/metrics.json").read_text())
     assert (metrics["answered"], metrics["cap_reached"]) == (40, 0)
