@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +16,13 @@ import safetensors
 import safetensors.numpy
 
 from labelwall import pipeline
+from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.run.fitted import Question
 from labelwall.experiment.run.linear_model import LinearModel
-from labelwall.experiment.run.linear_round import labels_of
-from labelwall.teacher.teacher import Teacher
+from labelwall.experiment.run.linear_round import fit_weights, labels_of
+from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.wall.matrix import Matrix, NoisyCounts
-from labelwall.wall.messages import ABSTAINED, Outcome
+from labelwall.wall.messages import ABSTAINED, Outcome, Receipt
 from labelwall.wall.weights import CLIP, COUNT, Weights, residual_unit
 from tests.experiment import tiny
 
@@ -100,30 +104,46 @@ class Killed(BaseException):
     """As if the process ended here."""
 
 
-@pytest.mark.parametrize("step", [1, 2, 3, 4])
+def question(folder: Path, count: Callable[[Matrix], NoisyCounts]) -> Question:
+    x, _ = tiny.rows(60, 3)
+    features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+    asked = PrivateLinear(steps=3, sigma=0.5).asks
+    return Question(count, features, 63.0, tiny.CLASSES, asked, 0, 0, "e" * 64, folder)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
 @pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
-def test_a_run_that_is_killed_at_any_step_pays_for_nothing_twice(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, step: int, answered: bool
+def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, answered: bool
 ) -> None:
-    """Before the teacher is asked, and after it answered but before the answer is used."""
-    inner, calls = Teacher.count, 0
+    """Before the teacher is asked, and after it answered but before the answer is used.
 
-    def count(self: Teacher, matrix: Matrix) -> NoisyCounts:
-        nonlocal calls
-        calls += 1
-        if calls == step and not answered:
-            raise Killed
-        found = inner(self, matrix)
-        if calls == step:
-            raise Killed
-        return found
+    Later the same weights would come out otherwise.
+    """
+    sent: list[bytes] = []
+    killed = False
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Teacher, "count", count)
-        with pytest.raises(Killed):
-            pipeline.main(RUN)
-    assert pipeline.main(RUN) == 0
-    assert [c["count"] for c in entries("charge")] == [1] * 4
+    def count(matrix: Matrix) -> NoisyCounts:
+        nonlocal killed
+        at = len(set(sent)) + 1
+        if at == step and not killed and not answered:
+            killed = True
+            raise Killed
+        sent.append(matrix.entries.tobytes())
+        if at == step and not killed:
+            killed = True
+            raise Killed
+        sums = np.random.default_rng(list(sent[-1])).integers(-(10**8), 10**8, (1, 28))
+        return NoisyCounts(sums, Receipt(1, 0, {"sum": 1}, {"sum": 9}, 1, ""))
+
+    with pytest.raises(Killed):
+        fit_weights(question(tmp_path, count))
+    inner = LinearModel.next_weights
+    monkeypatch.setattr(LinearModel, "next_weights", lambda self: inner(self) + 1)
+    receipt = fit_weights(question(tmp_path, count)).receipt
+    assert (receipt.asked, receipt.charged) == (3, {"sum": 3})
+    assert len(set(sent)) == 3
+    assert len(sent) == 2 + step + answered
 
 
 def test_predictions_after_a_run_are_free_and_before_it_pay_its_steps(folder: Path) -> None:
@@ -149,21 +169,23 @@ def test_predictions_after_a_run_are_free_and_before_it_pay_its_steps(folder: Pa
 
 
 def test_rounds_of_several_mechanisms_and_a_budget_that_is_solved(folder: Path) -> None:
-    """A sigma that is left out needs a plan of its own."""
-    assert pipeline.main([*RUN, "--mechanism.sigma", "null"]) == 0
-    (plan,) = (body["plan"] for body in entries("genesis"))
-    assert plan["slots"][0]["mechanism"]["sigma"] > 0
+    """A sigma that is left out is solved, and is what the folder of a run has recorded."""
+    solved = load_config(Path("config.yaml"))
+    solved = replace(solved, mechanism=PrivateLinear())
+    assert solved.plan().slots[0].mechanism["sigma"] > 0  # type: ignore[operator]
     own = "rounds: [{}, {mechanism: {kind: reverse_knn, cells: 6, sigma: 1.0}}]"
     Path("config.yaml").write_text(CONFIG.replace("rounds: [{}, {}]", own))
     several = [*RUN[:-2], "several", "--quiet"]
     assert pipeline.main(several) == 0
     charges = [c["release"] for c in entries("charge", "several/ledger.sqlite")]
     assert charges == ["sum", "sum", "histogram"]
-    assert pipeline.main([*several, "--mechanism.sigma", "null"]) == 2
+    assert pipeline.main([*several, "--mechanism.sigma", "null"]) == 0
+    assert len(entries("charge", "several/ledger.sqlite")) == 3
 
 
 def test_a_cap_that_ends_the_steps_leaves_the_classifier_of_those_before(folder: Path) -> None:
-    assert pipeline.main([*RUN, "--caps.asked", "1", "--rounds", "[{}]"]) == 0
+    Path("config.yaml").write_text(CONFIG.replace("rounds: [{}, {}]", "rounds: [{}]"))
+    assert pipeline.main([*RUN, "--caps.asked", "1"]) == 0
     assert Path("out/round_1/linear.safetensors").exists()
     metrics = json.loads(Path("out/round_1/metrics.json").read_text())
     assert (metrics["answered"], metrics["cap_reached"]) == (40, 0)

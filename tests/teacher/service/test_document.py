@@ -37,7 +37,7 @@ def test_generated_requests(tmp_path: Path, role: str) -> None:
         for found in operations:
             seen |= tried(found.ok(), url, headers)
     assert Ledger(tmp_path / "ledger.sqlite").state.head == before
-    assert len({label for label, _ in seen}) == 12  # every operation
+    assert len({label for label, _ in seen}) == 13  # every operation
     assert {status for _, status in seen} >= {200, 404, 422}
 
 
