@@ -155,7 +155,9 @@ def least_noise(gamma: float, epsilon: float, asked: int) -> float:
 
 def poll_plan(gamma: float, sigma: float, epsilon: float, asked: int) -> Plan:
     """``asked`` noisy winners, no screening."""
-    mechanism = PrivateKnn(threshold=0, sigma_vote=sigma, sampling_probability=gamma)
+    mechanism = PrivateKnn(
+        threshold=0, sigma_screen=sigma, sigma_vote=sigma, sampling_probability=gamma
+    )
     winners = tuple(
         release for release in mechanism.releases(asked, asked) if release.name == AGGREGATE
     )

@@ -295,7 +295,9 @@ def test_a_pool_has_a_result_for_every_shard(tmp_path: Path) -> None:
 def test_mechanisms_that_need_all_rows_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(tiny.MECHANISMS, "gnmax", Gnmax(teachers=5, classifier="cnn"))
+    monkeypatch.setitem(
+        tiny.MECHANISMS, "gnmax", Gnmax(teachers=5, sigma_vote=40.0, classifier="cnn")
+    )
     with pytest.raises(InvalidInput, match=r"scale\.shards.*gnmax"):
         tiny.teacher(tmp_path, "gnmax", tiny.records(), ScaleConfig(shards=2))
 

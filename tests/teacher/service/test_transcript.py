@@ -64,7 +64,13 @@ MECHANISMS: dict[str, AnyMechanism] = {
     ),
     "private_knn_mean": PrivateKnnMean(k=3, sigma_mean=0.5, sampling_probability=0.5),
     "private_knn_median": PrivateKnnMedian(
-        k=3, epsilon=2.0, cells=8, window=1, threshold=1, sampling_probability=0.5
+        k=3,
+        epsilon=2.0,
+        cells=8,
+        window=1,
+        threshold=1,
+        sigma_screen=30.0,
+        sampling_probability=0.5,
     ),
     "naive_knn": NaiveKnn(k=3, sigma_vote=2.0),
     "ind_knn": IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6, reuse=True),
