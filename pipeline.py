@@ -16,6 +16,7 @@ keys     who may ask a service: add, list or revoke API keys
 from __future__ import annotations
 
 import importlib
+import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -56,9 +57,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command = importlib.import_module(f"labelwall.experiment.commands.{args[0]}")
         status: int = command.main(args[1:])
+        sys.stdout.flush()
         return status
     except LabelwallError as error:
         return _mistake(str(error))
+    except BrokenPipeError:  # whoever read the output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename else ""
+        return _mistake(f"{named}{error.strerror or type(error).__name__}.")
     except KeyboardInterrupt:
         text = "labelwall: interrupted; the same command continues where it stopped."
         print(text, file=sys.stderr)

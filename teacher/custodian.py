@@ -21,6 +21,7 @@ from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
+from labelwall.teacher.private_files import make_private, open_lock
 from labelwall.wall.adversary import POOLED
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 
@@ -81,7 +82,7 @@ def open_custodian(
     Raises InvalidInput where another process uses the directory.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    directory.chmod(0o700)
+    make_private(directory)
     lock = _lock(directory)
     try:
         place: Place = ledger_url or directory / LEDGER
@@ -172,7 +173,7 @@ def _check_identity(path: Path, data: Settings, defaults: Settings, ledger: Ledg
 
 
 def _lock(directory: Path) -> IO[str]:
-    lock = (directory / LOCK).open("w")
+    lock = open_lock(directory / LOCK)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

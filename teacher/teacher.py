@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from labelwall.teacher.mechanisms.base import Charging, EarlierAnswers, Mechanis
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
+from labelwall.teacher.private_files import log_failure
 from labelwall.teacher.private_rows import Prepared, PrivateRows, Progress, Workplace
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.devices import device_of
@@ -354,8 +354,7 @@ class Teacher:
         try:
             yield
         except Exception as error:
-            with (self._place.directory / "errors.log").open("a") as log:
-                log.write(traceback.format_exc())
+            log_failure(self._place.directory)
             raise TeacherFailed from error
 
 

@@ -366,6 +366,7 @@ class RequestQueue:
         return result_to_json(self._teacher.count(cells))
 
     def _finish(self, job: Job, outcome: Result | Refused) -> None:
+        self.snapshot = self._take_snapshot()  # before the caller can ask what is left
         with self._changed:
             if job in self._pending:
                 self._pending.remove(job)

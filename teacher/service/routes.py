@@ -433,7 +433,9 @@ async def _reply(job: Job, wait: float) -> Response:
     No part of the state depends on private rows.
     """
     if wait > 0 and not job.future.done():
-        await asyncio.wait([asyncio.wrap_future(job.future)], timeout=wait)
+        waiting = asyncio.wrap_future(job.future)
+        waiting.add_done_callback(_retrieve)
+        await asyncio.wait([waiting], timeout=wait)
     state = {
         "job": job.id,
         "kind": job.kind,
@@ -447,3 +449,9 @@ async def _reply(job: Job, wait: float) -> Response:
     if isinstance(refusal, Refused):
         raise Refused(refusal.code, str(refusal))
     return JSONResponse({**state, "status": "done", "result": job.future.result()})
+
+
+def _retrieve(waiting: asyncio.Future[Any]) -> None:
+    """Look at an outcome that comes after its request has ended, so that asyncio reports none."""
+    if not waiting.cancelled():
+        waiting.exception()
