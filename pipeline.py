@@ -48,17 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Exit code 0, 2 for a user's mistake (one line on stderr), 3 for an inconsistent ledger.
     """
-    args = list(sys.argv[1:] if argv is None else argv)
-    if not args or args[0] in ("-h", "--help"):
-        print(__doc__ + "\n`labelwall COMMAND --help` explains a command's options.")
-        return 0
-    if args[0] not in COMMANDS:
-        return _mistake(f"unknown command {args[0]!r}. Commands: {', '.join(COMMANDS)}.")
     try:
-        command = importlib.import_module(f"labelwall.experiment.commands.{args[0]}")
-        status: int = command.main(args[1:])
-        sys.stdout.flush()
-        return status
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()  # here, where it can still be said that nobody reads
     except LabelwallError as error:
         return _mistake(str(error))
     except BrokenPipeError:  # whoever read the output has enough
@@ -71,6 +65,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = "labelwall: interrupted; the same command continues where it stopped."
         print(text, file=sys.stderr)
         return 130
+
+
+def _run(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help"):
+        print(__doc__ + "\n`labelwall COMMAND --help` explains a command's options.")
+        return 0
+    if args[0] not in COMMANDS:
+        return _mistake(f"unknown command {args[0]!r}. Commands: {', '.join(COMMANDS)}.")
+    command = importlib.import_module(f"labelwall.experiment.commands.{args[0]}")
+    status: int = command.main(args[1:])
+    return status
 
 
 def _mistake(text: str) -> int:

@@ -144,7 +144,7 @@ def _check_identity(path: Path, data: Settings, defaults: Settings, ledger: Ledg
     releases, and only such a ledger may be given an identity.
     """
     if path.exists():
-        stored = json.loads(path.read_text())
+        stored = _read_identity(path)
         if (found := stored.pop("format", FORMAT)) != FORMAT:
             raise LedgerMismatch(
                 f"`format` of the custodian's {IDENTITY} must be {FORMAT}. Found {found!r}. "
@@ -170,6 +170,16 @@ def _check_identity(path: Path, data: Settings, defaults: Settings, ledger: Ledg
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)
+
+
+def _read_identity(path: Path) -> dict[str, object]:
+    try:
+        stored = json.loads(path.read_bytes())
+        if type(stored) is dict:
+            return stored
+    except (ValueError, RecursionError):
+        pass
+    raise LedgerMismatch(f"the custodian's {IDENTITY} is damaged. Restore it.")
 
 
 def _lock(directory: Path) -> IO[str]:

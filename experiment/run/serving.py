@@ -19,6 +19,7 @@ from labelwall.teacher.custodian import Custodian
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.records.sources import open_records
 from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.connections import end_in_time
 from labelwall.teacher.service.keys import Key, Keys, digest_of
 from labelwall.teacher.service.server import address, build_app, listen, server
 from labelwall.wall.adversary import EACH, POOLED
@@ -91,4 +92,5 @@ def app_of(
 def _stop_with_input(running: uvicorn.Server) -> None:
     """Wait for the end of the standard input, then let the service finish."""
     sys.stdin.read()
+    end_in_time()
     running.should_exit = True

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from fastapi import Request
 
+from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.jobs import refused
 from labelwall.teacher.service.keys import Key, Keys
 from labelwall.wall.errors import Refused
@@ -41,6 +42,7 @@ STALL_TIMEOUT = 10  # seconds without a byte of it
 BODY_RATE = 64 << 10  # bytes per second on average, after STALL_TIMEOUT
 FAILURES = 120  # wrong keys of one address at once; then two a second
 MAX_BUCKETS = 10_000
+DAY = 86400.0  # seconds
 RETRIED = ("too_fast", "busy", "shutting_down")  # by clients, on their own
 BEARER, BASIC = "bearer ", "basic "
 CHALLENGES = {
@@ -83,9 +85,40 @@ class RateLimiter:
         if not granted:
             raise refused(self._refusal)
 
+    def require(self, caller: str) -> None:
+        """Raise Refused when the caller has no token at all."""
+        with self._lock:
+            left = self._left(caller, self._clock())
+        if left <= 0:
+            raise refused(self._refusal)
+
+    def spend(self, caller: str, tokens: float) -> None:
+        """Take tokens for what is done already, also where the caller has fewer."""
+        with self._lock:
+            now = self._clock()
+            self._buckets[caller] = (self._left(caller, now) - tokens, now)
+
     def _left(self, caller: str, now: float) -> float:
         left, since = self._buckets.get(caller, (self._burst, now))
         return min(self._burst, left + (now - since) * self._rate)
+
+
+def daily(amount: float) -> RateLimiter:
+    """A limiter of ``amount`` a day, all of which may be taken at once."""
+    return RateLimiter(amount / DAY, burst=amount, refusal="too_much")
+
+
+class Allowances:
+    """What each caller may send, and let the service store, in a day without being charged for it.
+
+    ``extractors``: a count; ``uploads``: bytes of extractors; ``growth``: bytes of the ledger's
+    entries. A restart begins a new day.
+    """
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self.extractors = daily(config.extractors_per_day)
+        self.uploads = daily(config.extractor_mib_per_day << 20)
+        self.growth = daily(config.ledger_mib_per_day << 20)
 
 
 class Authenticator:

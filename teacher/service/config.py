@@ -26,6 +26,9 @@ COUNTS = (
     "waiting",
     "connections",
     "connections_by_address",
+    "extractors_per_day",
+    "extractor_mib_per_day",
+    "ledger_mib_per_day",
 )
 
 
@@ -47,6 +50,9 @@ class ServiceConfig:
         connections: maximum open connections, a count; at most half of the process's descriptors.
         connections_by_address: of these, from one address; as many as connections where a proxy
             stands before the service.
+        extractors_per_day: maximum new extractors of one caller in a day, a count.
+        extractor_mib_per_day: their size in all (MiB).
+        ledger_mib_per_day: maximum growth of the ledger by one caller in a day (MiB).
         budget: "shared": one budget against all callers together, who may pool their answers;
             "per_analyst": a whole budget and a separate ledger for each analyst (name of a key),
             under the assumption, named in every certificate, that analysts do not pool answers.
@@ -65,6 +71,9 @@ class ServiceConfig:
     requests_per_second: float = 100.0
     connections: int = 512
     connections_by_address: int = 128
+    extractors_per_day: int = 100
+    extractor_mib_per_day: int = 2048
+    ledger_mib_per_day: int = 64
     budget: Literal["shared", "per_analyst"] = "shared"
     backbones: list[str] = field(default_factory=lambda: list(OWN_BACKBONES))
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import signal
 import socket
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 import h11
@@ -21,6 +24,7 @@ from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.jobs import refused
 
 HEAD_SECONDS = 10.0  # for the headers of a request, and for a body that nobody reads any more
+GRACE = 45  # seconds after which a service that was told to stop has ended, whatever it is at
 READER_SECONDS = 20.0  # in which the reader of a reply must take some of it
 
 Peer = tuple[str, int]  # address and port of the other side
@@ -122,14 +126,31 @@ class Listener(socket.socket):
 
 
 class GuardedServer(uvicorn.Server):
-    """uvicorn behind the doors."""
+    """uvicorn behind the doors. ``stop``: ends the work that requests wait for."""
 
-    def __init__(self, config: uvicorn.Config, doors: Doors) -> None:
+    def __init__(self, config: uvicorn.Config, doors: Doors, stop: Callable[[], None]) -> None:
         super().__init__(config)
-        self._doors = doors
+        self._doors, self._stop = doors, stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        end_in_time()
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([Listener(bound, self._doors) for bound in sockets or []])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        stopping = asyncio.get_running_loop().run_in_executor(None, self._stop)
+        await super().shutdown(sockets)
+        await stopping
+
+
+def end_in_time() -> None:
+    """Let the system end this process after GRACE seconds, whatever holds it up.
+
+    That is safe at any moment: what was charged is stored, and nothing is sent before that.
+    """
+    signal.alarm(GRACE)
 
 
 class TimedProtocol(H11Protocol):

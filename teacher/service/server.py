@@ -18,7 +18,7 @@ from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.private_files import log_failure
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service.app import Log, create_app, log_line
-from labelwall.teacher.service.auth import Authenticator, BodyReader, RateLimiter
+from labelwall.teacher.service.auth import Allowances, Authenticator, BodyReader, RateLimiter
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.connections import GuardedServer, TimedProtocol, doors_of
 from labelwall.teacher.service.fair_lock import FairLock
@@ -31,7 +31,7 @@ from labelwall.teacher.teacher import Progress, Teacher, quiet
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput
 
-GRACE = 60  # seconds for a stopping service to finish its current requests
+REQUESTS_GRACE = 20  # seconds for a stopping service to finish its current requests
 
 
 def build_app(
@@ -71,7 +71,7 @@ def build_app(
         raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
     report = partial(log_failure, custodian.directory)
     auth = Authenticator(keys, RateLimiter(config.requests_per_second))
-    lock = FairLock()
+    lock, allowances = FairLock(), Allowances(config)
     room = 4 * MIB * max(config.max_request, config.max_extractor)
     state = custodian.ledger.state
     plan = state.plan
@@ -99,12 +99,14 @@ def build_app(
             report=report,
             lock=lock,
             watch=progress,
+            grown=allowances.growth.spend,
         )
         return Service(
             queue=queue,
             teacher=teacher,
             ledger=opened.ledger,
             auth=auth,
+            allowances=allowances,
             bodies=BodyReader(room),
             record_bodies=BodyReader(room),
             config=config,
@@ -151,7 +153,8 @@ def address(config: ServiceConfig, bound: socket.socket) -> str:
 def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
     """uvicorn without log messages, which could quote a request.
 
-    On SIGTERM and SIGINT it finishes the current requests and stops.
+    On SIGTERM and SIGINT it finishes the current requests and stops, at the latest after
+    connections.GRACE seconds.
     """
     _check_tls(config)
     for name in ("uvicorn.error", "uvicorn.access"):
@@ -168,14 +171,14 @@ def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
         lifespan="on",
         ssl_certfile=config.certfile,
         ssl_keyfile=config.keyfile,
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=REQUESTS_GRACE,
     )
     try:
         settings.load()
     except (ssl.SSLError, OSError) as error:
         rule = "a certificate chain and its private key (PEM)"
         raise InvalidInput("service.certfile, keyfile", rule, config.certfile) from error
-    return GuardedServer(settings, app.state.doors)
+    return GuardedServer(settings, app.state.doors, app.state.service.stop)
 
 
 def _check_tls(config: ServiceConfig) -> None:
