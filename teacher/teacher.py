@@ -26,7 +26,6 @@ from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries
 
-
 MAX_EMBEDDERS = 8  # kept
 
 
@@ -103,9 +102,9 @@ class Teacher:
         """Embed the private records with a public feature map; later answers use it.
 
         Releases nothing, and writes nothing in the ledger: an entry names the extractor when the
-        first query under it is charged. ``probe``: public rows like the queries' inputs, on which a network is
-        tested for independence of the batch. Raises InvalidInput for an extractor that is not
-        allow-listed or does not fit.
+        first query under it is charged. ``probe``: public rows like the queries' inputs, on which a
+        network is tested for independence of the batch. Raises InvalidInput for an extractor that
+        is not allow-listed or does not fit.
         """
         with self._lock:
             embedder = self.embedder(spec, probe)

@@ -100,7 +100,7 @@ def test_tls_files_that_do_not_work_are_one_line(tmp_path: Path) -> None:
     config = ServiceConfig(port=0, certfile=str(certificate), keyfile=str(key))
     app = tiny.make(tmp_path / "service").app
     key.chmod(0o644)
-    with pytest.raises(InvalidInput, match="service.keyfile"):
+    with pytest.raises(InvalidInput, match=r"service\.keyfile"):
         server(app, config)
     key.chmod(0o640)
     server(app, config)

@@ -204,15 +204,15 @@ def test_a_full_room_is_shared_by_callers(tmp_path: Path) -> None:
 def test_a_body_that_drips_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "STALL_TIMEOUT", 0.5)
     made = tiny.make(tmp_path)
-    with served(made) as url, client(url, made.tokens["ann"]):
-        with many(url, 1, upload(made.tokens["ann"], 1 << 20)) as dripping:
-            started = time.monotonic()
-            with contextlib.suppress(OSError):
-                while made.service.bodies.in_use or time.monotonic() < started + 0.3:
-                    dripping[0].sendall(b"a")
-                    time.sleep(0.05)
-            assert time.monotonic() < started + 10
-            assert b"at 64 KiB per second" in dripping[0].recv(1 << 16)
+    announced = upload(made.tokens["ann"], 1 << 20)
+    with served(made) as url, many(url, 1, announced) as dripping:
+        started = time.monotonic()
+        with contextlib.suppress(OSError):
+            while made.service.bodies.in_use or time.monotonic() < started + 0.3:
+                dripping[0].sendall(b"a")
+                time.sleep(0.05)
+        assert time.monotonic() < started + 10
+        assert b"at 64 KiB per second" in dripping[0].recv(1 << 16)
 
 
 def test_a_reader_who_takes_nothing_of_a_reply_is_dropped(
