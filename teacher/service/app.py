@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fastapi import FastAPI, Request, Response
@@ -21,6 +22,7 @@ from labelwall.teacher.service.connections import Doors
 from labelwall.teacher.service.jobs import refused
 from labelwall.teacher.service.keys import KeysDamaged
 from labelwall.teacher.service.metrics import Metrics
+from labelwall.teacher.service.outlook import Outlook
 from labelwall.teacher.service.page import Pages, page
 from labelwall.teacher.service.routes import PROBLEMS, VERSION, Custodian, router
 from labelwall.teacher.service.state import Service
@@ -69,7 +71,8 @@ def create_app(
     )
     metrics = Metrics(service)
     app.state.service, app.state.doors = service, doors
-    app.state.pages = Pages()
+    app.state.outlook = Outlook()
+    app.state.pages = Pages(app.state.outlook)
     app.include_router(router)
     app.include_router(page)
 
@@ -79,7 +82,8 @@ def create_app(
         return Response(metrics.text(), media_type="text/plain")
 
     _add_exception_handlers(app, report)
-    app.add_middleware(Observed, metrics=metrics, doors=doors, report=report, log=log)
+    watch = Watch(metrics, app.state.outlook, doors, report, log)
+    app.add_middleware(Observed, watch=watch)
     return app
 
 
@@ -134,17 +138,25 @@ def _response(refusal: Refused) -> Response:
     return JSONResponse(content, status, headers=headers)
 
 
+@dataclass(frozen=True)
+class Watch:
+    """Who hears of requests. ``report``: of unexpected failures."""
+
+    metrics: Metrics
+    outlook: Outlook
+    doors: Doors
+    report: Callable[[], None]
+    log: Log
+
+
 class Observed:
     """Middleware: every other failure becomes one constant; each request is counted and logged.
 
     A client that goes away before its request is complete is no failure: it has status 499.
     """
 
-    def __init__(
-        self, app: ASGIApp, metrics: Metrics, doors: Doors, report: Callable[[], None], log: Log
-    ) -> None:
-        self._app, self._metrics, self._doors = app, metrics, doors
-        self._report, self._log = report, log
+    def __init__(self, app: ASGIApp, watch: Watch) -> None:
+        self._app, self._watch = app, watch
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -166,7 +178,7 @@ class Observed:
             if not status:
                 await _response(refused("shutting_down"))(scope, receive, observed)
         except Exception:
-            self._report()
+            self._watch.report()
             if not status:
                 await _response(refused("teacher_failed"))(scope, receive, observed)
         finally:
@@ -186,10 +198,10 @@ class Observed:
     def _end(self, scope: Scope, status: int) -> None:
         state = scope.get("state", {})
         if "admitted" in state:
-            self._doors.end(*state["admitted"])
+            self._watch.doors.end(*state["admitted"])
         pattern = getattr(scope.get("route"), "path", "none")
         method = scope["method"] if scope["method"] in METHODS else "other"
-        self._metrics.count_request(method, pattern, status)
-        self._log(
-            "request", method=method, route=pattern, status=status, caller=state.get("caller")
-        )
+        caller = state.get("caller")
+        self._watch.metrics.count_request(method, pattern, status)
+        self._watch.outlook.note(caller, status)
+        self._watch.log("request", method=method, route=pattern, status=status, caller=caller)
