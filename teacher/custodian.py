@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO
+from typing import IO, Any
 
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger.anchor import Anchor
@@ -172,7 +172,7 @@ def _check_identity(path: Path, data: Settings, defaults: Settings, ledger: Ledg
     scratch.replace(path)
 
 
-def _read_identity(path: Path) -> dict[str, object]:
+def _read_identity(path: Path) -> dict[str, Any]:
     try:
         stored = json.loads(path.read_bytes())
         if type(stored) is dict:
