@@ -16,6 +16,7 @@ import argparse
 import random
 import resource
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -54,6 +55,7 @@ class Life:
     port: int
     starts: int = 0
     sizes: list[tuple[float, int, float]] = field(default_factory=list)  # (time, life, MiB)
+    problems: list[str] = field(default_factory=list)
 
     def start(self) -> None:
         context = get_context("spawn")
@@ -74,8 +76,11 @@ class Life:
     def stop(self) -> None:
         with suppress(OSError):
             self._pipe.send("stop")
-        self.process.join(60)
-        assert self.process.exitcode == 0, "the service did not stop in time"
+        self.process.join(120)
+        if self.process.exitcode != 0:
+            self.problems.append(f"a stop ended with {self.process.exitcode}")
+            self.process.kill()
+            self.process.join()
 
     def stop_and_start(self) -> None:
         self.stop()
@@ -175,8 +180,18 @@ class Soak:
         work += [threading.Thread(target=each) for each in (self.mutator, self.slow, self.greedy)]
         for thread in work:
             thread.start()
-        due = started + rng.uniform(*BETWEEN)
-        while time.monotonic() < started + seconds:
+        try:
+            self._let_happen(started + seconds, rng, accidents)
+        finally:
+            self.over.set()
+        for thread in work:
+            thread.join()
+
+    def _let_happen(
+        self, end: float, rng: random.Random, accidents: list[tuple[str, Callable[[], None]]]
+    ) -> None:
+        started, due = time.monotonic(), time.monotonic() + rng.uniform(*BETWEEN)
+        while time.monotonic() < end:
             self.over.wait(2)
             self.life.measure(started)
             if time.monotonic() > due:
@@ -184,9 +199,6 @@ class Soak:
                 accident()
                 self.note(name)
                 due = time.monotonic() + rng.uniform(*BETWEEN)
-        self.over.set()
-        for thread in work:
-            thread.join()
 
     def ask_again(self) -> None:
         """Every answer once more, in batches: the same label at no charge."""
@@ -227,7 +239,9 @@ def soak(folder: Path, seconds: float, server: object | None) -> list[tuple[floa
     for what, count in sorted(half.counts.items()):
         print(f"  {count:7,} {what}")
     print(f"  {len(half.answered):7,} answers, each asked again at the end")
-    print(f"  problems: {Counter(half.problems) or 'none'}; audit: {finding.problems or 'none'}")
+    print(
+        f"  problems: {Counter(half.problems + life.problems) or 'none'}; audit: {finding.problems or 'none'}"
+    )
     for number in range(1, life.starts + 1):
         sizes = [size for _, life_number, size in life.sizes if life_number == number]
         if len(sizes) > 10:
@@ -274,6 +288,7 @@ def main() -> None:
     options = parser.parse_args()
     from tests.postgres import new_server, programs
 
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     halves = {}
     with ExitStack() as stack:
         servers = {"a file": None}

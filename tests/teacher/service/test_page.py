@@ -174,7 +174,8 @@ def test_the_figures_are_those_of_the_ledger_and_of_what_callers_were_told(shown
     assert "added 2 ids removed 2 PRIVATE" in text
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
     assert re.search(
-        f"ann analyst 80 500 {when} no end bob analyst 10 – {when} no end carol custodian 0 – –", text
+        f"ann analyst 80 500 {when} no end bob analyst 10 – {when} no end carol custodian 0 – –",
+        text,
     )
     assert re.search(f"{when} removed 2 {when} added 3", text)
     assert re.search(f"{when} the same by time {when}", text)
