@@ -18,6 +18,7 @@ keys     who may ask a service: add, list or revoke API keys
 from __future__ import annotations
 
 import importlib
+import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -51,22 +52,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Exit code 0, 2 for a user's mistake (one line on stderr), 3 for an inconsistent ledger.
     """
-    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()  # here, where it can still be said that nobody reads
+    except LabelwallError as error:
+        return _mistake(str(error))
+    except BrokenPipeError:  # whoever read the output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename else ""
+        return _mistake(f"{named}{error.strerror or type(error).__name__}.")
+    except KeyboardInterrupt:
+        text = "labelwall: interrupted; the same command continues where it stopped."
+        print(text, file=sys.stderr)
+        return 130
+
+
+def _run(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help"):
         print(__doc__ + "\n`labelwall COMMAND --help` explains a command's options.")
         return 0
     if args[0] not in COMMANDS:
         return _mistake(f"unknown command {args[0]!r}. Commands: {', '.join(COMMANDS)}.")
-    try:
-        command = importlib.import_module(f"labelwall.experiment.commands.{args[0]}")
-        status: int = command.main(args[1:])
-        return status
-    except LabelwallError as error:
-        return _mistake(str(error))
-    except KeyboardInterrupt:
-        text = "labelwall: interrupted; the same command continues where it stopped."
-        print(text, file=sys.stderr)
-        return 130
+    command = importlib.import_module(f"labelwall.experiment.commands.{args[0]}")
+    status: int = command.main(args[1:])
+    return status
 
 
 def _mistake(text: str) -> int:

@@ -25,6 +25,7 @@ import numpy as np
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.ledger.auditor.auditor import audit
+from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
@@ -71,12 +72,19 @@ class Setting:
         )
 
 
-def opened(folder: Path) -> Custodian:
-    plan = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(CAP, CAP)),))
-    return open_custodian(folder, data={}, plan=plan, unsafe=False)
+def opened(folder: Path, ledger: LedgerUrl | None = None, cap: int = CAP) -> Custodian:
+    plan = Plan(1e9, 1e-5, (Slot(MECHANISM.fields(), MECHANISM.releases(cap, cap)),))
+    return open_custodian(folder, data={}, plan=plan, unsafe=False, ledger_url=ledger)
 
 
-def serve(setting: Setting, folder: Path, pipe: Connection) -> None:
+def serve(
+    setting: Setting,
+    folder: Path,
+    pipe: Connection,
+    port: int = 0,
+    ledger: LedgerUrl | None = None,
+    cap: int = CAP,
+) -> None:
     """The service's process: says its URL, and stops when it hears anything."""
     import threading
 
@@ -84,7 +92,8 @@ def serve(setting: Setting, folder: Path, pipe: Connection) -> None:
 
     torch.set_num_threads(setting.threads)
     learned = Task(ClassLabels.of(CLASSES), setting.shape)
-    custodian, config = opened(folder), ServiceConfig(port=0, requests_per_second=1e6)
+    custodian = opened(folder, ledger, cap)
+    config = ServiceConfig(port=port, requests_per_second=1e6)
     place = {
         "config": config,
         "keys": Keys(folder),

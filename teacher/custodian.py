@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO
+from typing import IO, Any
 
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
+from labelwall.teacher.private_files import make_private, open_lock
 from labelwall.wall.adversary import POOLED
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 
@@ -84,7 +85,7 @@ def open_custodian(
     Raises InvalidInput where another process uses the directory.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    directory.chmod(0o700)
+    make_private(directory)
     lock = _lock(directory)
     try:
         place: Place = ledger_url or directory / LEDGER
@@ -148,7 +149,7 @@ def _check_identity(path: Path, data: Settings, defaults: Settings, ledger: Ledg
     releases, and only such a ledger may be given an identity.
     """
     if path.exists():
-        stored = json.loads(path.read_text())
+        stored = _read_identity(path)
         if (found := stored.pop("format", FORMAT)) != FORMAT:
             raise LedgerMismatch(
                 f"`format` of the custodian's {IDENTITY} must be {FORMAT}. Found {found!r}. "
@@ -176,8 +177,18 @@ def _check_identity(path: Path, data: Settings, defaults: Settings, ledger: Ledg
     scratch.replace(path)
 
 
+def _read_identity(path: Path) -> dict[str, Any]:
+    try:
+        stored = json.loads(path.read_bytes())
+        if type(stored) is dict:
+            return stored
+    except (ValueError, RecursionError):
+        pass
+    raise LedgerMismatch(f"the custodian's {IDENTITY} is damaged. Restore it.")
+
+
 def _lock(directory: Path) -> IO[str]:
-    lock = (directory / LOCK).open("w")
+    lock = open_lock(directory / LOCK)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

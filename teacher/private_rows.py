@@ -8,7 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.teacher.features.cache import Embedded, embed_records, forget, forget_shards
+from labelwall.teacher.features.cache import (
+    Embedded,
+    Embedding,
+    embed_records,
+    forget,
+    forget_shards,
+)
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Classifiers
@@ -92,6 +98,7 @@ class PrivateRows:
         self._place, self._space = place, space
         self._needs = frozenset(needs)
         self._records: Records | None = None
+        self._ahead: tuple[Embedder, Embedding] | None = None
 
     def records(self) -> Records:
         """The records as they are now; the data source is read once."""
@@ -137,12 +144,31 @@ class PrivateRows:
 
     def adopt(self, records: Records) -> None:
         """These are the records from now on."""
+        self._ahead = None
         self._records = records
 
     def forget_removed(self) -> None:
         """Delete from caches what belongs to no record."""
         forget(self.records(), self._place.directory)
         cnn_ensemble.forget_classifiers(self._place.directory)
+
+    def embed_ahead(
+        self, spec: ExtractorSpec, embedder: Embedder, stop: Callable[[], bool]
+    ) -> bool:
+        """Embed into the cache until ``stop()``; a later call goes on. Whether all is embedded."""
+        if self._ahead is None or self._ahead[0] is not embedder:
+            place = self._place
+            embedding = Embedding(place.directory, self.records(), spec, embedder, place.embedding)
+            self._ahead = embedder, embedding
+        done = self._ahead[1].advance(stop)
+        if done:
+            self._ahead = None
+        return done
+
+    def pause(self) -> None:
+        """Store what was embedded ahead."""
+        if self._ahead is not None:
+            self._ahead[1].save()
 
     def prepare(self, spec: ExtractorSpec, embedder: Embedder) -> Prepared:
         """Embed the records and prepare what votes; what removed records left is deleted."""

@@ -52,6 +52,10 @@ class ShardedRows(PrivateRows):
         self._apply()
         return self._shards.like
 
+    def embed_ahead(self, *_: object) -> bool:
+        """Nothing: the shards embed block by block on their own, and keep each block."""
+        return True
+
     def prepare(self, spec: ExtractorSpec, embedder: Embedder) -> Prepared:
         """Embed block by block in the shards; PATE's linear classifiers are trained here."""
         self.records()

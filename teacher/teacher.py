@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from labelwall.teacher.mechanisms.base import Charging, EarlierAnswers, Mechanis
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
+from labelwall.teacher.private_files import log_failure
 from labelwall.teacher.private_rows import Prepared, PrivateRows, Workplace
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.devices import device_of
@@ -26,6 +26,8 @@ from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries
 from labelwall.wall.progress import Progress, quiet
+
+MAX_EMBEDDERS = 8  # kept
 
 
 class Teacher:
@@ -81,6 +83,7 @@ class Teacher:
         self._rows = self._private_rows(open_records)
         self._lock = threading.Lock()
         self._spec: ExtractorSpec | None = None
+        self._embedders: dict[tuple[str, bool], Embedder] = {}
         self._charged = Charged()  # by the present call
 
     def _private_rows(self, open_records: Callable[[], Records]) -> PrivateRows:
@@ -95,27 +98,51 @@ class Teacher:
     def use_extractor(self, spec: ExtractorSpec, probe: np.ndarray | None = None) -> None:
         """Embed the private records with a public feature map; later answers use it.
 
-        Releases nothing. ``probe``: public rows like the queries' inputs, on which a network is
-        tested for independence of the batch. Raises InvalidInput for an extractor that is not
-        allow-listed or does not fit.
+        Releases nothing, and writes nothing in the ledger: an entry names the extractor when the
+        first query under it is charged. ``probe``: public rows like the queries' inputs, on which a
+        network is tested for independence of the batch. Raises InvalidInput for an extractor that
+        is not allow-listed or does not fit.
         """
         with self._lock:
             embedder = self.embedder(spec, probe)
             self._prepare(spec, embedder)
             self._embedder, self._spec = embedder, spec
             self._memories = self._earlier_answers(spec)
-            self._ledger.use_extractor(spec.sha256(), spec.public_fields())
+            self._ledger.catch_up()
+
+    def embed_ahead(
+        self, spec: ExtractorSpec, probe: np.ndarray | None, stop: Callable[[], bool]
+    ) -> bool:
+        """Embed records for a later ``use_extractor`` until ``stop()``, which is asked block by
+        block. Whether all are embedded; if not, the next call goes on. Releases nothing.
+        """
+        with self._lock:
+            return self._rows.embed_ahead(spec, self.embedder(spec, probe), stop)
+
+    def pause(self) -> None:
+        """Store what was embedded ahead, so that another process can go on."""
+        with self._lock:
+            self._rows.pause()
 
     def embedder(self, spec: ExtractorSpec, probe: np.ndarray | None) -> Embedder:
-        """What computes features under an extractor here; see ``use_extractor``."""
-        place = self._place
-        return Embedder(
-            spec,
-            probe=probe,
-            batch_size=place.batch_size,
-            workers=place.workers,
-            device=place.device,
-        )
+        """What computes features under an extractor here; see ``use_extractor``. Public.
+
+        The last ones are kept: a network's test on public rows takes long.
+        """
+        place, key = self._place, (spec.sha256(), probe is None)
+        made = self._embedders.pop(key, None)
+        if made is None or made.probe is not probe:
+            made = Embedder(
+                spec,
+                probe=probe,
+                batch_size=place.batch_size,
+                workers=place.workers,
+                device=place.device,
+            )
+        self._embedders[key] = made
+        for oldest in list(self._embedders)[:-MAX_EMBEDDERS]:
+            self._embedders.pop(oldest, None)
+        return made
 
     def open(self) -> None:
         """Read the private rows now, so that the custodian meets a missing file, not a caller."""
@@ -209,7 +236,7 @@ class Teacher:
         """
         with self._lock:
             spec, mechanism = self._answering(calls)
-            self._ledger.use_extractor(spec.sha256(), spec.public_fields())
+            self._ledger.catch_up()
             named = spec.sha256(), mechanism.fields()
             return self._answer(calls, [queries.identities(*named) for queries in calls])
 
@@ -221,7 +248,7 @@ class Teacher:
         """
         with self._lock:
             spec, mechanism = self._counting(matrix)
-            self._ledger.use_extractor(spec.sha256(), spec.public_fields())
+            self._ledger.catch_up()
             return self._count(matrix, matrix.identity(spec.sha256(), mechanism.fields()))
 
     def chargeable(self, call: Queries | Matrix) -> int:
@@ -231,7 +258,7 @@ class Teacher:
                 spec, mechanism = self._counting(call)
             else:
                 spec, mechanism = self._answering([call])
-            self._ledger.use_extractor(spec.sha256(), spec.public_fields())
+            self._ledger.catch_up()
             asked = set(call.identities(spec.sha256(), mechanism.fields()))
             state = self._ledger.state
             new = sum(not is_settled(state, mechanism, identity) for identity in asked)
@@ -339,7 +366,11 @@ class Teacher:
         )
 
     def _settle(self, slot: int, keys: list[str], voters: Voters) -> None:
-        mechanism = self._mechanisms[slot]
+        mechanism, spec = self._mechanisms[slot], self._spec
+        assert spec is not None
+        # Named by the first entry that is due to it: an extractor without queries writes nothing.
+        if self._ledger.state.extractor != spec.sha256():
+            self._ledger.use_extractor(spec.sha256(), spec.public_fields())
         batch = Batch(slot, mechanism, keys, voters, self._serials, self._memories[slot])
         settle(batch, self._ledger, self._entropy, self._charged, self._failures)
 
@@ -353,8 +384,7 @@ class Teacher:
         try:
             yield
         except Exception as error:
-            with (self._place.directory / "errors.log").open("a") as log:
-                log.write(traceback.format_exc())
+            log_failure(self._place.directory)
             raise TeacherFailed from error
 
 

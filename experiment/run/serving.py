@@ -19,6 +19,7 @@ from labelwall.teacher.custodian import Custodian
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.records.sources import open_records
 from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.connections import end_in_time
 from labelwall.teacher.service.keys import Key, Keys, digest_of
 from labelwall.teacher.service.server import address, build_app, listen, server
 from labelwall.wall.adversary import EACH, POOLED
@@ -58,8 +59,8 @@ def serve(
             running = server(app, service)
             if child_of:
                 threading.Thread(target=_stop_with_input, args=(running,), daemon=True).start()
-            # uvicorn raises the signal again once it has stopped.
-            signal.signal(signal.SIGTERM, lambda *_: None)
+            # Before uvicorn takes the signal over, and when it raises it again, having stopped.
+            signal.signal(signal.SIGTERM, lambda *_: _stop(running))
             print(address(service, bound), flush=True)
             running.run(sockets=[bound])
     finally:
@@ -94,4 +95,10 @@ def app_of(
 def _stop_with_input(running: uvicorn.Server) -> None:
     """Wait for the end of the standard input, then let the service finish."""
     sys.stdin.read()
+    _stop(running)
+
+
+def _stop(running: uvicorn.Server) -> None:
+    """Let the service finish, in the time that is stated."""
+    end_in_time()
     running.should_exit = True

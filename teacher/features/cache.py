@@ -7,7 +7,10 @@ removed from every cache: the file that contains it is rewritten without it, or 
 from __future__ import annotations
 
 import hashlib
+import math
 import shutil
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +22,10 @@ from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import TaskProgress
 
 DIGEST_BYTES = 16
+MAX_CACHES = 16  # extractors whose features are kept
+SAVE_SECONDS = 10.0  # of work that a killed process may lose
+BLOCK = 512  # rows embedded between two looks at the clock
+BLOCK_BYTES = 1 << 25  # of their inputs
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,97 @@ def cache_name(spec: ExtractorSpec, device: str) -> str:
     return f"embeddings-{spec.sha256()[:16]}-{device}.npz"
 
 
+class Embedding:
+    """The features of records under one extractor, computed block by block.
+
+    What the cache in ``directory`` has is not computed again. What is computed is stored there from
+    time to time, so that also a killed process leaves all but its last SAVE_SECONDS of work.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        records: Records,
+        spec: ExtractorSpec,
+        embedder: Embedder,
+        progress: TaskProgress,
+    ) -> None:
+        self._cache, self._records = directory / cache_name(spec, embedder.device), records
+        self._embedder, self._progress = embedder, progress
+        self._digests = row_digests(records)
+        _forget(directory, set(self._digests), self._cache)
+        cached = _load(self._cache)
+        place = {digest: i for i, digest in enumerate(cached.digests)} if cached else {}
+        self._stored = np.array([place.get(digest, -1) for digest in self._digests], dtype=np.int64)
+        self._missing = np.flatnonzero(self._stored < 0)
+        self._is_whole = cached is not None and len(cached.digests) == len(self._digests)
+        self._cached = cached
+        self._features: np.ndarray | None = None  # int8 [n, d], of all records
+        self._finite = np.zeros(len(self._digests), dtype=bool)
+        self._done, self._saved_at = 0, time.monotonic()
+
+    def advance(self, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Embed until all is done, or until ``stop()`` after a block. Whether all is done."""
+        if self._cached is not None:
+            self._begin(self._cached.features.shape[1])
+        while self._done < len(self._missing) or self._features is None:
+            self._embed_block()
+            if self._done < len(self._missing):
+                if time.monotonic() - self._saved_at > SAVE_SECONDS:
+                    self.save()
+                if stop():
+                    return False
+        if len(self._missing) or not self._is_whole:
+            self.save()
+            self._is_whole = True
+        return True
+
+    def save(self) -> None:
+        """Store what is done."""
+        if self._features is None:
+            return
+        done = np.ones(len(self._digests), dtype=bool)
+        done[self._missing[self._done :]] = False
+        digests = [digest for digest, there in zip(self._digests, done, strict=True) if there]
+        content = _Cached(digests, self._features[done], self._finite[done])
+        _save(self._cache, content, self._records.ids[done])
+        _forget_oldest(self._cache)
+        self._saved_at = time.monotonic()
+
+    def result(self) -> Embedded:
+        """The records' features, when all is done."""
+        assert self._features is not None
+        held, finite = self._records, self._finite
+        return Embedded(self._features[finite], held.labels[finite], held.ids[finite])
+
+    def _embed_block(self) -> None:
+        block = self._missing[self._done : self._done + block_rows(self._embedder)]
+        before, total = self._done, len(self._missing)
+        new, finite = self._embedder.embed(
+            self._records.inputs[block], lambda done, _: self._progress(before + done, total)
+        )
+        if self._features is None:
+            self._begin(new.shape[1])
+        assert self._features is not None
+        self._features[block], self._finite[block] = new, finite
+        self._done += len(block)
+
+    def _begin(self, dimensions: int) -> None:
+        self._features = np.zeros((len(self._digests), dimensions), dtype=np.int8)
+        if self._cached is not None:
+            known = np.flatnonzero(self._stored >= 0)
+            self._features[known] = self._cached.features[self._stored[known]]
+            self._finite[known] = self._cached.finite[self._stored[known]]
+            self._cached = None
+
+
+def block_rows(embedder: Embedder) -> int:
+    """Rows of one block: a whole number of an embedder's batches, of bounded memory. Public."""
+    shape, batch = embedder.spec.input_shape, embedder.batch_size
+    size = math.prod(shape) * (1 if len(shape) == 3 else 4)
+    return batch * max(1, min(BLOCK, BLOCK_BYTES // size) // batch)
+
+
 def embed_records(
     directory: Path,
     records: Records,
@@ -49,24 +147,9 @@ def embed_records(
     progress: TaskProgress,
 ) -> Embedded:
     """The records' features. Those that the cache in ``directory`` has are not computed again."""
-    cache, digests = directory / cache_name(spec, embedder.device), row_digests(records)
-    _forget(directory, set(digests), cache)
-    cached = _load(cache)
-    place = {digest: i for i, digest in enumerate(cached.digests)} if cached else {}
-    found = np.array([place.get(digest, -1) for digest in digests], dtype=np.int64)
-    known, missing = np.flatnonzero(found >= 0), np.flatnonzero(found < 0)
-    if cached and not len(missing) and len(cached.digests) == len(digests):
-        features, finite = cached.features[found], cached.finite[found]
-    else:
-        new, new_finite = embedder.embed(records.inputs[missing], progress)
-        features = np.empty((len(found), new.shape[1]), dtype=np.int8)
-        finite = np.empty(len(found), dtype=bool)
-        features[missing], finite[missing] = new, new_finite
-        if cached:
-            features[known] = cached.features[found[known]]
-            finite[known] = cached.finite[found[known]]
-        _save(cache, _Cached(digests, features, finite), records.ids)
-    return Embedded(features[finite], records.labels[finite], records.ids[finite])
+    embedding = Embedding(directory, records, spec, embedder, progress)
+    embedding.advance()
+    return embedding.result()
 
 
 def forget(records: Records, *directories: Path) -> None:
@@ -99,6 +182,14 @@ def _forget(directory: Path, present: set[bytes], kept: Path | None) -> None:
         cached = _load(cache)
         if cached is None or not present.issuperset(cached.digests):
             cache.unlink()
+
+
+def _forget_oldest(newest: Path) -> None:
+    """Keep the caches that were written last: callers choose how many extractors they send."""
+    caches = sorted(newest.parent.glob("embeddings-*.npz"), key=lambda path: path.stat().st_mtime)
+    for cache in caches[:-MAX_CACHES]:
+        if cache != newest:
+            cache.unlink(missing_ok=True)
 
 
 def row_digests(records: Records) -> list[bytes]:

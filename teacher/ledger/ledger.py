@@ -157,8 +157,8 @@ class Ledger:
         # (seq, hash) of the last entry that this process knows to be stored
         self._newest = (-1, GENESIS_PREV)
         self.state, self.individual_budgets = LedgerState(), IndividualBudgets()
-        with self._transaction():
-            pass
+        self.written = 0  # bytes of the entries that this object has appended
+        self.catch_up()
 
     @property
     def anchor_begun(self) -> int | None:
@@ -198,6 +198,11 @@ class Ledger:
         database.create(begin)
         database.close()
         return cls(place, anchor)
+
+    def catch_up(self) -> None:
+        """Read what other processes have written since. Raises LedgerMismatch."""
+        with self._transaction():
+            pass
 
     def use_extractor(self, sha256: str, fields: dict[str, object]) -> None:
         """Record the extractor of later charges. It is public: from the caller, or a constant."""
@@ -414,6 +419,7 @@ class Ledger:
         digest = entry_hash(seq, kind, text, prev)
         self._replay(seq, kind, text, prev, digest)
         row = {"seq": seq, "kind": kind, "body": text, "prev": prev, "hash": digest}
+        self.written += len(text)
         connection.execute(entries.insert(), row)
         connection.execute(head.update(), {"seq": seq, "hash": digest})
         return seq

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelwall.teacher.service.auth import problem
+from labelwall.teacher.service.connections import Doors
 from labelwall.teacher.service.jobs import refused
+from labelwall.teacher.service.keys import KeysDamaged
 from labelwall.teacher.service.metrics import Metrics
+from labelwall.teacher.service.outlook import Outlook
 from labelwall.teacher.service.page import Pages, page
 from labelwall.teacher.service.routes import PROBLEMS, VERSION, Custodian, router
 from labelwall.teacher.service.state import Service
@@ -37,7 +42,9 @@ def log_line(event: str, **fields: object) -> None:
     print(json.dumps({"time": time, "event": event, **fields}), file=sys.stderr, flush=True)
 
 
-def create_app(service: Service, report: Callable[[], None], log: Log = log_line) -> FastAPI:
+def create_app(
+    service: Service, doors: Doors, report: Callable[[], None], log: Log = log_line
+) -> FastAPI:
     """The application over a service. ``report`` records unexpected failures for the custodian."""
 
     @asynccontextmanager
@@ -63,8 +70,9 @@ def create_app(service: Service, report: Callable[[], None], log: Log = log_line
         openapi_url="/v1/openapi.json",
     )
     metrics = Metrics(service)
-    app.state.service = service
-    app.state.pages = Pages()
+    app.state.service, app.state.doors = service, doors
+    app.state.outlook = Outlook()
+    app.state.pages = Pages(app.state.outlook)
     app.include_router(router)
     app.include_router(page)
 
@@ -73,8 +81,9 @@ def create_app(service: Service, report: Callable[[], None], log: Log = log_line
         """Prometheus metrics, for the custodian. They count the custodian's requests, too."""
         return Response(metrics.text(), media_type="text/plain")
 
-    _add_exception_handlers(app)
-    app.middleware("http")(_observed(metrics, report, log))
+    _add_exception_handlers(app, report)
+    watch = Watch(metrics, app.state.outlook, doors, report, log)
+    app.add_middleware(Observed, watch=watch)
     return app
 
 
@@ -86,7 +95,7 @@ async def _check_keys(service: Service) -> None:
         await asyncio.sleep(KEY_CHECK_INTERVAL)
 
 
-def _add_exception_handlers(app: FastAPI) -> None:
+def _add_exception_handlers(app: FastAPI, report: Callable[[], None]) -> None:
     """Give every refusal the same form. None repeats what was sent."""
 
     async def on_refused(_: Request, error: Exception) -> Response:
@@ -112,8 +121,13 @@ def _add_exception_handlers(app: FastAPI) -> None:
     async def no_ledger(_: Request, __: Exception) -> Response:
         return _response(refused("ledger_refused"))
 
+    async def no_keys(_: Request, __: Exception) -> Response:
+        report()
+        return _response(refused("keys_unreadable"))
+
     app.add_exception_handler(Refused, on_refused)
     app.add_exception_handler(LedgerMismatch, no_ledger)
+    app.add_exception_handler(KeysDamaged, no_keys)
     app.add_exception_handler(InvalidInput, invalid)
     app.add_exception_handler(RequestValidationError, malformed)
     app.add_exception_handler(HTTPException, unknown)
@@ -124,23 +138,70 @@ def _response(refusal: Refused) -> Response:
     return JSONResponse(content, status, headers=headers)
 
 
-def _observed(metrics: Metrics, report: Callable[[], None], log: Log) -> Any:
-    """Middleware: every other failure becomes one constant; each request is counted and logged."""
+@dataclass(frozen=True)
+class Watch:
+    """Who hears of requests. ``report``: of unexpected failures."""
 
-    async def observe(
-        request: Request, call_next: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
+    metrics: Metrics
+    outlook: Outlook
+    doors: Doors
+    report: Callable[[], None]
+    log: Log
+
+
+class Observed:
+    """Middleware: every other failure becomes one constant; each request is counted and logged.
+
+    A client that goes away before its request is complete is no failure: it has status 499.
+    """
+
+    def __init__(self, app: ASGIApp, watch: Watch) -> None:
+        self._app, self._watch = app, watch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 0
+
+        async def observed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
         try:
-            response = await call_next(request)
+            await self._answer(scope, receive, observed)
+        except ClientDisconnect:
+            status = 499
+        except asyncio.CancelledError:  # the time for the last requests is over
+            if not status:
+                await _response(refused("shutting_down"))(scope, receive, observed)
         except Exception:
-            report()
-            response = _response(refused("teacher_failed"))
-        route = request.scope.get("route")
-        pattern = getattr(route, "path", "none") if route is not None else "none"
-        method = request.method if request.method in METHODS else "other"
-        metrics.count_request(method, pattern, response.status_code)
-        caller = getattr(request.state, "caller", None)
-        log("request", method=method, route=pattern, status=response.status_code, caller=caller)
-        return response
+            self._watch.report()
+            if not status:
+                await _response(refused("teacher_failed"))(scope, receive, observed)
+        finally:
+            self._end(scope, status)
 
-    return observe
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope["headers"]}
+        if {b"content-length", b"transfer-encoding"} <= names:
+            # Two programs on the way could read two different requests.
+            rule = "`content-length` and `transfer-encoding` must not be sent together."
+            reply = _response(Refused("invalid_request", rule))
+            reply.headers["connection"] = "close"
+            await reply(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _end(self, scope: Scope, status: int) -> None:
+        state = scope.get("state", {})
+        if "admitted" in state:
+            self._watch.doors.end(*state["admitted"])
+        pattern = getattr(scope.get("route"), "path", "none")
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        caller = state.get("caller")
+        self._watch.metrics.count_request(method, pattern, status)
+        self._watch.outlook.note(caller, status)
+        self._watch.log("request", method=method, route=pattern, status=status, caller=caller)

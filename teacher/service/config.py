@@ -19,6 +19,17 @@ OWN_BACKBONES = (
     "cifar_conv3",
     "efficientnet_lite0",
 )
+COUNTS = (
+    "max_request",
+    "max_extractor",
+    "max_rows",
+    "waiting",
+    "connections",
+    "connections_by_address",
+    "extractors_per_day",
+    "extractor_mib_per_day",
+    "ledger_mib_per_day",
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,12 @@ class ServiceConfig:
         waiting: maximum requests that wait for the teacher, a count; further ones are refused
             and may be sent again.
         requests_per_second: average rate allowed to one API key, a count per second.
+        connections: maximum open connections, a count; at most half of the process's descriptors.
+        connections_by_address: of these, from one address; as many as connections where a proxy
+            stands before the service.
+        extractors_per_day: maximum new extractors of one caller in a day, a count.
+        extractor_mib_per_day: their size in all (MiB).
+        ledger_mib_per_day: maximum growth of the ledger by one caller in a day (MiB).
         budget: "shared": one budget against all callers together, who may pool their answers;
             "per_analyst": a whole budget and a separate ledger for each analyst (name of a key),
             under the assumption, named in every certificate, that analysts do not pool answers.
@@ -52,13 +69,18 @@ class ServiceConfig:
     max_rows: int = 1 << 16
     waiting: int = 256
     requests_per_second: float = 100.0
+    connections: int = 512
+    connections_by_address: int = 128
+    extractors_per_day: int = 100
+    extractor_mib_per_day: int = 2048
+    ledger_mib_per_day: int = 64
     budget: Literal["shared", "per_analyst"] = "shared"
     backbones: list[str] = field(default_factory=lambda: list(OWN_BACKBONES))
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 1 << 16:
             raise InvalidInput("service.port", "from 0 to 65535", self.port)
-        for name in ("max_request", "max_extractor", "max_rows", "waiting"):
+        for name in COUNTS:
             if not 1 <= getattr(self, name) <= 1 << 20:
                 raise InvalidInput(f"service.{name}", "from 1 to 1048576", getattr(self, name))
         if not 0 < self.requests_per_second < 1e9:

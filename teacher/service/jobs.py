@@ -185,9 +185,14 @@ TEXTS = {
     "Ask again.",
     "ledger_refused": "the ledger can not be read or written, so nothing more is released. "
     "Tell the custodian.",
+    "keys_unreadable": "the service's keys can not be read or written, so nobody gets in. "
+    "Tell the custodian.",
     "shutting_down": "the service is shutting down. Ask again soon.",
     "busy": "too many requests wait for the teacher. Ask again soon.",
     "too_fast": "this key sends more requests than it may. Ask again soon.",
+    "too_many_failures": "too many wrong keys came from this address. Ask again later.",
+    "too_much": "this key has used up what it may send or let the service store in a day. "
+    "Ask again later.",
     "quota_reached": "the request asks more new queries than this key may still be charged for. "
     "Nothing was charged.",
     "unauthorized": "a valid API key must be sent as `Authorization: Bearer KEY`.",

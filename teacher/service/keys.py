@@ -22,12 +22,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
+from labelwall.teacher.private_files import open_lock, require_private
 from labelwall.wall.adversary import NAME
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 
 KEYS, FORMAT = "keys.json", 1
 Role = Literal["analyst", "custodian"]
 TOKEN = re.compile(r"lw_([0-9a-f]{16})_([0-9a-f]{64})")
+
+
+class KeysDamaged(LedgerMismatch):
+    """The file of keys can not be read, or not be written when it has to be."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class Keys:
 
     ``in_memory``: further keys by public half, which are never stored.
 
-    Methods raise LedgerMismatch where the file cannot be read, or not be written when it has to be.
+    Methods raise KeysDamaged where the file cannot be read, or not be written when it has to be.
     """
 
     def __init__(self, directory: Path, in_memory: dict[str, Key] | None = None) -> None:
@@ -173,14 +178,15 @@ class Keys:
         """The keys in the file, to be changed. They are written durably if the block succeeds."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._path.with_suffix(".lock").open("w") as lock:
+            require_private(self._path.parent)
+            with open_lock(self._path.with_suffix(".lock")) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 keys = _read(self._path) if self._path.exists() else {}
                 yield keys
                 self._note_expired(keys)
                 _write(self._path, self._marked(keys))
         except OSError as error:
-            raise LedgerMismatch(
+            raise KeysDamaged(
                 f"the custodian's {self._path.name} can not be written ({error.strerror}), "
                 "and nobody gets in while an expired key is not noted in it."
             ) from error
@@ -219,7 +225,7 @@ def _read(path: Path) -> dict[str, Key]:
             raise ValueError
         return {identity: Key(**fields) for identity, fields in content["keys"].items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise LedgerMismatch(
+        raise KeysDamaged(
             f"the custodian's {path.name} is not readable. "
             "Restore it, or delete it and make new keys."
         ) from error

@@ -31,6 +31,7 @@ from labelwall.teacher.records import record_updates
 from labelwall.teacher.service.charts import Chart, minute
 from labelwall.teacher.service.history import History, Round
 from labelwall.teacher.service.keys import Key
+from labelwall.teacher.service.outlook import Outlook, forecast
 from labelwall.teacher.service.routes import LEDGER, OfAnalyst, app_service, service_for
 from labelwall.teacher.service.state import (
     Service,
@@ -96,8 +97,9 @@ class Pages:
     ``headers`` allow no content but the page's own style, and forbid caching and framing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outlook: Outlook) -> None:
         self._pages: dict[str, Page] = {}
+        self._outlook = outlook
         environment = Environment(
             loader=FileSystemLoader(FOLDER),
             autoescape=True,
@@ -121,7 +123,8 @@ class Pages:
     def of(self, service: Service, analyst: str | None) -> Page:
         """The page of one ledger, ``analyst``'s own where each has one."""
         return self._pages.setdefault(
-            service.dataset, Page(service, analyst, self._template, self._style)
+            service.dataset,
+            Page(service, analyst, self._template, self._style, self._outlook),
         )
 
 
@@ -129,9 +132,14 @@ class Page:
     """The page of one ledger."""
 
     def __init__(
-        self, service: Service, analyst: str | None, template: Template, style: str
+        self,
+        service: Service,
+        analyst: str | None,
+        template: Template,
+        style: str,
+        outlook: Outlook,
     ) -> None:
-        self._service, self._analyst = service, analyst
+        self._service, self._analyst, self._outlook = service, analyst, outlook
         self._template, self._style = template, style
         self._history = History(service.ledger, service.plan)
         limit = service.plan.epsilon if service.certified is None else service.certified
@@ -174,6 +182,9 @@ class Page:
             rounds=self._rounds(),
             earlier=max(0, len(self._history.rounds) - MAX_ROUNDS),
             callers=self._callers(charged),
+            ends=self._forecast(charged),
+            refused=self._outlook.refused(),
+            health=self._outlook.health(service.directory),
             added=added,
             removed=removed,
             position=snapshot.position,
@@ -183,6 +194,14 @@ class Page:
             scale=service.scale,
             finding=finding,
         )
+
+    def _forecast(self, charged: Sequence[EventTime]) -> str | None:
+        """When the first cap is reached. Notes of charges and calls were written in pairs."""
+        calls = self._service.queue.usage.calls(newest=len(charged)) if charged else []
+        if self._service.analysts is not None or len(calls) != len(charged):
+            return None
+        snapshot, slots = self._service.queue.snapshot, [call.slot for call in calls]
+        return forecast(self._service.plan, snapshot.remaining, charged, slots)
 
     def _analysts(self) -> list[dict[str, object]]:
         """The analysts with a ledger, and what is spent of their caps by release."""
@@ -225,6 +244,7 @@ class Page:
                     "name": name,
                     "role": newest.role if newest else "no key",
                     "valid": valid is not None,
+                    "until": _until(valid),
                     "charged": charged[name],
                     "queries": newest.queries if newest else None,
                     "last": minute(last[name]) if name in last else None,
@@ -239,6 +259,12 @@ def _events(connection: sa.Connection) -> tuple[list[EventTime], list[EventTime]
         connection, event_times.ADDED, event_times.REMOVED, newest=MAX_CHANGES
     )
     return changes, event_times.listed(connection, event_times.CHARGED)
+
+
+def _until(key: Key | None) -> str:
+    if key is None:
+        return "–"
+    return "no end" if key.expires is None else minute(int(key.expires))[:10]
 
 
 def _round(number: int, used: Round, callers: Counter[str]) -> dict[str, object]:

@@ -6,9 +6,11 @@ No request holds a lock while the teacher searches, and none reaches a record in
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +36,8 @@ from labelwall.wall.progress import Progress, quiet
 from labelwall.wall.wire import result_to_json
 
 MAX_FINISHED = 64  # finished jobs that can still be asked for
+TURN = 1.0  # seconds of embedding before others have their turn
+MAX_ROW_SECONDS = 0.25  # that a received network may take for one row
 MAX_STEPS = 32  # batches under one extractor while jobs under another wait
 
 
@@ -57,10 +61,12 @@ class RequestQueue:
     influence on them.
     ``batch_size``: queries of one step, gathered from all callers.
     ``max_jobs``, ``max_bytes``: limits on queued jobs and their bytes, separate for analysts' and
-    for the custodian's requests.
+    for the custodian's requests. Beyond them a caller may still use an equal part, so that nobody
+    fills the queue alone; at most twice the limits are ever used.
     ``report``: records an unexpected failure (its traceback) for the custodian only.
     ``lock``: shared with other queues; only one of them works at a time.
     ``watch``: receives the teacher's progress, for the custodian only.
+    ``grown(caller, size)``: hears by how many bytes of entries a caller let the ledger grow.
 
     No reply to an analyst depends on whether the custodian changed the records: those requests take
     no analyst's room in the queue or among the finished jobs, and do not count where the order of
@@ -79,11 +85,12 @@ class RequestQueue:
         report: Callable[[], None],
         lock: FairLock,
         watch: Progress = quiet,
+        grown: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
         self._teacher, self._ledger = teacher, ledger
         self._probe, self._batch_size = probe, batch_size
         self._max_jobs, self._max_bytes = max_jobs, max_bytes
-        self._report, self._lock, self._watch = report, lock, watch
+        self._report, self._lock, self._watch, self._grown = report, lock, watch, grown
         self.usage = Usage(ledger)
         self._pending: deque[Job] = deque()
         self._jobs: dict[tuple[str, str], Job] = {}
@@ -91,6 +98,9 @@ class RequestQueue:
         self._closing = False
         self._extractor = ""  # identity of the one in use
         self._steps = 0  # under it
+        self._turns: dict[str, int] = {}  # caller -> number of the last turn
+        self._testing = threading.Lock()
+        self._tested_by: set[str] = set()  # callers whose networks are being tested
         self.at_work: tuple[str, int, int] | None = None  # (what, done, total) of rows. Private
         self._independent: dict[tuple[str, tuple[int, ...]], bool] = {}
         self.snapshot = self._take_snapshot()
@@ -105,7 +115,9 @@ class RequestQueue:
             self._closing = True
             self._changed.notify_all()
         self._thread.join()
-        for job in self._pending:
+        with self._changed:
+            left, self._pending = self._pending, deque()
+        for job in left:
             job.finish(refused("shutting_down"))
 
     @property
@@ -130,14 +142,8 @@ class RequestQueue:
                 return known
             if self._closing:
                 raise refused("shutting_down")
-            peers = [other for other in self._pending if other.from_custodian == job.from_custodian]
-            repeats = 0 if job.from_custodian else self._waiting_repeats()
-            if len(peers) + repeats >= self._max_jobs:
-                raise refused("busy")
             original = self._original(job)
-            size = sum(other.size for other in peers)
-            if original is None and peers and size + job.size > self._max_bytes:
-                raise refused("busy")
+            self._require_room(job, repeated=original is not None)
             self._forget_finished(job.from_custodian)
             if original is not None:
                 job = self._repeat(job, original)
@@ -158,10 +164,20 @@ class RequestQueue:
                 return other
         return None
 
-    def _waiting_repeats(self) -> int:
-        return sum(
-            isinstance(job, RepeatJob) and not job.future.done() for job in self._jobs.values()
-        )
+    def _require_room(self, job: Job, repeated: bool) -> None:
+        """Raise Refused where the queue is full and the caller has an equal part of it."""
+        peers = [other for other in self._pending if other.from_custodian == job.from_custodian]
+        if not job.from_custodian:
+            repeats = (other for other in self._jobs.values() if isinstance(other, RepeatJob))
+            peers += [other for other in repeats if not other.future.done()]
+        mine = [other for other in peers if other.caller == job.caller]
+        callers = len({other.caller for other in peers} | {job.caller})
+        if len(peers) >= self._max_jobs and len(mine) >= max(1, self._max_jobs // callers):
+            raise refused("busy")
+        size, my_size = (sum(other.size for other in each) + job.size for each in (peers, mine))
+        crowded = bool(peers) and size > self._max_bytes
+        if not repeated and crowded and my_size > self._max_bytes // callers:
+            raise refused("busy")
 
     def _repeat(self, job: Job, original: Job) -> RepeatJob:
         """A job that ends when ``original`` does, or now. It keeps none of the request's inputs."""
@@ -219,9 +235,45 @@ class RequestQueue:
         """
         if self._extractor != extractor.sha256:
             self._extractor = ""
-            probe = self._probe if self._rows_independent(extractor.spec) else None
-            self._teacher.use_extractor(extractor.spec, probe=probe)
+            self._teacher.use_extractor(extractor.spec, probe=self._probe_for(extractor.spec))
             self._extractor, self._steps = extractor.sha256, 0
+
+    def test(self, spec: ExtractorSpec, caller: str) -> None:
+        """Build a received network and test it on public rows, besides the writer's work.
+
+        Networks are tested one by one, and one at a time of each caller. Raises InvalidInput for a
+        network that does not fit or is too slow, Refused for a second one.
+        """
+        if spec.backbone in ("hog", "raw", "box"):
+            return
+        with self._changed:
+            if caller in self._tested_by:
+                raise refused("busy")
+            self._tested_by.add(caller)
+        try:
+            with self._testing:
+                self._require_fast(spec)
+                self._teacher.embedder(spec, self._probe_for(spec))
+        finally:
+            with self._changed:
+                self._tested_by.remove(caller)
+
+    def _require_fast(self, spec: ExtractorSpec) -> None:
+        """Time one row of zeros. It says nothing of private rows, nor of how many there are."""
+        alone = self._teacher.embedder(spec, None)
+        dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
+        row, seconds = np.zeros((1, *spec.input_shape), dtype=dtype), list[float]()
+        for _ in range(3):
+            started = time.perf_counter()
+            alone.features(row)
+            seconds.append(time.perf_counter() - started)
+        if min(seconds) > MAX_ROW_SECONDS:
+            rule = f"a network that takes at most {MAX_ROW_SECONDS} seconds for a row"
+            raise InvalidInput("extractor.backbone", rule, spec.backbone)
+
+    def _probe_for(self, spec: ExtractorSpec) -> np.ndarray | None:
+        """The rows to test an extractor on; None for a network that runs row by row."""
+        return self._probe if self._rows_independent(spec) else None
 
     def _rows_independent(self, spec: ExtractorSpec) -> bool:
         """Whether the architecture with fresh weights embeds rows independently in batches."""
@@ -253,10 +305,15 @@ class RequestQueue:
                 job.started = True
             with self._lock:
                 self._step(jobs)
+        with suppress(Exception):  # what is not stored is computed again
+            self._teacher.pause()
 
     def _step(self, jobs: list[Job]) -> None:
+        before = self._ledger.written
         try:
-            if isinstance(jobs[0], QueryJob):
+            if not self._embedded(jobs[0].extractor):
+                self._postpone(jobs)
+            elif isinstance(jobs[0], QueryJob):
                 self._answer([job for job in jobs if isinstance(job, QueryJob)])
             else:
                 self._do(jobs[0])
@@ -265,8 +322,29 @@ class RequestQueue:
             for job in jobs:
                 if not job.future.done():
                     self._finish(job, refusal)
+        for job in jobs:
+            self._grown(job.caller, (self._ledger.written - before) // len(jobs))
         self._end_progress()
         self.snapshot = self._take_snapshot()
+
+    def _embedded(self, extractor: Extractor | None) -> bool:
+        """Embed records for one turn. Whether a step under the extractor can be taken."""
+        if extractor is None or extractor.sha256 == self._extractor:
+            return True
+        over = time.monotonic() + TURN
+        return self._teacher.embed_ahead(
+            extractor.spec,
+            self._probe_for(extractor.spec),
+            lambda: self._closing or time.monotonic() > over,
+        )
+
+    def _postpone(self, jobs: list[Job]) -> None:
+        """Let the jobs of others go first."""
+        with self._changed:
+            for job in jobs:
+                if job in self._pending:
+                    self._pending.remove(job)
+                self._pending.append(job)
 
     def _next(self) -> list[Job]:
         """The next step's jobs: one task, or queries of one batch. Empty when the service stops."""
@@ -274,14 +352,17 @@ class RequestQueue:
             self._changed.wait_for(lambda: self._pending or self._closing)
             if self._closing:
                 return []
-            head = self._pending[0]
+            waiting = list(self._pending)
             if self._steps < MAX_STEPS:  # do not switch the extractor at every other batch
-                ready = (
+                ready = [
                     job
-                    for job in self._pending
+                    for job in waiting
                     if job.extractor is None or job.extractor.sha256 == self._extractor
-                )
-                head = next(ready, head)
+                ]
+                waiting = ready or waiting
+            # The turn of whoever had one longest ago; then in the order of arrival.
+            head = min(waiting, key=lambda job: self._turns.get(job.caller, 0))
+            self._turns[head.caller] = max(self._turns.values(), default=0) + 1
             self._steps += not head.from_custodian
             if not isinstance(head, QueryJob):
                 self._pending.remove(head)
@@ -367,6 +448,7 @@ class RequestQueue:
         return result_to_json(self._teacher.count(matrix))
 
     def _finish(self, job: Job, outcome: Result | Refused) -> None:
+        self.snapshot = self._take_snapshot()  # before the caller can ask what is left
         with self._changed:
             if job in self._pending:
                 self._pending.remove(job)

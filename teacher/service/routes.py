@@ -43,7 +43,6 @@ from labelwall.wall.wire import MAX_ROWS, NPY, SAFETENSORS, decode, decode_extra
 
 VERSION = "1"
 MAX_WAIT = 30.0  # seconds that a request stays open for its job
-MAX_EXTRACTORS = 8  # kept
 MIB = 1 << 20
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -254,14 +253,18 @@ async def send_extractor(
     The private records are embedded with it; nothing is released.
     """
     service = await service_for(request, key)
+    known, allowed = sha256 in service.extractors, service.allowances
+    if not known:
+        allowed.extractors.take(key.name)
     body = await service.bodies.read(request, service.config.max_extractor * MIB)
+    if not known:
+        allowed.uploads.take(key.name, len(body))
     extractor = await run_in_threadpool(_received, service, body, _media(request), sha256)
+    if not known:
+        await run_in_threadpool(service.queue.test, extractor.spec, key.name)
 
     def work() -> dict[str, object]:
-        service.extractors.pop(sha256, None)
-        service.extractors[sha256] = extractor
-        for oldest in list(service.extractors)[:-MAX_EXTRACTORS]:
-            service.extractors.pop(oldest, None)
+        service.keep(extractor, key.name)
         return {"extractor": sha256}
 
     identity = job_id(key.name, "extractor", {}, sha256.encode())
@@ -307,6 +310,7 @@ async def ask(
     charged.
     """
     service = await service_for(request, key)
+    service.allowances.growth.require(key.name)
     body = await service.bodies.read(request, service.config.max_request * MIB)
     used = _extractor(service, extractor)
     parameters = {"slot": slot, "extractor": extractor, "media": _media(request)}
@@ -357,6 +361,7 @@ async def count(
     Receipts add up as for labels.
     """
     service = await service_for(request, key)
+    service.allowances.growth.require(key.name)
     body = await service.bodies.read(request, service.config.max_request * MIB)
     used, made = _extractor(service, extractor), MATRICES[request.url.path.rpartition("/")[2]]
     found = await run_in_threadpool(decode, body, _media(request), (made.array,))
@@ -442,7 +447,9 @@ async def _reply(job: Job, wait: float) -> Response:
     No part of the state depends on private rows.
     """
     if wait > 0 and not job.future.done():
-        await asyncio.wait([asyncio.wrap_future(job.future)], timeout=wait)
+        waiting = asyncio.wrap_future(job.future)
+        waiting.add_done_callback(_retrieve)
+        await asyncio.wait([waiting], timeout=wait)
     state = {
         "job": job.id,
         "kind": job.kind,
@@ -456,3 +463,9 @@ async def _reply(job: Job, wait: float) -> Response:
     if isinstance(refusal, Refused):
         raise Refused(refusal.code, str(refusal))
     return JSONResponse({**state, "status": "done", "result": job.future.result()})
+
+
+def _retrieve(waiting: asyncio.Future[Any]) -> None:
+    """Look at an outcome that comes after its request has ended, so that asyncio reports none."""
+    if not waiting.cancelled():
+        waiting.exception()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-import traceback
+import ssl
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,12 @@ from fastapi import FastAPI
 
 from labelwall.teacher.custodian import Custodian
 from labelwall.teacher.noise.entropy import Entropy
+from labelwall.teacher.private_files import log_failure
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service.app import Log, create_app, log_line
-from labelwall.teacher.service.auth import Authenticator, BodyReader, RateLimiter
+from labelwall.teacher.service.auth import Allowances, Authenticator, BodyReader, RateLimiter
 from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.connections import GuardedServer, TimedProtocol, doors_of
 from labelwall.teacher.service.fair_lock import FairLock
 from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.service.queue import RequestQueue
@@ -30,7 +32,7 @@ from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.progress import Progress, quiet
 
-GRACE = 60  # seconds for a stopping service to finish its current requests
+REQUESTS_GRACE = 20  # seconds for a stopping service to finish its current requests
 
 
 def build_app(
@@ -68,9 +70,9 @@ def build_app(
     keys.listed()  # stores which have expired, and reports a damaged file at the start
     if sharded is not None and custodian.ledger.state.is_register():
         raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
-    report = partial(_report, custodian.directory / "errors.log")
+    report = partial(log_failure, custodian.directory)
     auth = Authenticator(keys, RateLimiter(config.requests_per_second))
-    lock = FairLock()
+    lock, allowances = FairLock(), Allowances(config)
     room = 4 * MIB * max(config.max_request, config.max_extractor)
     state = custodian.ledger.state
     plan = state.plan
@@ -98,12 +100,14 @@ def build_app(
             report=report,
             lock=lock,
             watch=progress,
+            grown=allowances.growth.spend,
         )
         return Service(
             queue=queue,
             teacher=teacher,
             ledger=opened.ledger,
             auth=auth,
+            allowances=allowances,
             bodies=BodyReader(room),
             record_bodies=BodyReader(room),
             config=config,
@@ -125,20 +129,17 @@ def build_app(
             custodian, teacher, lambda opened: service_over(opened, teacher.records), report
         )
         service.analysts.finish_removal()
-    return create_app(service, report, log)
-
-
-def _report(path: Path) -> None:
-    """Append the current exception to the custodian's file."""
-    with path.open("a") as file:
-        file.write(traceback.format_exc())
+    return create_app(service, doors_of(config), report, log)
 
 
 def listen(config: ServiceConfig) -> socket.socket:
     """The bound socket of a service. Raises InvalidInput if the address is not available."""
     try:
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-        return socket.create_server((config.host, config.port), family=family)
+        bound = socket.create_server((config.host, config.port), family=family)
+        # Connections inherit it: the second part of a small reply does not wait for 40 ms.
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return bound
     except OSError as error:
         rule = "an address that is free on this machine"
         raise InvalidInput("service.host, port", rule, f"{config.host}:{config.port}") from error
@@ -153,22 +154,39 @@ def address(config: ServiceConfig, bound: socket.socket) -> str:
 def server(app: FastAPI, config: ServiceConfig) -> uvicorn.Server:
     """uvicorn without log messages, which could quote a request.
 
-    On SIGTERM and SIGINT it finishes the current requests and stops.
+    On SIGTERM and SIGINT it finishes the current requests and stops, at the latest after
+    connections.GRACE seconds.
     """
+    _check_tls(config)
+    for name in ("uvicorn.error", "uvicorn.access"):
+        logging.getLogger(name).disabled = True
+    settings = uvicorn.Config(
+        app,
+        http=TimedProtocol,
+        ws="none",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="on",
+        ssl_certfile=config.certfile,
+        ssl_keyfile=config.keyfile,
+        timeout_graceful_shutdown=REQUESTS_GRACE,
+    )
+    try:
+        settings.load()
+    except (ssl.SSLError, OSError) as error:
+        rule = "a certificate chain and its private key (PEM)"
+        raise InvalidInput("service.certfile, keyfile", rule, config.certfile) from error
+    return GuardedServer(settings, app.state.doors, app.state.service.stop)
+
+
+def _check_tls(config: ServiceConfig) -> None:
+    """Raise InvalidInput for a missing file, and for a key that everybody can read."""
     for certificate in (config.certfile, config.keyfile):
         if certificate is not None and not Path(certificate).is_file():
             raise InvalidInput("service.certfile, keyfile", "existing PEM files", certificate)
-    for name in ("uvicorn.error", "uvicorn.access"):
-        logging.getLogger(name).disabled = True
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            lifespan="on",
-            ssl_certfile=config.certfile,
-            ssl_keyfile=config.keyfile,
-            timeout_graceful_shutdown=GRACE,
-        )
-    )
+    if config.keyfile is not None and (mode := Path(config.keyfile).stat().st_mode & 0o777) & 0o037:
+        rule = "a file of its owner, that at most its group reads (mode 0600 or 0640)"
+        raise InvalidInput("service.keyfile", rule, f"mode {mode:04o}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from labelwall.teacher.ledger.auditor.auditor import Finding, audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import models
-from labelwall.teacher.service.auth import Authenticator, BodyReader
+from labelwall.teacher.service.auth import Allowances, Authenticator, BodyReader
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.jobs import Extractor, refused
 from labelwall.teacher.service.queue import RequestQueue
@@ -28,6 +29,8 @@ from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput
+
+MAX_EXTRACTORS = 8  # kept in memory
 
 
 @dataclass
@@ -37,7 +40,8 @@ class Service:
     ``certified``: the plan's epsilon, None for a ledger that certifies nothing.
     ``dataset``, ``plan``, ``unsafe``, ``adversary``: from the ledger's first entry.
     ``scale``: where the rows are stored.
-    ``extractors``: those received last, by identity.
+    ``extractors``: those received last, by identity; ``senders``: who sent each.
+    ``allowances``: what callers may use in a day; the same in all services.
     ``bodies``, ``record_bodies``: room for analysts' and for the custodian's request bodies.
 
     With a budget for each analyst, each has a service of its own, which shares nothing but ``auth``
@@ -49,6 +53,7 @@ class Service:
     teacher: Teacher
     ledger: Ledger
     auth: Authenticator
+    allowances: Allowances
     bodies: BodyReader
     record_bodies: BodyReader
     config: ServiceConfig
@@ -62,6 +67,27 @@ class Service:
     scale: ScaleConfig
     analysts: Analysts | None = None
     extractors: dict[str, Extractor] = field(default_factory=dict)
+    senders: dict[str, str] = field(default_factory=dict)
+
+    def stop(self) -> None:
+        """End the writers' work, so that every request gets its reply."""
+        self.queue.close()
+        if self.analysts is not None:
+            for each in self.analysts.open_services().values():
+                each.queue.close()
+
+    def keep(self, extractor: Extractor, caller: str) -> None:
+        """Keep a received extractor, and the newest others.
+
+        Where there are too many, the oldest goes of a caller who sent most of them.
+        """
+        self.extractors.pop(extractor.sha256, None)
+        self.extractors[extractor.sha256], self.senders[extractor.sha256] = extractor, caller
+        while len(self.extractors) > MAX_EXTRACTORS:
+            sent = Counter(self.senders[sha256] for sha256 in self.extractors)
+            most = max(sent.values())
+            oldest = next(sha for sha in self.extractors if sent[self.senders[sha]] == most)
+            del self.extractors[oldest], self.senders[oldest]
 
 
 @dataclass

@@ -5,12 +5,10 @@ The same class runs in this process and as a Ray actor.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import os
 import shutil
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +20,7 @@ import numpy as np
 from labelwall import ROOT
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_numbers
+from labelwall.teacher.private_files import log_failure
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.devices import device_of
 from labelwall.teacher.search.gpu import index_on
@@ -100,9 +99,7 @@ class Shard:
         try:
             return request(self)
         except Exception:
-            text = traceback.format_exc()
-            with contextlib.suppress(OSError), (self._directory / "errors.log").open("a") as file:
-                file.write(text)
+            log_failure(self._directory)
         raise ShardFailed
 
     def view(self) -> View:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -204,6 +202,7 @@ def self_signed(folder: Path) -> Path:
     (folder / "key.pem").write_bytes(
         key.private_bytes(serialization.Encoding.PEM, plain[1], plain[0])
     )
+    (folder / "key.pem").chmod(0o600)
     (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     return folder / "cert.pem"
 
@@ -240,37 +239,3 @@ def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path
     state = Ledger(tmp_path / "ledger.sqlite").state
     assert len(state.results) == state.spent[0, "screen"] == 16
     assert audit(tmp_path / "ledger.sqlite").problems == []
-
-
-def test_bodies_that_arrive_slowly_fill_the_room_and_end(
-    shared: tuple[tiny.Made, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bodies count by their declared size, so callers never use more memory than the room."""
-    made, url = shared
-    monkeypatch.setattr("labelwall.teacher.service.auth.BODY_TIMEOUT", 2)
-    monkeypatch.setattr(made.service.record_bodies, "_room", 1000)
-    go_on = threading.Event()
-    headers = {"authorization": f"Bearer {made.tokens['carol']}", "content-length": "900"}
-
-    def slowly() -> Iterator[bytes]:
-        yield b"x"
-        go_on.wait(60)
-        yield b"x" * 899
-
-    def post(content: object, **more: str) -> httpx.Response:
-        send = {"headers": {**headers, **more}, "trust_env": False, "timeout": 60}
-        return httpx.post(f"{url}/v1/records/removals", content=content, **send)  # type: ignore[arg-type]
-
-    with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(post, slowly())
-        while made.service.record_bodies._in_use != 900:
-            time.sleep(0.01)
-        crowded = post(b"x" * 900)
-        assert (crowded.status_code, crowded.json()["code"]) == (503, "busy")
-        assert made.service.bodies._in_use == 0  # analysts notice nothing of it
-        while made.service.record_bodies._in_use:  # until its time is over
-            time.sleep(0.01)
-        go_on.set()
-        with contextlib.suppress(httpx.TransportError):  # the connection may be closed by then
-            assert slow.result().json()["code"] == "invalid_request"
-    assert post(b"x" * 900).json()["code"] == "invalid_request"  # read, and not understood

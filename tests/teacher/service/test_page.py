@@ -174,7 +174,8 @@ def test_the_figures_are_those_of_the_ledger_and_of_what_callers_were_told(shown
     assert "added 2 ids removed 2 PRIVATE" in text
     when = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
     assert re.search(
-        f"ann analyst 80 500 {when} bob analyst 10 – {when} carol custodian 0 – –", text
+        f"ann analyst 80 500 {when} no end bob analyst 10 – {when} no end carol custodian 0 – –",
+        text,
     )
     assert re.search(f"{when} removed 2 {when} added 3", text)
     assert re.search(f"{when} the same by time {when}", text)
@@ -223,6 +224,41 @@ def test_an_unsafe_ledger_says_so(tmp_path: Path) -> None:
         text = httpx.get(url, auth=("", made.tokens["carol"]), trust_env=False).text
     assert "UNSAFE" in text
     assert "<b>none</b>" in text
+
+
+def test_the_end_of_the_budget_is_foreseen_from_the_last_week() -> None:
+    from labelwall.teacher.ledger.event_times import CHARGED, EventTime
+    from labelwall.teacher.service.outlook import WEEK, forecast
+
+    plan, day = tiny.make_plan(100, 100), 86400
+    left = {(0, "screen"): 60, (0, "aggregate"): 100}
+    now = 20_000 * day
+    charged = [EventTime(now - ago * day, CHARGED, 10) for ago in (30, 4, 2)]
+    assert forecast(plan, left, charged, [0, 0, 0], now) == "2024-10-16"  # 60 at 5 a day
+    assert forecast(plan, left, charged[:1], [0], now) is None
+    assert forecast(plan, left, [EventTime(now - WEEK + 1, CHARGED, 0)] * 0, [], now) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("budget", "screen private_knn, slot 0"),
+        ("ends", "a cap is reached"),
+        ("callers", "ann analyst"),
+        ("rounds", "new queries by"),
+        ("refusals", "nobody known 401"),
+        ("health", "disk free"),
+    ],
+)
+def test_a_section_in_a_browser(shown: Shown, tmp_path: Path, section: str, said: str) -> None:
+    httpx.get(f"{shown.url}/v1/budget", trust_env=False)  # without a key
+    address = shown.url.replace("http://", f"http://carol:{shown.made.tokens['carol']}@")
+    with browser.browser(tmp_path) as opened:
+        browser.resize(opened, 1280, 900, False)
+        opened.get(address)
+        assert said in " ".join(opened.find_element(By.ID, section).text.split())
+        assert opened.get_log("browser") == []
 
 
 class Tape(SystemEntropy):

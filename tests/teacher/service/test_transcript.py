@@ -256,11 +256,11 @@ def _states(reply: tuple[object, ...]) -> list[str]:
 
 def tell_percent(monkeypatch: pytest.MonkeyPatch, what: str = "") -> None:
     """A job has what the teacher says of its progress, as it once had."""
-    do, progress = RequestQueue._do, RequestQueue.progress
+    step, progress = RequestQueue._step, RequestQueue.progress
 
-    def remember(self: RequestQueue, job: Job) -> None:
-        vars(self)["running"] = job
-        do(self, job)
+    def remember(self: RequestQueue, jobs: list[Job]) -> None:
+        vars(self)["running"] = jobs[0]
+        step(self, jobs)
 
     def write(self: RequestQueue, said: str, done: int, total: int) -> None:
         progress(self, said, done, total)
@@ -268,7 +268,7 @@ def tell_percent(monkeypatch: pytest.MonkeyPatch, what: str = "") -> None:
         if job is not None and what in said and not job.future.done():
             job.done, job.total = done, total
 
-    monkeypatch.setattr(RequestQueue, "_do", remember)
+    monkeypatch.setattr(RequestQueue, "_step", remember)
     monkeypatch.setattr(RequestQueue, "progress", write)
 
 

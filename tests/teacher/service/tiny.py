@@ -45,6 +45,11 @@ def rows(n: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(n, DIMENSIONS)).astype(np.float32)
 
 
+def make_plan(asked: int, answered: int, mechanism: AnyMechanism = MECHANISM) -> Plan:
+    """A plan of one slot, for caps of queries that are asked and answered."""
+    return Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
+
+
 @dataclass
 class Made:
     """An application, its log, and its tokens: ann's and bob's (analysts), carol's (custodian)."""
@@ -82,7 +87,7 @@ def make(
     a server's; ``anchor``: its place; ``adversary``: EACH for a budget for each analyst.
     """
     entropy = entropy or SystemEntropy()
-    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
+    plan = make_plan(asked, answered, mechanism)
     ledger_url = place if isinstance(place, LedgerUrl) else None
     custodian = open_custodian(
         folder,

@@ -1,0 +1,55 @@
+"""Files of the custodian's directory: locks that follow no symbolic link, a log that stays small.
+
+Every file is its owner's alone (mode 0600).
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from labelwall.wall.errors import InvalidInput
+
+ERRORS = "errors.log"
+LARGEST_LOG = 1 << 20  # bytes; the one before is kept as errors.log.1
+
+
+def open_lock(path: Path) -> IO[str]:
+    """A file to be locked, made where there is none. Raises InvalidInput for a symbolic link."""
+    return open(_opened(path, os.O_RDWR), "w")
+
+
+def log_failure(directory: Path) -> None:
+    """Append the present exception to the directory's errors.log. Never fails: the disk may be
+    full."""
+    path = directory / ERRORS
+    with suppress(OSError, InvalidInput):
+        if path.exists() and path.stat().st_size > LARGEST_LOG:
+            path.replace(path.with_name(f"{ERRORS}.1"))
+        with open(_opened(path, os.O_WRONLY | os.O_APPEND), "a") as log:
+            log.write(traceback.format_exc()[-LARGEST_LOG:])
+
+
+def _opened(path: Path, flags: int) -> int:
+    if path.is_symlink():
+        raise InvalidInput(path.name, "a file of its own directory", "a symbolic link")
+    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def make_private(directory: Path) -> None:
+    """Give a directory the mode 0700, and its files 0600: an earlier version left them wider."""
+    directory.chmod(0o700)
+    for path in directory.iterdir():
+        if path.is_file() and not path.is_symlink() and path.stat().st_mode & 0o077:
+            path.chmod(0o600)
+
+
+def require_private(directory: Path) -> None:
+    """Raise InvalidInput where others than the owner can write in a directory."""
+    if directory.stat().st_mode & 0o022:
+        rule = "a directory in which nobody else can write"
+        cure = "Use `chmod 700` on it, if nobody has written there."
+        raise InvalidInput("custodian_dir", rule, str(directory), cure)

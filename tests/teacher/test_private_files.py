@@ -1,0 +1,109 @@
+"""The custodian's directory: who may read and write what lies there."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from labelwall.teacher.custodian import LOCK
+from labelwall.teacher.private_files import ERRORS, LARGEST_LOG, log_failure, open_lock
+from labelwall.teacher.service.config import ServiceConfig
+from labelwall.teacher.service.keys import Keys, KeysDamaged
+from labelwall.teacher.service.server import server
+from labelwall.wall.errors import InvalidInput, LedgerMismatch
+from tests.teacher.service import tiny
+from tests.teacher.service.test_connection import self_signed
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_files_are_their_owners(tmp_path: Path) -> None:
+    """Files that an earlier version wrote for everybody are closed when the directory is opened."""
+    tiny.make(tmp_path).custodian.close()
+    (tmp_path / "ledger.sqlite").chmod(0o644)
+    tmp_path.chmod(0o755)
+    tiny.make(tmp_path).custodian.close()
+    assert mode(tmp_path) == 0o700
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.name: oct(mode(path)) for path in files} == {p.name: "0o600" for p in files}
+
+
+@pytest.mark.parametrize("name", [LOCK, "keys.lock"])
+def test_a_lock_follows_no_symbolic_link(tmp_path: Path, name: str) -> None:
+    other, folder = tmp_path / "other", tmp_path / "custodian"
+    other.write_text("something that matters")
+    folder.mkdir(mode=0o700)
+    (folder / name).symlink_to(other)
+    with pytest.raises(InvalidInput, match="a symbolic link"):
+        Keys(folder).add("ann", "analyst") if name != LOCK else tiny.make(folder)
+    assert other.read_text() == "something that matters"
+
+
+def test_keys_are_not_kept_where_others_can_write(tmp_path: Path) -> None:
+    open_to_all, new = tmp_path / "open", tmp_path / "new"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    with pytest.raises(InvalidInput, match="nobody else can write"):
+        Keys(open_to_all).add("ann", "analyst")
+    assert not list(open_to_all.iterdir())
+    Keys(new).add("ann", "analyst")
+    assert mode(new) == 0o700
+    assert mode(new / "keys.json") == mode(new / "keys.lock") == 0o600
+
+
+def test_the_log_of_failures_stays_small(tmp_path: Path) -> None:
+    for number in range(300):
+        try:
+            raise ValueError(f"{number} " + "x" * 20_000)
+        except ValueError:
+            log_failure(tmp_path)
+    newest, before = tmp_path / ERRORS, tmp_path / f"{ERRORS}.1"
+    assert newest.stat().st_size + before.stat().st_size < 3 * LARGEST_LOG
+    assert "299 xxx" in newest.read_text()
+    assert mode(newest) == 0o600
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_full_disk_does_not_stop_the_answer_to_a_failure(tmp_path: Path) -> None:
+    log_failure(tmp_path / "missing")
+    (tmp_path / ERRORS).symlink_to(tmp_path / "elsewhere")
+    log_failure(tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
+    with open_lock(tmp_path / "a"):
+        pass
+
+
+def test_damaged_files_say_which(tmp_path: Path) -> None:
+    tiny.make(tmp_path).custodian.close()
+    identity = (tmp_path / "dataset.json").read_bytes()
+    for damaged in (b"\xff" + identity[1:], identity[:-1], b"[]", b""):
+        (tmp_path / "dataset.json").write_bytes(damaged)
+        with pytest.raises(LedgerMismatch, match=r"dataset\.json is damaged"):
+            tiny.make(tmp_path)
+    (tmp_path / "dataset.json").write_bytes(identity)
+    made = tiny.make(tmp_path)
+    with tiny.served(made) as url:
+        keys = (tmp_path / "keys.json").read_bytes()
+        (tmp_path / "keys.json").write_bytes(keys[1:])
+        reply = tiny.call(url, made.tokens["ann"])
+        assert (reply.status_code, reply.json()["code"]) == (503, "keys_unreadable")
+        with pytest.raises(KeysDamaged, match=r"keys\.json is not readable"):
+            Keys(tmp_path).listed()
+
+
+def test_tls_files_that_do_not_work_are_one_line(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path), tmp_path / "key.pem"
+    config = ServiceConfig(port=0, certfile=str(certificate), keyfile=str(key))
+    app = tiny.make(tmp_path / "service").app
+    key.chmod(0o644)
+    with pytest.raises(InvalidInput, match=r"service\.keyfile"):
+        server(app, config)
+    key.chmod(0o640)
+    server(app, config)
+    certificate.write_text("no certificate")
+    with pytest.raises(InvalidInput, match="a certificate chain and its private key"):
+        server(app, config)
