@@ -24,7 +24,7 @@ def price_line(plan: Plan) -> str:
 def describe_plan(config: Config) -> dict[str, object]:
     """What `plan --json` prints.
 
-    epsilon, delta, budget, certificates (name -> epsilon), certified (names), rounds with caps;
+    epsilon, delta, budget, certificates (name -> epsilon), rounds with caps;
     and the epsilon that a paper prints for the same parameters, where there is one.
     """
     plan, slots = config.plan(), config.slots()
@@ -46,7 +46,6 @@ def describe_plan(config: Config) -> dict[str, object]:
         "delta": plan.delta,
         "budget": plan.epsilon,
         "certificates": {name: round_up(c.epsilon) for name, c in found.items()},
-        "certified": [name for name, c in found.items() if c.certified],
         "rounds": rounds,
     }
 
@@ -56,8 +55,7 @@ def render_plan(shown: dict) -> str:
     guarantee = f"of {shown['budget']:g} at delta {shown['delta']:g} (add or remove one record)"
     lines = [f"epsilon {shown['epsilon']:.3f} {guarantee}", ""]
     for name, epsilon in sorted(shown["certificates"].items(), key=lambda item: item[1]):
-        note = "" if name in shown["certified"] else "   not certified: continuous noise"
-        lines.append(f"  {name:36} {epsilon:8.3f}{note}")
+        lines.append(f"  {name:36} {epsilon:8.3f}")
     if printed := shown["printed"]:
         note = "   as the paper prints it, for these parameters"
         lines.append(f"  {printed['where']:36} {printed['epsilon']:8.3f}{note}")

@@ -15,13 +15,6 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
-from dp_accounting import (
-    GaussianDpEvent,
-    NeighboringRelation,
-    PoissonSampledDpEvent,
-    SelfComposedDpEvent,
-)
-from dp_accounting.pld import PLDAccountant
 
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, float_above, round_up
 from labelwall.teacher.accounting.curves import (
@@ -35,6 +28,7 @@ from labelwall.teacher.accounting.curves import (
 )
 from labelwall.teacher.accounting.discrete_pld import discrete_pld_epsilon
 from labelwall.teacher.accounting.plan import Plan, Release
+from labelwall.teacher.accounting.smoothed import smoothed_epsilon
 from labelwall.wall.errors import BudgetRefused, InvalidInput
 from labelwall.wall.messages import canonical_json
 
@@ -44,15 +38,13 @@ _CACHED_PLANS = 64
 
 @dataclass(frozen=True)
 class Certificate:
-    """One way to bound the plan's epsilon at its delta.
+    """One proof of an epsilon of the plan at its delta, for the mechanisms as they run.
 
-    ``certified``: it holds for the mechanisms as they run; otherwise it is a diagnosis and never
-    decides. ``order``: the Renyi order that attains it, None for a privacy loss distribution.
-    ``note``: one line that says how it was computed.
+    ``order``: the Renyi order that attains it, None for a privacy loss distribution. ``note``: one
+    line that says how it was computed.
     """
 
     epsilon: float
-    certified: bool
     order: float | None
     note: str
 
@@ -60,16 +52,14 @@ class Certificate:
 def certificates(plan: Plan) -> dict[str, Certificate]:
     """Every certificate of the plan's caps, by name (stable, machine-readable).
 
-    - ``tight``: exact curves (screening, contest with three outcomes), RDP. Certified.
+    - ``tight``: exact curves (screening, contest with three outcomes), RDP.
     - ``screening_exact_argmax_gaussian``: exact screening, Gaussian bound for the argmax, RDP.
-      Certified.
-    - ``gaussian_rdp``: the Gaussian bound for both, RDP. Certified.
-    - ``pure_added``: pure releases add up, the rest by ``tight``. Certified; absent where no
-      release is pure.
-    - ``pld_discrete``: privacy loss distribution of the discrete laws. Certified; absent where a
-      release of the list has no dominating pair.
-    - ``pld_continuous``: the same by dp-accounting for continuous noise, which is not what is
-      drawn. Not certified; absent where a release is not a Gaussian one.
+    - ``gaussian_rdp``: the Gaussian bound for both, RDP.
+    - ``pure_added``: pure releases add up, the rest by ``tight``. Absent where no release is pure.
+    - ``pld_discrete``: privacy loss distribution of the discrete laws. Absent where a release of
+      the list has no dominating pair.
+    - ``pld_smoothed``: the same of continuous pairs, which discrete noise post-processes
+      (smoothed.py). Absent where a release has neither Gaussian noise nor a pure epsilon.
 
     Raises InvalidInput for an unknown curve or a parameter outside its range. Takes seconds, and
     more where an argmax curve is computed for the first time (curves.argmax_rdp).
@@ -91,20 +81,20 @@ def _certificates(serialised: bytes, delta: float) -> tuple[tuple[str, Certifica
     epsilon = discrete_pld_epsilon(releases, delta)
     if epsilon is not None:
         note = "privacy loss distribution of the discrete laws"
-        found.append(("pld_discrete", Certificate(epsilon, True, None, note)))
-    epsilon = _continuous_pld_epsilon(releases, delta)
+        found.append(("pld_discrete", Certificate(epsilon, None, note)))
+    epsilon = smoothed_epsilon(releases, delta)
     if epsilon is not None:
-        note = "privacy loss distribution of continuous noise, not certified"
-        found.append(("pld_continuous", Certificate(epsilon, False, None, note)))
+        note = "continuous Gaussian pairs, which the discrete laws post-process"
+        found.append(("pld_smoothed", Certificate(epsilon, None, note)))
     return tuple(found)
 
 
 def certified_epsilon(plan: Plan) -> float:
-    """The smallest certified epsilon of the plan's caps at its delta.
+    """The smallest epsilon of the plan's caps at its delta that is proved.
 
     Print it with ``round_up``.
     """
-    return min(found.epsilon for found in certificates(plan).values() if found.certified)
+    return min(found.epsilon for found in certificates(plan).values())
 
 
 def require_affordable(plan: Plan) -> None:
@@ -167,7 +157,7 @@ def _renyi(
 ) -> Certificate:
     total = _total(releases, [release.cap for release in releases], by_gaussian)
     epsilon, order = epsilon_from_rdp(ORDERS, total, delta)
-    return Certificate(epsilon, True, order, note)
+    return Certificate(epsilon, order, note)
 
 
 def _total(
@@ -206,19 +196,5 @@ def _pure_added(releases: Sequence[Release], delta: float) -> Certificate:
     total = sum((r.cap * cost for r, cost in priced if cost is not None), Fraction(0))
     rest = [release for release, cost in priced if cost is None]
     note = "pure releases add up, the rest by exact curves and RDP"
-    others = _renyi(rest, delta, frozenset(), note) if rest else Certificate(0.0, True, None, note)
+    others = _renyi(rest, delta, frozenset(), note) if rest else Certificate(0.0, None, note)
     return replace(others, epsilon=float_above(total + Fraction(others.epsilon)))
-
-
-def _continuous_pld_epsilon(releases: Sequence[Release], delta: float) -> float | None:
-    """dp-accounting's PLD with Gaussian noise for each release; None where one is not Gaussian."""
-    charged = [(r, l2_sensitivity(r)) for r in releases if r.cap > 0]
-    if not charged or any(sensitivity is None for _, sensitivity in charged):
-        return None
-    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
-    for release, sensitivity in charged:
-        assert sensitivity is not None
-        noise = GaussianDpEvent(float(release.parameters["sigma"]) / sensitivity)
-        sampled = PoissonSampledDpEvent(float(release.parameters["sampling_probability"]), noise)
-        accountant.compose(SelfComposedDpEvent(sampled, release.cap))
-    return float(accountant.get_epsilon(delta))

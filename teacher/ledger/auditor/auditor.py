@@ -3,12 +3,13 @@ that wrote it.
 
 Shares the curve functions and the plan's type with the teacher, and nothing else. The file and its
 chain, the form of the entries, what each mechanism releases at which price, the order, the caps and
-the results are checked here a second time, from the text of the entries, on purpose.
+the results are checked here a second time, from the text of the entries, on purpose. So is the
+certificate by Gaussian pairs, by another computation.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger.auditor.entries import check_plan, read_entry
 from labelwall.teacher.ledger.auditor.file import read_file
+from labelwall.teacher.ledger.auditor.gaussians import check_smoothed
 from labelwall.teacher.ledger.auditor.history import History
 from labelwall.teacher.ledger.auditor.mechanisms import Priced
 from labelwall.teacher.ledger.auditor.values import Problem
@@ -173,10 +175,16 @@ def _check_adversary(entries: list[Entry], finding: Finding) -> None:
 def _check_certificate(plan: Plan, finding: Finding) -> None:
     """Price the plan's caps. It may take long, so only for a ledger without other problems."""
     try:
-        found = {name: c.epsilon for name, c in certificates(plan).items() if c.certified}
+        found = {name: c.epsilon for name, c in certificates(plan).items()}
         exact = min(found.values())
+        if "pld_smoothed" in found:
+            releases = [asdict(release) for release in plan.releases()]
+            check_smoothed(releases, plan.delta, found["pld_smoothed"])
         if finding.analysts:
             finding.pooled = round_up(certified_epsilon(plan.pooled(len(finding.analysts))))
+    except Problem as problem:
+        finding.problems.append(str(problem))
+        return
     except (LabelwallError, ArithmeticError, ValueError, MemoryError) as error:
         finding.problems.append(f"the plan can not be priced ({type(error).__name__})")
         return

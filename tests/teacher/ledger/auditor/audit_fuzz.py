@@ -41,6 +41,7 @@ from labelwall.teacher.accounting import accountant, curves
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger.auditor import gaussians
 from labelwall.teacher.ledger.auditor.auditor import Finding, audit
 from labelwall.teacher.ledger.state import LedgerState, read_body
 from labelwall.teacher.mechanisms.attributes.mechanism import (
@@ -660,11 +661,7 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
 
 @contextmanager
 def remembered() -> Iterator[None]:
-    """Keep every curve and certificate that is computed: thousands of mutants share a few plans.
-
-    The diagnosis by continuous noise, which certifies nothing and which no audit shows, is left
-    out.
-    """
+    """Keep every curve and certificate that is computed: thousands of mutants share a few plans."""
     faster = {
         name: replace(curves.CURVES[name], rdp=kept(curves.CURVES[name].rdp))
         for name in ("gaussian", "argmax", "screening")
@@ -673,7 +670,7 @@ def remembered() -> Iterator[None]:
         mock.patch.dict(curves.CURVES, faster),
         mock.patch.object(accountant, "gaussian_rdp", faster["gaussian"].rdp),
         mock.patch.object(accountant, "_certificates", kept(accountant._certificates.__wrapped__)),
-        mock.patch.object(accountant, "_continuous_pld_epsilon", return_value=None),
+        mock.patch.object(gaussians, "smoothed", kept(gaussians.smoothed)),
     ):
         yield
 
