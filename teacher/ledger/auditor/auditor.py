@@ -9,12 +9,14 @@ certificate by Gaussian pairs, by another computation.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.accounting.explain import explain
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger.auditor.entries import check_plan, read_entry
 from labelwall.teacher.ledger.auditor.file import read_file
@@ -39,6 +41,7 @@ class Finding:
     ``analysts``: of a register, from a name to the data set of the analyst's ledger.
     ``charged``, ``released``: counts, by "slot/release".
     ``pooled``: of a register, the epsilon against all its analysts together, at the same delta.
+    ``explanation``: the arithmetic from the releases to epsilon, where it was asked for.
     """
 
     epsilon: float | None = None
@@ -55,6 +58,7 @@ class Finding:
     charged: dict[str, int] = field(default_factory=dict)
     released: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    explanation: list[str] = field(default_factory=list)
 
     @property
     def consistent(self) -> bool:
@@ -91,13 +95,14 @@ class Finding:
             for name, count in self.charged.items()
         ]
         lines += [f"  problem: {problem}" for problem in self.problems]
-        return "\n".join([*lines, f"  head {self.head}"])
+        return "\n".join([*lines, f"  head {self.head}", *self.explanation])
 
 
-def audit(path: Path, *, expect_head: str | None = None) -> Finding:
+def audit(path: Path, *, expect_head: str | None = None, explained: bool = False) -> Finding:
     """Replay an exported (or live) ledger: file, chain, entries, prices, order, caps, certificate.
 
     ``expect_head``: hash of an entry (from a receipt or a summary) that must stand in the chain.
+    ``explained``: whether the finding says how epsilon follows from the releases.
     Raises MissingData where there is no file; whatever is wrong inside it is a problem in the
     finding, which then certifies nothing.
     """
@@ -113,6 +118,8 @@ def audit(path: Path, *, expect_head: str | None = None) -> Finding:
     _check_entries(stored.entries, finding)
     if finding.problems:
         finding.epsilon, finding.pooled, finding.certificates = None, None, {}
+    elif explained:
+        finding.explanation = explain(Plan.from_json(json.loads(stored.entries[0][1])["plan"]))
     if len(finding.problems) > MAX_PROBLEMS:
         omitted = len(finding.problems) - MAX_PROBLEMS
         finding.problems[MAX_PROBLEMS:] = [f"and {omitted} problems more"]
