@@ -9,7 +9,7 @@ record, or needs more than curves and the plan.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -107,17 +107,23 @@ def require_affordable(plan: Plan) -> None:
         )
 
 
-def largest_rho(epsilon: float, delta: float) -> float:
-    """The zCDP budget that (epsilon, delta) buys, rounded down to a multiple of 1e-7.
+def largest_rho(
+    epsilon: float, delta: float, release: Callable[[float], Release] | None = None
+) -> float:
+    """The budget rho that (epsilon, delta) buys, rounded down to a multiple of 1e-7.
 
-    By the best conversion: 0.03055 at (1, 1e-5), where the classic conversion gives 0.0208. Raises
-    BudgetRefused where not even 1e-7 is affordable.
+    ``release``: what a budget rho is priced as; by default rho-zCDP, by the best conversion:
+    0.03055 at (1, 1e-5), where the classic conversion gives 0.0208. Raises BudgetRefused where not
+    even 1e-7 is affordable.
     """
     low, high = 0, 10**12  # rho in units of 1e-7
     while high - low > 1:
         middle = (low + high) // 2
-        total = _total([Release("zcdp", "zcdp", {"rho": middle / 1e7}, 1)], [1])
-        if epsilon_from_rdp(ORDERS, total, delta)[0] <= epsilon:
+        rho = middle / 1e7
+        priced = [release(rho) if release else Release("zcdp", "zcdp", {"rho": rho}, 1)]
+        found = [epsilon_from_rdp(ORDERS, _total(priced, [1]), delta)[0]]
+        smoothed = smoothed_epsilon(priced, delta)
+        if min(found if smoothed is None else [*found, smoothed]) <= epsilon:
             low = middle
         else:
             high = middle

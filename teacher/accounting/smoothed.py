@@ -18,7 +18,7 @@ from fractions import Fraction
 import numpy as np
 
 from labelwall.teacher.accounting.conversion import gaussian_epsilon
-from labelwall.teacher.accounting.curves import l2_sensitivity, pure_epsilon
+from labelwall.teacher.accounting.curves import CURVES, l2_sensitivity, pure_epsilon
 from labelwall.teacher.accounting.curves.lattice import log_mixed_ratio
 from labelwall.teacher.accounting.discrete_pld import (
     ALLOWANCE,
@@ -55,7 +55,10 @@ def gaussian_pair(release: Release) -> GaussianPair | None:
 
     That is where no Gaussian noise is drawn, or half of its variance would be lost.
     """
-    sensitivity = l2_sensitivity(release)
+    whole, sensitivity = CURVES[release.curve].mu, l2_sensitivity(release)
+    if whole is not None:
+        mu = whole(release.parameters)
+        return None if mu is None else GaussianPair(_ROUND_UP * mu, 1.0, release.cap)
     if sensitivity is None:
         return None
     sigma, gamma = (float(release.parameters[name]) for name in ("sigma", "sampling_probability"))

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.accounting.plan import Parameter, Release
 from labelwall.teacher.ledger.individual_budgets import FULL
-from labelwall.teacher.mechanisms.base import Charging, Mechanism, Reused
+from labelwall.teacher.mechanisms.base import Charging, Mechanism, Reused, added
 from labelwall.teacher.search.kernels import GRID, Select, Similar, cosine, rbf
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
@@ -40,10 +40,11 @@ class IndKnn(Mechanism):
 
     Guarantee: all answers under one slot of a ledger, over all rounds, extractors and restarts,
     together are ``rho``-zCDP, (alpha, alpha rho)-RDP at every alpha > 1, under add/remove of one
-    record (its whole presence schedule). The slot is charged in full before the first answer. A
-    budget belongs to a slot and a record's id: another extractor, removing and adding again, or a
-    restart refill nothing. Each slot is charged its own rho, and they add up. A record without
-    budget no longer votes. Proof: docs/privacy.md, "Individual budgets".
+    record (its whole presence schedule); with ``filter`` gdp they are a Gaussian pair, too. The
+    slot is charged in full before the first answer. A budget belongs to a slot and a record's id:
+    another extractor, removing and adding again, or a restart refill nothing. Each slot is charged
+    its own rho, and they add up. A record without budget no longer votes. Proof: docs/privacy.md,
+    "Individual budgets".
 
     Args:
         kind: the mechanism's name.
@@ -64,6 +65,8 @@ class IndKnn(Mechanism):
         hash_seed: of the hyperplanes; public. Changing it protects nothing.
         rho: budget of one record for all answers, zCDP; null: all that the budget's epsilon and
             delta buy.
+        filter: how budgets add up: "zcdp", or "gdp", by which the same epsilon buys a larger rho
+            (docs/privacy.md, section 20).
         reuse: whether answered queries vote with their labels, as records do, at no cost; for
             streams of queries that outlast the records' budgets.
     """
@@ -80,6 +83,7 @@ class IndKnn(Mechanism):
     hash_seed: int = 0
     rho: float | None = None
     reuse: bool = False
+    filter: Literal["zcdp", "gdp"] = added("zcdp")
 
     stages = (ANSWER,)
     charging = Charging.PREPAID
@@ -89,6 +93,8 @@ class IndKnn(Mechanism):
     def __post_init__(self) -> None:
         if self.kernel not in ("cosine", "rbf"):
             raise InvalidInput("mechanism.kernel", "cosine or rbf", self.kernel)
+        if self.filter not in ("zcdp", "gdp"):
+            raise InvalidInput("mechanism.filter", "zcdp or gdp", self.filter)
         if not 0 < self.threshold <= 1:
             raise InvalidInput("mechanism.threshold", "in (0, 1]", self.threshold)
         for name in ("sigma_label", "sigma_count", "bandwidth", "rho"):
@@ -113,16 +119,21 @@ class IndKnn(Mechanism):
     def calibrate(self, epsilon: float, delta: float, asked: int) -> IndKnn:
         """With rho and sigma_count filled in, for a plan of ``asked`` queries of this slot alone.
 
-        rho is the largest multiple of 1e-7 whose best conversion stays within epsilon at delta.
+        rho is the largest multiple of 1e-7 whose price stays within epsilon at delta.
         """
-        rho, sigma = self.rho, self.sigma_count
+        rho = self.rho
         if rho is None:  # the import takes a second
             from labelwall.teacher.accounting.accountant import largest_rho
 
-            rho = largest_rho(epsilon, delta)
-        if sigma is None:
-            sigma = math.ceil(100 * math.sqrt(asked / (6 * rho))) / 100
-        return replace(self, rho=rho, sigma_count=sigma)
+            rho = largest_rho(
+                epsilon, delta, lambda tried: self._priced(tried, self._count_noise(tried, asked))
+            )
+        return replace(self, rho=rho, sigma_count=self._count_noise(rho, asked))
+
+    def _count_noise(self, rho: float, asked: int) -> float:
+        if self.sigma_count is not None:
+            return self.sigma_count
+        return math.ceil(100 * math.sqrt(asked / (6 * rho))) / 100
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
@@ -151,13 +162,20 @@ class IndKnn(Mechanism):
         return IndKnnPlanner(self)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """One prepaid release of rho-zCDP, however many queries are asked.
+        """One prepaid release, however many queries are asked.
 
         Raises InvalidInput where rho is not filled in (``calibrate``).
         """
         if self.rho is None or self.sigma_count is None:
             raise InvalidInput("mechanism.rho, sigma_count", "filled in by the plan", None)
-        return (Release(ANSWER, "zcdp", {"rho": self.rho}, 1, prepaid=True),)
+        return (self._priced(self.rho, self.sigma_count),)
+
+    def _priced(self, rho: float, sigma_count: float) -> Release:
+        """All answers together, by the filter. Both noises are on integers: records, and 1/GRID."""
+        parameters: dict[str, Parameter] = {"rho": rho}
+        if self.filter == "gdp":
+            parameters["sigma"] = min(sigma_count, float(self._noise(0)))
+        return Release(ANSWER, self.filter, parameters, 1, prepaid=True)
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query; every query is answered."""

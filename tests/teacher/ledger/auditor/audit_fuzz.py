@@ -69,6 +69,7 @@ CLASSES, DELTA = 4, 1e-9  # no discrete privacy loss distribution at such a delt
 NOISY = {"sigma_screen": 85.0, "sigma_vote": 25.0}
 MECHANISMS: list[AnyMechanism] = [
     PrivateKnn(k=30, threshold=10, sampling_probability=0.15, **NOISY),
+    IndKnn(rho=0.01, sigma_count=40.0, filter="gdp"),
     IndKnn(rho=0.01, sigma_count=40.0),
     ReverseKnn(cells=3, neighbours=2, sigma=44),
     NaiveKnn(k=30, sigma_vote=25.0),
