@@ -12,6 +12,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+from labelwall.teacher.accounting import accountant
 from labelwall.teacher.accounting.accountant import (
     certificates,
     certified_epsilon,
@@ -110,6 +111,29 @@ def test_certificates_are_ordered_as_their_proofs_are():
     assert epsilons == sorted(epsilons)
     assert certified_epsilon(SMALL) == min(c.epsilon for c in found.values())
     assert all(found[name].order in ORDERS for name in names)
+
+
+def test_certificates_that_took_long_are_kept_for_this_source_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(accountant, "_KEPT_SECONDS", 0.0)
+    accountant._certificates.cache_clear()
+    first = certificates(SMALL)
+    kept = set((tmp_path / "labelwall" / "curves").iterdir())
+    monkeypatch.setattr(accountant, "_computed", lambda *_: pytest.fail("again"))
+    accountant._certificates.cache_clear()
+    assert certificates(SMALL) == first
+    monkeypatch.setattr(accountant, "_source", lambda: "another version")
+    accountant._certificates.cache_clear()
+    with pytest.raises(pytest.fail.Exception, match="again"):
+        certificates(SMALL)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(accountant, "_KEPT_SECONDS", 3600.0)
+    quick = Release(
+        "h", "gaussian", {"sigma": 60.0, "sensitivity": 2.0, "sampling_probability": 1.0}, 3
+    )
+    assert certificates(plan_of(quick))["pld_smoothed"].order is None
+    assert set((tmp_path / "labelwall" / "curves").iterdir()) == kept  # too fast to be kept
 
 
 def enumerated_epsilon(delta, sigma, m, gamma, times):

@@ -52,6 +52,7 @@ def test_the_sum_and_the_conversion_on_the_page_add_up():
 
 def test_the_closed_form_on_the_page_adds_up():
     text = "\n".join(explain(Plan(9.0, 1e-5, (Slot({}, tuple(LISTS["pld_smoothed"])),))))
-    mu, squared = re.search(r"against N\((\S+), 1\)", text).group(1), re.search(r"\^2 = (\S+),", text)
-    assert 3 * float(mu) ** 2 == pytest.approx(float(squared.group(1)), rel=1e-5)
+    mu = float(re.search(r"against N\((\S+), 1\)", text).group(1))
+    squared = float(re.search(r"\^2 = (\S+),", text).group(1))
+    assert 3 * mu**2 == pytest.approx(squared, rel=1e-5)
     assert re.search(r"= 1e-05 at e = |= 9\.9999\d+e-06 at e = ", text)
