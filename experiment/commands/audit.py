@@ -28,8 +28,13 @@ def main(args: Sequence[str]) -> int:
         "--expect_head",
         help="hash (hex) that must stand in the chain, from a receipt or a summary.json",
     )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="show each release, what it is priced as, and the arithmetic that leads to epsilon",
+    )
     options = parser.parse_args(args)
-    finding = audit(options.ledger, expect_head=options.expect_head)
+    finding = audit(options.ledger, expect_head=options.expect_head, explained=options.explain)
     if options.json:
         print(json.dumps(finding.to_json()))
     else:

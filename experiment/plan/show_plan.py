@@ -56,9 +56,9 @@ def solved_line(solved: Sequence[dict[str, float]]) -> str | None:
 def describe_plan(config: Config) -> dict[str, object]:
     """What `plan --json` prints.
 
-    epsilon, delta, budget, certificates (name -> epsilon), certified (names), rounds with caps and
-    with the numbers that the budget decided; and the epsilon that a paper prints for the same
-    parameters, where there is one.
+    epsilon, delta, budget, certificates (name -> epsilon), rounds with caps and with the numbers
+    that the budget decided; and the epsilon that a paper prints for the same parameters, where
+    there is one.
     """
     plan, slots, solved = config.plan(), config.slots(), solved_numbers(config)
     found = certificates(plan)
@@ -80,7 +80,6 @@ def describe_plan(config: Config) -> dict[str, object]:
         "delta": plan.delta,
         "budget": plan.epsilon,
         "certificates": {name: round_up(c.epsilon) for name, c in found.items()},
-        "certified": [name for name, c in found.items() if c.certified],
         "rounds": rounds,
     }
 
@@ -90,8 +89,7 @@ def render_plan(shown: dict) -> str:
     guarantee = f"of {shown['budget']:g} at delta {shown['delta']:g} (add or remove one record)"
     lines = [f"epsilon {shown['epsilon']:.3f} {guarantee}", ""]
     for name, epsilon in sorted(shown["certificates"].items(), key=lambda item: item[1]):
-        note = "" if name in shown["certified"] else "   not certified: continuous noise"
-        lines.append(f"  {name:36} {epsilon:8.3f}{note}")
+        lines.append(f"  {name:36} {epsilon:8.3f}")
     if printed := shown["printed"]:
         note = "   as the paper prints it, for these parameters"
         lines.append(f"  {printed['where']:36} {printed['epsilon']:8.3f}{note}")

@@ -8,20 +8,15 @@ record, or needs more than curves and the plan.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
-from dp_accounting import (
-    GaussianDpEvent,
-    NeighboringRelation,
-    PoissonSampledDpEvent,
-    SelfComposedDpEvent,
-)
-from dp_accounting.pld import PLDAccountant
 
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, float_above, round_up
 from labelwall.teacher.accounting.curves import (
@@ -33,26 +28,27 @@ from labelwall.teacher.accounting.curves import (
     pure_epsilon,
     release_rdp,
 )
+from labelwall.teacher.accounting.curves.cache import cached
 from labelwall.teacher.accounting.discrete_pld import discrete_pld_epsilon
 from labelwall.teacher.accounting.plan import Plan, Release
+from labelwall.teacher.accounting.smoothed import smoothed_epsilon
 from labelwall.wall.errors import BudgetRefused, InvalidInput
 from labelwall.wall.messages import canonical_json
 
 # Plans whose certificates are kept: `plan`, `run` and the ledger ask about the same one.
 _CACHED_PLANS = 64
+_KEPT_SECONDS = 0.1  # of computing: certificates that took longer are kept on disk
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """One way to bound the plan's epsilon at its delta.
+    """One proof of an epsilon of the plan at its delta, for the mechanisms as they run.
 
-    ``certified``: it holds for the mechanisms as they run; otherwise it is a diagnosis and never
-    decides. ``order``: the Renyi order that attains it, None for a privacy loss distribution.
-    ``note``: one line that says how it was computed.
+    ``order``: the Renyi order that attains it, None for a privacy loss distribution. ``note``: one
+    line that says how it was computed.
     """
 
     epsilon: float
-    certified: bool
     order: float | None
     note: str
 
@@ -60,19 +56,17 @@ class Certificate:
 def certificates(plan: Plan) -> dict[str, Certificate]:
     """Every certificate of the plan's caps, by name (stable, machine-readable).
 
-    - ``tight``: exact curves (screening, contest with three outcomes), RDP. Certified.
+    - ``tight``: exact curves (screening, contest with three outcomes), RDP.
     - ``screening_exact_argmax_gaussian``: exact screening, Gaussian bound for the argmax, RDP.
-      Certified.
-    - ``gaussian_rdp``: the Gaussian bound for both, RDP. Certified.
-    - ``pure_added``: pure releases add up, the rest by ``tight``. Certified; absent where no
-      release is pure.
-    - ``pld_discrete``: privacy loss distribution of the discrete laws. Certified; absent where a
-      release of the list has no dominating pair.
-    - ``pld_continuous``: the same by dp-accounting for continuous noise, which is not what is
-      drawn. Not certified; absent where a release is not a Gaussian one.
+    - ``gaussian_rdp``: the Gaussian bound for both, RDP.
+    - ``pure_added``: pure releases add up, the rest by ``tight``. Absent where no release is pure.
+    - ``pld_discrete``: privacy loss distribution of the discrete laws. Absent where a release of
+      the list has no dominating pair.
+    - ``pld_smoothed``: the same of continuous pairs, which discrete noise post-processes
+      (smoothed.py). Absent where a release has neither Gaussian noise nor a pure epsilon.
 
-    Raises InvalidInput for an unknown curve or a parameter outside its range. Takes seconds, and
-    more where an argmax curve is computed for the first time (curves.argmax_rdp).
+    Raises InvalidInput for an unknown curve or a parameter outside its range. Takes seconds
+    the first time, more where an argmax curve is new (curves.argmax_rdp); later it reads a file.
     """
     releases = plan.releases()
     # First, so that a parameter JSON can not represent is refused by its rule.
@@ -83,24 +77,49 @@ def certificates(plan: Plan) -> dict[str, Certificate]:
 
 @lru_cache(maxsize=_CACHED_PLANS)
 def _certificates(serialised: bytes, delta: float) -> tuple[tuple[str, Certificate], ...]:
-    """``serialised``: canonical JSON, because a Release contains a dictionary and is no key."""
+    """``serialised``: canonical JSON, because a Release contains a dictionary and is no key.
+
+    Kept on disk where it took long (curves/cache.py), for this source text of the accounting alone.
+    """
+    key: dict[str, object] = {
+        "certificates": _source(),
+        "releases": serialised.decode(),
+        "delta": float(delta).hex(),
+    }
     releases = [Release(**fields) for fields in json.loads(serialised)]
-    found = [(name, _renyi(releases, delta, *rest)) for name, rest in _RENYI.items()]
-    if any(pure_epsilon(release) is not None for release in releases if release.cap):
-        found.append(("pure_added", _pure_added(releases, delta)))
-    epsilon = discrete_pld_epsilon(releases, delta)
-    if epsilon is not None:
-        note = "privacy loss distribution of the discrete laws"
-        found.append(("pld_discrete", Certificate(epsilon, True, None, note)))
-    epsilon = _continuous_pld_epsilon(releases, delta)
-    if epsilon is not None:
-        note = "privacy loss distribution of continuous noise, not certified"
-        found.append(("pld_continuous", Certificate(epsilon, False, None, note)))
-    return tuple(found)
+    table = cached(
+        key, 2 * len(_NOTES), lambda: _computed(releases, delta).ravel(), seconds=_KEPT_SECONDS
+    )
+    return tuple(
+        (name, Certificate(float(epsilon), None if np.isnan(order) else float(order), note))
+        for (name, note), (epsilon, order) in zip(_NOTES.items(), table.reshape(-1, 2), strict=True)
+        if not np.isnan(epsilon)
+    )
+
+
+def _computed(releases: Sequence[Release], delta: float) -> np.ndarray:
+    """(epsilon, order) of each name of ``_NOTES``; nan where there is none."""
+    pure = any(pure_epsilon(release) is not None for release in releases if release.cap)
+    rows: list[tuple[float | None, float | None]] = [
+        *(_renyi(releases, delta, by_gaussian) for by_gaussian in _BY_GAUSSIAN),
+        _pure_added(releases, delta) if pure else (None, None),
+        (discrete_pld_epsilon(releases, delta), None),
+        (smoothed_epsilon(releases, delta), None),
+    ]
+    return np.array(rows, dtype=np.float64)
+
+
+@lru_cache(maxsize=1)
+def _source() -> str:
+    """SHA-256 of the accounting's own source text: another version computes anew."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def certified_epsilon(plan: Plan) -> float:
-    """The smallest certified epsilon of the plan's caps at its delta.
+    """The smallest epsilon of the plan's caps at its delta that is proved.
 
     Print it with ``round_up``.
     """
@@ -110,7 +129,7 @@ def certified_epsilon(plan: Plan) -> float:
 def smallest_certified(plan: Plan) -> str:
     """The name of the certificate that ``certified_epsilon`` comes from."""
     found = certificates(plan)
-    return min((name for name in found if found[name].certified), key=lambda n: found[n].epsilon)
+    return min(found, key=lambda name: found[name].epsilon)
 
 
 def require_affordable(plan: Plan) -> None:
@@ -136,23 +155,25 @@ def odometer(plan: Plan, counts: Sequence[int]) -> float:
     return epsilon_from_rdp(ORDERS, _total(releases, counts), plan.delta)[0]
 
 
-# Curves that each certificate prices as if the noisy votes behind them were released, and its note.
-_RENYI: dict[str, tuple[frozenset[str], str]] = {
-    "tight": (frozenset(), "exact screening, exact argmax contest, RDP"),
-    "screening_exact_argmax_gaussian": (
-        frozenset({"argmax"}),
-        "exact screening, Gaussian bound for the argmax, RDP",
-    ),
-    "gaussian_rdp": (frozenset({"argmax", "screening"}), "Gaussian bound for every release, RDP"),
+# What each certificate is; their order is that of ``_computed``.
+_NOTES = {
+    "tight": "exact screening, exact argmax contest, RDP",
+    "screening_exact_argmax_gaussian": "exact screening, Gaussian bound for the argmax, RDP",
+    "gaussian_rdp": "Gaussian bound for every release, RDP",
+    "pure_added": "pure releases add up, the rest by exact curves and RDP",
+    "pld_discrete": "privacy loss distribution of the discrete laws",
+    "pld_smoothed": "continuous Gaussian pairs, which the discrete laws post-process",
 }
+# Curves that the first three price as if the noisy votes behind them were released.
+_BY_GAUSSIAN = (frozenset[str](), frozenset({"argmax"}), frozenset({"argmax", "screening"}))
 
 
 def _renyi(
-    releases: Sequence[Release], delta: float, by_gaussian: frozenset[str], note: str
-) -> Certificate:
+    releases: Sequence[Release], delta: float, by_gaussian: frozenset[str] = frozenset()
+) -> tuple[float, float]:
+    """The smallest epsilon, and the order that attains it."""
     total = _total(releases, [release.cap for release in releases], by_gaussian)
-    epsilon, order = epsilon_from_rdp(ORDERS, total, delta)
-    return Certificate(epsilon, True, order, note)
+    return epsilon_from_rdp(ORDERS, total, delta)
 
 
 def _total(
@@ -178,7 +199,7 @@ def _gaussian(release: Release, orders: np.ndarray) -> np.ndarray:
     return gaussian_rdp(orders, sigma=sigma, sensitivity=sensitivity, sampling_probability=gamma)
 
 
-def _pure_added(releases: Sequence[Release], delta: float) -> Certificate:
+def _pure_added(releases: Sequence[Release], delta: float) -> tuple[float, float | None]:
     """Basic composition of the pure releases with the others' certificate, in any interleaving.
 
     Proof: docs/privacy.md, section 15. With L = L_pure L_rest the likelihood ratio of the
@@ -190,20 +211,5 @@ def _pure_added(releases: Sequence[Release], delta: float) -> Certificate:
     priced = list(zip(releases, costs, strict=True))
     total = sum((r.cap * cost for r, cost in priced if cost is not None), Fraction(0))
     rest = [release for release, cost in priced if cost is None]
-    note = "pure releases add up, the rest by exact curves and RDP"
-    others = _renyi(rest, delta, frozenset(), note) if rest else Certificate(0.0, True, None, note)
-    return replace(others, epsilon=float_above(total + Fraction(others.epsilon)))
-
-
-def _continuous_pld_epsilon(releases: Sequence[Release], delta: float) -> float | None:
-    """dp-accounting's PLD with Gaussian noise for each release; None where one is not Gaussian."""
-    charged = [(r, l2_sensitivity(r)) for r in releases if r.cap > 0]
-    if not charged or any(sensitivity is None for _, sensitivity in charged):
-        return None
-    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
-    for release, sensitivity in charged:
-        assert sensitivity is not None
-        noise = GaussianDpEvent(float(release.parameters["sigma"]) / sensitivity)
-        sampled = PoissonSampledDpEvent(float(release.parameters["sampling_probability"]), noise)
-        accountant.compose(SelfComposedDpEvent(sampled, release.cap))
-    return float(accountant.get_epsilon(delta))
+    epsilon, order = _renyi(rest, delta) if rest else (0.0, None)
+    return float_above(total + Fraction(epsilon)), order

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
+from scipy.special import log_ndtr
 
 Conversion = Literal["canonne", "classic"]
 
@@ -31,6 +32,31 @@ def epsilon_from_rdp(
     epsilons = np.where(np.isnan(epsilons), np.inf, epsilons)
     best = int(epsilons.argmin())
     return max(float(epsilons[best]), 0.0), float(orders[best])
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """The smallest epsilon at ``delta`` of N(0, 1) against N(mu, 1), rounded up.
+
+    Balle and Wang 2018, Theorem 8. 0.0 where the total variation is at most delta.
+    """
+    mu, delta = max(mu, 1e-5), delta * (1 - 1e-6)  # cover the rounding of gaussian_delta
+    if delta <= 0:
+        return math.inf
+    low, high = 0.0, 1.0
+    while gaussian_delta(mu, high) > delta:
+        low, high = high, 2 * high
+    if gaussian_delta(mu, 0.0) <= delta:
+        return 0.0
+    while high - low > 1e-12 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_delta(mu, middle) > delta else (low, middle)
+    return high
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """Hockey-stick divergence of N(0, 1) and N(mu, 1), mu > 0, by Balle and Wang 2018, eq. 6."""
+    first, second = (float(log_ndtr(side * mu / 2 - epsilon / mu)) for side in (1, -1))
+    return -math.exp(first) * math.expm1(epsilon + second - first)
 
 
 def float_above(value: Fraction) -> float:

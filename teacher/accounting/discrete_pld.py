@@ -25,13 +25,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf
 
 from labelwall.teacher.accounting.curves import l2_sensitivity, pure_epsilon
 from labelwall.teacher.accounting.curves.lattice import log_mixed_ratio, log_pmf
 from labelwall.teacher.accounting.plan import Release
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.pld_pmf import PLDPmf
 
 # Of delta. Convolutions of a few million float64 terms err by about 1e-16 a release, 2e-11 for
 # 20,000 of them.
@@ -39,6 +42,7 @@ ALLOWANCE = 1e-9
 MAX_RELEASES = 200_000  # in the list, so that the allowance stays above the error
 _GRID_POINTS = 20.0  # in a standard deviation of the narrowest release's loss
 _MAX_SIGMA = 2000.0  # the law of w is a direct convolution
+_LONGEST_LIST = 1000  # of atoms, for which dp-accounting has a sparse form
 _MAX_GRID_POINTS = 2_000_000.0  # that the composed loss may need
 
 # losses and masses under the first law, both float64 [n_atoms], and the mass of infinite loss
@@ -56,12 +60,27 @@ def discrete_pld_epsilon(releases: Sequence[Release], delta: float) -> float | N
     too_many = sum(release.cap for release in charged) > MAX_RELEASES
     if delta <= 10 * ALLOWANCE or too_many or not charged or len(pairs) < len(charged):
         return None
-    grid = _grid(pairs, [release.cap for release in charged])
+    caps = [release.cap for release in charged]
+    return composed_epsilon(pairs, caps, loss_grid(pairs, caps), delta)
+
+
+def composed_epsilon(
+    pairs: Sequence[tuple[Atoms, Atoms]],
+    caps: Sequence[int],
+    grid: float,
+    delta: float,
+    share: float = 1e-9,
+) -> float:
+    """Epsilon at ``delta`` of ``caps`` copies of each pair, the larger of both directions.
+
+    ``grid``: step of the loss. ``share``: of an atom, moved up to cover the rounding of its loss,
+    which must be below ``share * grid``. ``ALLOWANCE`` of delta is kept for the convolutions.
+    """
     epsilons = []
     for direction in (0, 1):
         total: PLDPmf | None = None
-        for pair, release in zip(pairs, charged, strict=True):
-            part = _split(pair[direction], grid).self_compose(release.cap)
+        for pair, cap in zip(pairs, caps, strict=True):
+            part = _split(pair[direction], grid, share).self_compose(cap)
             # Randomised response alone stays sparse, and a sparse one composes only with its like.
             total = part if total is None else total.to_dense_pmf().compose(part.to_dense_pmf())
         assert total is not None
@@ -73,14 +92,15 @@ def _pair(release: Release) -> tuple[Atoms, Atoms] | None:
     """The dominating pair of one release as losses in both directions; None where none is known."""
     epsilon = pure_epsilon(release)
     if epsilon is not None:
-        return (_randomised_response(float(epsilon)),) * 2
+        return (randomised_response(float(epsilon)),) * 2
     p, m = release.parameters, (l2_sensitivity(release) or 0.0) ** 2
     if round(m) not in (1, 2, 3) or abs(m - round(m)) > 1e-9 or p["sigma"] > _MAX_SIGMA:
         return None
     return _sampled_gaussian(float(p["sigma"]), round(m), float(p["sampling_probability"]))
 
 
-def _randomised_response(epsilon: float) -> Atoms:
+def randomised_response(epsilon: float) -> Atoms:
+    """The pair that dominates every epsilon-DP release, the same in both directions."""
     likely = 1 / (1 + math.exp(-epsilon))
     return np.array([epsilon, -epsilon]), np.array([likely, 1 - likely]), 0.0
 
@@ -99,33 +119,39 @@ def _sampled_gaussian(sigma: float, m: int, gamma: float) -> tuple[Atoms, Atoms]
     return (log_r, law * np.exp(log_r), tail), (-log_r, law, tail)
 
 
-def _grid(pairs: Sequence[tuple[Atoms, Atoms]], caps: Sequence[int]) -> float:
+def loss_grid(
+    pairs: Sequence[tuple[Atoms, Atoms]], caps: Sequence[int], points: float = _MAX_GRID_POINTS
+) -> float:
     """Grid step of the loss: a fraction of the smallest standard deviation of a release's loss.
 
-    Not below what the widest total allows.
+    Not below what the widest total allows, where about ``points`` are to hold it.
     """
     deviations = [math.sqrt(float((mass * loss**2).sum())) for (loss, mass, _), _ in pairs]
     spans = [
         min(cap * np.ptp(loss), 40 * math.sqrt(cap) * d + np.ptp(loss))
         for ((loss, _, _), _), d, cap in zip(pairs, deviations, caps, strict=True)
     ]
-    return max(min(deviations) / _GRID_POINTS, float(sum(spans)) / _MAX_GRID_POINTS)
+    return max(min(deviations) / _GRID_POINTS, float(sum(spans)) / points)
 
 
-def _split(atoms: Atoms, grid: float) -> PLDPmf:
+def _split(atoms: Atoms, grid: float, share: float) -> PLDPmf:
     """The loss on multiples of ``grid``.
 
     Each atom split over its two neighbours, both laws' masses kept.
     """
+    from dp_accounting.pld.pld_pmf import DensePLDPmf, create_pmf  # takes seconds
+
     loss, mass, infinite = atoms
     below = np.floor(loss / grid)
     # Share of the upper point: it keeps the second law's mass, sum of mass exp(-loss). Rounded up:
     # more loss, not less.
-    upper = np.clip(np.expm1(below * grid - loss) / math.expm1(-grid) + 1e-9, 0.0, 1.0)
+    upper = np.clip(np.expm1(below * grid - loss) / math.expm1(-grid) + share, 0.0, 1.0)
     low = int(below.min())
     index = below.astype(np.int64) - low
     dense = np.bincount(index, mass * (1 - upper), minlength=int(index.max()) + 2)
     dense += np.bincount(index + 1, mass * upper, minlength=len(dense))
-    return create_pmf(
-        {low + i: float(p) for i, p in enumerate(dense) if p > 0}, grid, infinite, True
-    )
+    held = np.flatnonzero(dense > 0)
+    if len(held) > _LONGEST_LIST:  # a dictionary of millions would take seconds
+        low, dense = low + int(held[0]), dense[held[0] : held[-1] + 1]
+        return DensePLDPmf(grid, low, dense, infinite, True)
+    return create_pmf({low + int(i): float(dense[i]) for i in held}, grid, infinite, True)

@@ -23,6 +23,7 @@ from labelwall.teacher.accounting.accountant import certified_epsilon, odometer
 from labelwall.teacher.accounting.curves import ORDERS, pure_epsilon, release_rdp
 from labelwall.teacher.accounting.curves.cache import cached
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
+from labelwall.teacher.accounting.smoothed import smoothed_epsilon
 from labelwall.teacher.mechanisms.base import M, Priced
 from labelwall.wall.progress import Progress, quiet
 
@@ -145,9 +146,18 @@ def estimate(plan: Plan) -> float:
     releases = [_quick(release) for release in plan.releases()]
     quick = replace(plan, slots=(Slot({}, tuple(releases)),))
     found = odometer(quick, [release.cap for release in releases])
+    if all(map(_closed, releases)):
+        closed = smoothed_epsilon(plan.releases(), plan.delta)
+        found = found if closed is None else min(found, closed)
     pure = [pure_epsilon(release) for release in releases]
     exact = [r.cap * cost for r, cost in zip(releases, pure, strict=True) if cost is not None]
     return min(found, float(sum(exact, Fraction(0)))) if len(exact) == len(releases) else found
+
+
+def _closed(release: Release) -> bool:
+    """Whether the certificate by continuous pairs is a closed formula."""
+    sampled = release.parameters.get("sampling_probability", 1.0) < 1
+    return not sampled and pure_epsilon(release) is None
 
 
 def _quick(release: Release) -> Release:

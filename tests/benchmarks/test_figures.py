@@ -258,7 +258,7 @@ def test_the_page_prints_every_certificate_of_table_1(row, mechanism, asked, ans
         "pld_discrete",
         "screening_exact_argmax_gaussian",
         "gaussian_rdp",
-        "pld_continuous",
+        "pld_smoothed",
     )
     assert [float(cell.strip("*")) for cell in _row(row)[1:]] == [
         round_up(found[name].epsilon) for name in names

@@ -30,7 +30,7 @@ from labelwall.teacher.accounting.curves.pure import (
     pure_rdp,
 )
 from labelwall.teacher.accounting.curves.screening import SCREENING, screening_rdp
-from labelwall.teacher.accounting.curves.zcdp import ZCDP, zcdp_rdp
+from labelwall.teacher.accounting.curves.zcdp import GDP, ZCDP, gdp_rdp, zcdp_rdp
 from labelwall.teacher.accounting.plan import Release
 from labelwall.wall.errors import InvalidInput
 
@@ -44,6 +44,7 @@ __all__ = [
     "bounded_range_rdp",
     "check_release",
     "gaussian_rdp",
+    "gdp_rdp",
     "l2_sensitivity",
     "laplace_rdp",
     "pure_epsilon",
@@ -63,6 +64,7 @@ CURVES: dict[str, Curve] = {
     "bounded_range": BOUNDED_RANGE,
     "laplace": LAPLACE,
     "zcdp": ZCDP,
+    "gdp": GDP,
 }
 
 

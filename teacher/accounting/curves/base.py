@@ -39,13 +39,15 @@ class Curve:
     bound of D_alpha in both directions at every order, float64 [n_orders]. ``pure_epsilon``: exact
     cost under pure DP, from the release's parameters; None where the release is not pure.
     ``l2_sensitivity``: of the values with Gaussian noise that the release post-processes; None
-    where it does not post-process any.
+    where it does not post-process any. ``mu``: of the pair N(0, 1), N(mu, 1) that it post-processes
+    as a whole; None where it has none, and for parameters without one.
     """
 
     name: str
     rdp: Callable[..., np.ndarray]
     pure_epsilon: Callable[[Parameters], Fraction] | None = None
     l2_sensitivity: Callable[[Parameters], float] | None = None
+    mu: Callable[[Parameters], float | None] | None = None
 
     def parameters(self) -> dict[str, bool]:
         """Names of the parameters of ``rdp``, in its order, and whether each is required."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-from dp_accounting.rdp import RdpAccountant
 
 from labelwall.teacher.accounting.curves.base import ROUND_UP, Curve, check_arguments
 
@@ -28,6 +26,9 @@ def gaussian_rdp(
     multiplier, gamma = float(sigma) / float(sensitivity), float(sampling_probability)
     if gamma == 1.0:
         return orders / (2 * multiplier**2) * ROUND_UP
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent  # takes seconds
+    from dp_accounting.rdp import RdpAccountant
+
     below, above = np.floor(orders), np.ceil(orders)
     integers = np.unique(np.concatenate([below, above]))
     integers = integers[integers > 1]

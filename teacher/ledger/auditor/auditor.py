@@ -3,20 +3,24 @@ that wrote it.
 
 Shares the curve functions and the plan's type with the teacher, and nothing else. The file and its
 chain, the form of the entries, what each mechanism releases at which price, the order, the caps and
-the results are checked here a second time, from the text of the entries, on purpose.
+the results are checked here a second time, from the text of the entries, on purpose. So is the
+certificate by Gaussian pairs, by another computation.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.accounting.explain import explain
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger.auditor.entries import check_plan, read_entry
 from labelwall.teacher.ledger.auditor.file import read_file
+from labelwall.teacher.ledger.auditor.gaussians import check_smoothed
 from labelwall.teacher.ledger.auditor.history import History
 from labelwall.teacher.ledger.auditor.mechanisms import Priced
 from labelwall.teacher.ledger.auditor.values import Problem
@@ -37,6 +41,7 @@ class Finding:
     ``analysts``: of a register, from a name to the data set of the analyst's ledger.
     ``charged``, ``released``: counts, by "slot/release".
     ``pooled``: of a register, the epsilon against all its analysts together, at the same delta.
+    ``explanation``: the arithmetic from the releases to epsilon, where it was asked for.
     """
 
     epsilon: float | None = None
@@ -53,6 +58,7 @@ class Finding:
     charged: dict[str, int] = field(default_factory=dict)
     released: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    explanation: list[str] = field(default_factory=list)
 
     @property
     def consistent(self) -> bool:
@@ -89,13 +95,14 @@ class Finding:
             for name, count in self.charged.items()
         ]
         lines += [f"  problem: {problem}" for problem in self.problems]
-        return "\n".join([*lines, f"  head {self.head}"])
+        return "\n".join([*lines, f"  head {self.head}", *self.explanation])
 
 
-def audit(path: Path, *, expect_head: str | None = None) -> Finding:
+def audit(path: Path, *, expect_head: str | None = None, explained: bool = False) -> Finding:
     """Replay an exported (or live) ledger: file, chain, entries, prices, order, caps, certificate.
 
     ``expect_head``: hash of an entry (from a receipt or a summary) that must stand in the chain.
+    ``explained``: whether the finding says how epsilon follows from the releases.
     Raises MissingData where there is no file; whatever is wrong inside it is a problem in the
     finding, which then certifies nothing.
     """
@@ -111,6 +118,8 @@ def audit(path: Path, *, expect_head: str | None = None) -> Finding:
     _check_entries(stored.entries, finding)
     if finding.problems:
         finding.epsilon, finding.pooled, finding.certificates = None, None, {}
+    elif explained:
+        finding.explanation = explain(Plan.from_json(json.loads(stored.entries[0][1])["plan"]))
     if len(finding.problems) > MAX_PROBLEMS:
         omitted = len(finding.problems) - MAX_PROBLEMS
         finding.problems[MAX_PROBLEMS:] = [f"and {omitted} problems more"]
@@ -173,10 +182,16 @@ def _check_adversary(entries: list[Entry], finding: Finding) -> None:
 def _check_certificate(plan: Plan, finding: Finding) -> None:
     """Price the plan's caps. It may take long, so only for a ledger without other problems."""
     try:
-        found = {name: c.epsilon for name, c in certificates(plan).items() if c.certified}
+        found = {name: c.epsilon for name, c in certificates(plan).items()}
         exact = min(found.values())
+        if "pld_smoothed" in found:
+            releases = [asdict(release) for release in plan.releases()]
+            check_smoothed(releases, plan.delta, found["pld_smoothed"])
         if finding.analysts:
             finding.pooled = round_up(certified_epsilon(plan.pooled(len(finding.analysts))))
+    except Problem as problem:
+        finding.problems.append(str(problem))
+        return
     except (LabelwallError, ArithmeticError, ValueError, MemoryError) as error:
         finding.problems.append(f"the plan can not be priced ({type(error).__name__})")
         return

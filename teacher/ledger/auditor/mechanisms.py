@@ -56,7 +56,7 @@ class Known:
     """A mechanism's kind.
 
     ``fields``: rules of the publishable fields. ``releases``: in the order in which a query meets
-    them. ``optional``: fields that ledgers of earlier versions lack; none enters a price.
+    them. ``optional``: fields that ledgers of earlier versions lack; those mean what they meant.
     ``related``: rules between fields, by their text.
     """
 
@@ -146,9 +146,13 @@ def _private_knn(f: Fields) -> list[Priced]:
 
 
 def _individual(f: Fields) -> list[Priced]:
-    """All answers of a slot together are rho-zCDP: section 12."""
+    """All answers of a slot together: rho-zCDP by section 12, a Gaussian pair by section 20."""
     noisy = results.count_and_label(f["sigma_count"], LARGEST_COUNT)
-    return [Priced("individual_budgets", "zcdp", {"rho": f["rho"]}, noisy, ONCE)]
+    parameters, curve = {"rho": f["rho"]}, f.get("filter", "zcdp")
+    if curve == "gdp":  # the smaller noise, each in its own integers; a label's for 30 neighbours
+        square = math.ceil(30 * (Fraction(f["sigma_label"]) * 128) ** 2)
+        parameters["sigma"] = min(f["sigma_count"], float(math.isqrt(square - 1) + 1))
+    return [Priced("individual_budgets", curve, parameters, noisy, ONCE)]
 
 
 def _cells(f: Fields) -> list[Priced]:
@@ -278,6 +282,7 @@ _INDIVIDUAL = {
     "hash_seed": integer(0, 2**31),
     "rho": number(1e-9, 1e6),
     "reuse": BOOLEAN,
+    "filter": one_of("gdp"),  # a writer leaves the other one out
 }
 _CELLS = {
     "cells": integer(1, MAX_CELLS),
@@ -344,7 +349,7 @@ KINDS: dict[str, Known] = {
     "ind_knn": Known(
         _INDIVIDUAL,
         _individual,
-        frozenset({"near", "tables", "bits", "hash_seed", "reuse"}),
+        frozenset({"near", "tables", "bits", "hash_seed", "reuse", "filter"}),
         {
             "a record's budget must pay for one count": lambda f: (
                 2 * Fraction(f["sigma_count"]) ** 2 * Fraction(f["rho"]) >= 1

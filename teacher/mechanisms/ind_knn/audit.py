@@ -20,7 +20,6 @@ from scipy.special import rel_entr
 from scipy.stats import norm
 
 from labelwall.teacher.accounting.curves.lattice import log_pmf
-from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.individual_budgets import (
     ENROL,
@@ -33,7 +32,7 @@ from labelwall.teacher.ledger.individual_budgets import (
     reservation_row,
 )
 from labelwall.teacher.ledger.ledger import Reservation, UpperBound
-from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, MIN_NEIGHBOURS, IndKnn
+from labelwall.teacher.mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, IndKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
@@ -118,11 +117,12 @@ def pair_of(part: str) -> Pair:
 def claimed(mechanism: IndKnn, queries: int, delta: float, label: bool) -> float:
     """The certified epsilon of ``queries`` answers, or of their counts where ``label`` is False.
 
-    Their zCDP is at most ``rho``, and at most the sum of all prices.
+    Payments are at most ``rho``, and at most the sum of all prices.
     """
     assert mechanism.rho is not None
     rho = min(mechanism.rho, queries * sum(_prices(mechanism, MIN_NEIGHBOURS)[: 1 + label]))
-    release = Release(ANSWER, "zcdp", {"rho": rho}, 1, prepaid=True)
+    (whole,) = mechanism.releases(1, 1)
+    release = replace(whole, parameters={**whole.parameters, "rho": rho})
     return certified(mechanism, (release,), delta)
 
 

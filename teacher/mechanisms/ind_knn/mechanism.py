@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from labelwall.teacher.accounting.plan import Release
+from labelwall.teacher.accounting.plan import Parameter, Release
 from labelwall.teacher.ledger.individual_budgets import FULL
-from labelwall.teacher.mechanisms.base import Charging, Mechanism, Reused
+from labelwall.teacher.mechanisms.base import Charging, Mechanism, Reused, added
 from labelwall.teacher.noise.scales import less_spent
 from labelwall.teacher.search.kernels import GRID, Select, Similar, cosine, rbf
 from labelwall.wall.errors import InvalidInput
@@ -43,10 +43,11 @@ class IndKnn(Mechanism):
 
     Guarantee: all answers under one slot of a ledger, over all rounds, extractors and restarts,
     together are ``rho``-zCDP, (alpha, alpha rho)-RDP at every alpha > 1, under add/remove of one
-    record (its whole presence schedule). The slot is charged in full before the first answer. A
-    budget belongs to a slot and a record's id: another extractor, removing and adding again, or a
-    restart refill nothing. Each slot is charged its own rho, and they add up. A record without
-    budget no longer votes. Proof: docs/privacy.md, "Individual budgets".
+    record (its whole presence schedule); with ``filter`` gdp they are a Gaussian pair, too. The
+    slot is charged in full before the first answer. A budget belongs to a slot and a record's id:
+    another extractor, removing and adding again, or a restart refill nothing. Each slot is charged
+    its own rho, and they add up. A record without budget no longer votes. Proof: docs/privacy.md,
+    "Individual budgets".
 
     Args:
         kind: the mechanism's name.
@@ -66,6 +67,8 @@ class IndKnn(Mechanism):
         bits: hyperplanes of a table, 1..16: 2^bits buckets.
         hash_seed: of the hyperplanes; public. Changing it protects nothing.
         rho: budget of one record for all answers, zCDP; null: what the budget buys.
+        filter: how budgets add up: "zcdp", or "gdp", by which the same epsilon buys a larger rho
+            (docs/privacy.md, section 20).
         reuse: whether answered queries vote with their labels, as records do, at no cost; for
             streams of queries that outlast the records' budgets.
     """
@@ -82,6 +85,7 @@ class IndKnn(Mechanism):
     hash_seed: int = 0
     rho: float | None = None
     reuse: bool = False
+    filter: Literal["zcdp", "gdp"] = added("zcdp")
 
     stages = (ANSWER,)
     charging = Charging.PREPAID
@@ -91,6 +95,8 @@ class IndKnn(Mechanism):
     def __post_init__(self) -> None:
         if self.kernel not in ("cosine", "rbf"):
             raise InvalidInput("mechanism.kernel", "cosine or rbf", self.kernel)
+        if self.filter not in ("zcdp", "gdp"):
+            raise InvalidInput("mechanism.filter", "zcdp or gdp", self.filter)
         if not 0 < self.threshold <= 1:
             raise InvalidInput("mechanism.threshold", "in (0, 1]", self.threshold)
         for name in ("sigma_label", "sigma_count", "bandwidth", "rho"):
@@ -148,12 +154,15 @@ class IndKnn(Mechanism):
         return IndKnnPlanner(self)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
-        """One prepaid release of rho-zCDP, however many queries are asked.
+        """One prepaid release, however many queries are asked.
 
         Raises InvalidInput where rho or sigma_count is not filled in (``with_noise``).
         """
-        self.number("sigma_count")
-        return (Release(ANSWER, "zcdp", {"rho": self.number("rho")}, 1, prepaid=True),)
+        parameters: dict[str, Parameter] = {"rho": self.number("rho")}
+        sigma = self.number("sigma_count")
+        if self.filter == "gdp":  # both noises are on integers: records, and 1/GRID
+            parameters["sigma"] = min(sigma, float(self._noise(0)))
+        return (Release(ANSWER, self.filter, parameters, 1, prepaid=True),)
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query; every query is answered."""

@@ -12,6 +12,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+from labelwall.teacher.accounting import accountant
 from labelwall.teacher.accounting.accountant import (
     certificates,
     certified_epsilon,
@@ -97,21 +98,42 @@ def test_table_1_of_private_knn(plan, tight, gaussian_argmax, continuous):
     assert round_up(found["screening_exact_argmax_gaussian"].epsilon, digits) == pytest.approx(
         gaussian_argmax, rel=0.005
     )
-    assert found["pld_continuous"].epsilon == pytest.approx(continuous, rel=0.01)
-    assert found["pld_discrete"].epsilon == pytest.approx(found["pld_continuous"].epsilon, rel=0.01)
+    assert found["pld_smoothed"].epsilon == pytest.approx(continuous, rel=0.01)
+    assert found["pld_discrete"].epsilon == pytest.approx(found["pld_smoothed"].epsilon, rel=0.01)
     assert certified_epsilon(plan) == found["tight"].epsilon
-    assert not found["pld_continuous"].certified
 
 
 def test_certificates_are_ordered_as_their_proofs_are():
     found = certificates(SMALL)
     names = ["tight", "screening_exact_argmax_gaussian", "gaussian_rdp"]
-    assert list(found) == [*names, "pld_discrete", "pld_continuous"]
+    assert list(found) == [*names, "pld_discrete", "pld_smoothed"]
     epsilons = [found[name].epsilon for name in names]
     assert epsilons == sorted(epsilons)
-    assert {name for name, c in found.items() if not c.certified} == {"pld_continuous"}
-    assert certified_epsilon(SMALL) == min(c.epsilon for c in found.values() if c.certified)
+    assert certified_epsilon(SMALL) == min(c.epsilon for c in found.values())
     assert all(found[name].order in ORDERS for name in names)
+
+
+def test_certificates_that_took_long_are_kept_for_this_source_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(accountant, "_KEPT_SECONDS", 0.0)
+    accountant._certificates.cache_clear()
+    first = certificates(SMALL)
+    kept = set((tmp_path / "labelwall" / "curves").iterdir())
+    monkeypatch.setattr(accountant, "_computed", lambda *_: pytest.fail("again"))
+    accountant._certificates.cache_clear()
+    assert certificates(SMALL) == first
+    monkeypatch.setattr(accountant, "_source", lambda: "another version")
+    accountant._certificates.cache_clear()
+    with pytest.raises(pytest.fail.Exception, match="again"):
+        certificates(SMALL)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(accountant, "_KEPT_SECONDS", 3600.0)
+    quick = Release(
+        "h", "gaussian", {"sigma": 60.0, "sensitivity": 2.0, "sampling_probability": 1.0}, 3
+    )
+    assert certificates(plan_of(quick))["pld_smoothed"].order is None
+    assert set((tmp_path / "labelwall" / "curves").iterdir()) == kept  # too fast to be kept
 
 
 def enumerated_epsilon(delta, sigma, m, gamma, times):
@@ -193,7 +215,9 @@ def test_discrete_pld_is_left_out_where_it_has_no_proof(release, delta):
     plan = plan_of(release, delta=delta)
     assert "pld_discrete" not in certificates(plan)
     assert certified_epsilon(plan) == min(
-        c.epsilon for name, c in certificates(plan).items() if name in ("tight", "pure_added")
+        c.epsilon
+        for name, c in certificates(plan).items()
+        if name in ("tight", "pure_added", "pld_smoothed")
     )
 
 

@@ -224,6 +224,8 @@ def test_pure_laplace_and_zcdp():
         ("gaussian", {"sigma": 25.0, "sampling_probability": 0.15}),
         ("pure", {"epsilon": -1.0}),
         ("zcdp", {"rho": math.inf}),
+        ("gdp", {"rho": 0.1}),
+        ("gdp", {"rho": 0.1, "sigma": 0.0}),
         ("no_such_curve", {}),
         ("__class__", {}),
         (["screening"], SCREENING),
@@ -251,6 +253,7 @@ def test_every_registered_curve_answers_through_its_release():
         "bounded_range": {"epsilon": 0.1, "sampling_probability": 0.5},
         "laplace": {"scale": 10.0, "sensitivity": 1.0},
         "zcdp": {"rho": 0.1},
+        "gdp": {"rho": 0.1, "sigma": 40.0},
     }
     assert set(examples) == set(curves.CURVES)
     for name, parameters in examples.items():

@@ -41,6 +41,7 @@ from labelwall.teacher.accounting import accountant, curves
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger.auditor import gaussians
 from labelwall.teacher.ledger.auditor.auditor import Finding, audit
 from labelwall.teacher.ledger.state import LedgerState, read_body
 from labelwall.teacher.mechanisms.attributes.mechanism import (
@@ -69,6 +70,7 @@ CLASSES, DELTA = 4, 1e-9  # no discrete privacy loss distribution at such a delt
 NOISY = {"sigma_screen": 85.0, "sigma_vote": 25.0}
 MECHANISMS: list[AnyMechanism] = [
     PrivateKnn(k=30, threshold=10, sampling_probability=0.15, **NOISY),
+    IndKnn(rho=0.01, sigma_count=40.0, filter="gdp"),
     IndKnn(rho=0.01, sigma_count=40.0),
     ReverseKnn(cells=3, neighbours=2, sigma=44),
     PrivateLinear(sigma=30.0),
@@ -672,11 +674,7 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
 
 @contextmanager
 def remembered() -> Iterator[None]:
-    """Keep every curve and certificate that is computed: thousands of mutants share a few plans.
-
-    The diagnosis by continuous noise, which certifies nothing and which no audit shows, is left
-    out.
-    """
+    """Keep every curve and certificate that is computed: thousands of mutants share a few plans."""
     faster = {
         name: replace(curves.CURVES[name], rdp=kept(curves.CURVES[name].rdp))
         for name in ("gaussian", "argmax", "screening")
@@ -685,7 +683,7 @@ def remembered() -> Iterator[None]:
         mock.patch.dict(curves.CURVES, faster),
         mock.patch.object(accountant, "gaussian_rdp", faster["gaussian"].rdp),
         mock.patch.object(accountant, "_certificates", kept(accountant._certificates.__wrapped__)),
-        mock.patch.object(accountant, "_continuous_pld_epsilon", return_value=None),
+        mock.patch.object(gaussians, "smoothed", kept(gaussians.smoothed)),
     ):
         yield
 

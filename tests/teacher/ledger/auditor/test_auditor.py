@@ -72,6 +72,10 @@ def test_an_honest_ledger_is_consistent_and_priced_like_its_plan(path: Path) -> 
     assert 0 < found.epsilon <= 1.0
     assert found.epsilon == min(found.certificates.values())
     assert audit(path, expect_head=rows(path)[4][4]).consistent
+    assert found.explanation == []
+    explained = audit(path, explained=True)
+    assert explained.render().endswith("\n".join(explained.explanation))
+    assert explained.explanation[-2].startswith("the smallest of all certificates counts: tight")
 
 
 @pytest.mark.parametrize("position", range(9))
@@ -365,7 +369,7 @@ def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
         audit(tmp_path / "nowhere.sqlite")
 
 
-PARTS = ("auditor", "entries", "file", "history", "mechanisms", "results", "values")
+PARTS = ("auditor", "entries", "file", "gaussians", "history", "mechanisms", "results", "values")
 
 
 def test_the_auditor_needs_nothing_of_the_teacher_but_the_curves(path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
+from dataclasses import fields as fields_of
 from typing import Any
 
 import pytest
@@ -61,7 +62,7 @@ def auditor_takes(slot: dict[str, Any]) -> bool:
 def test_both_lists_hold_the_same_kinds_and_fields() -> None:
     assert set(KINDS) == set(MECHANISMS) == set(EXAMPLES)
     for kind, made in MECHANISMS.items():
-        assert {"kind", *KINDS[kind].fields} == {field.name for field in fields(made)}
+        assert {"kind", *KINDS[kind].fields} == {field.name for field in fields_of(made)}
         assert KINDS[kind].optional <= set(KINDS[kind].fields)
 
 

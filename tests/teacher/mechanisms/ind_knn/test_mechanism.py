@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.accounting.conversion import epsilon_from_rdp
+from labelwall.teacher.accounting.conversion import epsilon_from_rdp, gaussian_delta
 from labelwall.teacher.accounting.curves import ORDERS
+from labelwall.teacher.accounting.curves.zcdp import gdp_mu
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.base import Priced
@@ -384,6 +385,81 @@ def test_the_budget_buys_what_the_reference_says() -> None:
         assert epsilon_from_rdp(ORDERS, ORDERS * rho, delta, "classic")[0] > epsilon
         assert mechanism.sigma_count == pytest.approx(math.sqrt(1000 / (6 * rho)), rel=1e-3)
         assert mechanism.sigma_count >= math.sqrt(1000 / (6 * rho))
+
+
+def test_a_gaussian_filter_buys_more_and_leaves_old_ledgers_alone() -> None:
+    for epsilon, delta, buys in ((1.0, 1e-5, 0.0358893), (0.5, 1e-5, 0.0101090)):
+        (mechanism,) = solve([Priced(IndKnn(filter="gdp"), 1000, 1000)], epsilon, delta)
+        assert mechanism.rho == pytest.approx(buys, abs=1e-7)
+        assert 0.999 * epsilon < certified_epsilon(plan(mechanism, delta)) <= epsilon
+        assert certified_epsilon(plan(replace(mechanism, filter="zcdp"), delta)) > epsilon
+    # No discrete Gaussian pair where noise is small: then it is worth what rho-zCDP is.
+    assert certified_epsilon(plan(replace(SPENDTHRIFT, filter="gdp"))) == certified_epsilon(
+        plan(SPENDTHRIFT)
+    )
+    assert "filter" not in SPENDTHRIFT.fields()
+    (release,) = replace(SPENDTHRIFT, filter="gdp").releases(9, 9)
+    assert (release.curve, release.parameters) == ("gdp", {"rho": 0.75, "sigma": 2.0})
+    fine = replace(SPENDTHRIFT, filter="gdp", sigma_count=1e4)
+    noise = math.ceil(0.2 * math.sqrt(30) * GRID)  # a label's, for 30 neighbours, in weights
+    assert fine.releases(9, 9)[0].parameters["sigma"] == noise
+    with pytest.raises(InvalidInput, match=r"mechanism\.filter"):
+        replace(SPENDTHRIFT, filter="renyi")  # type: ignore[arg-type]
+
+
+def next_weight(history: tuple[int, ...], greedy: bool) -> int:
+    """The next weight of a caller who bets on what was released, from a budget of 32 squares."""
+    paid = 0
+    for step in range(len(history) + 1):
+        last = history[step - 1] if step else 0
+        wanted = 5 if last > 2 else (3 if last > 0 else 1)
+        if not greedy:
+            wanted = max(w for w in range(wanted + 1) if paid + w * w <= 32)
+        paid += wanted * wanted
+    return wanted
+
+
+def adaptive_deltas(epsilons: np.ndarray, sigma: float, greedy: bool) -> np.ndarray:
+    """Exact hockey-stick divergences of three adaptive payments, the larger direction."""
+    z = np.arange(-8 * math.ceil(sigma), 8 * math.ceil(sigma) + 1)
+    mass = np.exp(-(z**2) / (2 * sigma**2))
+    mass /= mass.sum()
+    # Only whether a value is above 2, or above 0, is seen by the caller.
+    states = {(): [(1.0, 0.0)]}
+    for _ in range(3):
+        grown: dict[tuple[int, ...], list] = {}
+        for history, atoms in states.items():
+            w = next_weight(history, greedy)
+            ratios = (2 * w * z - w * w) / (2 * sigma**2)
+            for shown in (0, 1, 3):
+                low, high = {0: (-(10**9), 0), 1: (1, 2), 3: (3, 10**9)}[shown]
+                chosen = (z >= low) & (z <= high)
+                q = np.outer([a[0] for a in atoms], mass[chosen]).ravel()
+                s = np.add.outer([a[1] for a in atoms], ratios[chosen]).ravel()
+                values, index = np.unique(s.round(12), return_inverse=True)
+                sums = np.bincount(index, q)
+                grown[(*history, shown)] = list(zip(sums, values, strict=True))
+        states = grown
+    q, s = np.array([atom for atoms in states.values() for atom in atoms]).T
+    return np.array(
+        [
+            max(
+                (q * np.maximum(np.exp(s) - math.exp(e), 0)).sum(),
+                (q * np.maximum(1 - np.exp(s + e), 0)).sum(),
+            )
+            for e in epsilons
+        ]
+    )
+
+
+def test_adaptive_payments_stay_within_the_gaussian_of_their_budget() -> None:
+    """Exact laws of all histories, against the curve's mu; without the filter it is passed."""
+    sigma, epsilons = 6.0, np.linspace(0.0, 3.0, 31)
+    mu = gdp_mu({"rho": 32 / (2 * sigma**2), "sigma": sigma})
+    assert mu is not None
+    bound = np.array([gaussian_delta(mu, e) for e in epsilons])
+    assert (adaptive_deltas(epsilons, sigma, greedy=False) <= bound).all()
+    assert (adaptive_deltas(epsilons, sigma, greedy=True) > bound).any()
 
 
 def test_it_is_one_release_charged_once() -> None:

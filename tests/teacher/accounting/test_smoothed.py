@@ -1,0 +1,197 @@
+"""Continuous Gaussian pairs for discrete noise: the lemma, and soundness by exact laws."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from labelwall.teacher.accounting.accountant import certificates
+from labelwall.teacher.accounting.conversion import gaussian_delta, gaussian_epsilon
+from labelwall.teacher.accounting.plan import Plan, Release, Slot
+from labelwall.teacher.accounting.smoothed import (
+    LOG_ERROR,
+    gaussian_pair,
+    rounding_variance,
+    smoothed_epsilon,
+)
+
+
+def noisy(sigma, sensitivity, gamma=1.0, cap=1):
+    fields = {"sigma": sigma, "sensitivity": sensitivity, "sampling_probability": gamma}
+    return Release("counts", "gaussian", fields, cap)
+
+
+@pytest.mark.parametrize("entries", [1, 10**6])
+@pytest.mark.parametrize("mean", [0, 3])
+def test_a_rounded_continuous_gaussian_is_the_discrete_one(entries, mean):
+    """The lemma, with 40 digits, at the smallest sigma and at a larger one."""
+    with mpmath.workdps(40):
+        t2 = mpmath.mpf(rounding_variance(entries))
+        # The trapezoid rule with this step errs by far less than 1e-40: the integrand is analytic.
+        totals = [
+            mpmath.fsum(mpmath.exp(-((k - mpmath.mpf(i) / STEPS) ** 2) / (2 * t2)) for k in NEAR)
+            for i in range(STEPS)
+        ]
+        for sigma2 in (2 * t2, mpmath.mpf(30)):
+            weights = [mpmath.exp(-(mpmath.mpf(z) ** 2) / (2 * sigma2)) for z in range(-90, 91)]
+            normaliser = mpmath.fsum(weights)
+            for z in (0, 1, 5):
+                exact = mpmath.exp(-(mpmath.mpf(z - mean) ** 2) / (2 * sigma2)) / normaliser
+                found = rounded_law(z, mean, sigma2 - t2, t2, totals)
+                assert abs(mpmath.log(found / exact)) * entries <= LOG_ERROR
+
+
+STEPS, NEAR = 12, range(-30, 32)
+
+
+def rounded_law(z, mean, s2, t2, totals):
+    """P(Z = z), Z the discrete Gaussian of variance t2 about X, X continuous, N(mean, s2)."""
+    terms = []
+    for i in range(-60 * STEPS, 61 * STEPS):
+        x = mpmath.mpf(i) / STEPS
+        here = mpmath.exp(-((z - x) ** 2) / (2 * t2) - (x - mean) ** 2 / (2 * s2))
+        terms.append(here / totals[i % STEPS])
+    return mpmath.fsum(terms) / STEPS / mpmath.sqrt(2 * mpmath.pi * s2)
+
+
+def exact_epsilon(shift, sigma, gamma, times, delta):
+    """Smallest epsilon of N_Z(0, sigma^2)^m against the sampled shift, ``times`` over, by its laws.
+
+    w = <shift, z> is sufficient. Losses are binned nowhere: every atom is kept.
+    """
+    z = np.arange(-14 * math.ceil(sigma), 14 * math.ceil(sigma) + 1)
+    single = np.exp(-(z**2) / (2 * sigma**2))
+    single /= single.sum()
+    law = {0: 1.0}
+    for step in shift:
+        merged = {}
+        for value, chance in law.items():
+            for noise, weight in zip(z.tolist(), single.tolist(), strict=True):
+                key = value + step * noise
+                merged[key] = merged.get(key, 0.0) + chance * weight
+        law = merged
+    w, q = np.array(list(law)), np.array(list(law.values()))
+    square = sum(step**2 for step in shift)
+    ratio = (1 - gamma) + gamma * np.exp((2 * w - square) / (2 * sigma**2))
+    base, ratios = np.ones(1), np.ones(1)
+    for _ in range(times):
+        base, ratios = np.outer(base, q).ravel(), np.outer(ratios, ratio).ravel()
+    low, high = 0.0, 100.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        both = (
+            (base * np.maximum(ratios - math.exp(middle), 0)).sum(),
+            (base * np.maximum(1 - math.exp(middle) * ratios, 0)).sum(),
+        )
+        low, high = (low, middle) if max(both) <= delta else (middle, high)
+    return high
+
+
+@pytest.mark.parametrize(("gamma", "times"), [(1.0, 1), (1.0, 2), (0.3, 1), (0.3, 2)])
+@pytest.mark.parametrize("shift", [(2,), (1, 1, 1, 1)])
+def test_every_shape_of_an_integer_shift_is_covered(shift, gamma, times):
+    """Two shapes of one norm, which no single discrete pair dominates."""
+    sigma, delta = 5.0, 1e-4
+    exact = exact_epsilon(shift, sigma, gamma, times, delta)
+    assert exact <= smoothed_epsilon([noisy(sigma, 2.0, gamma, times)], delta) <= 1.06 * exact
+
+
+@pytest.mark.parametrize("curve", ["screening", "argmax"])
+def test_what_is_computed_from_noisy_votes_costs_what_they_cost(curve):
+    fields = {"sigma": 9.0, "sampling_probability": 0.2}
+    fields |= {"max_votes": 9, "threshold": 5} if curve == "screening" else {}
+    votes = noisy(9.0, 1.0 if curve == "screening" else math.sqrt(2), 0.2, 4)
+    bit = Release("r", curve, fields, 4)
+    assert smoothed_epsilon([bit], 1e-5) == smoothed_epsilon([votes], 1e-5)
+
+
+@pytest.mark.parametrize("mu", [1e-7, 1e-3, 0.03, 1.0, 30.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.1])
+def test_the_closed_form_is_above_the_exact_value_and_next_to_it(mu, delta):
+    def exact(epsilon):
+        with mpmath.workdps(60):
+            e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
+            tail = [mpmath.ncdf(side * m / 2 - e / m) for side in (1, -1)]
+            return tail[0] - mpmath.exp(e) * tail[1]
+
+    found = gaussian_epsilon(mu, delta)
+    assert exact(found) <= delta
+    if found > 0 and mu >= 1e-5:
+        assert exact(found * (1 - 1e-5)) > delta
+        assert gaussian_delta(mu, found) == pytest.approx(float(exact(found)), rel=1e-6)
+
+
+def test_a_lone_sampled_pair_is_next_to_its_exact_value():
+    """One release has a closed form; both directions, the tail of the noise and of the sample."""
+    sigma, gamma, delta = 50.0, 0.2, 1e-4
+    release = noisy(sigma, 40.0, gamma)
+    pair = gaussian_pair(release)
+    mu = pair.mu
+
+    def upper(x):
+        return math.erfc(x / math.sqrt(2)) / 2
+
+    def deltas(epsilon):
+        at = (math.log((math.exp(epsilon) - 1 + gamma) / gamma)) / mu + mu / 2
+        added = (1 - gamma - math.exp(epsilon)) * upper(at) + gamma * upper(at - mu)
+        if math.exp(-epsilon) <= 1 - gamma:
+            return added
+        at = math.log((math.exp(-epsilon) - 1 + gamma) / gamma) / mu + mu / 2
+        moved = (1 - gamma) * upper(-at) + gamma * upper(mu - at)
+        return max(added, upper(-at) - math.exp(epsilon) * moved)
+
+    found = smoothed_epsilon([release], delta)
+    assert deltas(found) <= delta < deltas(found * 0.998)
+
+
+def test_the_distribution_agrees_with_the_closed_form_where_both_exist():
+    almost = [noisy(40.0, 3.0, 1 - 1e-9, 30), noisy(900.0, 7.0, 1.0, 40)]
+    whole = [noisy(40.0, 3.0, 1.0, 30), noisy(900.0, 7.0, 1.0, 40)]
+    closed = smoothed_epsilon(whole, 1e-6)
+    assert closed <= smoothed_epsilon(almost, 1e-6) <= 1.002 * closed
+
+
+def test_unsampled_releases_compose_to_one_gaussian():
+    parts = [noisy(50.0, 3.0, 1.0, 4), noisy(70.0, 5.0, 1.0, 2)]
+    mu2 = sum(r.cap * gaussian_pair(r).mu ** 2 for r in parts)
+    assert smoothed_epsilon(parts, 1e-9) == pytest.approx(
+        gaussian_epsilon(math.sqrt(mu2), 1e-9), rel=1e-6
+    )
+
+
+def test_thousands_of_entries_in_fine_units_cost_what_their_norm_costs():
+    coarse, fine = noisy(40.0, 2.0, 1.0, 3), noisy(40.0 * 2**20, 2.0 * 2**20, 1.0, 3)
+    limit = gaussian_epsilon(math.sqrt(3) * 2 / 40, 1e-5)
+    assert limit <= smoothed_epsilon([fine], 1e-5) <= limit * (1 + 1e-5)
+    assert smoothed_epsilon([fine], 1e-5) < smoothed_epsilon([coarse], 1e-5)
+
+
+def test_pure_releases_compose_with_noisy_ones():
+    pure = Release("b", "pure", {"epsilon": 0.2}, 3)
+    both = smoothed_epsilon([noisy(30.0, 1.0, 1.0, 5), pure], 1e-5)
+    alone = smoothed_epsilon([noisy(30.0, 1.0, 1.0, 5)], 1e-5)
+    assert alone < both < alone + 0.6
+
+
+@pytest.mark.parametrize(
+    ("releases", "delta"),
+    [
+        ([Release("r", "zcdp", {"rho": 0.1}, 1)], 1e-5),
+        ([noisy(9.0, 1.0), Release("r", "zcdp", {"rho": 0.1}, 1)], 1e-5),
+        ([noisy(1.6, 1.0)], 1e-5),  # half of the variance would be lost
+        ([noisy(9.0, 1.0, 0.5)], 1e-9),  # rounding would not be small
+        ([noisy(9.0, 1.0, 0.5, 10**6)], 1e-5),
+        ([noisy(9.0, 300.0, 0.5)], 1e-5),
+        ([], 1e-5),
+    ],
+)
+def test_nothing_is_certified_where_nothing_is_proved(releases, delta):
+    assert smoothed_epsilon(releases, delta) is None
+
+
+def test_the_certificate_has_a_name_of_its_own():
+    plan = Plan(9.0, 1e-5, (Slot({}, (noisy(9.0, 2.0),)),))
+    found = certificates(plan)
+    assert "pld_discrete" not in found
+    assert found["pld_smoothed"].epsilon == smoothed_epsilon(plan.releases(), 1e-5)
