@@ -142,8 +142,7 @@ def by_distribution(releases, delta, points=1 << 18):
 
 plan = json.load(sys.stdin)
 delta, slots = plan["delta"], {r["slot"]: r for r in plan["rounds"]}.values()
-shown = [(r["caps"], r["mechanism"] | r["solved"]) for r in slots]
-used = [(cap, priced(name, fields)) for caps, fields in shown for name, cap in caps.items()]
+used = [(cap, priced(name, r["mechanism"])) for r in slots for name, cap in r["caps"].items()]
 best = min(ORDERS, key=lambda alpha: composed(alpha, used, delta, rough=True))
 found = [composed(best, used, delta, rough=False)]
 if all(curve in ("screening", "argmax", "gaussian") for _, (curve, *_) in used):
