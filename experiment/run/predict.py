@@ -13,7 +13,7 @@ from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.matrix_round import ask_matrices, rows_of_round
 from labelwall.experiment.run.public_features import embedder_of
 from labelwall.experiment.run.teachers import teacher_of
-from labelwall.experiment.run.whitening import starting_extractor
+from labelwall.experiment.run.whitening import extractor_of_round, starting_extractor
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan
@@ -55,6 +55,10 @@ def predict(
     counted = config.mechanism_of(number).asks.matrix is not None
     inputs = read_public(config.data).inputs if config.whiten or counted else asked.inputs
     extractor = starting_extractor(config, task, inputs)
+    asks = config.mechanism_of(number).asks
+    extractor = extractor_of_round(
+        extractor, asks, lambda spec: embedder_of(config, spec, inputs).features(inputs)
+    )
     with teacher_of(config, task, Path(config.custodian_dir or ""), entropy, console) as teacher:
         teacher.export(exported := out.with_suffix(".ledger.sqlite"))
         plan = _plan(exported)

@@ -38,7 +38,7 @@ from labelwall.experiment.run.public_features import PROBE, PublicFeatures
 from labelwall.experiment.run.query_selection import choose_queries
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.teachers import Answering, teacher_of
-from labelwall.experiment.run.whitening import starting_extractor
+from labelwall.experiment.run.whitening import extractor_of_round, starting_extractor
 from labelwall.student.calibrate import temperature
 from labelwall.student.devices import require_devices
 from labelwall.student.prune import prune
@@ -156,7 +156,7 @@ def _round(experiment: Experiment, number: int) -> dict:
     folder, console = experiment.folder, experiment.console
     metrics = folder.metrics(number)
     if metrics is None:
-        extractor = _extractor(experiment, number)
+        extractor = _asking_extractor(experiment, number)
         answers, rows, estimate = _ask(experiment, number, extractor)
         metrics = _train(experiment, number, answers, rows, extractor, estimate)
         folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
@@ -192,6 +192,18 @@ def _extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     if kept < number - 1:
         return _extractor(experiment, kept)
     return experiment.folder.load_extractor(number - 1)
+
+
+def _asking_extractor(experiment: Experiment, number: int) -> ExtractorSpec:
+    """``_extractor`` as the round's mechanism asks with it; stored, as ``_starting`` is."""
+    asks = experiment.config.mechanism_of(number).asks
+    if asks.axes is None:
+        return _extractor(experiment, number)
+
+    def build() -> ExtractorSpec:
+        return extractor_of_round(_extractor(experiment, number), asks, experiment.features.plain)
+
+    return experiment.folder.features(build, number)
 
 
 def _starting(experiment: Experiment) -> ExtractorSpec:

@@ -179,13 +179,17 @@ class RunFolder:
         del fields["weights_sha256"], fields["axes_sha256"]
         return spec_from_fields(fields, (self.round(number) / "student.safetensors").read_bytes())
 
-    def features(self, build: Callable[[], ExtractorSpec]) -> ExtractorSpec:
-        """The first round's extractor, built once.
+    def features(
+        self, build: Callable[[], ExtractorSpec], number: int | None = None
+    ) -> ExtractorSpec:
+        """The first round's extractor, or the one that round ``number`` asks with, built once.
 
         A resumed run asks with the same extractor, to the last bit.
         """
-        path = self.path / "features.safetensors"
+        folder = self.path if number is None else self.round(number)
+        path = folder / "features.safetensors"
         if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
             self.write_bytes(path, encode_extractor(build()))
         return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
 

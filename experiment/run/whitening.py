@@ -15,6 +15,7 @@ import numpy as np
 
 from labelwall.experiment.config.config import Config, first_extractor
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, unit_length
+from labelwall.teacher.mechanisms.base import Asks
 from labelwall.teacher.search.int8_matmul import LARGEST
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput
@@ -22,6 +23,7 @@ from labelwall.wall.messages import ExtractorSpec
 
 MAX_ROWS = 10_000  # public rows that axes are computed from
 MAX_ENTRY = 32_767  # of int16: the largest entry of the axes
+HALF_WHITENED = 0.5  # power of an axis' deviation that divides it, for a linear classifier
 MIN_SPREAD = 1e-6  # of an axis, as a share of the first axis's: rounding is below it
 
 
@@ -47,28 +49,49 @@ def starting_extractor(
     else:
         features = plain(spec)[:MAX_ROWS]
     center, axes = principal_axes(features, config.whiten)
-    length = max(LARGEST, RAW_UNIT * math.sqrt(config.whiten))
-    scale = length * spec.scale / unit_length(spec, config.whiten)
+    if config.whiten > axes.shape[1]:
+        rule = f"at most {axes.shape[1]}, the directions in which the public rows' features spread"
+        raise InvalidInput("whiten", rule, config.whiten)
+    return _on_axes(spec, center, axes)
+
+
+def extractor_of_round(
+    spec: ExtractorSpec, asks: Asks, plain: Callable[[ExtractorSpec], np.ndarray]
+) -> ExtractorSpec:
+    """The features that a round asks with: ``spec``, on as many axes as its mechanism asks for.
+
+    Each axis is divided by the root of its spread: half way between plain and whitened features,
+    where the noise on sums costs least. ``plain``: see ``starting_extractor``.
+    """
+    if asks.axes is None:
+        return spec
+    return _on_axes(spec, *principal_axes(plain(spec)[:MAX_ROWS], asks.axes, HALF_WHITENED))
+
+
+def _on_axes(spec: ExtractorSpec, center: np.ndarray, axes: np.ndarray) -> ExtractorSpec:
+    kept = axes.shape[1]
+    length = max(LARGEST, RAW_UNIT * math.sqrt(kept))
+    scale = length * spec.scale / unit_length(spec, kept)
     return replace(
         spec, center=tuple(center.tolist()), scale=scale, axes=axes.astype("<i2").tobytes()
     )
 
 
-def principal_axes(features: np.ndarray, kept: int) -> tuple[np.ndarray, np.ndarray]:
+def principal_axes(
+    features: np.ndarray, kept: int, power: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
     """(mean float64 [d], axes int16 [d, kept]) of float [n, d], each axis over its deviation.
 
-    The axes are the directions of the largest variance, divided by their standard deviations, all
-    scaled by one factor so that the largest entry is MAX_ENTRY. Rows that are not finite are left
-    out. Raises InvalidInput where the rows spread in fewer than ``kept`` directions.
+    The axes are the directions of the largest variance, divided by their standard deviations to the
+    ``power``, all scaled by one factor so that the largest entry is MAX_ENTRY. They are fewer than
+    ``kept`` where the rows spread in fewer directions. Rows that are not finite are left out.
     """
     x = features[np.isfinite(features).all(axis=1)].astype(np.float64)
     mean = x.mean(axis=0) if len(x) else np.zeros(features.shape[1])
     variances, directions = np.linalg.eigh((x - mean).T @ (x - mean) / max(1, len(x)))  # ascending
     spreads = np.sqrt(np.maximum(variances[::-1], 0.0))
-    available = int((spreads > MIN_SPREAD * max(spreads[0], 1e-300)).sum())
-    if kept > available:
-        rule = f"at most {available}, the directions in which the public rows' features spread"
-        raise InvalidInput("whiten", rule, kept)
+    kept = min(kept, max(1, int((spreads > MIN_SPREAD * max(spreads[0], 1e-300)).sum())))
     axes = directions[:, ::-1][:, :kept]
-    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(kept)]) / spreads[:kept]
+    signs = np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(kept)])
+    axes = axes * signs / np.maximum(spreads[:kept], 1e-300) ** power
     return mean, np.rint(axes / np.abs(axes).max() * MAX_ENTRY).astype(np.int16)

@@ -42,7 +42,8 @@ class Asks:
 
     Weights (wall/weights.py), ``steps`` of them in a round, give a linear classifier; a row is
     labelled where the best class leads the next by more than ``margin`` in probability. ``clip``:
-    the mechanism's, which the classifier is fitted with.
+    the mechanism's, which the classifier is fitted with; ``axes``: principal axes of the public
+    rows' features that it looks at, all features where None.
 
     ``noise``: the scale of each number's noise, public: votes for cells, sensitivities of a sum for
     weights; None where the budget has still to decide it.
@@ -54,6 +55,7 @@ class Asks:
     noise: float | None = None
     steps: int | None = None
     clip: float = 1.0
+    axes: int | None = None
 
     @property
     def matrix(self) -> str | None:

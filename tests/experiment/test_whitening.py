@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +67,11 @@ def plain_config() -> Config:
 
 @pytest.mark.parametrize(("rows", "kept"), [(500, 6), (3, 3), (1, 1), (0, 1)])
 def test_more_axes_than_directions_are_refused(rows: int, kept: int) -> None:
+    assert principal_axes(uneven(rows), kept)[1].shape[1] < kept
+    config = replace(plain_config(), whiten=kept)
+    task = Task(ClassLabels(("a", "b", "c")), (6,))
     with pytest.raises(InvalidInput, match="whiten"):
-        principal_axes(uneven(rows), kept)
+        starting_extractor(config, task, uneven(rows))
 
 
 @pytest.mark.parametrize(

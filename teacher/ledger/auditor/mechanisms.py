@@ -371,6 +371,7 @@ KINDS: dict[str, Known] = {
             "steps": integer(1, 100),
             "sigma": number(1e-3, 900),
             "clip": number(0.01, 1.5),
+            "axes": nullable(integer(1, 4000)),
             "margin": number(0, 1),
         },
         _sums,

@@ -13,7 +13,7 @@ from labelwall.teacher.mechanisms.base import Asks, Mechanism
 from labelwall.teacher.noise.scales import more_noise
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
-from labelwall.wall.weights import SENSITIVITY
+from labelwall.wall.weights import MAX_DIMENSIONS, SENSITIVITY
 
 if TYPE_CHECKING:  # loading the search would load torch
     from labelwall.teacher.mechanisms.voters import Voters
@@ -44,6 +44,9 @@ class PrivateLinear(Mechanism):
             budget asks for.
         clip: length of the residuals (probabilities minus label, at most 1.41) above which they are
             shrunk, at inputs of a unit vector's length.
+        axes: principal axes of the public rows' features that the classifier looks at, a count,
+            each divided by the root of its deviation; null: the features as they are. The noise on
+            every axis is the same, so that few records and a small budget want few of them; free.
         margin: a public row is labelled only if its best class leads the next by more, in
             probability; free.
     """
@@ -52,6 +55,7 @@ class PrivateLinear(Mechanism):
     steps: int = 2
     sigma: float | None = None
     clip: float = 1.0
+    axes: int | None = None
     margin: float = 0.0
 
     stages = (SUM,)
@@ -66,13 +70,21 @@ class PrivateLinear(Mechanism):
             raise InvalidInput("mechanism.sigma", rule, self.sigma)
         if not MIN_CLIP <= self.clip <= MAX_CLIP:
             raise InvalidInput("mechanism.clip", f"from {MIN_CLIP} to {MAX_CLIP}", self.clip)
+        if self.axes is not None and not 1 <= self.axes <= MAX_DIMENSIONS:
+            raise InvalidInput("mechanism.axes", f"from 1 to {MAX_DIMENSIONS}", self.axes)
         if not 0 <= self.margin < 1:
             raise InvalidInput("mechanism.margin", "at least 0 and below 1", self.margin)
 
     @property
     def asks(self) -> Asks:
         """The weights of a round's steps."""
-        return Asks(margin=self.margin, noise=self.sigma, steps=self.steps, clip=self.clip)
+        return Asks(
+            margin=self.margin,
+            noise=self.sigma,
+            steps=self.steps,
+            clip=self.clip,
+            axes=self.axes,
+        )
 
     def with_noise(self, level: float, asked: int) -> PrivateLinear:
         """See ``Mechanism.with_noise``. A sum moves by SENSITIVITY, the unit of sigma."""
