@@ -38,6 +38,7 @@ ITERATIONS = 6
 PUBLIC_SHARE = 0.2  # what a public row counts beside a record in expectation maximisation
 MIN_WITHIN = 0.3  # least share of an axis' variance that is within classes
 PULL = 3.0  # towards the Gaussian classifier, in standard deviations of the moments
+SPREAD = 5.0  # of a weight of inputs of length 1, before anything is known about it
 MAX_STATE = 3000  # weights up to which steps know the whole Hessian, not one block for all classes
 
 
@@ -120,7 +121,7 @@ class LinearModel:
         expected, slope = self._expected(weights, residuals)
         self._known = self._known + slope.T @ slope / deviation**2
         surprise = slope.T @ self._flat(expected - gradient) / deviation**2
-        step = solve(self._known + 1e-9 * np.eye(len(self._known)), surprise, assume_a="pos")
+        step = solve(self._known + np.eye(len(self._known)) / SPREAD**2, surprise, assume_a="pos")
         moved: np.ndarray = weights + self._matrix(step)
         return moved
 
@@ -230,7 +231,7 @@ def _tempered(x: np.ndarray, gradient: np.ndarray, weights: np.ndarray) -> np.nd
         moments = x.T @ (1 / c - softmax(factor * logits, axis=1)) / len(x)
         return float(((moments - gradient) ** 2).sum())
 
-    return weights * minimize_scalar(distance, bounds=(0.05, 3.0), method="bounded").x
+    return weights * minimize_scalar(distance, bounds=(0.0, 3.0), method="bounded").x
 
 
 def _clipped_residuals(probabilities: np.ndarray, clip: float) -> np.ndarray:
