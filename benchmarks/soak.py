@@ -1,7 +1,7 @@
 """A service under load, attacks and accidents: nothing lost, no 500, flat memory, a clean audit.
 
-    python benchmarks/soak.py                    # one hour: half on a file, half on PostgreSQL
-    python benchmarks/soak.py --minutes 8        # quick
+    PYTHONPATH=. python benchmarks/soak.py                  # one hour: a file, then PostgreSQL
+    PYTHONPATH=. python benchmarks/soak.py --minutes 8      # quick
 
 Eight analysts ask new and old queries. At random moments the service is killed or told to stop,
 the server of the ledger crashes, or the disk is full for some seconds (for a ledger in a file: the
@@ -239,8 +239,8 @@ def soak(folder: Path, seconds: float, server: object | None) -> list[tuple[floa
     for what, count in sorted(half.counts.items()):
         print(f"  {count:7,} {what}")
     print(f"  {len(half.answered):7,} answers, each asked again at the end")
-    found = Counter(half.problems + life.problems) or "none"
-    print(f"  problems: {found}; audit: {finding.problems or 'none'}")
+    problems = Counter(half.problems + life.problems)
+    print(f"  problems: {problems or 'none'}; audit: {finding.problems or 'none'}")
     for number in range(1, life.starts + 1):
         sizes = [size for _, life_number, size in life.sizes if life_number == number]
         if len(sizes) > 10:

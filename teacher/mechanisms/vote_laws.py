@@ -19,7 +19,6 @@ from itertools import product
 
 import numpy as np
 from scipy.special import gammaln, xlogy
-from scipy.stats import binom
 
 from labelwall.teacher.accounting.curves.lattice import log_at_least, log_pmf
 from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
@@ -141,6 +140,8 @@ def votes(poll: Poll, pair: Pair, sampled: bool) -> tuple[np.ndarray, np.ndarray
 
     ``sampled``: whether the added record is in the sample.
     """
+    from scipy.stats import binom  # takes seconds, and configurations load this file
+
     k, gamma = poll.k, poll.sampling_probability
     hits, chances = [], []
     for records in (pair.allies, pair.rivals):

@@ -40,7 +40,8 @@ STATUS = {
 BODY_TIMEOUT = 300  # seconds for a whole body
 STALL_TIMEOUT = 10  # seconds without a byte of it
 BODY_RATE = 64 << 10  # bytes per second on average, after STALL_TIMEOUT
-FAILURES = 120  # wrong keys of one address at once; then two a second
+FAILURES = 120  # wrong keys of one address at once
+FAILURE_RATE = 2.0  # and then each second
 MAX_BUCKETS = 10_000
 DAY = 86400.0  # seconds
 RETRIED = ("too_fast", "busy", "shutting_down")  # by clients, on their own
@@ -126,7 +127,7 @@ class Authenticator:
 
     def __init__(self, keys: Keys, rates: RateLimiter) -> None:
         self._keys, self._rates = keys, rates
-        self._failures = RateLimiter(2.0, burst=FAILURES, refusal="too_many_failures")
+        self._failures = RateLimiter(FAILURE_RATE, burst=FAILURES, refusal="too_many_failures")
 
     def caller(self, request: Request, roles: tuple[str, ...]) -> Key:
         """The key of a request.

@@ -71,7 +71,7 @@ def test_few_certificates_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "certified_epsilon", counted)
     (found,) = solve([Priced(PrivateKnn(k=100, threshold=50), 20, 11)], 3.0, 1.1 * DELTA)
     assert found.missing == ()
-    assert len(computed) <= 2
+    assert len(computed) <= 3
 
 
 def test_what_is_given_stays_and_the_rest_has_the_rest_of_the_budget() -> None:

@@ -298,6 +298,7 @@ def test_wrong_keys_of_one_address_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auth, "FAILURES", 10)
+    monkeypatch.setattr(auth, "FAILURE_RATE", 1e-6)
     made = tiny.make(tmp_path)
     with served(made) as url:
         found = [call(url, "x").status_code for _ in range(20)]
