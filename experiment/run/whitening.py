@@ -65,7 +65,10 @@ def extractor_of_round(
     """
     if asks.axes is None:
         return spec
-    return _on_axes(spec, *principal_axes(plain(spec)[:MAX_ROWS], asks.axes, HALF_WHITENED))
+    center, axes = principal_axes(plain(spec)[:MAX_ROWS], asks.axes, HALF_WHITENED)
+    if not axes.size:
+        raise InvalidInput("public rows", "at least 2, of different features", "no spread")
+    return _on_axes(spec, center, axes)
 
 
 def _on_axes(spec: ExtractorSpec, center: np.ndarray, axes: np.ndarray) -> ExtractorSpec:
@@ -90,8 +93,10 @@ def principal_axes(
     mean = x.mean(axis=0) if len(x) else np.zeros(features.shape[1])
     variances, directions = np.linalg.eigh((x - mean).T @ (x - mean) / max(1, len(x)))  # ascending
     spreads = np.sqrt(np.maximum(variances[::-1], 0.0))
-    kept = min(kept, max(1, int((spreads > MIN_SPREAD * max(spreads[0], 1e-300)).sum())))
+    kept = min(kept, int((spreads > MIN_SPREAD * max(spreads[0], 1e-300)).sum()))
+    if not kept:
+        return mean, np.zeros((features.shape[1], 0), dtype=np.int16)
     axes = directions[:, ::-1][:, :kept]
     signs = np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(kept)])
-    axes = axes * signs / np.maximum(spreads[:kept], 1e-300) ** power
+    axes = axes * signs / spreads[:kept] ** power
     return mean, np.rint(axes / np.abs(axes).max() * MAX_ENTRY).astype(np.int16)

@@ -17,7 +17,7 @@ from labelwall.experiment.run.console import Console
 from tests.experiment import tiny
 
 QUICK = ["--student.steps", "40", "--student.prune_folds", "2", "--student.prune_steps", "5"]
-QUICK += ["--threads", "1", "--workers", "1", "--mechanism.cells", "6", "--quiet"]
+QUICK += ["--threads", "1", "--workers", "1", "--quiet"]
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_bad_folders_are_one_line(
     monkeypatch.chdir(tmp_path)
     options = [word for name, path in image_folders.items() for word in (f"--{name}", path)]
     (Path(image_folders["public"]) / "ünïcode ☃.png").write_bytes(b"no image")
-    hog = ["--features", "hog", "--whiten", "0", "--student.backbone", "small_cnn"]
+    hog = ["--features", "hog", "--student.backbone", "small_cnn"]
     assert "ünïcode ☃.png" in refused(capsys, *options, *hog)
     loose = Path(image_folders["test"]) / "loose.png"
     loose.write_bytes((Path(image_folders["test"]) / "cat" / "0.png").read_bytes())

@@ -74,15 +74,15 @@ def test_delta_follows_public_rows_alone():
     assert deltas == pytest.approx([1e-5, 1e-5, 1e-5, 1e-6, 1e-6, 1e-8])
 
 
-def test_cells_follow_records_and_noise(image_folders):
+def test_axes_follow_records_and_noise(image_folders):
     found = facts(Path(image_folders["public"]), Path(image_folders["test"]))
     many = replace(found, rows=20_000, classes=tuple("0123456789"))
     chosen = [
-        default_mechanism(many, records, epsilon, 1e-5, 1)["cells"]
+        default_mechanism(many, records, epsilon, 1e-5, 1)["axes"]
         for records, epsilon in ((20_000, 1.0), (5_000, 1.0), (20_000, 0.1), (100, 0.1))
     ]
     assert chosen == sorted(chosen, reverse=True)
-    assert (chosen[0], chosen[-1]) == (200, 20)  # two a class at least
+    assert (chosen[0], chosen[-1]) == (256, 20)  # two a class at least
 
 
 def test_defaults_follow_what_is_public(image_folders, tmp_path):
@@ -91,11 +91,12 @@ def test_defaults_follow_what_is_public(image_folders, tmp_path):
     for path in Path(image_folders["public"]).rglob("*.png"):
         Image.open(path).convert("L").save(path)
     grey = write(image_folders, tmp_path / "grey.yaml")
-    assert (grey["features"], grey["whiten"], len(grey["rounds"])) == ("hog", 0, 2)
+    assert (grey["features"], len(grey["rounds"])) == ("hog", 2)
     tiny.write(tmp_path)
     text = own_config(OwnData(data=str(tmp_path / "data.npz")))
     vectors = yaml.safe_load(text)
-    assert (vectors["features"], vectors["whiten"]) == ("raw", tiny.DIMENSIONS)
+    assert vectors["features"] == "raw"
+    assert vectors["mechanism"] == {"kind": "private_linear", "steps": 1, "axes": 6}
     assert vectors["data"]["classes"] == ["0", "1", "2"]
 
 
