@@ -10,6 +10,15 @@ from labelwall.experiment.config.own_options import OWN_OPTIONS
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 OWN = "your data, without a configuration file"
 FIRST = {
+    "service": (
+        "service.host",
+        "service.port",
+        "service.certfile",
+        "service.keyfile",
+        "service.requests_per_second",
+        "service.budget",
+        "service.backbones",
+    ),
     "guarantee and votes": ("mechanism.kind", "rounds", "features", "whiten", "weights"),
     "student": (
         "student.backbone",
@@ -57,7 +66,7 @@ def short_help(parser: argparse.ArgumentParser, args: Sequence[str], own_data: b
         group = shown.add_argument_group(OWN)
         for name, does in OWN_OPTIONS.items():
             group.add_argument(f"--{name}", metavar="", help=does)
-    groups = {"service": tuple(n for n in dotted if n.startswith("service.")), **FIRST}
+    groups = dict(FIRST)
     if any(arg.split("=")[0] == KIND for arg in args):
         groups["mechanism"] = tuple(
             name for name in actions if name.startswith("mechanism.") and f"--{name}" != KIND

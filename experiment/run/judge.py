@@ -21,14 +21,15 @@ from labelwall.wall.messages import ABSTAINED
 
 DRAWS = 20  # of the split of noisy counts into two independent ones
 SURE = 2.0  # deviations by which a round must be worse than an earlier one
-COUNTS, AGREEMENT = "noisy counts", "cross-validation"
+COUNTS, PROBABILITIES, AGREEMENT = "noisy counts", "probabilities", "cross-validation"
+PROBABILITY_ERROR = 0.02
 
 
 @dataclass(frozen=True)
 class Estimate:
     """``right``: estimated share of right labels, in [0, 1]; ``error``: its standard error.
 
-    ``by``: COUNTS, or AGREEMENT, which tells whether labels agree with one another.
+    ``by``: COUNTS, PROBABILITIES, or AGREEMENT, which tells whether labels agree with one another.
     """
 
     right: float
@@ -41,7 +42,7 @@ class Estimate:
 
     def text(self) -> str:
         """For a reader, where nothing else is known of the labels."""
-        name = "right" if self.by == COUNTS else "consistent"
+        name = "consistent" if self.by == AGREEMENT else "right"
         return f"about {100 * self.right:.0f}% {name} by {self.by}"
 
 
@@ -78,6 +79,16 @@ def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float
     share = min(1.0, max(0.0, float(np.mean(found))))
     few = math.sqrt(max(share * (1 - share), 1e-4) / votes)
     return Estimate(share, math.hypot(noise * math.sqrt(2 * len(counts)) / votes, few), COUNTS)
+
+
+def by_probabilities(chances: np.ndarray) -> Estimate:
+    """The mean probability of the most probable class: float32 [n, c], of a fitted classifier.
+
+    A classifier that is fitted to noise is too sure of itself; PROBABILITY_ERROR stands for that.
+    """
+    share = float(chances.max(axis=1).mean())
+    chance = math.sqrt(max(share * (1 - share), 1e-4) / len(chances))
+    return Estimate(share, math.hypot(chance, PROBABILITY_ERROR), PROBABILITIES)
 
 
 def by_agreement(pruned: Pruned) -> Estimate | None:

@@ -14,6 +14,7 @@ import numpy as np
 import safetensors.numpy
 
 from labelwall.experiment.run.fitted import Fitted, Question
+from labelwall.experiment.run.judge import by_probabilities
 from labelwall.experiment.run.linear_model import LinearModel
 from labelwall.wall.messages import ABSTAINED, Outcome, Receipt
 from labelwall.wall.weights import FRACTION, Weights, bias
@@ -51,12 +52,13 @@ def fit_weights(question: Question) -> Fitted:
             return np.full(len(features), ABSTAINED, dtype=np.int64), refused
         return labels_of(model.probabilities(features), asked.margin)
 
-    if answered:
-        content = io.BytesIO()
-        np.save(content, model.probabilities(question.features))
-        question.write(PROBABILITIES, content.getvalue())
-        question.write(CLASSIFIER, classifier(model, question.extractor))
-    return Fitted(label, together(receipts))
+    if not answered:
+        return Fitted(label, together(receipts))
+    content, chances = io.BytesIO(), model.probabilities(question.features)
+    np.save(content, chances)
+    question.write(PROBABILITIES, content.getvalue())
+    question.write(CLASSIFIER, classifier(model, question.extractor))
+    return Fitted(label, together(receipts), by_probabilities(chances))
 
 
 def labels_of(probabilities: np.ndarray, margin: float) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ OWN_BACKBONES = (
     "raw",
     "box",
     "mlp",
+    "linear",
     "small_cnn",
     "mnist_cvpr20",
     "svhn_cvpr20",

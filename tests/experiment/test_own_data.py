@@ -43,7 +43,7 @@ def test_vectors_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]
     summary = json.loads(Path("runs/data/summary.json").read_text())
     assert 0 < summary["epsilon"] <= 8
     assert (summary["kept_round"], len(summary["rounds"])) == (1, 1)
-    assert summary["rounds"][0]["estimate"]["by"] == "noisy counts"
+    assert summary["rounds"][0]["estimate"]["by"] == "probabilities"
     assert summary["test_accuracy"] > 0.5
     assert pipeline.main(command) == 0  # the same run, which is finished
     assert pipeline.main([*command, "--seed", "5"]) == 0  # another
