@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 def main(args: Sequence[str]) -> int:
-    from labelwall.experiment.report.card import write_card
-    from labelwall.experiment.report.report import write_report
-
     parser = argparse.ArgumentParser(
         "labelwall report",
         description="Write report.html and MODEL_CARD.md of a finished run folder again.",
     )
     parser.add_argument("run_dir", type=Path, help="a folder that `labelwall run` wrote")
     run_dir = parser.parse_args(args).run_dir
+    from labelwall.experiment.report.card import write_card
+    from labelwall.experiment.report.report import write_report
+
     print(write_report(run_dir))
     print(write_card(run_dir))
     return 0

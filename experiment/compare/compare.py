@@ -24,7 +24,7 @@ from labelwall.experiment.compare.cells import baseline_result, reference_result
 from labelwall.experiment.compare.config import CompareConfig, MethodConfig, PointConfig
 from labelwall.experiment.compare.plots import plots, score
 from labelwall.experiment.compare.rates import TEST_SPLIT, described
-from labelwall.experiment.plan.show_plan import solved_line, solved_numbers
+from labelwall.experiment.config.solved import solved_line, solved_numbers
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.experiment.run.whitening import starting_extractor

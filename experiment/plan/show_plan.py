@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.solved import solved_line, solved_numbers
 from labelwall.experiment.plan.published_epsilons import published_for
 from labelwall.experiment.run.console import Console
 from labelwall.teacher.accounting.accountant import (
@@ -34,23 +33,6 @@ def announce(config: Config, known: Config, console: Console) -> None:
     console.say(price_line(solved.plan()))
     if line := solved_line(solved_numbers(config, solved)):
         console.say(line)
-
-
-def solved_numbers(config: Config, solved: Config | None = None) -> list[dict[str, float]]:
-    """For each slot the numbers that ``config`` leaves to the budget."""
-    found = zip(config.priced(), (solved or config.solved()).priced(), strict=True)
-    return [{n: known.mechanism.number(n) for n in e.mechanism.missing} for e, known in found]
-
-
-def solved_line(solved: Sequence[dict[str, float]]) -> str | None:
-    """``solved_numbers`` in one line; None where there are none."""
-    slots = [
-        ", ".join(f"{name} {value:g}" for name, value in numbers.items())
-        + (f" (slot {slot})" if len(solved) > 1 else "")
-        for slot, numbers in enumerate(solved)
-        if numbers
-    ]
-    return f"noise from the budget: {'; '.join(slots)}" if slots else None
 
 
 def describe_plan(config: Config) -> dict[str, object]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.experiment.config.config import Config, first_extractor
-from labelwall.experiment.plan.show_plan import solved_line, solved_numbers
+from labelwall.experiment.config.solved import solved_line, solved_numbers
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.described_student import described_student
 from labelwall.experiment.run.judge import (

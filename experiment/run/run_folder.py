@@ -94,7 +94,8 @@ class RunFolder:
             raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
 
     def prepare(self, config: Config) -> None:
-        """Record the resolved configuration, where none is recorded."""
+        """Create the folder and record the resolved configuration, where none is recorded."""
+        self.create()
         resolved = self.path / "config.yaml"
         if not resolved.exists():
             text = yaml.safe_dump({"format": FORMAT, **_json(config)}, sort_keys=False)

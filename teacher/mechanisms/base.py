@@ -226,7 +226,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
     @property
     def missing(self) -> tuple[str, ...]:
         """The fields of ``solved`` that are null, and that its releases need."""
-        return tuple(name for name in self.solved if getattr(self, name) is None)
+        return tuple(name for name in self.solved if vars(self)[name] is None)
 
     def with_noise(self, level: float, asked: int) -> Self:
         """With the ``missing`` fields filled in for one noise level; given ones stay.
@@ -245,12 +245,12 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         """With the numbers of ``solved`` that are null as a ledger records them for this kind."""
         if fields.get("kind") != self.kind:
             return self
-        found = {n: fields.get(n) for n in self.solved if getattr(self, n) is None}
+        found = {n: fields.get(n) for n in self.solved if vars(self)[n] is None}
         return replace(self, **{n: v for n, v in found.items() if isinstance(v, int | float)})
 
     def number(self, name: str) -> float:
         """A field of ``solved``. Raises InvalidInput where it is null: solve.py fills it in."""
-        value: float | None = getattr(self, name)
+        value: float | None = vars(self)[name]
         if value is None:
             raise InvalidInput(f"mechanism.{name}", "given, or solved from the budget", None)
         return value

@@ -6,7 +6,8 @@ what `run` and the ledger check, so a wrong search can waste budget and never ov
 
 A certificate may take a minute (an argmax curve at a noise that it has not seen), so the level is
 searched with an estimate of it. The ratio of the two hardly depends on the level: the first
-certificate gives the ratio, the second is close to the budget.
+certificate gives the ratio, the second is close to the budget. Further ones are by the power of
+the noise between the last two.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ CERTIFICATES = 8  # computed at most
 ENOUGH = 0.995  # of the budget: no further certificate is computed
 ENOUGH_SLOW, AIM_SLOW = 0.99, 0.997  # where one may take a minute
 EXACT, CLOSE = 1e-9, 5e-4  # relative precision of a search: closed formulas, and sums
+MAX_POWER = 4.0  # of the noise, in a certificate's epsilon
 DOUBLINGS = 60  # of the level: more than any mechanism's range
 SLOWEST_SIGMA = 400.0  # beyond it the argmax curve is the Gaussian bound
 
@@ -81,22 +83,31 @@ class _Search:
     def levels(self) -> np.ndarray:
         """float64 [n_entries]."""
         shares = self._by_share()
-        best, cost, last = shares * 2.0**DOUBLINGS, -math.inf, shares * 0
+        best, cost, past = shares * 2.0**DOUBLINGS, -math.inf, (0.0, 0.0)
         enough, aim, precision = _demands(self.plan(shares))
-        goal = aim * self.epsilon
+
+        def at(goal: float) -> float:
+            return _smallest(lambda f: estimate(self.plan(shares * f)), goal, precision)
+
+        factor = at(aim * self.epsilon)
         for step in range(CERTIFICATES):
             self.progress(WHAT, step, CERTIFICATES)
-            levels = shares * _smallest(lambda f: estimate(self.plan(shares * f)), goal, precision)
-            plan = self.plan(levels)
+            plan = self.plan(shares * factor)
             found = certified_epsilon(plan)
             if cost < found <= self.epsilon:
-                best, cost = levels, found
-            stuck = np.array_equal(levels, last) or not 0 < found < math.inf
+                best, cost = shares * factor, found
+            stuck = past in ((factor, past[1]), (past[0], found)) or not 0 < found < math.inf
             if stuck or cost >= enough * self.epsilon:
                 break
             if found > self.epsilon:
                 aim -= 0.001 * 2**step
-            goal, last = aim * self.epsilon * estimate(plan) / found, levels
+            if step == 0:
+                following = at(aim * self.epsilon * estimate(plan) / found)
+            else:  # a power of the noise, nearly
+                power = math.log(found / past[1]) / math.log(factor / past[0])
+                power = min(max(power, -MAX_POWER), -1 / MAX_POWER)
+                following = factor * (aim * self.epsilon / found) ** (1 / power)
+            past, factor = (factor, found), following
         self.progress(WHAT, CERTIFICATES, CERTIFICATES)
         return best
 

@@ -82,8 +82,9 @@ class ServiceConfig:
         if not 0 <= self.port < 1 << 16:
             raise InvalidInput("service.port", "from 0 to 65535", self.port)
         for name in COUNTS:
-            if not 1 <= getattr(self, name) <= 1 << 20:
-                raise InvalidInput(f"service.{name}", "from 1 to 1048576", getattr(self, name))
+            count = vars(self)[name]
+            if not 1 <= count <= 1 << 20:
+                raise InvalidInput(f"service.{name}", "from 1 to 1048576", count)
         if not 0 < self.requests_per_second < 1e9:
             raise InvalidInput("service.requests_per_second", "positive", self.requests_per_second)
         if (self.certfile is None) != (self.keyfile is None):

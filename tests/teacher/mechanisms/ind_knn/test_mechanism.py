@@ -473,7 +473,7 @@ def test_it_is_one_release_charged_once() -> None:
     )
     recorded = json.loads(json.dumps(plan(SPENDTHRIFT).to_json()))
     assert Plan.from_json(recorded) == plan(SPENDTHRIFT)
-    with pytest.raises(InvalidInput, match="filled in"):
+    with pytest.raises(InvalidInput, match="solved from the budget"):
         IndKnn().releases(1, 1)
 
 
