@@ -62,7 +62,6 @@ def prune(
         steps=config.prune_steps,
         warm_start=False,
     )
-    kept = has_soft(soft if config.soft else None, len(labels))
     pruned, right, judged = labels.copy(), 0, 0
     for number in range(folds):
         with tempfile.TemporaryDirectory() as scratch:
@@ -80,11 +79,13 @@ def prune(
         rows = np.flatnonzero(fold == number)
         logits = torch.from_numpy(outputs(spec, pool.inputs[rows]))
         given = kind.probability(logits, torch.from_numpy(labels[rows])).numpy()
-        doubtful = (given < config.prune_below) & ~kept[rows]
+        doubtful = given < config.prune_below
         pruned[rows] = np.where(doubtful, -1, labels[rows])
         known = labels[rows] != ABSTAINED
         right += int((pool.labels.predict(logits.numpy()) == labels[rows])[known].sum())
         judged += int(known.sum())
+    kept = has_soft(soft if config.soft else None, len(labels))
+    pruned[kept] = labels[kept]
     return Pruned(pruned, right / judged if judged else None, judged)
 
 
