@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ def temperature(
     *,
     seed: int,
     progress: TaskProgress = unheard,
+    soft: np.ndarray | None = None,
 ) -> float:
     """The temperature of the student that ``config`` trains on ``labels``: at least 1/20, at most
     20; 1 where it is not chosen.
@@ -43,7 +45,8 @@ def temperature(
     the labels, and its temperature is the one under which those are most likely. ``labels``: int64
     [n] or [n, c], -1 where none was released. Released labels alone are used, so it is
     post-processing; no test label takes part. Not chosen for values, which have no probability,
-    nor on fewer than FEWEST held-out labels.
+    nor on fewer than FEWEST held-out labels. ``soft``: as for ``train``; rows that have released
+    probabilities are held to these, which know that a label may be wrong.
     """
     kind, folds = TRAINEES[pool.labels.loss], config.calibration_folds
     if not folds or not issubclass(kind, Student):
@@ -53,10 +56,29 @@ def temperature(
         return 1.0
     seen = labels.copy()
     seen[held_out] = ABSTAINED
+    taught = None if soft is None else soft.copy()
+    if taught is not None:
+        taught[held_out] = np.nan
     with tempfile.TemporaryDirectory() as scratch:
-        second = train(config, pool, seen, run_dir=Path(scratch), seed=seed, progress=progress)
+        folder = Path(scratch)
+        second = train(
+            config, pool, seen, run_dir=folder, seed=seed, progress=progress, soft=taught
+        )
     logits = outputs(pool.spec(config.backbone, second.weights), pool.inputs[held_out])
+    if soft is not None and np.isfinite(soft[held_out]).all():
+        return nearest(torch.from_numpy(logits), torch.from_numpy(soft[held_out]))
     return most_likely(kind, torch.from_numpy(logits), torch.from_numpy(labels[held_out]))
+
+
+def nearest(logits: torch.Tensor, soft: torch.Tensor) -> float:
+    """The temperature with the least cross-entropy to probabilities [n, c], to four digits."""
+    targets = soft.double()
+
+    def surprise(log_temperature: float) -> float:
+        tempered = logits.double() / math.exp(log_temperature)
+        return float(torch.nn.functional.cross_entropy(tempered, targets))
+
+    return _best(surprise)
 
 
 def most_likely(kind: type[Student], logits: torch.Tensor, labels: torch.Tensor) -> float:
@@ -69,6 +91,12 @@ def most_likely(kind: type[Student], logits: torch.Tensor, labels: torch.Tensor)
     def surprise(log_temperature: float) -> float:
         given = kind.probability(logits.double() / math.exp(log_temperature), labels.clamp(min=0))
         return -float(given[known].clamp(min=1e-300).log().mean())
+
+    return _best(surprise)
+
+
+def _best(surprise: Callable[[float], float]) -> float:
+    """The temperature whose logarithm is the least surprise."""
 
     found = minimize_scalar(surprise, bounds=(-WIDEST, WIDEST), method="bounded")
     return float(f"{math.exp(found.x):.4g}")

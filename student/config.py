@@ -29,6 +29,8 @@ class StudentConfig:
             counts, in [0, 1).
         gce_warm_up: share of the steps under cross-entropy before gce takes over, in [0, 1]; from
             fresh weights gce may never learn a class.
+        soft: learn class probabilities where a mechanism releases them, by cross-entropy whatever
+            the loss, instead of the most probable class.
         steps: optimiser steps of a training, a count.
         batch_labelled: labelled inputs a step, a count.
         batch_unlabelled: public inputs a step for the semi-supervised term, a count.
@@ -79,6 +81,7 @@ class StudentConfig:
     gce_q: float = 0.7
     gce_truncation: float = 0.3
     gce_warm_up: float = 0.3
+    soft: bool = True
     steps: int = 800
     batch_labelled: int = 32
     batch_unlabelled: int = 96

@@ -18,7 +18,8 @@ from labelwall.wall.labels.base import LabelSpace, has_label
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks.architectures import preprocess
 
-# Labelled inputs; their labels [b], or [b, c] for attributes; public inputs.
+# Labelled inputs; their labels int64 [b], [b, c] for attributes, or class probabilities float32
+# [b, c]; public inputs.
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 # Steps of a Lightning epoch. A checkpoint and a reading of the metrics follow each.
 STEPS_A_CHAPTER = 100
@@ -57,12 +58,33 @@ def channel_statistics(inputs: np.ndarray) -> tuple[tuple[float, ...], tuple[flo
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
+def has_soft(soft: np.ndarray | None, rows: int) -> np.ndarray:
+    """Which rows have probabilities: bool [rows] of float32 [rows, c], NaN where there are none."""
+    return np.zeros(rows, dtype=bool) if soft is None else ~np.isnan(soft).any(axis=1)
+
+
+def targets(labels: np.ndarray, soft: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """(labels int64 [n], what a network is to say of each row).
+
+    The latter are the labels themselves, or with ``soft`` probabilities float32 [n, c]. A row's
+    probabilities say more than its label and replace it; a label alone has probability 1.
+    """
+    if soft is None:
+        return labels, labels
+    there = has_soft(soft, len(labels))
+    one_hot = np.eye(soft.shape[1], dtype=np.float32)[labels]  # never drawn where there is no label
+    most_probable = np.where(there, soft.argmax(axis=1), labels)
+    return most_probable, np.where(there[:, np.newaxis], soft, one_hot)
+
+
 class Steps(Dataset[Batch]):
     """Batches of ``count`` steps from step ``first`` on.
 
     A batch is (labelled inputs float32 [b_l, ...], labels int64 [b_l], unlabelled inputs float32
     [b_u, ...]), inputs on the 0..1 scale. ``labels``: int64 [n], or [n, c] for attributes, -1
-    where nothing was released. The label space's strata have equal shares of a batch, because
+    where nothing was released. With ``soft``, float32 [n, c], a batch has class probabilities
+    float32 [b_l, c] for labels, and a row with probabilities counts as labelled by its most
+    probable class. The label space's strata have equal shares of a batch, because
     screening passes some classes far less often than others. All rows of ``pool`` serve as
     unlabelled data.
     """
@@ -75,8 +97,10 @@ class Steps(Dataset[Batch]):
         seed: int,
         first: int,
         count: int,
+        soft: np.ndarray | None = None,
     ) -> None:
-        self._x, self._labels, self._config = pool.inputs, labels, config
+        labels, self._targets = targets(labels, soft)
+        self._x, self._config = pool.inputs, config
         self._seed, self._first, self._count = seed, first, count
         self._labelled = np.flatnonzero(has_label(labels))
         strata = pool.labels.strata(labels)[self._labelled]
@@ -98,7 +122,7 @@ class Steps(Dataset[Batch]):
         )
         return (
             unit_scale(self._x[labelled]),
-            torch.from_numpy(self._labels[labelled]),
+            torch.from_numpy(self._targets[labelled]),
             unit_scale(self._x[everyone]),
         )
 
@@ -118,9 +142,10 @@ class StudentData(pl.LightningDataModule):
         test: tuple[np.ndarray, np.ndarray] | None,
         seed: int,
         ranks: Ranks,
+        soft: np.ndarray | None,
     ) -> None:
         super().__init__()
-        self._config, self._pool, self._labels = config, pool, labels
+        self._config, self._pool, self._labels, self._soft = config, pool, labels, soft
         self._test, self._seed, self._ranks = test, seed, ranks
 
     def train_dataloader(self) -> DataLoader[Batch]:
@@ -128,7 +153,7 @@ class StudentData(pl.LightningDataModule):
         first = self.trainer.global_step
         count = min(STEPS_A_CHAPTER, self._config.steps - first)
         return DataLoader(
-            Steps(self._pool, self._labels, self._config, self._seed, first, count),
+            Steps(self._pool, self._labels, self._config, self._seed, first, count, self._soft),
             batch_size=None,
             shuffle=False,
         )

@@ -5,12 +5,14 @@ An interrupted training continues from its checkpoint to the same weights.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
@@ -56,10 +58,10 @@ def fit(
     All ranks draw the same batches and distortions, take their rows of them, and end with the same
     weights.
     """
-    config, history = job.config, History()
+    config, history, name = job.config, History(), _checkpoint(job)
     checkpoints = ModelCheckpoint(
         run_dir / "checkpoints",
-        filename="last",
+        filename=name,
         every_n_epochs=1,
         save_on_train_epoch_end=True,
         enable_version_counter=False,
@@ -68,7 +70,7 @@ def fit(
     student = trainee(job, ranks)
     if config.compile:
         student.network.compile()
-    data = StudentData(config, job.pool, job.labels, job.test, job.seed, ranks)
+    data = StudentData(config, job.pool, job.labels, job.test, job.seed, ranks, job.soft)
     with _quiet():
         trainer = pl.Trainer(
             accelerator=config.accelerator,
@@ -87,9 +89,19 @@ def fit(
             log_every_n_steps=STEPS_A_CHAPTER,
             **(_together() if config.apart else {}),
         )
-        last = run_dir / "checkpoints" / "last.ckpt"
+        last = run_dir / "checkpoints" / f"{name}.ckpt"
         trainer.fit(student, data, ckpt_path=str(last) if last.exists() else None)
     return TrainedStudent(to_safetensors(student.average.cpu()), history.rows)
+
+
+def _checkpoint(job: Job) -> str:
+    """Name of the job's checkpoint.
+
+    Probabilities are part of it: a training never continues one that learned others.
+    """
+    if job.soft is None:
+        return "last"
+    return f"last-{hashlib.sha256(np.ascontiguousarray(job.soft).tobytes()).hexdigest()[:16]}"
 
 
 def _together() -> dict[str, Any]:

@@ -23,7 +23,8 @@ class Job:
 
     ``labels``: int64 [n] or [n, c], -1 where none was released; ``test``: labelled rows for
     reported metrics alone, int64 or of values float64; ``initial``: weights to begin with,
-    safetensors, None for fresh ones.
+    safetensors, None for fresh ones; ``soft``: released probabilities, float32 [n, c], None where
+    nothing but labels was released.
     """
 
     config: StudentConfig
@@ -32,6 +33,7 @@ class Job:
     seed: int
     test: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
     initial: bytes | None = field(default=None, repr=False)
+    soft: np.ndarray | None = field(default=None, repr=False)
 
 
 def write_job(job: Job) -> bytes:
@@ -40,6 +42,8 @@ def write_job(job: Job) -> bytes:
     arrays = {"inputs": pool.inputs, "labels": job.labels}
     if job.test is not None:
         arrays |= dict(zip(("test_x", "test_y"), job.test, strict=True))
+    if job.soft is not None:
+        arrays["soft"] = job.soft
     if job.initial is not None:
         arrays["initial"] = np.frombuffer(job.initial, dtype=np.uint8)
     body = safetensors.numpy.save(
@@ -70,4 +74,5 @@ def read_job(stream: BinaryIO) -> Job:
         fields["seed"],
         (arrays["test_x"], arrays["test_y"]) if "test_x" in arrays else None,
         arrays["initial"].tobytes() if "initial" in arrays else None,
+        arrays.get("soft"),
     )

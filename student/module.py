@@ -240,12 +240,22 @@ class Student(Trainee):
         return c.entropy_weight * certain
 
     def _supervised(self, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        c, y = self._config, y.flatten()
+        """``y``: labels int64 [b] or [b, c], or class probabilities float32 [b, c]."""
+        c = self._config
+        if y.is_floating_point():  # not gce, which forgives labels because they hide their doubt
+            each, y = F.cross_entropy(logits, y, reduction="none"), y.argmax(dim=1)
+            return self._annealed(each, logits, y)
+        y = y.flatten()
         logits, y = logits[y >= 0], y[y >= 0]  # of a labelled row's attributes some may be unsaid
         if c.loss == "gce" and self.global_step >= c.gce_warm_up * c.steps:
             each = losses.generalised_cross_entropy(logits, y, c.gce_q, c.gce_truncation)
         else:
             each = F.cross_entropy(logits, y, reduction="none")
+        return self._annealed(each, logits, y)
+
+    def _annealed(self, each: torch.Tensor, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Mean of the rows' losses, float32 [b], annealed by their (most probable) labels ``y``."""
+        c = self._config
         schedule = c.uda_tsa if c.objective == "uda" else "none"
         threshold = losses.tsa_threshold(schedule, self.global_step / c.steps, self._outcomes)
         return losses.annealed_mean(each, logits, y, threshold)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool
+from labelwall.student.data import Pool, has_soft
 from labelwall.student.fit import TRAINEES
 from labelwall.student.module import Student
 from labelwall.student.train import outputs, train
@@ -39,6 +39,7 @@ def prune(
     *,
     seed: int,
     progress: TaskProgress = unheard,
+    soft: np.ndarray | None = None,
 ) -> Pruned:
     """``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) without the
     doubtful ones, of the same shape.
@@ -47,7 +48,8 @@ def prune(
     trainings on all folds but one judge the labels of that one; a label to which its judge gives a
     probability below config.prune_below goes. A class with fewer than two labels a fold keeps all
     of them: its judges saw too little of it. Values are all kept: noise moves each of them, and
-    none has a probability. Uses released labels alone.
+    none has a probability. Rows with probabilities (``soft``, as for train) are judged for the
+    agreement alone: they say their doubt themselves. Uses released labels alone.
     """
     folds, kind = config.prune_folds, TRAINEES[pool.labels.loss]
     if folds < 2 or not issubclass(kind, Student):
@@ -82,6 +84,8 @@ def prune(
         known = labels[rows] != ABSTAINED
         right += int((pool.labels.predict(logits.numpy()) == labels[rows])[known].sum())
         judged += int(known.sum())
+    kept = has_soft(soft if config.soft else None, len(labels))
+    pruned[kept] = labels[kept]
     return Pruned(pruned, right / judged if judged else None, judged)
 
 

@@ -17,12 +17,13 @@ from labelwall.student.fit import TRAINEES, TrainedStudent, fit
 from labelwall.student.job import Job
 from labelwall.student.launch import train_apart
 from labelwall.student.norms import require_shareable
-from labelwall.wall.errors import InvalidInput
+from labelwall.wall.errors import InvalidInput, shape_text
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks.architectures import build
 from labelwall.wall.progress import TaskProgress, unheard
 
+SUM_TOLERANCE = 1e-3  # of a row's probabilities
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
 
 
@@ -37,25 +38,47 @@ def train(
     test_y: np.ndarray | None = None,
     progress: TaskProgress = unheard,
     initial: bytes | None = None,
+    soft: np.ndarray | None = None,
 ) -> TrainedStudent:
     """Train on ``labels`` (int64 [n], or [n, c] for attributes, -1 where none was released) and all
     rows of ``pool``.
 
     ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin with, used
-    when config.warm_start. ``progress`` hears the steps done. With several devices (config.apart)
-    it runs in processes of its own, which get these arguments and nothing else; each step has the
-    rows, distortions and losses of the one process, split evenly, so that weights differ by
-    rounding alone. Writes checkpoints and TensorBoard events under ``run_dir``. Raises
-    InvalidInput where this machine can not do it.
+    when config.warm_start. ``progress`` hears the steps done. ``soft``: released probabilities of
+    classes, float32 [n, c], rows of NaN where there are none; with config.soft they are learned in
+    the place of these rows' labels.
+
+    With several devices (config.apart) it runs in processes of its own, which get these arguments
+    and nothing else; each step has the rows, distortions and losses of the one process, split
+    evenly, so that weights differ by rounding alone. Writes checkpoints and TensorBoard events
+    under ``run_dir``. Raises InvalidInput where this machine can not do it, or for other ``soft``.
     """
     require_devices(config)
+    soft = soft if config.soft else None
+    check_soft(soft, pool)
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
-    job = Job(config, pool, labels, seed, test, initial)
+    job = Job(config, pool, labels, seed, test, initial, soft)
     return (
         TrainedStudent(*train_apart(job, run_dir, progress))
         if config.apart
         else fit(job, run_dir, progress=progress)
     )
+
+
+def check_soft(soft: np.ndarray | None, pool: Pool) -> None:
+    """Raises InvalidInput unless each row is NaN, or probabilities of the classes."""
+    if soft is None:
+        return
+    if not TRAINEES[pool.labels.loss].takes_class_prior:
+        raise InvalidInput("soft", "None where rows have attributes or a value", shape_text(soft))
+    shape = (len(pool.inputs), pool.labels.outputs)
+    if soft.dtype != np.float32 or soft.shape != shape:
+        raise InvalidInput("soft", f"float32 {list(shape)}", f"{soft.dtype} {list(soft.shape)}")
+    right = (soft >= 0).all(axis=1) & (np.abs(soft.sum(axis=1) - 1) < SUM_TOLERANCE)
+    others = int((~right & ~np.isnan(soft).all(axis=1)).sum())
+    if others:
+        rule = "rows of NaN, or of probabilities that add up to 1"
+        raise InvalidInput("soft", rule, f"{others} other rows")
 
 
 def check(

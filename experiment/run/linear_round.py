@@ -16,10 +16,11 @@ import safetensors.numpy
 from labelwall.experiment.run.fitted import Fitted, Question
 from labelwall.experiment.run.judge import by_probabilities
 from labelwall.experiment.run.linear_model import LinearModel
+from labelwall.experiment.run.run_folder import PROBABILITIES
 from labelwall.wall.messages import ABSTAINED, Outcome, Receipt
 from labelwall.wall.weights import FRACTION, Weights, bias
 
-PROBABILITIES, CLASSIFIER = "probabilities.npy", "linear.safetensors"
+CLASSIFIER = "linear.safetensors"
 
 
 def fit_weights(question: Question) -> Fitted:

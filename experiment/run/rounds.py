@@ -292,6 +292,29 @@ def released_labels(
     return labels
 
 
+def released_probabilities(
+    folder: RunFolder, number: int, labels: np.ndarray, worse: Collection[int] = ()
+) -> np.ndarray | None:
+    """Class probabilities that rounds up to ``number`` released: float32 [n, c], NaN without.
+
+    ``labels``: of ``released_labels``; a row has the probabilities of the round that its label is
+    of. None where no round released any.
+    """
+    found = None
+    for earlier in range(1, number + 1):
+        rows, _, outcomes = folder.load_answers(earlier)
+        counted = outcomes != Outcome.CAP_REACHED
+        chances = folder.load_probabilities(earlier)
+        if found is None:
+            if chances is None:
+                continue
+            found = np.full((len(labels), chances.shape[1]), np.nan, dtype=np.float32)
+        if earlier in worse:
+            counted &= np.isnan(found[rows, 0])
+        found[rows[counted]] = np.nan if chances is None else chances[counted]
+    return found
+
+
 def _train(
     experiment: Experiment,
     number: int,
@@ -310,10 +333,11 @@ def _train(
             "no query was answered, so there is nothing to train on. "
             "Lower the threshold or ask more queries."
         )
+    soft = released_probabilities(folder, number, labels, worse)
     lesson = lesson_of(config, task, experiment.public, experiment.features)
     seed, console = config.seed * 1000 + number, experiment.console
     judging = partial(console.progress, "checking labels")
-    pruned = prune(config.student, lesson.pool, labels, seed=seed, progress=judging)
+    pruned = prune(config.student, lesson.pool, labels, seed=seed, progress=judging, soft=soft)
     trained = train(
         config.student,
         lesson.pool,
@@ -324,6 +348,7 @@ def _train(
         test_y=experiment.public.test_labels,
         progress=partial(console.progress, "training the student"),
         initial=lesson.initial(extractor),
+        soft=soft,
     )
     exported = lesson.export(trained.weights)
     folder.save_extractor(number, exported)
@@ -359,6 +384,7 @@ def _calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
         labels,
         seed=config.seed * 1000 + number,
         progress=partial(console.progress, "choosing the temperature"),
+        soft=released_probabilities(folder, number, labels),
     )
     outputs = lesson.outputs(folder.load_extractor(number))
     space, truth = experiment.task.labels, experiment.public.test_labels

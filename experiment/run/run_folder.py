@@ -27,6 +27,7 @@ from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
 
+PROBABILITIES = "probabilities.npy"  # of a round
 # What may change between a run and its resumption.
 NOT_IDENTITY = ("format", "threads", "workers", "batch_size", "device", "teacher")
 
@@ -193,6 +194,14 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True)
             self.write_bytes(path, encode_extractor(build()))
         return decode_extractor(path.read_bytes(), SAFETENSORS, path.stat().st_size)
+
+    def load_probabilities(self, number: int) -> np.ndarray | None:
+        """Class probabilities of a round's rows, float32 [n, c], in the order of its answers.
+
+        None where its mechanism released none.
+        """
+        path = self.round(number) / PROBABILITIES
+        return np.load(path, allow_pickle=False) if path.exists() else None
 
     def write_text(self, path: Path, text: str) -> None:
         """Write a file atomically."""

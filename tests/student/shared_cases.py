@@ -28,7 +28,7 @@ from labelwall.wall.labels.values import ValueLabels
 from labelwall.wall.progress import TaskProgress
 
 CLASSES, STEP = 3, 40
-TRAINED = ("classes uda", "images vat", "attributes supervised", "values uda")
+TRAINED = ("classes uda", "images vat", "attributes supervised", "values uda", "soft uda")
 SCALE = ValueLabels(-6.0, 6.0)
 RNG = np.random.default_rng(0)
 TRUTH = RNG.integers(0, CLASSES, 120)
@@ -36,6 +36,9 @@ VECTORS = (RNG.normal(size=(120, 8)) + 2 * np.eye(CLASSES, 8)[TRUTH]).astype(np.
 IMAGES = RNG.integers(0, 256, (120, 14, 14, 3), dtype=np.uint8)
 LABELS = np.where(np.arange(120) < 60, TRUTH, -1)
 BITS = RNG.integers(-1, 2, (120, 4))
+# Of two thirds of the rows, some of them labelled
+SOFT = RNG.dirichlet(np.ones(CLASSES), 120).astype(np.float32)
+SOFT[::3] = np.nan
 VALUES = SCALE.steps(VECTORS[:, 0].astype(np.float64))
 POOLS = {
     "classes": (Pool(VECTORS, ClassLabels.of(CLASSES)), LABELS, (VECTORS, TRUTH)),
@@ -45,6 +48,7 @@ POOLS = {
         (IMAGES, TRUTH),
     ),
     "attributes": (Pool(VECTORS, AttributeLabels.of(4)), BITS, (VECTORS, np.abs(BITS))),
+    "soft": (Pool(VECTORS, ClassLabels.of(CLASSES)), LABELS, (VECTORS, TRUTH)),
     "values": (Pool(VECTORS, SCALE), VALUES, (VECTORS, SCALE.decode(VALUES))),
 }
 
@@ -71,11 +75,12 @@ def jobs(**changed: object) -> dict[str, Job]:
             }
             prior = (
                 {"class_prior": "uniform", "uda_tsa": "linear"}
-                if kind in ("classes", "images")
+                if kind in ("classes", "images", "soft")
                 else {}
             )
             config = StudentConfig(**base | own | prior | changed)  # type: ignore[arg-type]
-            found[f"{kind} {objective}"] = Job(config, pool, labels, 4, test)
+            soft = SOFT if kind == "soft" else None
+            found[f"{kind} {objective}"] = Job(config, pool, labels, 4, test, soft=soft)
     return found
 
 
@@ -83,7 +88,8 @@ def step(job: Job, ranks: Ranks = ALONE) -> dict[str, torch.Tensor]:
     """Gradients, averaged over the ranks as data-parallel training does, and buffers after one
     training step in float64."""
     student = trainee(job, ranks).double().train()
-    x, y, public = Steps(job.pool, job.labels, job.config, job.seed, STEP, 1)[0]
+    x, y, public = Steps(job.pool, job.labels, job.config, job.seed, STEP, 1, job.soft)[0]
+    y = y.double() if y.is_floating_point() else y
     with mock.patch.object(Trainee, "global_step", STEP), mock.patch.object(Trainee, "log_dict"):
         student.training_step((x.double(), y, public.double()), 0).backward()
     found = {

@@ -1,0 +1,186 @@
+"""Probabilities in the place of labels: learned by every objective, resumed, and checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import STEPS_A_CHAPTER, Pool, Steps, targets
+from labelwall.student.fit import TrainedStudent, trainee
+from labelwall.student.job import Job
+from labelwall.student.module import Student
+from labelwall.student.prune import prune
+from labelwall.student.ranks import ALONE
+from labelwall.student.train import outputs, train
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.attributes import AttributeLabels
+from labelwall.wall.labels.classes import ClassLabels
+from tests.student import shared_cases as cases
+
+POOL = Pool(cases.VECTORS, ClassLabels.of(cases.CLASSES))
+NONE = np.full(len(cases.VECTORS), -1)
+CONFIG = StudentConfig(
+    backbone="linear",
+    objective="supervised",
+    steps=STEPS_A_CHAPTER + 30,
+    batch_labelled=32,
+    batch_unlabelled=32,
+)
+
+
+def _teacher() -> np.ndarray:
+    """Probabilities by a linear teacher, of all rows: float32 [n, c]."""
+    logits = cases.VECTORS @ np.random.default_rng(5).normal(size=(8, cases.CLASSES)) / 2
+    return torch.from_numpy(logits).softmax(dim=1).numpy().astype(np.float32)
+
+
+SOFT = _teacher()
+
+
+def _train(
+    run_dir: Path, config: StudentConfig = CONFIG, soft: np.ndarray | None = SOFT, **changed: object
+) -> TrainedStudent:
+    arguments: dict = {"pool": POOL, "labels": NONE, "seed": 4}  # type: ignore[type-arg]
+    return train(config, run_dir=run_dir, soft=soft, **(arguments | changed))
+
+
+def _probabilities(trained: TrainedStudent, backbone: str = "linear") -> np.ndarray:
+    logits = outputs(POOL.spec(backbone, trained.weights), cases.VECTORS)
+    return torch.from_numpy(logits).softmax(dim=1).numpy()
+
+
+def test_a_linear_student_becomes_its_linear_teacher(tmp_path: Path) -> None:
+    """Its probabilities, not its labels alone; gce, the default loss, would sharpen them."""
+    config = replace(CONFIG, steps=300, learning_rate=2e-2, weight_decay=0.0, ema_decay=0.98)
+    found = _probabilities(_train(tmp_path / "soft", config))
+    assert np.abs(found - SOFT).mean() < 0.03
+    hard = _train(tmp_path / "hard", config, soft=None, labels=SOFT.argmax(axis=1))
+    assert np.abs(_probabilities(hard) - SOFT).mean() > 0.1
+
+
+@pytest.mark.parametrize("backbone", ["linear", "mlp"])
+@pytest.mark.parametrize("objective", ["supervised", "vat", "uda"])
+def test_every_objective_learns_probabilities(
+    objective: str, backbone: str, tmp_path: Path
+) -> None:
+    # The teacher's border is where many rows are: neither entropy nor a wide margin fits it.
+    config = replace(
+        CONFIG,
+        objective=objective,  # type: ignore[arg-type]
+        backbone=backbone,
+        learning_rate=2e-2,
+        vat_epsilon=0.3,
+        entropy_weight=0.0,
+    )
+    found = _probabilities(_train(tmp_path, config), backbone)
+    assert (found.argmax(axis=1) == SOFT.argmax(axis=1)).mean() > 0.85
+
+
+def test_probabilities_replace_labels_row_by_row() -> None:
+    soft = SOFT[:4].copy()
+    soft[[1, 2]] = np.nan
+    labels, found = targets(np.array([2, 1, -1, -1]), soft)
+    most_probable = SOFT[:4].argmax(axis=1)
+    np.testing.assert_array_equal(labels, [most_probable[0], 1, -1, most_probable[3]])
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found[[0, 3]], SOFT[[0, 3]])
+    np.testing.assert_array_equal(found[1], [0, 1, 0])
+
+
+def test_a_row_without_either_is_never_drawn() -> None:
+    soft = SOFT.copy()
+    soft[60:] = np.nan
+    pool = Pool(np.arange(120, dtype=np.float32)[:, np.newaxis], POOL.labels)
+    labels = np.where(np.arange(120) >= 100, 1, -1)
+    drawn = np.concatenate([x for x, _, _ in Steps(pool, labels, CONFIG, 0, 0, 20, soft)])
+    assert set(drawn.ravel()) & set(range(60, 100)) == set()
+    assert set(drawn.ravel()) >= set(range(100, 120))
+
+
+def test_the_loss_is_cross_entropy_of_probabilities() -> None:
+    """Whatever config.loss says, by numpy."""
+    student = trainee(
+        Job(replace(CONFIG, loss="gce", gce_warm_up=0.0), POOL, NONE, 4, soft=SOFT), ALONE
+    )
+    assert isinstance(student, Student)
+    logits = torch.from_numpy(np.random.default_rng(1).normal(size=SOFT.shape).astype(np.float32))
+    log_p = logits.double().numpy()
+    log_p = log_p - np.log(np.exp(log_p).sum(axis=1, keepdims=True))
+    found = float(student._supervised(logits, torch.from_numpy(SOFT)))
+    assert found == pytest.approx(-(SOFT * log_p).sum(axis=1).mean(), rel=1e-5)
+
+
+def test_without_probabilities_nothing_changes(tmp_path: Path) -> None:
+    """None, or a student that does not want them."""
+    given = {"labels": cases.LABELS}
+    usual = _train(tmp_path / "usual", soft=None, **given).weights
+    unwanted = _train(tmp_path / "unwanted", replace(CONFIG, soft=False), **given).weights
+    assert usual == unwanted
+    assert usual != _train(tmp_path / "soft", **given).weights
+    assert (tmp_path / "usual" / "checkpoints" / "last.ckpt").exists()
+
+
+def test_a_killed_training_ends_with_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = _train(tmp_path / "whole")
+    steps, original = [], Student.training_step
+
+    def killed(self: Student, batch: object, index: int) -> torch.Tensor:
+        steps.append(self.global_step)
+        if len(steps) == STEPS_A_CHAPTER + 11:
+            raise InterruptedError
+        return original(self, batch, index)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Student, "training_step", killed)
+    with pytest.raises(InterruptedError):
+        _train(tmp_path / "killed")
+    assert _train(tmp_path / "killed").weights == whole.weights
+    assert steps[STEPS_A_CHAPTER + 11] == STEPS_A_CHAPTER  # from the checkpoint
+
+
+def test_a_training_never_continues_one_that_learned_others(tmp_path: Path) -> None:
+    _train(tmp_path / "folder")
+    others = SOFT[:, ::-1].copy()
+    again = _train(tmp_path / "folder", soft=others)
+    assert again.weights == _train(tmp_path / "fresh", soft=others).weights
+
+
+def test_rows_with_probabilities_are_judged_and_kept() -> None:
+    config = replace(CONFIG, backbone="mlp", prune_folds=2, prune_steps=20, prune_below=0.9)
+    labels = cases.TRUTH.astype(np.int64)
+    half = SOFT.copy()
+    half[60:] = np.nan
+    usual, found = (
+        prune(config, POOL, labels, seed=1),
+        prune(config, POOL, labels, seed=1, soft=half),
+    )
+    assert (usual.labels[:60] == -1).any()
+    np.testing.assert_array_equal(found.labels[:60], labels[:60])
+    np.testing.assert_array_equal(found.labels[60:], usual.labels[60:])
+    assert (found.agreement, found.judged) == (usual.agreement, usual.judged)
+
+
+def test_other_arrays_are_refused(tmp_path: Path) -> None:
+    lacking, double, negative = SOFT.copy(), 2 * SOFT, SOFT.copy()
+    lacking[3, 0] = np.nan
+    negative[0] = [-0.5, 0.75, 0.75]
+    for soft, found in (
+        (SOFT.astype(np.float64), "float64"),
+        (SOFT[1:], "119"),
+        (SOFT[:, 1:], "120, 2"),
+        (lacking, "1 other rows"),
+        (negative, "1 other rows"),
+        (double, "120 other rows"),
+    ):
+        with pytest.raises(InvalidInput, match=found):
+            _train(tmp_path, soft=soft)
+    attributes = Pool(cases.VECTORS, AttributeLabels.of(4))
+    with pytest.raises(InvalidInput, match="attributes or a value"):
+        _train(tmp_path, pool=attributes, labels=cases.BITS)
+    assert not any(tmp_path.iterdir())
