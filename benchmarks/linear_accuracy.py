@@ -1,0 +1,103 @@
+r"""Accuracy of private_linear by epsilon, on features that benchmarks/image_features.py cached.
+
+    python benchmarks/linear_accuracy.py --cache FEATURES --epsilons 0.05 0.1 0.5 1 2 --seeds 3
+
+Train rows are private, the first half of the test rows public (without labels), the rest is the
+test split. Axes and steps are those that `labelwall run --private ...` would choose
+(experiment/config/own.py), draws are the mechanism's own. `--records` and `--public` keep the first
+rows alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+
+from labelwall.experiment.config.own import Findings, default_mechanism
+from labelwall.experiment.run.linear_model import LinearModel
+from labelwall.experiment.run.whitening import HALF_WHITENED, principal_axes
+from labelwall.teacher.features.embedder import RAW_UNIT, quantise
+from labelwall.teacher.mechanisms.base import Priced
+from labelwall.teacher.mechanisms.private_linear.mechanism import SUM, PrivateLinear
+from labelwall.teacher.mechanisms.solve import solve
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.int8_matmul import LARGEST
+
+DELTA = 1e-5
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+def rows_of(cache: Path, split: str) -> Rows:
+    """(float [n, d], labels int64 [n]) of all cached rows of a split."""
+    chunks = [np.load(path) for path in sorted(cache.glob(f"{split}_*.npz"))]
+    features, labels = ([chunk[name] for chunk in chunks] for name in ("features", "labels"))
+    return np.concatenate(features), np.concatenate(labels)
+
+
+def accuracy(mechanism: PrivateLinear, private: Rows, public: np.ndarray, test: Rows) -> float:
+    """Share of test rows that are right after one round."""
+    assert mechanism.axes is not None
+    assert mechanism.sigma is not None
+    center, axes = principal_axes(public, mechanism.axes, HALF_WHITENED)
+    length = max(LARGEST, RAW_UNIT * math.sqrt(axes.shape[1]))
+
+    def embedded(x: np.ndarray) -> np.ndarray:
+        return quantise(x, tuple(center.tolist()), length, axes.astype(np.float64))[0]
+
+    index = ExactIndex(embedded(private[0]), np.arange(len(private[0])))
+    classes = int(private[1].max()) + 1
+    model = LinearModel(embedded(public), classes, length, mechanism.sigma, mechanism.clip)
+    for step in range(mechanism.steps):
+        weights = model.next_weights()[np.newaxis]
+        voters = Voters(index, private[1], classes, weights, length)
+        model.add(mechanism.draw(SUM, voters, [f"{step:064x}"], SystemEntropy())[0])
+    found = model.probabilities(embedded(test[0])).argmax(axis=1)
+    return float((found == test[1]).mean())
+
+
+def chosen(epsilon: float, records: int, public: int, classes: int) -> PrivateLinear:
+    """The mechanism by default for so many records, with its noise."""
+    names = tuple(map(str, range(classes)))
+    fields = default_mechanism(Findings("vectors", names, public), records, epsilon, DELTA, 1)
+    mechanism = PrivateLinear(**fields)  # type: ignore[arg-type]
+    (solved,) = solve([Priced(mechanism, mechanism.steps, mechanism.steps)], epsilon, DELTA)
+    return solved
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.05, 0.1, 0.5, 1.0, 2.0])
+    parser.add_argument("--seeds", type=int, default=3, help="draws of the noise, a count")
+    parser.add_argument("--records", type=int, help="private rows; all by default")
+    parser.add_argument("--public", type=int, help="public rows; half of the test rows by default")
+    options = parser.parse_args()
+    x, labels = rows_of(options.cache, "train")
+    private = x[: options.records], labels[: options.records]
+    held, truth = rows_of(options.cache, "test")
+    half = len(held) // 2
+    public, test = held[:half][: options.public], (held[half:], truth[half:])
+    print(f"{len(private[0])} private, {len(public)} public, {len(test[0])} test rows")
+    print("| epsilon | axes | steps | sigma | right, median (range) | CPU seconds a draw |")
+    print("|---|---|---|---|---|---|")
+    for epsilon in options.epsilons:
+        used = chosen(epsilon, len(private[0]), len(public), int(labels.max()) + 1)
+        began = time.process_time()
+        found = [100 * accuracy(used, private, public, test) for _ in range(options.seeds)]
+        cost = (time.process_time() - began) / options.seeds
+        middle = f"{statistics.median(found):.1f}% ({min(found):.1f} to {max(found):.1f})"
+        print(
+            f"| {epsilon:g} | {used.axes} | {used.steps} | {used.sigma} | {middle} | {cost:.1f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
