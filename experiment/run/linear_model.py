@@ -39,6 +39,7 @@ PUBLIC_SHARE = 0.2  # what a public row counts beside a record in expectation ma
 MIN_WITHIN = 0.3  # least share of an axis' variance that is within classes
 PULL = 3.0  # towards the Gaussian classifier, in standard deviations of the moments
 SPREAD = 5.0  # of a weight of inputs of length 1, before anything is known about it
+ROUNDING = 1e-12  # of a matrix that is inverted, relative to its trace
 MAX_STATE = 3000  # weights up to which steps know the whole Hessian, not one block for all classes
 
 
@@ -121,7 +122,8 @@ class LinearModel:
         expected, slope = self._expected(weights, residuals)
         self._known = self._known + slope.T @ slope / deviation**2
         surprise = slope.T @ self._flat(expected - gradient) / deviation**2
-        step = solve(self._known + np.eye(len(self._known)) / SPREAD**2, surprise, assume_a="pos")
+        ridge = 1 / SPREAD**2 + ROUNDING * np.trace(self._known)
+        step = solve(self._known + ridge * np.eye(len(self._known)), surprise, assume_a="pos")
         moved: np.ndarray = weights + self._matrix(step)
         return moved
 
