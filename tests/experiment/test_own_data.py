@@ -37,7 +37,7 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
 
 
 def test_vectors_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["run", "--data", "data.npz", "--epsilon", "8", *QUICK]
+    command = ["run", "--data", "data.npz", "--epsilon", "8", *QUICK, "--mechanism.cells", "12"]
     assert pipeline.main(command) == 0
     assert "runs/data/report.html" in capsys.readouterr().out
     summary = json.loads(Path("runs/data/summary.json").read_text())
