@@ -220,7 +220,7 @@ def contents(run: FinishedRun) -> dict[str, object]:
         "class_plot": plots.class_accuracy(scores_by_name(run.last, space))
         if space.kind == "class"
         else None,
-        "vectors": len(run.folder.load_extractor(run.kept).input_shape) == 1,
+        "vectors": run.rounds[0]["extractor"] in ("raw", "box"),  # which images do not have
         "named": len(space.names),
         "most_names": MOST_NAMES,
         "last": run.last,

@@ -30,7 +30,7 @@ from labelwall.wall.progress import Progress, quiet
 
 VERSION = 1  # raise when a level would be solved otherwise
 WHAT = "solving the noise for the budget"  # of the progress
-CERTIFICATES = 8  # computed at most
+CERTIFICATES = 12  # computed at most
 ENOUGH = 0.995  # of the budget: no further certificate is computed
 ENOUGH_SLOW, AIM_SLOW = 0.99, 0.997  # where one may take a minute
 EXACT, CLOSE = 1e-9, 5e-4  # relative precision of a search: closed formulas, and sums
@@ -84,6 +84,7 @@ class _Search:
         """float64 [n_entries]."""
         shares = self._by_share()
         best, cost, past = shares * 2.0**DOUBLINGS, -math.inf, (0.0, 0.0)
+        low, high = 0.0, math.inf  # the last factors that cost more, and not more
         enough, aim, precision = _demands(self.plan(shares))
 
         def at(goal: float) -> float:
@@ -100,13 +101,17 @@ class _Search:
             if stuck or cost >= enough * self.epsilon:
                 break
             if found > self.epsilon:
-                aim -= 0.001 * 2**step
+                aim, low = aim - 0.001 * 2**step, factor
+            else:
+                high = factor
             if step == 0:
                 following = at(aim * self.epsilon * estimate(plan) / found)
             else:  # a power of the noise, nearly
                 power = math.log(found / past[1]) / math.log(factor / past[0])
                 power = min(max(power, -MAX_POWER), -1 / MAX_POWER)
                 following = factor * (aim * self.epsilon / found) ** (1 / power)
+            if 0 < low < high < math.inf and not low < following < high:
+                following = math.sqrt(low * high)  # little noise: no power, and not even falling
             past, factor = (factor, found), following
         self.progress(WHAT, CERTIFICATES, CERTIFICATES)
         return best

@@ -115,9 +115,12 @@ MISTAKES = {
     "sides of other vectors": (["--box", "[[0, 1], [0, 1]]"], "one side, or 8"),
     "radius": (["--mechanism.radius", "-1"], "mechanism.radius"),
     "too dear": (["--mechanism.epsilon", "40"], "budget.epsilon"),
-    "a share to be named": (
-        ["--rounds", "[{queries: 3}, {queries: 3, mechanism: {kind: radius}}]"],
-        "mechanism.epsilon",
+    "shares of more than all": (
+        [
+            "--rounds",
+            "[{queries: 3, share: 0.7}, {queries: 3, share: 0.7, mechanism: {kind: radius}}]",
+        ],
+        "rounds.share",
     ),
     "accounting": (["--mechanism.accounting", "cheap"], "accounting"),
 }
