@@ -43,7 +43,7 @@ def smoothed(releases: Sequence[Release], delta: float) -> float | None:
     """
     charged = [release for release in releases if release["cap"]]
     pairs = [_pair(r["curve"], r["parameters"], r["cap"]) for r in charged]
-    if all(gamma == 1 for _, gamma in pairs):
+    if all(m > 0 and gamma == 1 for m, gamma in pairs):
         mu = math.sqrt(sum(r["cap"] * m**2 for r, (m, _) in zip(charged, pairs, strict=True)))
         return _solve(lambda epsilon: _closed(mu, epsilon), delta)
     found = []

@@ -30,11 +30,17 @@ from tests.teacher.faults import HalfScale
 
 SURE = 1 - 2.5e-8
 KINDS = (NaiveKnn, Lnmax, Gnmax, ConfidentGnmax)
+NOISE = {
+    NaiveKnn: {"sigma_vote": 75.0},
+    Lnmax: {"scale": 20.0},
+    Gnmax: {"sigma_vote": 40.0},
+    ConfidentGnmax: {"sigma_screen": 150.0, "sigma_vote": 40.0},
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_real_mechanism_raises_no_alarm_as_configured_and_with_little_noise(kind: type) -> None:
-    findings = audit_mechanisms([kind()], delta=1e-5, trials=800, confidence=SURE)
+    findings = audit_mechanisms([kind(**NOISE[kind])], delta=1e-5, trials=800, confidence=SURE)
     assert len(findings) == 2
     assert not any(found.refuted for found in findings)
     assert [r.release for r in findings[1].releases] == (

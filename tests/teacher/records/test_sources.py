@@ -122,7 +122,7 @@ def test_rows_that_are_all_bad_leave_no_records(tmp_path):
     ("x", "y", "ids", "name"),
     [
         (np.zeros((17, 3)), np.zeros(17, dtype=int), None, "private_x"),
-        (np.zeros((17, 2), dtype=np.int64), np.zeros(17, dtype=int), None, "private_x"),
+        (np.zeros((17, 2), dtype=np.uint8), np.zeros(17, dtype=int), None, "private_x"),
         (np.zeros((17, 4, 4), dtype=np.uint8), np.zeros(17, dtype=int), None, "private_x"),
         (np.zeros((17, 2)), np.zeros(16, dtype=int), None, "private_y"),
         (np.zeros((17, 2)), np.zeros(17), None, "private_y"),

@@ -91,16 +91,13 @@ MECHANISMS: list[AnyMechanism] = [
 ]
 CHEAP: list[Any] = [50.0, 50, 0, -1, float("nan"), True, "1", 1e300, None]  # few of them a price
 KEPT: dict[str, dict[str, Any]] = {}  # by function: results by arguments
-PATE, RATIO = {"classifier"}, {"screen_ratio"}
+PATE = {"classifier"}
 LATER = {  # fields that ledgers of earlier versions lack
     "ind_knn": {"near", "tables", "bits", "hash_seed", "reuse"},
     "reverse_knn": {"reach"},
     "lnmax": PATE,
     "gnmax": PATE,
-    "confident_gnmax": PATE | RATIO,
-    "private_knn": RATIO,
-    "private_knn_mean": RATIO,
-    "private_knn_median": RATIO,
+    "confident_gnmax": PATE,
 }
 Rows = list[list[Any]]  # [kind, body]: a ledger as it is mutated; a body may become a text
 Belief = dict[str, object]

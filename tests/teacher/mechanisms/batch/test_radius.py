@@ -268,7 +268,9 @@ def test_the_budget_is_split_over_the_planned_batches_and_never_exceeded() -> No
         (planned,) = solve([Priced(RadiusNeighbours(), asked, asked)], epsilon, 1e-5)
         whole = Plan(epsilon, 1e-5, (Slot(planned.fields(), planned.releases(asked, asked)),))
         assert certified_epsilon(whole) <= epsilon
-        assert certificates(whole)["pure_added"].epsilon == pytest.approx(epsilon, rel=1e-3)
+        # many small ones cost less together than their sum
+        assert certified_epsilon(whole) == pytest.approx(epsilon, rel=0.01)
+        assert certificates(whole)["pure_added"].epsilon >= epsilon * 0.99
     with pytest.raises(InvalidInput, match=r"mechanism\.epsilon"):
         RadiusNeighbours().releases(1, 1)
 

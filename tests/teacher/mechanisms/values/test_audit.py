@@ -113,12 +113,15 @@ class _TwiceTheRate:
 
 
 FAULTS: dict[str, tuple[Regression, int]] = {
-    "half the noise, mean": (HalfMean(sigma_mean=2.0), 40000),
-    "half the noise, screening": (HalfScreen(threshold=2, sigma_screen=1.0), 20000),
-    "twice the rate": (Hasty(epsilon=1.5), 10000),
-    "divides by the neighbours": (TrueMean(k=20, sigma_mean=2.0), 5000),
-    "silent": (SilentWhenEmpty(sigma_mean=2.0), 5000),
-    "no noise on the screening": (OpenScreen(threshold=2, sigma_screen=1.0), 5000),
+    "half the noise, mean": (HalfMean(sigma_screen=30.0, sigma_mean=2.0), 40000),
+    "half the noise, screening": (
+        HalfScreen(threshold=2, sigma_screen=1.0, sigma_mean=10.0),
+        20000,
+    ),
+    "twice the rate": (Hasty(sigma_screen=30.0, epsilon=1.5), 10000),
+    "divides by the neighbours": (TrueMean(k=20, sigma_screen=30.0, sigma_mean=2.0), 5000),
+    "silent": (SilentWhenEmpty(sigma_screen=30.0, sigma_mean=2.0), 5000),
+    "no noise on the screening": (OpenScreen(threshold=2, sigma_screen=1.0, sigma_mean=10.0), 5000),
 }
 
 
