@@ -1,58 +1,35 @@
-"""The auditor's own smoothed certificate: beside the teacher's, and against too small a claim."""
+"""The auditor's own value of the smoothed certificate: pure releases beside Gaussian ones."""
 
-from dataclasses import asdict
+from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
-from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.accounting.smoothed import smoothed_epsilon
-from labelwall.teacher.ledger.auditor.gaussians import check_smoothed, smoothed
-from labelwall.teacher.ledger.auditor.values import Problem
+from labelwall.teacher.ledger.auditor.gaussians import smoothed
 
-SCREEN = {"max_votes": 300, "threshold": 180, "sigma": 75.0, "sampling_probability": 0.15}
-LISTS = {
-    "unsampled": [
-        ("gaussian", {"sigma": 44.0, "sensitivity": 2.0, "sampling_probability": 1.0}, 3)
-    ],
-    "private_knn": [
-        ("screening", SCREEN, 1000),
-        ("argmax", {"sigma": 25.0, "sampling_probability": 0.15}, 735),
-    ],
-    "radius": [("argmax", {"sigma": 9.0, "sampling_probability": 0.1, "swap": False}, 40)],
-    "mixed": [
-        ("gaussian", {"sigma": 44.0, "sensitivity": 2.0, "sampling_probability": 1.0}, 3),
-        ("gaussian", {"sigma": 90.0, "sensitivity": 3.0, "sampling_probability": 0.02}, 500),
-        ("pure", {"epsilon": 0.1}, 3),
-        ("laplace", {"scale": 20.0, "sensitivity": 2.0}, 2),
-    ],
-}
+DELTA = 1e-5
 
 
-@pytest.mark.parametrize("name", LISTS)
-def test_two_computations_agree(name):
-    releases = [Release("r", *fields) for fields in LISTS[name]]
-    claimed, texts = smoothed_epsilon(releases, 1e-5), [asdict(r) for r in releases]
-    assert smoothed(texts, 1e-5) == pytest.approx(claimed, rel=1e-3)
-    check_smoothed(texts, 1e-5, claimed)
-    with pytest.raises(Problem, match="by another computation"):
-        check_smoothed(texts, 1e-5, 0.98 * claimed)
+def gaussian() -> dict[str, Any]:
+    parameters = {"sigma": 40.0, "sensitivity": 1.0, "sampling_probability": 1.0}
+    return {"curve": "gaussian", "parameters": parameters, "cap": 100}
 
 
-@pytest.mark.parametrize(
-    ("curve", "parameters"),
-    [
-        ("zcdp", {"rho": 0.1}),
-        ("bounded_range", {"epsilon": 0.1, "sampling_probability": 0.1}),
-        ("argmax", {"sigma": 1.5, "sampling_probability": 0.1}),
-    ],
-)
-def test_a_release_without_a_pair_is_refused(curve, parameters):
-    with pytest.raises(Problem, match="does not cover"):
-        smoothed([{"curve": curve, "parameters": parameters, "cap": 1}], 1e-5)
+def pure(epsilon: float) -> dict[str, Any]:
+    return {"curve": "pure", "parameters": {"epsilon": epsilon}, "cap": 1}
 
 
-def test_a_list_that_the_grid_can_not_resolve_is_not_compared():
-    fields = {"sigma": 10.0, "sensitivity": 200.0, "sampling_probability": 1e-9}
-    texts = [{"curve": "gaussian", "parameters": fields, "cap": 10**5}]
-    assert smoothed(texts, 1e-5) is None
-    check_smoothed(texts, 1e-5, 0.0)
+@pytest.mark.parametrize("epsilon", [0.999, 1.0, 1.001])
+def test_a_pure_release_costs_its_epsilon_beside_gaussian_ones(epsilon: float) -> None:
+    """Also at 1, which is no sampling probability."""
+    alone = smoothed([gaussian()], DELTA)
+    both = smoothed([gaussian(), pure(epsilon)], DELTA)
+    assert alone is not None
+    assert both is not None
+    assert alone + 0.5 * epsilon < both <= alone + epsilon + 1e-3
+
+
+def test_pure_releases_alone_are_priced() -> None:
+    found = smoothed([pure(1.0)], DELTA)
+    assert found is None or 0.99 < found <= 1.001
