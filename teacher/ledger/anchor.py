@@ -13,6 +13,33 @@ A process that dies before the ledger's commit leaves both as they were. One tha
 leaves the ledger one turn ahead of the anchor; nothing was drawn for that turn, and nothing that it
 stored was sent. The next transaction of this copy moves the anchor before it reads. If another copy
 writes first, that copy continues, and this one is refused from then on.
+
+**Claim.** The charges that were drawn for, and the entries that were sent or read under the anchor,
+in whatever copy, are one chain, and each charge is drawn for at most once. t(W) is the turn of a
+transaction W, p(W) the ledger's turn before it. *Proof.*
+
+1. The anchor moves under its lock alone, and only from a turn p to a turn t(W) with p(W) = p: when
+   W itself moves it, W held the lock since the comparison; when a later transaction does, it found
+   the anchor at the turn before the ledger's. Turns are fresh, so no turn is left and entered
+   again. The turns that the anchor has held are a path W1, W2, ...: each continues the last.
+2. A copy of W's entries holds t(W). A copy that holds the anchor's turn and the anchored entry has
+   W1, ..., Wn and nothing else (or Wn alone is missing from the anchor, and is then moved in
+   first). So the entries of the path are one chain of hashes.
+3. A process draws for the charges of W after its own move to t(W) has returned, and no other
+   process can return from it. What a transaction reads was anchored before it reads. Both are on
+   the path.
+4. Kills. Before the ledger's commit: it is rolled back. Between the commit and the move: the ledger
+   has W, the anchor p(W), and W was neither drawn for nor sent. Either this copy later moves the
+   anchor to t(W), or a copy that ended at p(W) comes first and moves the anchor to its own W'; then
+   t(W) is off the path and this copy is refused for ever. After the move: every other copy is
+   refused. A COMMIT in flight on a server whose client died is stored later or not at all: both are
+   one of these cases, and a transaction on the same server waits for it; so for an anchor on a
+   server. Between the rename of an anchor's file and the synchronisation of its directory: whoever
+   reads a value that it did not write synchronises the directory first. A server drops the anchor's
+   lock while its holder lives: the move fails with the connection, as a kill between commit and
+   move.
+5. Two copies that wrote the same entry have the same hash and different turns. A reservation of
+   individual budgets writes private rows alone and takes a turn, too. QED
 """
 
 from __future__ import annotations
