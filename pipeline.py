@@ -56,10 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(list(sys.argv[1:] if argv is None else argv))
         finally:
-            sys.stdout.flush()  # here, where it can still be said that nobody reads
+            sys.stdout.flush()  # here, where a closed pipe can still be handled
     except LabelwallError as error:
         return _mistake(str(error))
-    except BrokenPipeError:  # whoever read the output has enough
+    except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Both sides put to work: configuration, rounds, report.
+"""Uses both sides: configuration, rounds, report.
 
 The only package that imports teacher and student.
 """

@@ -32,14 +32,14 @@ from labelwall.wall.progress import Progress
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where private rows are worked on.
+    """Where and how private rows are processed.
 
     Args:
         directory: the custodian's own (mode 0700), for private caches.
         batch_size: queries answered together, and rows of a network's fixed batch.
         workers: processes that compute features.
         device: type of the one that computes networks, products and lists.
-        progress: hears how far the work on private rows is; for the custodian alone.
+        progress: callback for the progress of work on private rows; for the custodian alone.
     """
 
     directory: Path
@@ -101,7 +101,7 @@ class PrivateRows:
         self._ahead: tuple[Embedder, Embedding] | None = None
 
     def records(self) -> Records:
-        """The records as they are now; the data source is read once."""
+        """The current records; the data source is read once."""
         if self._records is None:
             base = self._open_records()
             forget_shards(self._place.directory)
@@ -111,7 +111,7 @@ class PrivateRows:
         return self._records
 
     def of(self, ids: np.ndarray) -> Records:
-        """The records now, at least those of ``ids`` (int64 [n]) that there are."""
+        """The current records, at least those of ``ids`` (int64 [n]) that exist."""
         return self.records()
 
     def store(self, records: Records) -> Records:
@@ -143,7 +143,7 @@ class PrivateRows:
         return Records(present.inputs[kept], present.labels[kept], present.ids[kept])
 
     def adopt(self, records: Records) -> None:
-        """These are the records from now on."""
+        """Use these records from now on."""
         self._ahead = None
         self._records = records
 
@@ -155,7 +155,7 @@ class PrivateRows:
     def embed_ahead(
         self, spec: ExtractorSpec, embedder: Embedder, stop: Callable[[], bool]
     ) -> bool:
-        """Embed into the cache until ``stop()``; a later call goes on. Whether all is embedded."""
+        """Embed into the cache until ``stop()``; call again to go on. Whether all is embedded."""
         if self._ahead is None or self._ahead[0] is not embedder:
             place = self._place
             embedding = Embedding(place.directory, self.records(), spec, embedder, place.embedding)

@@ -72,7 +72,7 @@ class ShardedRows(PrivateRows):
         )
 
     def _trained(self, index: ShardedIndex, teachers: int) -> Ensemble:
-        """The records of one classifier at a time come from all shards, and go again."""
+        """Trains one classifier at a time, so that only its records are here."""
         key = shard_key(self._place.directory)
 
         def part(number: int) -> tuple[np.ndarray, np.ndarray]:

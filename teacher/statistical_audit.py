@@ -65,8 +65,8 @@ Outcomes = Callable[[Pair, bool, int], np.ndarray]
 class ReleaseFinding:
     """The result for one kind of release. Epsilons are at the finding's delta.
 
-    ``claim``: the certificate of exactly ``queries`` releases; ``expected``: about the lower bound
-    of faithful code with this many trials; ``pair``: of the bound.
+    ``claim``: the certificate of exactly ``queries`` releases; ``expected``: the approximate lower
+    bound of faithful code with this many trials; ``pair``: of the bound.
     """
 
     release: str
@@ -270,7 +270,7 @@ def loss_bound(x: np.ndarray, y: np.ndarray, n: int, delta: float, error: float)
 def expected_bound(
     without: np.ndarray, added: np.ndarray, trials: int, delta: float, error: float
 ) -> float:
-    """About the lower bound of faithful code with ``trials`` trials, from its two laws.
+    """Approximate lower bound of faithful code with ``trials`` trials, from its two laws.
 
     The largest ``loss_bound`` at expected counts over events {likelihood ratio above a threshold},
     in both directions. ``without``, ``added``: probabilities, float64 [n_outcomes].

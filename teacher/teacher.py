@@ -49,7 +49,7 @@ class Teacher:
             of charges. A mechanism charged by the batch takes all new queries of a call together.
         workers: processes that compute features.
         device: type of the one that computes networks, products and lists: cpu, or an accelerator.
-        progress: hears how far the work is. About private rows, so for the custodian alone.
+        progress: callback for the progress of work on private rows; for the custodian alone.
 
     Raises InvalidInput for a device that is not there, and for a test tape on a ledger that
     certifies a guarantee.
@@ -114,13 +114,13 @@ class Teacher:
         self, spec: ExtractorSpec, probe: np.ndarray | None, stop: Callable[[], bool]
     ) -> bool:
         """Embed records for a later ``use_extractor`` until ``stop()``, which is asked block by
-        block. Whether all are embedded; if not, the next call goes on. Releases nothing.
+        block. Returns whether all are embedded; if not, the next call continues. Releases nothing.
         """
         with self._lock:
             return self._rows.embed_ahead(spec, self.embedder(spec, probe), stop)
 
     def pause(self) -> None:
-        """Store what was embedded ahead, so that another process can go on."""
+        """Store what was embedded ahead, so that another process can continue."""
         with self._lock:
             self._rows.pause()
 
@@ -156,10 +156,10 @@ class Teacher:
     def add(self, records: Records) -> None:
         """Add records, which vote from the next query on. For the custodian; releases nothing.
 
-        What a record of the same id spent before it was removed, it has spent. Durable when this
-        returns; its time does not depend on how many queries were answered. A row that is there
-        with the same content is left alone, so a call can be repeated. Raises InvalidInput for
-        rows that do not fit, or an id that is present with other content.
+        A record that returns under its id keeps what it spent before. Durable when this returns;
+        its time does not depend on how many queries were answered. A row that is there with the
+        same content is left alone, so a call can be repeated. Raises InvalidInput for rows that do
+        not fit, or an id that is present with other content.
         """
         with self._lock:
             stored = self._rows.store(records)
@@ -376,10 +376,10 @@ class Teacher:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Make one constant of whatever fails where private rows are at work.
+        """Replace every failure of private work by one constant text.
 
-        Every Exception, none by name: which one it is may depend on a record. An interrupt is the
-        operator's, and passes.
+        It catches every Exception, since which one is raised may depend on a record. An interrupt
+        comes from the operator, and passes.
         """
         try:
             yield

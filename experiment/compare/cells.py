@@ -106,7 +106,9 @@ def _by_rates(
             epsilon=epsilon,
             delta=config.delta,
             seed=seed,
-            progress=lambda done, total: console.progress("rehearsing on public rows", done, total),
+            progress=lambda done, total: console.progress(
+                "trying learning rates on public rows", done, total
+            ),
         )
         tried, chosen_on = [choice.rate], choice.by
     results = []

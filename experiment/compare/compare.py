@@ -3,8 +3,7 @@
 A cell is a method at a budget with a seed.
 
 A finished cell is a result.json, written last; a run's folder inside it resumes by itself. So an
-interrupted comparison goes on where it was, and a cell whose settings changed is refused by the run
-folder, not mixed in.
+interrupted comparison resumes, and the run folder refuses a cell whose settings changed.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Cell:
 
 
 def cells(config: CompareConfig) -> Iterator[Cell]:
-    """All cells, first seeds first, so that an interrupted comparison has every method once."""
+    """All cells, seed by seed, so that an interrupted comparison has every method once."""
     for seed in config.seeds:
         for method in config.methods:
             for point in method.points:
@@ -174,8 +173,8 @@ def _result(
 def _kept(stored: dict[str, Any], settings: dict[str, Any], place: Path) -> dict[str, Any]:
     """The result of a finished cell. Raises LabelwallError where it had other settings.
 
-    A cell of before does not say what its learning rate was chosen on: the test split, where it had
-    several.
+    A cell of an earlier version does not record what its learning rate was chosen on; it was the
+    test split, where it had several.
     """
     baseline, result = stored["cell"]["method"]["baseline"] or {}, dict(stored["result"])
     if "other_rates" in baseline and "rate_chosen_by" not in baseline:

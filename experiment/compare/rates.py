@@ -2,7 +2,7 @@
 
 No private row and no test label influences it.
 
-Training is rehearsed with each rate: public rows stand in for the records, as many times as there
+Training is simulated with each rate: public rows stand in for the records, as many times as there
 are records for each of them, under the same steps, batches, clip and noise. The rate whose model is
 most often right on public rows that were held out is taken. Where public rows have no labels,
 clusters of them stand in for classes.
@@ -22,7 +22,7 @@ from labelwall.teacher.baselines.noisy_sgd import train_privately
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.progress import TaskProgress
 
-MAX_ROWS = 5_000  # public rows of a rehearsal
+MAX_ROWS = 5_000  # public rows of a simulation
 MIN_ROWS = 20
 HELD_OUT = 4  # one row in four is held out
 FEW_ROWS = 1_000  # with fewer, every row is held out in turn: one part would judge too roughly
@@ -49,7 +49,7 @@ def choose_rate(
     seed: int,
     progress: TaskProgress | None = None,
 ) -> Choice:
-    """The best of the baseline's rates in rehearsals on PUBLIC rows; the first of equals.
+    """The best of the baseline's rates in simulations on PUBLIC rows; the first of equals.
 
     ``inputs``: float32 [n, ...].
 
@@ -71,7 +71,7 @@ def choose_rate(
     turns = range(HELD_OUT if len(rows) < FEW_ROWS else 1)
 
     def right(rate: float) -> int:
-        """How many held-out rows models trained with this rate are right about."""
+        """Number of held-out rows that models trained with this rate classify right."""
         tried = replace(baseline, learning_rate=rate)
         return sum(rehearsed(tried, turn == held) for held in turns)
 
@@ -97,7 +97,7 @@ def described(chosen: Sequence[float], rates: Sequence[float] | None, by: str | 
 
     None where there was no choice.
 
-    ``rates`` is None for results of before, which do not say among which rates theirs was chosen.
+    ``rates``: None for results of earlier versions, which do not record the candidates.
     """
     taken = ", ".join(f"{rate:g}" for rate in sorted(set(chosen)))
     if rates is None:

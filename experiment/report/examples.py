@@ -21,7 +21,7 @@ MOST = 10  # images shown for each round and outcome
 @dataclass(frozen=True)
 class Example:
     """``image``: a PNG file; ``given``: the label released for it, ``true``: its own, as
-    LabelSpace.example says them.
+    LabelSpace.example words them.
     """
 
     image: bytes

@@ -63,7 +63,7 @@ PICTURES: dict[str, Callable[[np.ndarray, LabelSpace], bytes]] = {
 }
 MOST_NAMES = 50  # classes whose accuracy is shown: of more, the worst
 ScoreOfName = tuple[str, int, float | None]
-CUSTODIANS = "(the custodian's, not shown)"  # a report travels further than a run folder
+CUSTODIANS = "(the custodian's, not shown)"  # a report is shared more widely than a run folder
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class FinishedRun:
     def problems(self) -> list[str]:
         """Why this run certifies nothing; empty where ledger, configuration and summary agree.
 
-        Unsafe is said elsewhere.
+        An unsafe ledger is reported apart.
         """
         if self.unsafe or self.finding.problems:
             return [] if self.unsafe else self.finding.problems
@@ -97,14 +97,14 @@ class FinishedRun:
             "summary.json": self.summary["epsilon"],
         }
         return [
-            f"{source} stands for epsilon {said}, the ledger certifies {self.finding.epsilon}"
-            for source, said in stated.items()
-            if said != self.finding.epsilon
+            f"{source} claims epsilon {claimed}, the ledger certifies {self.finding.epsilon}"
+            for source, claimed in stated.items()
+            if claimed != self.finding.epsilon
         ]
 
     @property
     def kept(self) -> int:
-        """The round whose student the run kept, counted from 1; runs of before kept the last."""
+        """The round whose student the run kept, from 1; earlier versions kept the last one."""
         return int(self.summary.get("kept_round", len(self.rounds)))
 
     @property

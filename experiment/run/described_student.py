@@ -1,4 +1,4 @@
-"""A finished run's student as a file that says all that its use needs."""
+"""A finished run's student as a file with all the metadata that its use needs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What released values alone say about a round: how many labels are right, and which round is best.
 
-All of it is post-processing of released values and public rows: it costs nothing, and no private
-row and no test label has a say.
+All of it is post-processing of released values and public rows: it costs nothing, and neither
+private rows nor test labels enter.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float
 def by_probabilities(chances: np.ndarray) -> Estimate:
     """The mean probability of the most probable class: float32 [n, c], of a fitted classifier.
 
-    A classifier that is fitted to noise is too sure of itself; PROBABILITY_ERROR stands for that.
+    A classifier that is fitted to noise is overconfident; PROBABILITY_ERROR allows for that.
     """
     share = float(chances.max(axis=1).mean())
     chance = math.sqrt(max(share * (1 - share), 1e-4) / len(chances))

@@ -1,4 +1,4 @@
-"""What a student is trained on, and what becomes of it: a network on the rows, or one layer on
+"""What a student is trained on, its outputs and its export: a network on the rows, or one layer on
 their features.
 """
 
@@ -49,11 +49,11 @@ class LinearLesson(Lesson):
     network: ExtractorSpec | None
 
     def initial(self, extractor: ExtractorSpec) -> bytes | None:
-        """None: a layer learns from nothing as fast."""
+        """None: one layer trains as fast from zero."""
         return None
 
     def outputs(self, student: ExtractorSpec) -> np.ndarray:
-        """By its last layer alone: the features are known."""
+        """By its last layer, from stored features."""
         return self.rows.outputs(student.weights)
 
     def export(self, weights: bytes) -> ExtractorSpec:
@@ -65,7 +65,7 @@ class LinearLesson(Lesson):
 
 
 def lesson_of(config: Config, task: Task, public: PublicData, features: PublicFeatures) -> Lesson:
-    """The lesson that the student's backbone asks for."""
+    """The lesson for the student's backbone."""
     backbone, labels, inputs = config.student.backbone, task.labels, public.inputs
     pool = Pool(inputs, labels, *channel_statistics(inputs))
     if backbone != LINEAR:

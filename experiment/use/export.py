@@ -20,9 +20,9 @@ from labelwall.student.model import Preprocessed, StudentModel
 from labelwall.wall.errors import LabelwallError, MissingData
 from labelwall.wall.messages import canonical_json
 
-CHECKED = 8  # rows on which a result must say what the student says
+CHECKED = 8  # rows on which outputs must agree with the student's
 TOLERANCE = 1e-4  # of a probability, or of a value as a share of its range
-KEY = "labelwall"  # under which a result holds what the student's file says of itself
+KEY = "labelwall"  # under which an export has the metadata of the student's file
 
 
 class Answers(nn.Module):
@@ -54,7 +54,7 @@ def export(student: StudentModel, folder: Path, form: str, out: Path, inputs: st
     ``folder``: where the student came from, a run folder for huggingface. ``inputs``: what images
     a graph takes, uint8 [n, h, w, c] or float32 [n, c, h, w]. Raises InvalidInput for a student
     that has no such form or a place that can not be written, MissingData where a package is
-    missing, LabelwallError where the result says something else than the student.
+    missing, LabelwallError where the exported model's outputs differ from the student's.
     """
     with writing(out) as scratch:
         if form == "timm":
@@ -126,8 +126,8 @@ GRAPHS: dict[str, Callable[[StudentModel, torch.Tensor, Path], str]] = {
 def _check(
     answers: Answers, rows: torch.Tensor, exported: Callable[[torch.Tensor], np.ndarray]
 ) -> None:
-    """Raises LabelwallError unless the exported graph says what the student says, for another
-    number of rows than it was made with as well.
+    """Raises LabelwallError unless the exported graph's outputs are the student's, also for another
+    number of rows than it was made with.
     """
     low, high = answers.bounds or (0.0, 1.0)
     for some in (rows, rows[:3]):
@@ -136,12 +136,12 @@ def _check(
         found = exported(some)
         same = found.shape == expected.shape
         if not same or not np.allclose(found, expected, rtol=0, atol=TOLERANCE * (high - low)):
-            raise LabelwallError("the exported model says something else than the student.")
+            raise LabelwallError("the exported model's outputs differ from the student's.")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hides the exporters' remarks."""
+    """Silence the exporters' warnings."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

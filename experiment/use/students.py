@@ -16,8 +16,8 @@ from labelwall.wall.errors import InvalidInput, LabelwallError
 def open_student(path: Path) -> StudentModel:
     """The student of a run folder, or of a file.
 
-    The file of an earlier version's run says nothing of itself: its run folder does. Raises
-    MissingData where there is none, InvalidInput for a file that is no student.
+    A file of an earlier version has no metadata; its run folder supplies them. Raises MissingData
+    where there is none, InvalidInput for a file that is no student.
     """
     content = read_file(path)
     if unpack(content, str(path)) is not None:

@@ -116,7 +116,7 @@ def _slot(value: dict) -> Slot:
 
 
 def _release(value: dict) -> Release:
-    """A release as to_json records it; ``prepaid`` and ``batch`` are younger than the rest."""
+    """A release as to_json records it; early ledgers lack ``prepaid`` and ``batch``."""
     if type(value) is not dict or type(value.get("parameters")) is not dict:
         raise TypeError("a release is an object, and so are its parameters")
     texts = all(type(value.get(key)) is str for key in ("name", "curve"))
@@ -138,5 +138,5 @@ def _list(value: Any) -> list[Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """A finite int or float; a boolean is neither."""
+    """Whether a value is a finite int or float, and no boolean."""
     return type(value) in (int, float) and abs(value) <= _MAX_NUMBER

@@ -24,7 +24,7 @@ from labelwall.wall.progress import TaskProgress
 DIGEST_BYTES = 16
 MAX_CACHES = 16  # extractors whose features are kept
 SAVE_SECONDS = 10.0  # of work that a killed process may lose
-BLOCK = 512  # rows embedded between two looks at the clock
+BLOCK = 512  # rows embedded between two checks of the time
 BLOCK_BYTES = 1 << 25  # of their inputs
 
 

@@ -135,6 +135,6 @@ class Anchor:
     def _forked(self, seq: int) -> str:
         return (
             f"the ledger is older than, or forked from, its anchor {self._store.name} (entry "
-            f"{seq}): another copy of it has gone on. Nothing was charged or drawn. Use the copy "
-            "that has gone on, or restore the newest one."
+            f"{seq}): another copy of it has continued. Nothing was charged or drawn. Use the copy "
+            "that has continued, or restore the newest one."
         )

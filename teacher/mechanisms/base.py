@@ -36,7 +36,7 @@ class Charging(Enum):
 class Asks:
     """What a query is: a public row, or a public matrix that all records are counted by.
 
-    Cells (wall/cells.py), so many ``cells`` in a set, serve all rows in them: a row adds the noisy
+    Cells (wall/cells.py), ``cells`` of them in a set, serve all rows in them: a row adds the noisy
     counts of its ``reach`` nearest cells, and is labelled where the best class leads the next by
     more than ``margin`` noisy votes.
 
@@ -46,7 +46,7 @@ class Asks:
     rows' features that it looks at, all features where None.
 
     ``noise``: the scale of each number's noise, public: votes for cells, sensitivities of a sum for
-    weights; None where the budget has still to decide it.
+    weights; None where the budget does not decide it yet.
     """
 
     cells: int | None = None
@@ -71,7 +71,7 @@ class Asks:
 
 @dataclass(frozen=True)
 class Classifiers:
-    """A need beside the index: ``teachers`` classifiers, each on a shard of its own of the records.
+    """A need beside the index: ``teachers`` classifiers, each on its own shard of the records.
 
     ``kind``: linear on the round's features, or a small network (cnn) on the images.
     """
@@ -189,7 +189,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
 
     @property
     def charges_a_round(self) -> int:
-        """What a round costs where ``once_a_round``: so many charges."""
+        """Number of charges of a round, where ``once_a_round``."""
         return self.asks.steps or 1
 
     @property
@@ -291,10 +291,10 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         return {}
 
     def foresee(self, records: int, share: Callable[[float], float]) -> str | None:
-        """Why its answers would be useless, and what to change; None where nothing speaks for that.
+        """Why its answers may be useless, and what to change; None where nothing indicates it.
 
-        ``records``: a PUBLIC guess of their number. ``share``: of the most frequent class among the
-        nearest neighbours of a row, by which part of all rows those are; from public rows.
+        ``records``: a PUBLIC guess of their number. ``share(part)``: mean share of the most
+        frequent class among the nearest ``part`` of all rows, from public rows.
         """
         return None
 

@@ -6,8 +6,8 @@ what `run` and the ledger check, so a wrong search can waste budget and never ov
 
 A certificate may take a minute (an argmax curve at a noise that it has not seen), so the level is
 searched with an estimate of it. The ratio of the two hardly depends on the level: the first
-certificate gives the ratio, the second is close to the budget. Further ones are by the power of
-the noise between the last two.
+certificate gives the ratio, the second is close to the budget. Further levels follow from the power
+law between the last two.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _levels(search: _Search) -> tuple[float, ...]:
 
 
 def estimate(plan: Plan) -> float:
-    """About the plan's certified epsilon, in a fraction of a second: for searches, no guarantee."""
+    """The plan's approximate epsilon, in a fraction of a second: for searches, no guarantee."""
     releases = [_quick(release) for release in plan.releases()]
     quick = replace(plan, slots=(Slot({}, tuple(releases)),))
     found = odometer(quick, [release.cap for release in releases])
@@ -211,9 +211,9 @@ def _demands(plan: Plan) -> tuple[float, float, float]:
 def _smallest(cost: Callable[[float], float], goal: float, precision: float) -> float:
     """The smallest factor at which a falling ``cost`` is at most ``goal``, to a relative precision.
 
-    The end of the range, where the cost is there still above the goal, or still below. By turns
-    the middle of the bracket, and where a straight line between its ends, on logarithmic axes,
-    meets the goal: a Gaussian mechanism's cost is nearly a power of its noise.
+    Returns the end of the range if the cost there is still above, or still below, the goal.
+    Bisection alternates with interpolation along a straight line on logarithmic axes: a Gaussian
+    mechanism's cost is nearly a power of its noise.
     """
     low, high, above, below = 0.5, 1.0, cost(0.5), cost(1.0)
     while below > goal and high < 2.0**DOUBLINGS:

@@ -180,7 +180,7 @@ def render(shown: Preview) -> str:
     lines += ["", "usable rows by class"]
     width = max(len(name) for name, _ in shown.by_class)
     lines += [f"  {name:<{width}}  {count:>8}" for name, count in shown.by_class]
-    lines += ["", "rows that a run drops without a word"]
+    lines += ["", "rows that a run drops silently"]
     lines += [f"  {count:>8}  {reason}" for reason, count in shown.bad]
     lines += [
         "",

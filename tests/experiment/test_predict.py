@@ -144,7 +144,7 @@ def test_two_copies_of_a_directory_and_one_anchor(
         capsys.readouterr()
         assert predict(*first, "--queries", "more.npz") == 2
         error = capsys.readouterr().err.strip()
-        assert "another copy of it has gone on" in error
+        assert "another copy of it has continued" in error
         assert len(error.splitlines()) == 1
         assert not Path("a.npz").exists()
 

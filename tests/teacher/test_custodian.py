@@ -176,11 +176,11 @@ def test_two_copies_of_a_directory_never_both_charge(
     shutil.copytree(tmp_path / "c", tmp_path / "copy")
     both = [reopen(tmp_path / name, anchor=anchor) for name in ("c", "copy")]
     assert both[1].ledger.charge(0, "screen", ["b"]).granted == ("b",)
-    with pytest.raises(LedgerMismatch, match="another copy of it has gone on"):
+    with pytest.raises(LedgerMismatch, match="another copy of it has continued"):
         both[0].ledger.charge(0, "screen", ["b"])
     for one in both:
         one.close()
-    with pytest.raises(LedgerMismatch, match="another copy of it has gone on"):
+    with pytest.raises(LedgerMismatch, match="another copy of it has continued"):
         reopen(tmp_path / "c", anchor=anchor)
     with pytest.raises(LedgerMismatch, match="gone"):
         reopen(tmp_path / "fresh", anchor=anchor)

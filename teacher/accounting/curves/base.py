@@ -69,7 +69,7 @@ def check_arguments(orders: np.ndarray, **parameters: object) -> None:
 
 
 def is_integer(value: object) -> bool:
-    """An int; a boolean is none."""
+    """Whether a value is an int, and no boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -3,9 +3,9 @@
 Papernot et al. 2018, appendix B: what noise would make the cost public. The paper adds Gaussian
 noise of deviation S sigma_ss to the total RDP at one order, S the beta-smooth sensitivity of that
 total. Nothing is drawn here: there is no exact sampler for noise of a private scale, and about half
-of the draws would lie below the true cost, where the sum is no bound. Computed is the expected
-epsilon, which the paper's tables print; order, beta and sigma_ss must be fixed without looking at
-the votes.
+of the draws would lie below the true cost, where the sum is no bound. This module computes the
+expected epsilon, which the paper's tables print; order, beta and sigma_ss must be fixed without
+looking at the votes.
 """
 
 from __future__ import annotations

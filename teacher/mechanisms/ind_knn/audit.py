@@ -2,10 +2,10 @@
 
 The record equals the queries, so its kernel value is 1 and it pays the highest price; queries are
 asked until all budgets should long be exhausted. The audit runs ``answer_prepaid`` with the
-kernel, the noise and the accounts of real answers, the accounts in memory. The proof
+kernel, the noise and the budgets of real answers, the budgets in memory. The proof
 (docs/privacy.md, section 12) bounds a conversation by what the record pays. So noise too small for
 its price, a missing payment, a late payment and a refilled budget all show as a loss above rho. A
-trial is one conversation with new accounts. Validity: teacher/statistical_audit.py.
+trial is one conversation with new budgets. Validity: teacher/statistical_audit.py.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def converse(
 
     A code combines the half of the conversation, the rounded difference between the count and the
     number of other records, and whether the label is the record's. A conversation is asked in two
-    batches, as a teacher's are, and starts with full accounts.
+    batches, as a teacher's are, and starts with full budgets.
     """
     labels = pair.labels(added)
     rows = np.arange(len(labels))
@@ -260,7 +260,7 @@ def _expected(
     error: float,
     label: bool,
 ) -> float:
-    """About the lower bound of faithful code.
+    """Approximate lower bound of faithful code.
 
     One query has an exact law; many have a normal law with the summed divergence of those paid for.
     """

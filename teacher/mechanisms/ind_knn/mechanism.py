@@ -1,5 +1,5 @@
-"""Ind-KNN (UAI23 Algorithm 3, in the order that its proof needs): neighbours by threshold, who
-each pay for what they say.
+"""Ind-KNN (UAI23 Algorithm 3, in the order that its proof needs): neighbours by threshold, each of
+which pays for its votes.
 """
 
 from __future__ import annotations

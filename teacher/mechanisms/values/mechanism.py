@@ -92,7 +92,7 @@ class Regression(Mechanism):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """See ``Mechanism.missing``; no screening needs no noise."""
+        """See ``Mechanism.missing``; without a screening it needs no noise."""
         found = super().missing
         return tuple(n for n in found if n != "sigma_screen" or self.threshold is not None)
 

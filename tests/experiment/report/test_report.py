@@ -420,7 +420,7 @@ def test_metrics_of_another_version_are_refused_in_one_line(copied: Path) -> Non
 def test_an_edited_ledger_or_summary_certifies_nothing(copied: Path) -> None:
     summary = json.loads((copied / "summary.json").read_text())
     (copied / "summary.json").write_text(json.dumps(summary | {"epsilon": 0.01}))
-    assert "summary.json stands for epsilon 0.01" in squeezed(page_of(copied))
+    assert "summary.json claims epsilon 0.01" in squeezed(page_of(copied))
     (copied / "summary.json").write_text(json.dumps(summary))
     with sqlite3.connect(copied / "ledger.sqlite") as connection:
         connection.execute("UPDATE entries SET body = replace(body, ':1', ':0') WHERE seq = 3")
