@@ -9,6 +9,33 @@ A reservation has a token that only its batch knows. Batches of several processe
 open at once: what one has reserved is spent for all others, and each replaces only its own
 reservation. Nothing here is ever exported: who paid tells who is near a query, and that a record
 exists.
+
+**Several processes.** The theorem of docs/privacy.md, section 12 (its steps (a) to (c), record i,
+budget z_i left) holds for every order of the transactions, and for processes that die at any point.
+*Proof.* Order the batches by the transactions that record them, and let h at a recording be all
+values drawn in batches recorded so far, with the order of all transactions. By induction over the
+transactions, what i has spent and what each open batch holds of it are functions of (x_i, y_i) and
+h: a reservation is the smaller of z_i and a price of i's own similarities, a payment follows from
+the z_i read at its reservation and the batch's own values, and a dead process leaves its
+reservation as it is. So (a) and (b) hold with z_i as read at the reservation. Only fresh noise,
+which no other process sees, enters between a batch's reservation and its recording; so given h, the
+batch has at its recording the law that its reservation fixed, and the moment bound of (c) for what
+i pays in it. Payments and open reservations together never pass rho, since each reservation is at
+most z_i, and each payment at most its reservation. QED
+
+*The same query in two batches.* Both draw, the first to be recorded is the answer, and the other
+value is dropped: public entries decide which. The dropped value is in h and is paid for as if it
+had been sent, because what its batch paid later depends on it. A query that is answered by the time
+of the reservation is neither drawn nor paid again.
+
+*No outcome tells of a record.* A transaction is refused where the plan, the entries, the chain or
+the count of batches does not fit, all of them public, or where the private rows were damaged. No
+private amount can refuse one: a reservation is at most what is left in the same transaction, a
+payment at most its own reservation, which only its own batch can settle, and neither is compared
+with another's amount. So whether a process is answered, refused or fails, what it draws, what is
+recorded in which order, and the receipts are functions of the requests, the released values and the
+order of transactions, with a record as without it. Snapshots count by batches, and write others'
+open reservations anew after them.
 """
 
 from __future__ import annotations
