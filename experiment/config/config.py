@@ -24,7 +24,8 @@ from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import Progress, quiet
 
 DEVICES = ("cpu", "cuda")
-FEATURES = ("auto", "hog", "raw", "efficientnet_lite0", "box")  # of the first round
+STAGES = "efficientnet_lite0_stages"
+FEATURES = ("auto", "hog", "raw", "efficientnet_lite0", STAGES, "box")  # of the first round
 TIMM = "timm/"  # with a model's name: further features
 
 
@@ -103,6 +104,8 @@ class Config:
         rounds: the rounds, in order.
         features: features of the first round: "hog" for images, "raw" for feature vectors, "auto"
             by the data, "efficientnet_lite0" for images by ImageNet weights (in a package),
+            "efficientnet_lite0_stages" for the same with those of earlier stages, better where
+            images are unlike ImageNet's,
             "timm/NAME" for images by a timm model with its published weights, "box" for feature
             vectors in a declared box.
         weights: safetensors file of the weights for "timm/NAME" (path); timm downloads them when
@@ -314,10 +317,10 @@ def first_extractor(config: Config, task: Task) -> ExtractorSpec:
         raise InvalidInput("features", rule, features)
     if features == "box":
         return box_extractor(config.box, task)
-    if features == "efficientnet_lite0":
+    if features in ("efficientnet_lite0", STAGES):
         from labelwall.wall.networks.pretrained import efficientnet_lite0  # torch
 
-        return efficientnet_lite0(task.input_shape, task.num_classes)
+        return efficientnet_lite0(task.input_shape, task.num_classes, stages=features == STAGES)
     if features.startswith(TIMM):
         from labelwall.wall.networks.pretrained import timm_model  # torch
 

@@ -173,7 +173,7 @@ def default_features(found: Findings) -> dict[str, object]:
 
     A network's test for batches runs three times two batches, so its batches are small.
     """
-    name = {"colour": "efficientnet_lite0", "grey": "hog", "vectors": "raw"}[found.kind]
+    name = {"colour": "efficientnet_lite0_stages", "grey": "hog", "vectors": "raw"}[found.kind]
     return {"features": name, "batch_size": 32 if name != "raw" else 256}
 
 
@@ -321,8 +321,8 @@ mechanism:
 rounds:
 {rounds}
 
-# Features of the first round: efficientnet_lite0 (ImageNet's,
-# in a package) or timm/NAME for colour images, hog for grey characters, raw for vectors.
+# Features of the first round: efficientnet_lite0_stages (ImageNet's weights, in a package) or
+# timm/NAME for colour images, hog for grey characters, raw for vectors.
 features: {features}
 batch_size: {batch_size}  # rows that a network sees at once
 

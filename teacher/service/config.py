@@ -19,6 +19,7 @@ OWN_BACKBONES = (
     "svhn_cvpr20",
     "cifar_conv3",
     "efficientnet_lite0",
+    "efficientnet_lite0_stages",
 )
 COUNTS = (
     "max_request",

