@@ -44,9 +44,9 @@ from labelwall.teacher.accounting.accountant import certified_epsilon, require_a
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.ind_knn.planning import COUNT_NOISE, LABEL_NOISE, LEVELS
-from labelwall.teacher.mechanisms.ind_knn.reused_answers import Released
 from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, PrivateKnn
@@ -71,18 +71,20 @@ def ask_ind_knn(mechanism: IndKnn, epsilon: float, voters: Voters) -> np.ndarray
             Path(folder) / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False
         )
         serials = ledger.enrol(voters.index.ids)
-        released = Released(Path(folder) / "answered.bin", voters.queries.shape[1])
+        earlier = EarlierAnswers(
+            Path(folder) / "answered.bin", voters.queries.shape[1], mechanism.outcome
+        )
         select = mechanism.select(voters.length)
         for start in range(0, len(voters.queries), BATCH):
             part = voters.select(range(start, min(start + BATCH, len(voters.queries))))
             keys = [f"{start + i:064x}" for i in range(len(part.queries))]
             reused = (
-                released.votes(ledger.state.results, select, part.queries, CLASSES)
+                earlier.votes(ledger.state.results, select, part.queries, CLASSES)
                 if mechanism.reuse
                 else None
             )
             answer_prepaid(ledger, 0, mechanism, part, serials, keys, SystemEntropy(), reused)
-            released.add(keys, part.queries)
+            earlier.add(keys, part.queries)
             labels += [mechanism.outcome(ledger.state.results[key])[1] for key in keys]
         ledger.close()
     return np.array(labels)

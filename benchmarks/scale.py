@@ -123,7 +123,7 @@ def draw(
         panels[0].set(ylabel="milliseconds a query")
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -166,7 +166,11 @@ def main() -> None:
         help="folder that keeps the measurements, so that an interrupted study resumes",
     )
     parser.add_argument("--out", type=Path, help="folder for the plot")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
     common = {"rounds": options.rounds, "scratch": options.scratch and str(options.scratch)}
 
     def size(

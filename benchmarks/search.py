@@ -218,11 +218,8 @@ def shares(task: Task, device: torch.device, workplace: Path, rounds: int) -> di
     from labelwall.teacher.search.gpu import index_on
     from labelwall.teacher.search.poisson_sampling import prefix_length, sampled_votes
 
-    index, entropy, keys = (
-        index_on(device, task.records, np.arange(len(task.records))),
-        SystemEntropy(),
-        ["q"] * 256,
-    )
+    index = index_on(device, task.records, np.arange(len(task.records)))
+    entropy, keys = SystemEntropy(), ["q"] * 256
     whole = path(task, device, workplace)
 
     def votes(batch: np.ndarray) -> None:
@@ -266,11 +263,8 @@ def shares(task: Task, device: torch.device, workplace: Path, rounds: int) -> di
         "sampling and votes, twice": middle["sampling"],
         "noise": middle["noise"],
     }
-    return {
-        **parts,
-        "ledger and the rest": middle["path"] - sum(parts.values()),
-        "all": middle["path"],
-    }
+    whole_path = middle["path"]
+    return {**parts, "ledger and the rest": whole_path - sum(parts.values()), "all": whole_path}
 
 
 def product_alone(task: Task, device: torch.device) -> Callable[[np.ndarray], object]:
@@ -389,14 +383,8 @@ def main() -> None:
         runners = methods(task, options.threads, device, Path(one))
         results = {size: compare(task, runners, size, options.rounds) for size in options.batches}
         parts = shares(task, device, Path(two), options.rounds)
-    text = table(
-        task,
-        results,
-        parts,
-        reached(task, results, limits, device),
-        options.threads,
-        options.rounds,
-    )
+    limit = reached(task, results, limits, device)
+    text = table(task, results, parts, limit, options.threads, options.rounds)
     print(text)
     if options.out:
         options.out.write_text(text)

@@ -12,10 +12,12 @@ from typing import Protocol
 
 import numpy as np
 
+from labelwall.teacher.ledger.charges import Charge, Reservation, UpperBound
 from labelwall.teacher.ledger.individual_budgets import Payments
-from labelwall.teacher.ledger.ledger import Charge, Ledger, Reservation, UpperBound
+from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.state import LedgerState
-from labelwall.teacher.mechanisms.base import Charging, EarlierAnswers, Mechanism, Prepaid, Reused
+from labelwall.teacher.mechanisms.base import Charging, Mechanism, Prepaid
+from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers, Reused
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.wall.labels.base import LabelSpace

@@ -93,24 +93,13 @@ def open_custodian(
             ledger = Ledger(place, anchor)
         else:
             _require_unused(directory, anchor, known_dataset)
-            ledger = Ledger.create(
-                place,
-                dataset=new_dataset(),
-                plan=plan,
-                unsafe=unsafe,
-                anchor=anchor,
-                adversary=adversaries[0],
-            )
+            names = {"dataset": new_dataset(), "adversary": adversaries[0]}
+            ledger = Ledger.create(place, plan=plan, unsafe=unsafe, anchor=anchor, **names)
         _check_identity(directory / IDENTITY, data, data_defaults, ledger)
         if recorded is not None and ledger.state.plan is not None:
             plan = recorded(ledger.state.plan)
         _check_plan(ledger, plan, unsafe, known_dataset)
-        if ledger.state.adversary not in adversaries:
-            raise LedgerMismatch(
-                f"the ledger's certificate holds against {ledger.state.adversary}; that is fixed "
-                "before its first release. Use `service.budget` as it was, or another "
-                "custodian_dir."
-            )
+        _check_adversary(ledger, adversaries)
     except BaseException:
         lock.close()
         raise
@@ -139,6 +128,15 @@ def _check_plan(ledger: Ledger, plan: Plan, unsafe: bool, known_dataset: str | N
             "the ledger was opened with another budget, mechanism, caps or rounds; a data set's "
             "plan is fixed before its first release. Use the recorded configuration, or another "
             "custodian_dir with its own budget."
+        )
+
+
+def _check_adversary(ledger: Ledger, adversaries: Sequence[str]) -> None:
+    if ledger.state.adversary not in adversaries:
+        raise LedgerMismatch(
+            f"the ledger's certificate holds against {ledger.state.adversary}; that is fixed "
+            "before its first release. Use `service.budget` as it was, or another "
+            "custodian_dir."
         )
 
 

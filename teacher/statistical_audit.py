@@ -145,11 +145,50 @@ class Audited(Protocol):
 
     def fields(self) -> dict[str, object]: ...
 
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]: ...
+
     def probes(self) -> Sequence[tuple[Audited, tuple[str, ...]]]: ...
 
     def audit(
         self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
     ) -> EmpiricalFinding: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One kind of release, audited on one pair of data sets.
+
+    ``run(added, n)``: codes of ``n`` independent draws by the mechanism's own code, with or without
+    the added record: int64 [n]. ``laws``: probabilities of the codes of faithful code, without and
+    with it, float64 [n_codes] each.
+    """
+
+    release: str
+    pair: Pair
+    run: Callable[[bool, int], np.ndarray]
+    laws: tuple[np.ndarray, np.ndarray]
+
+
+def audit_parts(
+    mechanism: Audited, parts: Sequence[Part], *, delta: float, trials: int, confidence: float
+) -> EmpiricalFinding:
+    """Audit one query for each part, where all have the mechanism's price for an answered query.
+
+    ``trials``: draws for each part on each of its two data sets. Raises InvalidInput for fewer than
+    8 trials, or delta or confidence outside (0, 1).
+    """
+    check_audit(delta, trials, confidence, 1)
+    claim = certified(mechanism, mechanism.releases(1, 1), delta)
+    error, found = (1 - confidence) / len(parts), []
+    for part in parts:
+
+        def outcomes(at: Pair, added: bool, n: int, part: Part = part) -> np.ndarray:
+            return part.run(added, n)
+
+        bound = bound_pair(outcomes, part.pair, queries=1, trials=trials, delta=delta, error=error)
+        expected = expected_bound(*part.laws, trials, delta, error)
+        found.append(ReleaseFinding(part.release, 1, trials, part.pair, bound, expected, claim))
+    return EmpiricalFinding(mechanism.fields(), delta, confidence, tuple(found))
 
 
 def audit_mechanisms(

@@ -12,7 +12,8 @@ import numpy as np
 from labelwall.teacher.charging import Batch, Charged, is_settled, receipt, replies, settle
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.base import Charging, EarlierAnswers, Mechanism
+from labelwall.teacher.mechanisms.base import Charging, Mechanism
+from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy

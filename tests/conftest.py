@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+# Before torch is loaded, and for every program that a test starts: the workers of pytest-xdist use
+# all cores already, and a second thread would only spin for its turn.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import anyio
 import numpy as np
 import pytest
@@ -59,6 +63,14 @@ def _record_opened() -> Iterator[list[str]]:
         yield _recorder
     finally:
         _recorder = None
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """A command that runs in this process sets the threads of its configuration: set them back."""
+    yield
+    if (torch := sys.modules.get("torch")) is not None and torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture

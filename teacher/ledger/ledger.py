@@ -15,10 +15,9 @@ release happened may depend on private work.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +28,9 @@ from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger import budgets_table
 from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.anchored import Anchored
-from labelwall.teacher.ledger.database import ENTRIES, HEAD, Place, open_database, write_file
+from labelwall.teacher.ledger.charges import Charge, Reservation, UpperBound
+from labelwall.teacher.ledger.database import Place, open_database, write_file
+from labelwall.teacher.ledger.entries_table import after, begin, entries, entry_hash, head, metadata
 from labelwall.teacher.ledger.individual_budgets import (
     DAMAGED,
     ENROL,
@@ -53,34 +54,9 @@ from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.messages import Value, canonical_json
 
 T = TypeVar("T")
-# (identities granted, int64 [n_records] remaining units) -> what to reserve
-UpperBound = Callable[[tuple[str, ...], np.ndarray], Payments]
-
-metadata = sa.MetaData()
-entries = sa.Table(
-    ENTRIES,
-    metadata,
-    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("prev", sa.Text, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
-)
-head = sa.Table(
-    HEAD,
-    metadata,
-    sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("seq", sa.Integer, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
-)
 # Batches between two snapshots: bounds the rows that are kept, and so what opening a ledger
 # replays.
 SNAPSHOT_EVERY = 64
-
-
-def entry_hash(seq: int, kind: str, body: str, prev: str) -> str:
-    """SHA-256 (hex) of an entry and of ``prev``, its predecessor's hash."""
-    return hashlib.sha256(canonical_json([seq, kind, body, prev])).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -95,38 +71,6 @@ class Write:
     append: Callable[[str, dict[str, object]], int]
     append_private: Callable[[Row], None]
     compact: Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class Charge:
-    """A committed charge.
-
-    ``granted``: the identities that it pays for, in request order. The refusal of the others is
-    stored. ``count``: releases that it added to what is spent, 0 where a prepaid release was
-    charged before.
-    """
-
-    seq: int
-    granted: tuple[str, ...]
-    count: int
-
-
-@dataclass(frozen=True)
-class Reservation:
-    """A committed reservation under the prepaid charge ``seq``.
-
-    ``granted``: the unanswered identities, in request order. Where there are none, nothing is
-    charged and nothing reserved.
-    ``count``: 1 where this reservation entered the charge, 0 where the charge existed.
-    ``remaining``: int64 [n_records] units that the records had before this reservation.
-    ``token``: names the reservation when the exact payments replace it.
-    """
-
-    seq: int
-    granted: tuple[str, ...]
-    count: int
-    remaining: np.ndarray = field(repr=False)
-    token: bytes = field(repr=False)
 
 
 class Ledger:
@@ -186,16 +130,8 @@ class Ledger:
         if adversary != POOLED:
             body |= {"format": FORMAT_WITH_ADVERSARY, "adversary": adversary}
         text = canonical_json(body).decode()
-        row = {"seq": 0, "kind": "genesis", "body": text, "prev": GENESIS_PREV}
-        digest = entry_hash(0, "genesis", text, GENESIS_PREV)
-
-        def begin(connection: sa.Connection) -> None:
-            metadata.create_all(connection, checkfirst=False)
-            connection.execute(entries.insert(), {**row, "hash": digest})
-            connection.execute(head.insert(), {"one": 1, "seq": 0, "hash": digest})
-
         database = open_database(place)
-        database.create(begin)
+        database.create(lambda connection: begin(connection, text))
         database.close()
         return cls(place, anchor)
 
@@ -348,10 +284,8 @@ class Ledger:
 
         Public. Safe to call from any thread: the state in memory is neither read nor changed.
         """
-        chosen = sa.select(entries.c.seq, entries.c.kind, entries.c.body).where(entries.c.seq > seq)
         with self._anchored.transaction() as step:
-            found = step.connection.execute(chosen.order_by(entries.c.seq).limit(limit)).all()
-        return [(row.seq, row.kind, row.body) for row in found]
+            return after(step.connection, seq, limit)
 
     def in_custody(self, work: Callable[[sa.Connection], T], purged: str | None = None) -> T:
         """Run ``work`` on the private tables beside the entries, in one durable transaction.

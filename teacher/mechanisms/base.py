@@ -17,6 +17,7 @@ from labelwall.wall.messages import Outcome, Value
 if TYPE_CHECKING:  # configuration loads this file; the search behind the voters would load torch
     from pathlib import Path
 
+    from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers, Reused
     from labelwall.teacher.mechanisms.planning import Planner
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
@@ -78,34 +79,6 @@ class Classifiers:
 
     kind: Literal["linear", "cnn"]
     teachers: int
-
-
-@dataclass(frozen=True, eq=False)
-class Reused:
-    """What earlier answers say on a batch; public.
-
-    ``sums``: int64 [q, n_classes] in units of 1/GRID; ``counts``: int64 [q].
-    """
-
-    sums: np.ndarray
-    counts: np.ndarray
-
-
-class EarlierAnswers(Protocol):
-    """Released answers that vote on later queries under one extractor; all of it is public."""
-
-    def add(self, keys: Sequence[str], features: np.ndarray) -> None:
-        """Answered queries by identity (hex), with int8 [n, d] features."""
-
-    def votes(
-        self,
-        results: Mapping[str, Mapping[str, Value]],
-        select: Select,
-        queries: np.ndarray,
-        num_classes: int,
-    ) -> Reused:
-        """What the answers in ``results`` say on each of ``queries`` (int8 [q, d])."""
-        ...
 
 
 class Prepaid(Protocol):

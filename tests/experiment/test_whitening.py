@@ -103,7 +103,7 @@ def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ):
         path.unlink()
     monkeypatch.setattr(
-        "labelwall.experiment.run.rounds.starting_extractor", lambda *_: pytest.fail("built again")
+        "labelwall.experiment.run.asking.starting_extractor", lambda *_: pytest.fail("built again")
     )
     assert pipeline.main(command) == 0
     assert RunFolder(folder / "out").ledger_state().spent == spent

@@ -11,11 +11,8 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.statistical_audit import (
     EmpiricalFinding,
     Pair,
-    ReleaseFinding,
-    bound_pair,
-    certified,
-    check_audit,
-    expected_bound,
+    Part,
+    audit_parts,
     fresh_keys,
 )
 
@@ -26,20 +23,15 @@ def audit(
     mechanism: NearestRecord, *, delta: float, trials: int, confidence: float = 0.95
 ) -> EmpiricalFinding:
     """Audit one answer. ``trials``: queries drawn on each of the two data sets."""
-    check_audit(delta, trials, confidence, 1)
-    pair, error = Pair(0, 0, CLASSES), 1 - confidence
-
-    def outcomes(at: Pair, added: bool, n: int) -> np.ndarray:
-        return run(mechanism, added, n)
-
-    bound = bound_pair(outcomes, pair, queries=1, trials=trials, delta=delta, error=error)
     likely = np.exp(mechanism.number("epsilon"))
     likely = likely / (likely + CLASSES - 1)
     without = np.array([likely, 1 - likely])  # an empty data set answers 0
-    expected = expected_bound(without, without[::-1], trials, delta, error)
-    claim = certified(mechanism, mechanism.releases(1, 1), delta)
-    finding = ReleaseFinding(RESPONSE, 1, trials, pair, bound, expected, claim)
-    return EmpiricalFinding(mechanism.fields(), delta, confidence, (finding,))
+
+    def drawn(added: bool, n: int) -> np.ndarray:
+        return run(mechanism, added, n)
+
+    part = Part(RESPONSE, Pair(0, 0, CLASSES), drawn, (without, without[::-1]))
+    return audit_parts(mechanism, [part], delta=delta, trials=trials, confidence=confidence)
 
 
 def run(mechanism: NearestRecord, added: bool, n: int) -> np.ndarray:

@@ -16,7 +16,8 @@ from labelwall.teacher.analysts import open_analyst
 from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place
-from labelwall.teacher.ledger.ledger import Ledger, entry_hash
+from labelwall.teacher.ledger.entries_table import entry_hash
+from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn

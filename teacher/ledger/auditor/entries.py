@@ -6,7 +6,8 @@ import hashlib
 import re
 from typing import Any
 
-from labelwall.teacher.ledger.auditor.mechanisms import LARGEST_CAP, Priced, check_slot
+from labelwall.teacher.ledger.auditor.mechanisms import Priced
+from labelwall.teacher.ledger.auditor.slots import LARGEST_CAP, check_slot
 from labelwall.teacher.ledger.auditor.values import (
     BOOLEAN,
     DIGEST,

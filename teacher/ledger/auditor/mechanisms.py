@@ -1,8 +1,8 @@
 """The auditor's description of each mechanism: its fields, and the prices of its releases.
 
 Restated from docs/privacy.md (the section beside each), on purpose without the teacher's own
-mechanisms: a slot of a plan is accepted only if it prices exactly these releases. A kind that is
-not in ``KINDS`` is refused, so every new mechanism needs an entry here.
+mechanisms: a slot of a plan is accepted only if it prices exactly these releases (slots.py). A kind
+that is not in ``KINDS`` is refused, so every new mechanism needs an entry here.
 """
 
 from __future__ import annotations
@@ -19,23 +19,17 @@ from labelwall.teacher.ledger.auditor.values import (
     BOOLEAN,
     LARGEST_NUMBER,
     PROBABILITY,
-    Problem,
     Rule,
-    canonical,
     integer,
     nullable,
     number,
     number_above,
     one_of,
-    require,
-    require_object,
-    shown,
 )
 from labelwall.wall.cells import MAX_CELLS
 from labelwall.wall.labels.values import STEPS
 
 Fields = Mapping[str, Any]
-LARGEST_CAP = 10**9
 LARGEST_COUNT = 10**12  # of records; a plausible limit, not a guaranteed one
 BY_QUERY, BY_BATCH, ONCE = "by the query", "by the batch", "once and in full"
 
@@ -64,60 +58,6 @@ class Known:
     releases: Callable[[Fields], list[Priced]]
     optional: frozenset[str] = frozenset()
     related: dict[str, Callable[[Fields], bool]] = field(default_factory=dict)
-
-
-def priced(mechanism: object) -> list[Priced]:
-    """The releases of a slot's mechanism, an object as the ledger records it. Raises Problem for
-    an unknown kind, and for a field that is missing, unknown, of another type or out of range."""
-    kind = mechanism.get("kind") if type(mechanism) is dict else None
-    if type(kind) is not str or kind not in KINDS:
-        raise Problem(f"the mechanism is of an unknown kind: {shown(kind)}")
-    known = KINDS[kind]
-    fields = require_object(kind, mechanism, {"kind": one_of(kind), **known.fields}, known.optional)
-    for words, holds in known.related.items():
-        if not holds(fields):
-            raise Problem(f"{kind}: {words}")
-    return known.releases(fields)
-
-
-_NUMBER = number(-LARGEST_NUMBER, LARGEST_NUMBER)
-RELEASE = {
-    "name": Rule("a name", lambda v: type(v) is str),
-    "curve": Rule("a name", lambda v: type(v) is str),
-    "parameters": Rule(
-        "an object of finite numbers, true or false",
-        lambda v: type(v) is dict and all(_NUMBER.holds(p) or type(p) is bool for p in v.values()),
-    ),
-    "cap": integer(0, LARGEST_CAP),
-    "prepaid": BOOLEAN,
-    "batch": BOOLEAN,
-}
-
-
-def check_slot(slot: Fields) -> list[Priced]:
-    """The restated releases of a plan's slot {mechanism, releases}. Raises Problem unless those
-    that it records are the same ones, in every name, type and digit."""
-    restated, recorded = priced(slot["mechanism"]), slot["releases"]
-    for release in recorded:
-        require_object("release", release, RELEASE, ("prepaid", "batch"))
-    if len(restated) != len(recorded):
-        names = ", ".join(release.name for release in restated)
-        raise Problem(f"the mechanism releases {names}, the plan prices something else")
-    for known, release in zip(restated, recorded, strict=True):
-        _check_release(known, release)
-    return restated
-
-
-def _check_release(known: Priced, release: Fields) -> None:
-    recorded = canonical([release["name"], release["curve"], release["parameters"]])
-    restated = canonical([known.name, known.curve, known.parameters])
-    if recorded != restated:
-        raise Problem(f"the plan prices {shown(recorded)}, but its mechanism releases {restated}")
-    prepaid, batch = release.get("prepaid", False), release.get("batch", False)
-    if prepaid != (known.charging == ONCE) or batch != (known.charging == BY_BATCH):
-        raise Problem(f"release {known.name!r} should be charged {known.charging}")
-    if prepaid:
-        require(f"the cap of {known.name!r}", release["cap"], integer(1, 1))
 
 
 def _screen(votes: int, threshold: int, sigma: float, gamma: float) -> Priced:

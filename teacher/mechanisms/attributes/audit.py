@@ -26,11 +26,8 @@ from labelwall.teacher.search.int8_matmul import LARGEST
 from labelwall.teacher.statistical_audit import (
     EmpiricalFinding,
     Pair,
-    ReleaseFinding,
-    bound_pair,
-    certified,
-    check_audit,
-    expected_bound,
+    Part,
+    audit_parts,
     fresh_keys,
     normal_law,
     sum_codes,
@@ -59,22 +56,18 @@ def audit_attributes(
     ``trials``: queries drawn for each on each of the two data sets. Raises InvalidInput for fewer
     than 8 trials, or delta or confidence outside (0, 1).
     """
-    check_audit(delta, trials, confidence, 1)
-    claim = certified(mechanism, mechanism.releases(1, 1), delta)
-    found = []
-    pairs = releases or PAIRS
-    error = (1 - confidence) / len(pairs)
-    for name in pairs:
-        scene = _swap(mechanism) if name == SWAP else _clip(mechanism)
-        pair = Pair(0, scene.rivals, len(scene.added))
 
-        def outcomes(at: Pair, added: bool, n: int, scene: Scene = scene) -> np.ndarray:
+    def part(name: str) -> Part:
+        scene = _swap(mechanism) if name == SWAP else _clip(mechanism)
+
+        def run(added: bool, n: int) -> np.ndarray:
             return run_attributes(mechanism, scene, added, n, SystemEntropy())
 
-        bound = bound_pair(outcomes, pair, queries=1, trials=trials, delta=delta, error=error)
-        expected = expected_bound(*_laws(mechanism, scene), trials, delta, error)
-        found.append(ReleaseFinding(name, 1, trials, pair, bound, expected, claim))
-    return EmpiricalFinding(mechanism.fields(), delta, confidence, tuple(found))
+        pair = Pair(0, scene.rivals, len(scene.added))
+        return Part(name, pair, run, _laws(mechanism, scene))
+
+    parts = [part(name) for name in releases or PAIRS]
+    return audit_parts(mechanism, parts, delta=delta, trials=trials, confidence=confidence)
 
 
 @dataclass(frozen=True, eq=False)

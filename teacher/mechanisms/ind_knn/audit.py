@@ -21,6 +21,7 @@ from scipy.stats import norm
 
 from labelwall.teacher.accounting.curves.lattice import log_pmf
 from labelwall.teacher.charging import answer_prepaid
+from labelwall.teacher.ledger.charges import Reservation, UpperBound
 from labelwall.teacher.ledger.individual_budgets import (
     ENROL,
     IndividualBudgets,
@@ -31,7 +32,6 @@ from labelwall.teacher.ledger.individual_budgets import (
     payment_row,
     reservation_row,
 )
-from labelwall.teacher.ledger.ledger import Reservation, UpperBound
 from labelwall.teacher.mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, IndKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy

@@ -15,7 +15,7 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Parameter, Release
 from labelwall.teacher.ledger.individual_budgets import FULL
-from labelwall.teacher.mechanisms.base import Charging, Mechanism, Reused, added
+from labelwall.teacher.mechanisms.base import Charging, Mechanism, added
 from labelwall.teacher.noise.scales import less_spent
 from labelwall.teacher.search.kernels import GRID, Select, Similar, cosine, rbf
 from labelwall.wall.errors import InvalidInput
@@ -24,8 +24,8 @@ from labelwall.wall.messages import ABSTAINED, Outcome, Value
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers, Reused
     from labelwall.teacher.mechanisms.ind_knn.planning import IndKnnPlanner
-    from labelwall.teacher.mechanisms.ind_knn.reused_answers import Released
     from labelwall.teacher.noise.entropy import Entropy
     from labelwall.teacher.statistical_audit import EmpiricalFinding
 
@@ -175,13 +175,13 @@ class IndKnn(Mechanism):
         """Itself: each record has a budget."""
         return self
 
-    def memory(self, path: Path, dimensions: int) -> Released | None:
+    def memory(self, path: Path, dimensions: int) -> EarlierAnswers | None:
         """Answered queries under one extractor, where they vote (``reuse``)."""
         if not self.reuse:
             return None
-        from labelwall.teacher.mechanisms.ind_knn.reused_answers import Released
+        from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers
 
-        return Released(path, dimensions)
+        return EarlierAnswers(path, dimensions, self.outcome)
 
     def select(self, length: float) -> Select:
         """The kernel with its threshold. ``length``: public, of a unit vector's features."""

@@ -22,11 +22,8 @@ from labelwall.teacher.statistical_audit import (
     OUTCOMES,
     EmpiricalFinding,
     Pair,
-    ReleaseFinding,
-    bound_pair,
-    certified,
-    check_audit,
-    expected_bound,
+    Part,
+    audit_parts,
     fresh_keys,
     normal_law,
     sum_codes,
@@ -52,20 +49,15 @@ def audit_sums(
 
     Raises InvalidInput for fewer than 8 trials, or delta or confidence outside (0, 1).
     """
-    check_audit(delta, trials, confidence, 1)
-    pair, error = Pair(0, 0, CLASSES), 1 - confidence
-
-    def outcomes(at: Pair, added: bool, n: int) -> np.ndarray:
-        return run_sums(mechanism, added, n, SystemEntropy())
-
-    bound = bound_pair(outcomes, pair, queries=1, trials=trials, delta=delta, error=error)
-    claim = certified(mechanism, mechanism.releases(1, 1), delta)
     assert mechanism.sigma is not None
     shift = float(np.linalg.norm(of_record(mechanism))) / (mechanism.sigma * SENSITIVITY)
     without, added = normal_law(np.array([0.0, shift]))
-    expected = expected_bound(without, added, trials, delta, error)
-    found = ReleaseFinding(SUM, 1, trials, pair, bound, expected, claim)
-    return EmpiricalFinding(mechanism.fields(), delta, confidence, (found,))
+
+    def run(record: bool, n: int) -> np.ndarray:
+        return run_sums(mechanism, record, n, SystemEntropy())
+
+    part = Part(SUM, Pair(0, 0, CLASSES), run, (without, added))
+    return audit_parts(mechanism, [part], delta=delta, trials=trials, confidence=confidence)
 
 
 def run_sums(mechanism: PrivateLinear, added: bool, n: int, entropy: Entropy) -> np.ndarray:

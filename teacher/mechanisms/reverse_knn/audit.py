@@ -22,11 +22,8 @@ from labelwall.teacher.statistical_audit import (
     OUTCOMES,
     EmpiricalFinding,
     Pair,
-    ReleaseFinding,
-    bound_pair,
-    certified,
-    check_audit,
-    expected_bound,
+    Part,
+    audit_parts,
     fresh_keys,
     sum_codes,
 )
@@ -48,17 +45,12 @@ def audit_cells(
 
     Raises InvalidInput for fewer than 8 trials, or delta or confidence outside (0, 1).
     """
-    check_audit(delta, trials, confidence, 1)
-    pair, error = Pair(0, 0, CLASSES), 1 - confidence
 
-    def outcomes(at: Pair, added: bool, n: int) -> np.ndarray:
+    def run(added: bool, n: int) -> np.ndarray:
         return run_cells(mechanism, added, n, SystemEntropy())
 
-    bound = bound_pair(outcomes, pair, queries=1, trials=trials, delta=delta, error=error)
-    claim = certified(mechanism, mechanism.releases(1, 1), delta)
-    expected = expected_bound(*_laws(mechanism), trials, delta, error)
-    found = ReleaseFinding(HISTOGRAM, 1, trials, pair, bound, expected, claim)
-    return EmpiricalFinding(mechanism.fields(), delta, confidence, (found,))
+    part = Part(HISTOGRAM, Pair(0, 0, CLASSES), run, _laws(mechanism))
+    return audit_parts(mechanism, [part], delta=delta, trials=trials, confidence=confidence)
 
 
 def run_cells(mechanism: ReverseKnn, added: bool, n: int, entropy: Entropy) -> np.ndarray:

@@ -19,9 +19,10 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger import anchor_store
 from labelwall.teacher.ledger.anchor_store import AnchoredEntry, FileStore
 from labelwall.teacher.ledger.auditor.auditor import audit
+from labelwall.teacher.ledger.charges import Reservation
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import Payments
-from labelwall.teacher.ledger.ledger import Ledger, Reservation
+from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.wall.errors import LedgerMismatch

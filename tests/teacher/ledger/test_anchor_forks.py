@@ -18,7 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from labelwall.teacher.ledger import anchored
 from labelwall.teacher.ledger.anchor_store import FileStore
-from labelwall.teacher.ledger.ledger import Charge, Ledger
+from labelwall.teacher.ledger.charges import Charge
+from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.errors import LedgerMismatch
 from tests.teacher.ledger.test_ledger import plan
 

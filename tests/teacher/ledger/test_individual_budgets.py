@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.teacher.ledger import ledger as ledger_file
 from labelwall.teacher.ledger.auditor.auditor import audit
+from labelwall.teacher.ledger.charges import Reservation
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import (
     ENROL,
@@ -22,7 +23,7 @@ from labelwall.teacher.ledger.individual_budgets import (
     Payments,
     encode_integers,
 )
-from labelwall.teacher.ledger.ledger import Ledger, Reservation
+from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from tests.ledgers import identities, use_extractor

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from labelwall.teacher.ledger import ledger as ledger_file
 from labelwall.teacher.ledger.auditor.auditor import audit
+from labelwall.teacher.ledger.charges import Reservation
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import (
     ENROL,
@@ -31,7 +32,7 @@ from labelwall.teacher.ledger.individual_budgets import (
     payment_row,
     reservation_row,
 )
-from labelwall.teacher.ledger.ledger import Ledger, Reservation
+from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.kernels import GRID, Similar

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from labelwall.teacher.ledger.auditor import entries as audited_entries
-from labelwall.teacher.ledger.auditor import mechanisms as audited_mechanisms
+from labelwall.teacher.ledger.auditor import slots as audited_slots
 from labelwall.teacher.ledger.auditor.history import History
 from labelwall.teacher.ledger.auditor.values import Problem
 from tests.teacher.ledger.auditor.audit_fuzz import fuzz, fuzz_bytes
@@ -34,7 +34,7 @@ def lenient(text: str) -> Any:
 
 
 FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "prices": lambda patch: patch.setattr(audited_mechanisms, "_check_release", nothing),
+    "prices": lambda patch: patch.setattr(audited_slots, "_check_release", nothing),
     "form": lambda patch: patch.setattr(audited_entries, "parse", lenient),
     "stages": lambda patch: patch.setattr(History, "_require_due", nothing),
     "results": lambda patch: patch.setattr(History, "_check", nothing),

@@ -14,15 +14,17 @@ from hypothesis import strategies as st
 
 from labelwall.teacher.accounting.curves import check_release
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger.auditor.mechanisms import KINDS, check_slot, priced
+from labelwall.teacher.ledger.auditor.mechanisms import KINDS
 from labelwall.teacher.ledger.auditor.results import STEPS
+from labelwall.teacher.ledger.auditor.slots import check_slot, priced
 from labelwall.teacher.ledger.auditor.values import Problem
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism, from_slot
 from labelwall.wall.errors import LabelwallError
-from tests.teacher.ledger.auditor import audit_fuzz
+from tests.teacher.ledger.auditor import honest_ledgers
+from tests.teacher.ledger.auditor.audit_reading import drawable
 
-EXAMPLES = {m.kind: m for m in audit_fuzz.MECHANISMS}
+EXAMPLES = {m.kind: m for m in honest_ledgers.MECHANISMS}
 EDGES = [
     None, True, False, "", "cnn", "linear", "rbf", "cosine", "queries", "local", "component",
     "laplace", "exponential", "exponential_paper", "grid", "interactive", "none", -1, 0, 1, 2, 30,
@@ -66,7 +68,7 @@ def test_both_lists_hold_the_same_kinds_and_fields() -> None:
         assert KINDS[kind].optional <= set(KINDS[kind].fields)
 
 
-@pytest.mark.parametrize("mechanism", audit_fuzz.MECHANISMS, ids=lambda m: m.kind)
+@pytest.mark.parametrize("mechanism", honest_ledgers.MECHANISMS, ids=lambda m: m.kind)
 def test_both_name_the_same_releases(mechanism: AnyMechanism) -> None:
     slot = recorded(mechanism)
     assert auditor_takes(slot)
@@ -145,7 +147,7 @@ def test_fields_that_came_later_may_be_missing_and_no_others(kind: str) -> None:
     assert auditor_takes({**slot, "releases": bare})
 
 
-@pytest.mark.parametrize("mechanism", audit_fuzz.MECHANISMS, ids=lambda m: m.kind)
+@pytest.mark.parametrize("mechanism", honest_ledgers.MECHANISMS, ids=lambda m: m.kind)
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(value=st.one_of(
     st.sampled_from([True, 1.0, None, "1", [], [True], [[1]], [0, 1, 1, 159], [0, 3, 1, -1]]),
@@ -169,7 +171,7 @@ def test_the_sets_of_results_are_those_of_another_reading(
 def _drawable(mechanism: AnyMechanism, release: str, value: Any) -> bool:
     if release == "screen" and type(value) is not int:
         return False
-    return audit_fuzz.drawable(mechanism, release, value, 3)
+    return drawable(mechanism, release, value, 3)
 
 
 def test_what_is_drawn_lies_in_the_sets() -> None:

@@ -7,29 +7,46 @@ ledger and private rows do not enter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.base import Reused
-from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import Select
-from labelwall.wall.messages import Value
+from labelwall.wall.messages import Outcome, Value
 
 IDENTITY_BYTES = 32
 
 
-class Released:
+@dataclass(frozen=True, eq=False)
+class Reused:
+    """What earlier answers say on a batch; public.
+
+    ``sums``: int64 [q, n_classes] in units of 1/GRID; ``counts``: int64 [q].
+    """
+
+    sums: np.ndarray
+    counts: np.ndarray
+
+
+class EarlierAnswers:
     """Queries that were answered under one extractor, with their features, in an append-only file.
 
     ``path``: in the custodian's directory, though its content is public. A row is an identity (32
     bytes) and int8 [d]. Labels are read from the ledger only: a row without a recorded answer does
     not vote, and a torn row at the end is cut off. Losing the file only costs accuracy.
+    ``outcome``: the mechanism's.
     """
 
-    def __init__(self, path: Path, dimensions: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        dimensions: int,
+        outcome: Callable[[Mapping[str, Value]], tuple[Outcome, Value]],
+    ) -> None:
+        self._outcome = outcome
         self._path, self._dimensions, self._row = path, dimensions, IDENTITY_BYTES + dimensions
         size = path.stat().st_size if path.exists() else 0
         if size % self._row:
@@ -57,7 +74,8 @@ class Released:
         num_classes: int,
     ) -> Reused:
         """Votes of earlier answers on ``queries`` (int8 [q, d]); ``results``: by identity."""
-        labels = np.array([_label(results.get(key, {})) for key in self._keys], dtype=np.int64)
+        found = [self._outcome(results.get(key, {}))[1] for key in self._keys]
+        labels = np.array(found, dtype=np.int64)
         self._features = [np.concatenate(self._features)]
         known = labels >= 0
         labels, features = labels[known], self._features[0][known]
@@ -68,8 +86,3 @@ class Released:
         ]
         counts = np.array([len(found.rows) for found in near], dtype=np.int64)
         return Reused(np.array(sums).reshape(len(near), num_classes).astype(np.int64), counts)
-
-
-def _label(results: Mapping[str, Value]) -> int:
-    value = results.get(ANSWER)
-    return value[1] if isinstance(value, list) else -1

@@ -1,0 +1,103 @@
+"""A round's student: trained on all labels that were released, scored, calibrated."""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import partial
+
+import numpy as np
+
+from labelwall.experiment.run.experiment import Experiment
+from labelwall.experiment.run.judge import Estimate, by_agreement, kept_round
+from labelwall.experiment.run.lesson import lesson_of
+from labelwall.experiment.run.metrics import calibration, round_metrics
+from labelwall.experiment.run.released import released_labels, released_probabilities
+from labelwall.student.calibrate import temperature
+from labelwall.student.prune import prune
+from labelwall.student.train import train
+from labelwall.wall.errors import LabelwallError
+from labelwall.wall.labels.base import has_label
+from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec
+
+
+def train_round(
+    experiment: Experiment,
+    number: int,
+    answers: Answers,
+    rows: np.ndarray,
+    extractor: ExtractorSpec,
+    estimate: Estimate | None,
+) -> dict:
+    """Train on every label released so far; stores the student and returns the round's metrics.
+
+    ``answers``, ``rows``, ``estimate``: of ``ask``. Raises LabelwallError where no row has a label.
+    """
+    started = time.perf_counter()
+    config, folder, task = experiment.config, experiment.folder, experiment.task
+    estimates = [*experiment.estimates(number - 1), estimate]
+    worse = {n for n in range(2, number + 1) if kept_round(estimates[:n]) < n}
+    labels = released_labels(folder, number, len(experiment.public.inputs), worse)
+    if not has_label(labels).any():
+        raise LabelwallError(
+            "no query was answered, so there is nothing to train on. "
+            "Lower the threshold or ask more queries."
+        )
+    soft = released_probabilities(folder, number, labels, worse)
+    lesson = lesson_of(config, task, experiment.public, experiment.features)
+    seed, console = config.seed * 1000 + number, experiment.console
+    judging = partial(console.progress, "checking labels")
+    pruned = prune(config.student, lesson.pool, labels, seed=seed, progress=judging, soft=soft)
+    trained = train(
+        config.student,
+        lesson.pool,
+        pruned.labels,
+        run_dir=folder.round(number),
+        seed=seed,
+        test_x=lesson.test_inputs,
+        test_y=experiment.public.test_labels,
+        progress=partial(console.progress, "training the student"),
+        initial=lesson.initial(extractor),
+        soft=soft,
+    )
+    exported = lesson.export(trained.weights)
+    folder.save_extractor(number, exported)
+    folder.save_lesson(number, pruned.labels)
+    metrics = round_metrics(
+        task.labels,
+        experiment.public,
+        folder.ledger_state(),
+        answers,
+        rows,
+        extractor,
+        trained,
+        lesson.outputs(exported),
+        estimate or by_agreement(pruned),
+    )
+    doubtful = int((labels != ABSTAINED).sum() - (pruned.labels != ABSTAINED).sum())
+    return metrics | {"pruned": doubtful, "seconds": round(time.perf_counter() - started, 1)}
+
+
+def calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
+    """A round's metrics with the temperature of its student, chosen once.
+
+    A folder of an earlier version does not have the labels that are needed.
+    """
+    config, folder, console = experiment.config, experiment.folder, experiment.console
+    labels = folder.load_lesson(number)
+    if labels is None or "temperature" in metrics:
+        return metrics
+    lesson = lesson_of(config, experiment.task, experiment.public, experiment.features)
+    chosen = temperature(
+        config.student,
+        lesson.pool,
+        labels,
+        seed=config.seed * 1000 + number,
+        progress=partial(console.progress, "choosing the temperature"),
+        soft=released_probabilities(folder, number, labels),
+    )
+    outputs = lesson.outputs(folder.load_extractor(number))
+    space, truth = experiment.task.labels, experiment.public.test_labels
+    metrics = metrics | calibration(space, outputs, truth, chosen)
+    folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
+    return metrics

@@ -1,0 +1,50 @@
+"""The public tables of a ledger: its entries, and its head, the last entry's number and hash."""
+
+from __future__ import annotations
+
+import hashlib
+
+import sqlalchemy as sa
+
+from labelwall.teacher.ledger.database import ENTRIES, HEAD
+from labelwall.teacher.ledger.state import GENESIS_PREV
+from labelwall.wall.messages import canonical_json
+
+metadata = sa.MetaData()
+entries = sa.Table(
+    ENTRIES,
+    metadata,
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("prev", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+)
+head = sa.Table(
+    HEAD,
+    metadata,
+    sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("seq", sa.Integer, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+)
+
+
+def entry_hash(seq: int, kind: str, body: str, prev: str) -> str:
+    """SHA-256 (hex) of an entry and of ``prev``, its predecessor's hash."""
+    return hashlib.sha256(canonical_json([seq, kind, body, prev])).hexdigest()
+
+
+def begin(connection: sa.Connection, text: str) -> None:
+    """Create the tables with their first entry, of the body ``text``."""
+    metadata.create_all(connection, checkfirst=False)
+    digest = entry_hash(0, "genesis", text, GENESIS_PREV)
+    row = {"seq": 0, "kind": "genesis", "body": text, "prev": GENESIS_PREV, "hash": digest}
+    connection.execute(entries.insert(), row)
+    connection.execute(head.insert(), {"one": 1, "seq": 0, "hash": digest})
+
+
+def after(connection: sa.Connection, seq: int, limit: int) -> list[tuple[int, str, str]]:
+    """(sequence number, kind, body) of up to ``limit`` entries after ``seq``, in order."""
+    chosen = sa.select(entries.c.seq, entries.c.kind, entries.c.body).where(entries.c.seq > seq)
+    found = connection.execute(chosen.order_by(entries.c.seq).limit(limit)).all()
+    return [(row.seq, row.kind, row.body) for row in found]

@@ -1,0 +1,51 @@
+"""A file of the product has at most 400 lines, a function at most 60."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+PRODUCT = ("teacher", "student", "wall", "experiment")
+FILE, FUNCTION = 400, 60  # lines
+EXCUSED = {
+    "teacher/service/queue.py",
+    "teacher/service/routes.py",
+    "teacher/service/server.py build_app",
+}
+
+
+def too_long(root: Path) -> Iterator[str]:
+    """The files, and the functions by name, of ``root`` that are longer than that."""
+    folders = [path for name in PRODUCT for path in (root / name).rglob("*.py")]
+    for path in [*root.glob("*.py"), *folders]:
+        name, text = path.relative_to(root).as_posix(), path.read_text()
+        if len(text.splitlines()) > FILE:
+            yield name
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                if lines > FUNCTION:
+                    yield f"{name} {node.name}"
+
+
+def test_no_file_and_no_function_is_too_long() -> None:
+    assert set(too_long(REPOSITORY)) <= EXCUSED
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("x = 1\n" * 400, []),
+        ("x = 1\n" * 401, ["teacher/made.py"]),
+        ("def f():\n" + "    x = 1\n" * 59, []),
+        ("class A:\n    async def f():\n" + "        x = 1\n" * 60, ["teacher/made.py f"]),
+    ],
+)
+def test_the_measure_can_fail(tmp_path: Path, text: str, found: list[str]) -> None:
+    (tmp_path / "teacher").mkdir()
+    (tmp_path / "teacher" / "made.py").write_text(text)
+    assert list(too_long(tmp_path)) == found
