@@ -56,7 +56,12 @@ from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.private_linear.mechanism import (
+    LinearSums,
+    PrivateLinear,
+    PrivateLinearAttributes,
+    PrivateLinearValue,
+)
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
@@ -88,6 +93,8 @@ MECHANISMS: list[AnyMechanism] = [
     PrivateKnnMedian(
         k=20, sampling_probability=0.1, cells=8, threshold=5, sigma_screen=30.0, epsilon=0.2
     ),
+    PrivateLinearAttributes(sigma=30.0),
+    PrivateLinearValue(sigma=30.0),
 ]
 CHEAP: list[Any] = [50.0, 50, 0, -1, float("nan"), True, "1", 1e300, None]  # few of them a price
 KEPT: dict[str, dict[str, Any]] = {}  # by function: results by arguments
@@ -115,7 +122,7 @@ def drawn(mechanism: AnyMechanism, release: str, beside: int, rng: random.Random
         return [rng.randrange(-20, 50), label]
     if isinstance(mechanism, ReverseKnn):
         return [rng.randrange(-40, 90) for _ in range(mechanism.cells * CLASSES)]
-    if isinstance(mechanism, PrivateLinear):
+    if isinstance(mechanism, LinearSums):
         return [rng.randrange(-(10**8), 10**8) for _ in range(3 * CLASSES + 1)]
     if isinstance(mechanism, BatchKnn) and mechanism.conversion == "none":
         return [label, beside, 1, -1]
@@ -218,7 +225,7 @@ def drawable(mechanism: AnyMechanism, release: str, value: Any, beside: int) -> 
         noise = 14 * mechanism.sigma + 1
         counts = type(value) is list and len(value) % mechanism.cells == 0
         return counts and all(-noise <= v <= 1e12 + noise for v in value)
-    if isinstance(mechanism, PrivateLinear):
+    if isinstance(mechanism, LinearSums):
         noise = 14 * float(mechanism.sigma or 0) * (2**40 + 2**34) ** 0.5 + 15
         return type(value) is list and all(abs(v) <= 2**20 * 1e12 + noise for v in value)
     if isinstance(mechanism, IndKnn):
