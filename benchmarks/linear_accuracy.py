@@ -58,7 +58,7 @@ def accuracy(mechanism: PrivateLinear, private: Rows, public: np.ndarray, test: 
         weights = model.next_weights()[np.newaxis]
         voters = Voters(index, private[1], classes, weights, length)
         model.add(mechanism.draw(SUM, voters, [f"{step:064x}"], SystemEntropy())[0])
-    found = model.probabilities(embedded(test[0])).argmax(axis=1)
+    found = model.says(embedded(test[0])).argmax(axis=1)
     return float((found == test[1]).mean())
 
 

@@ -1,4 +1,4 @@
-"""A softmax regression from noisy sums of gradients and PUBLIC features: post-processing, free.
+"""Classifiers from noisy sums of gradients and PUBLIC features: post-processing, free.
 
 The first sum, at weights of 0, is one of noisy class sums. A classifier is fitted to it in three
 stages, each of which matters at another level of noise (docs/decisions.md):
@@ -15,24 +15,17 @@ the classifier as a Kalman filter does: by its precision beside that of what is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import solve
 from scipy.optimize import minimize, minimize_scalar
-from scipy.special import logsumexp, softmax
+from scipy.special import expit, logsumexp, softmax
 
-from labelwall.wall.weights import (
-    COUNT,
-    FRACTION,
-    MAX_WEIGHT,
-    SENSITIVITY,
-    bias,
-    residual_unit,
-)
+from labelwall.experiment.run.judge import Estimate, by_probabilities
+from labelwall.experiment.run.sums_model import SumsModel
+from labelwall.wall.messages import ABSTAINED, Outcome
 
-MAX_ROWS = 10_000  # public rows that the fit looks at
-MIN_RECORDS = 1.0  # that a noisy count is taken for
 # Iterations of expectation maximisation; later ones drift from the classes to the rows' clusters.
 ITERATIONS = 6
 PUBLIC_SHARE = 0.2  # what a public row counts beside a record in expectation maximisation
@@ -44,55 +37,96 @@ MAX_STATE = 3000  # weights up to which steps know the whole Hessian, not one bl
 
 
 @dataclass
-class LinearModel:
-    """The regression after some steps.
+class LinearModel(SumsModel):
+    """Softmax regression."""
 
-    Args:
-        features: PUBLIC, int8 [n, d].
-        classes: their number.
-        length: of a unit vector after quantisation (``Embedder.length``).
-        noise_multiplier: of a sum's noise.
-        clip: of the mechanism.
-        weights: int16 [d + 1, c], the fitted ones; all 0 before the first sum.
-    """
-
-    features: np.ndarray = field(repr=False)
-    classes: int
-    length: float
-    noise_multiplier: float
-    clip: float
-    weights: np.ndarray = field(init=False, repr=False)
+    space = "class"
+    has_probabilities = True
 
     def __post_init__(self) -> None:
-        self.weights = np.zeros((self.features.shape[1] + 1, self.classes), dtype=np.int16)
-        self._unit = float(np.hypot(self.length, bias(self.length)))  # length of an input
-        self._inputs = _with_bias(self.features[:MAX_ROWS], self.length) / self._unit
-        self._counts: list[float] = []
-        self._known = np.zeros(0)  # precision of the weights after the steps so far
-
-    def next_weights(self) -> np.ndarray:
-        """The weights of the next step: int16 [d + 1, c]."""
-        return self.weights
-
-    def add(self, sums: np.ndarray) -> None:
-        """Take the step of the noisy sum for ``next_weights``: int64 [(d + 1) * c + 1]."""
-        self._counts.append(sums[-1] / COUNT)
-        unit = residual_unit(self.weights, self.clip, self.length)
-        total = unit * max(MIN_RECORDS, float(np.mean(self._counts))) * self._unit
-        gradient = sums[:-1].reshape(self.weights.shape) / total
-        gradient -= gradient.mean(axis=1, keepdims=True)  # residuals add up to 0
-        deviation = self.noise_multiplier * SENSITIVITY / total
-        started = self.weights.any()
-        found = (
-            self._corrected(gradient, deviation) if started else self._first(gradient, deviation)
-        )
-        self.weights = _integers((found - found.mean(axis=1, keepdims=True)) / self._unit)
-
-    def probabilities(self, features: np.ndarray) -> np.ndarray:
-        """Of each class for rows int8 [n, d]: float32 [n, c]."""
-        return probabilities(self.weights, features, self.length)
+        super().__post_init__()
+        self._fit = SoftmaxFit(self._inputs, self.outputs, self.clip)
 
     def _first(self, gradient: np.ndarray, deviation: float) -> np.ndarray:
+        gradient -= gradient.mean(axis=1, keepdims=True)  # residuals add up to 0
+        return _centred(self._fit.first(gradient, deviation))
+
+    def _corrected(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
+        gradient -= gradient.mean(axis=1, keepdims=True)
+        return _centred(self._fit.corrected(weights, gradient, deviation))
+
+    def says(self, features: np.ndarray) -> np.ndarray:
+        found: np.ndarray = softmax(self.logits(features), axis=1).astype(np.float32)
+        return found
+
+    def labels(self, said: np.ndarray, margin: float) -> tuple[np.ndarray, np.ndarray]:
+        """The most probable class, int64 [n], where it leads the next by more than ``margin``."""
+        ordered = np.sort(said, axis=1)
+        clear = ordered[:, -1] - ordered[:, -2] > margin
+        labels = np.where(clear, said.argmax(axis=1), ABSTAINED).astype(np.int64)
+        return labels, np.where(clear, Outcome.ANSWERED, Outcome.ABSTAINED).astype(np.uint8)
+
+    def estimate(self, said: np.ndarray) -> Estimate:
+        return by_probabilities(said.max(axis=1))
+
+
+@dataclass
+class AttributeModel(SumsModel):
+    """One logistic regression an attribute: softmax regressions of absent and present.
+
+    A row's residual r of an attribute is (-r, r) of the two; so is its noise, whose length is that
+    of noise of sqrt(2) times the deviation on each, less its mean. Clipping all attributes of a
+    record together, which is rare, is not modelled.
+    """
+
+    space = "attributes"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._fits = [SoftmaxFit(self._inputs, 2, np.inf) for _ in range(self.outputs)]
+
+    def _first(self, gradient: np.ndarray, deviation: float) -> np.ndarray:
+        pairs = (np.stack([-column, column], axis=1) for column in gradient.T)
+        fitted = zip(self._fits, pairs, strict=True)
+        found = [fit.first(pair, np.sqrt(2) * deviation) for fit, pair in fitted]
+        return np.stack([pair[:, 1] - pair[:, 0] for pair in found], axis=1)
+
+    def _corrected(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
+        found = []
+        for fit, own, column in zip(self._fits, weights.T, gradient.T, strict=True):
+            pair = np.stack([-own, own], axis=1) / 2
+            told = np.stack([-column, column], axis=1)
+            found.append(fit.corrected(pair, told, np.sqrt(2) * deviation))
+        return np.stack([pair[:, 1] - pair[:, 0] for pair in found], axis=1)
+
+    def says(self, features: np.ndarray) -> np.ndarray:
+        found: np.ndarray = expit(self.logits(features)).astype(np.float32)
+        return found
+
+    def labels(self, said: np.ndarray, margin: float) -> tuple[np.ndarray, np.ndarray]:
+        """Presence, int64 [n, c], where one answer leads the other by more than ``margin``."""
+        labels = np.where(np.abs(2 * said - 1) > margin, said > 0.5, ABSTAINED).astype(np.int64)
+        some = (labels != ABSTAINED).any(axis=1)
+        return labels, np.where(some, Outcome.ANSWERED, Outcome.ABSTAINED).astype(np.uint8)
+
+    def estimate(self, said: np.ndarray) -> Estimate:
+        return by_probabilities(np.maximum(said, 1 - said).mean(axis=1))
+
+
+class SoftmaxFit:
+    """Weights of one softmax regression, and their precision after the steps so far.
+
+    Args:
+        inputs: PUBLIC, float64 [n, d + 1], about 1 long; the last one is constant.
+        classes: their number.
+        clip: length of residuals above which they are shrunk.
+    """
+
+    def __init__(self, inputs: np.ndarray, classes: int, clip: float) -> None:
+        self._inputs, self.classes, self.clip = inputs, classes, clip
+        self._known = np.zeros(0)  # precision of the weights after the steps so far
+
+    def first(self, gradient: np.ndarray, deviation: float) -> np.ndarray:
         """The weights, float64 [d + 1, c], from the first sum's mean and its noise's deviation."""
         x, shape = self._inputs, gradient.shape
         public = x.var(axis=0).mean() * (1 - 1 / self.classes) / self.classes / len(x)
@@ -115,9 +149,8 @@ class LinearModel:
         self._known = slope.T @ slope / deviation**2 + PULL * symmetric / deviation
         return weights
 
-    def _corrected(self, gradient: np.ndarray, deviation: float) -> np.ndarray:
-        """The weights, float64 [d + 1, c], moved by the mean gradient at the present ones."""
-        weights = self.weights / 2.0**FRACTION * self._unit
+    def corrected(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
+        """The ``weights``, float64 [d + 1, c], moved by the mean gradient at them."""
         residuals = _clipped_residuals(softmax(self._inputs @ weights, axis=1), self.clip)
         expected, slope = self._expected(weights, residuals)
         self._known = self._known + slope.T @ slope / deviation**2
@@ -133,7 +166,7 @@ class LinearModel:
 
     @property
     def _whole(self) -> bool:
-        return self.weights.size <= MAX_STATE
+        return self._inputs.shape[1] * self.classes <= MAX_STATE
 
     def _flat(self, matrix: np.ndarray) -> np.ndarray:
         """A state of [d + 1, c]: one column after the other, or as it is."""
@@ -244,18 +277,7 @@ def _clipped_residuals(probabilities: np.ndarray, clip: float) -> np.ndarray:
     return shrunk
 
 
-def probabilities(weights: np.ndarray, features: np.ndarray, length: float) -> np.ndarray:
-    """Class probabilities float32 [n, c] of rows int8 [n, d] by int16 [d + 1, c] weights."""
-    logits = _with_bias(features, length) @ (weights / 2.0**FRACTION)
-    return softmax(logits, axis=1).astype(np.float32)
-
-
-def _with_bias(features: np.ndarray, length: float) -> np.ndarray:
-    return np.pad(features.astype(np.float64), ((0, 0), (0, 1)), constant_values=bias(length))
-
-
-def _integers(weights: np.ndarray) -> np.ndarray:
-    """In units of 2^-FRACTION, int16; all are shrunk alike where one is too large."""
-    scaled = weights * 2.0**FRACTION
-    largest = float(np.abs(scaled).max())
-    return np.rint(scaled * min(1.0, MAX_WEIGHT / max(largest, 1.0))).astype(np.int16)
+def _centred(weights: np.ndarray) -> np.ndarray:
+    """Equal logits say nothing."""
+    found: np.ndarray = weights - weights.mean(axis=1, keepdims=True)
+    return found
