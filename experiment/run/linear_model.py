@@ -33,6 +33,8 @@ MIN_WITHIN = 0.3  # least share of an axis' variance that is within classes
 PULL = 3.0  # towards the Gaussian classifier, in standard deviations of the moments
 SPREAD = 5.0  # of a weight of inputs of length 1, before anything is known about it
 ROUNDING = 1e-10  # least precision, as a share of the largest: equal logits are never told
+NEWTON_STEPS, HALVINGS = 4, 6  # of a later sum
+GAIN = 1.0  # in twice the log probability: with less, a step is the last one
 MAX_STATE = 3000  # weights up to which steps know the whole Hessian, not one block for all classes
 
 
@@ -144,21 +146,49 @@ class SoftmaxFit:
 
         found = minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 150})
         weights: np.ndarray = found.x.reshape(shape)
-        _, slope = self._expected(weights, self._zero_residuals())
+        slope = self._slope(weights, self._zero_residuals())
         symmetric = (slope + slope.T) / 2
         self._known = slope.T @ slope / deviation**2 + PULL * symmetric / deviation
         return weights
 
     def corrected(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
-        """The ``weights``, float64 [d + 1, c], moved by the mean gradient at them."""
+        """The ``weights``, float64 [d + 1, c], moved to the most probable ones.
+
+        ``gradient``: the records' mean at ``weights``. By Gauss-Newton steps: where rows are all but certain the curvature
+        is tiny, and a full step can make things worse: it is halved until it does not.
+        """
         residuals = _clipped_residuals(softmax(self._inputs @ weights, axis=1), self.clip)
-        expected, slope = self._expected(weights, residuals)
-        self._known = self._known + slope.T @ slope / deviation**2
-        surprise = slope.T @ self._flat(expected - gradient) / deviation**2
-        least = 1 / SPREAD**2 + ROUNDING * np.diag(self._known).max()
-        step = solve(self._known + least * np.eye(len(self._known)), surprise, assume_a="pos")
-        moved: np.ndarray = weights + self._matrix(step)
-        return moved
+        before, start = self._known, self._flat(weights)
+        least = 1 / SPREAD**2 + ROUNDING * np.diag(before).max()
+
+        def misfit(weights: np.ndarray) -> tuple[float, np.ndarray]:
+            """(-2 log probability, how far the expected gradient is from the measured one)."""
+            missed = self._expected(weights, residuals) - gradient
+            away = self._flat(weights) - start
+            known = (away * (before @ away)).sum() + least * (away * away).sum()
+            return float(known + (missed * missed).sum() / deviation**2), missed
+
+        (value, missed), gained = misfit(weights), np.inf
+        for _ in range(NEWTON_STEPS):
+            slope = self._slope(weights, residuals)
+            precision = before + slope.T @ slope / deviation**2
+            if gained < GAIN:
+                break
+            told = slope.T @ self._flat(missed) / deviation**2
+            away = self._flat(weights) - start
+            told -= before @ away + least * away
+            rounding = least + ROUNDING * np.diag(precision).max()
+            step = solve(precision + rounding * np.eye(len(precision)), told, assume_a="pos")
+            for halved in range(HALVINGS):
+                tried = weights + self._matrix(step) / 2**halved
+                found, error = misfit(tried)
+                if found < value:
+                    break
+            else:
+                break
+            weights, missed, value, gained = tried, error, found, value - found
+        self._known = precision
+        return weights
 
     def _zero_residuals(self) -> np.ndarray:
         """Residuals of every label at weights of 0: float64 [1, c (label), c]."""
@@ -175,29 +205,41 @@ class SoftmaxFit:
     def _matrix(self, state: np.ndarray) -> np.ndarray:
         return state.reshape(self.classes, -1).T if self._whole else state
 
-    def _expected(
-        self, weights: np.ndarray, residuals: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The mean gradient over the public rows if ``weights`` are true, and its slope, negative.
+    def _expected(self, weights: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+        """The mean gradient over the public rows if ``weights`` are true: float64 [d + 1, c].
 
-        ``residuals``: float64 [n or 1, c, c], what a label adds. Returns float64 [d + 1, c] and
-        [s, s] over states s of ``_flat``; one block of [d + 1, d + 1] for all classes where the
-        whole is too large.
+        ``residuals``: float64 [n or 1, c, c], what a label adds.
+        """
+        p = softmax(self._inputs @ weights, axis=1)
+        found: np.ndarray = self._inputs.T @ _mean_residuals(p, residuals) / len(p)
+        return found
+
+    def _slope(self, weights: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+        """The slope of ``_expected``, negative: [s, s] over states s of ``_flat``.
+
+        One block of [d + 1, d + 1] for all classes where the whole is too large.
         """
         x, c = self._inputs, self.classes
         p = softmax(x @ weights, axis=1)
-        mean = np.einsum("ny,nya->na", p, np.broadcast_to(residuals, (len(x), c, c)))
-        gradient = x.T @ mean / len(x)
+        mean = _mean_residuals(p, residuals)
         if not self._whole:
             own = np.einsum("ny,nyy->n", p, np.broadcast_to(residuals, (len(x), c, c)))
             curvature = ((p * mean).sum(axis=1) - own) / (c - 1)
-            return gradient, (x * curvature[:, np.newaxis]).T @ x / len(x)
+            block: np.ndarray = (x * curvature[:, np.newaxis]).T @ x / len(x)
+            return block
         slope = np.empty((c, x.shape[1], c, x.shape[1]))
         for a in range(c):
             for b in range(c):
                 curvature = p[:, b] * (mean[:, a] - residuals[:, b, a])
                 slope[a, :, b, :] = (x * curvature[:, np.newaxis]).T @ x / len(x)
-        return gradient, slope.reshape(c * x.shape[1], -1)
+        return slope.reshape(c * x.shape[1], -1)
+
+
+def _mean_residuals(p: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+    """The residuals that labels of probabilities ``p``, [n, c], add on average: float64 [n, c]."""
+    n, c = p.shape
+    found: np.ndarray = np.einsum("ny,nya->na", p, np.broadcast_to(residuals, (n, c, c)))
+    return found
 
 
 def gaussian_classes(x: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
