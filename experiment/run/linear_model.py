@@ -154,8 +154,9 @@ class SoftmaxFit:
     def corrected(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
         """The ``weights``, float64 [d + 1, c], moved to the most probable ones.
 
-        ``gradient``: the records' mean at ``weights``. By Gauss-Newton steps: where rows are all but certain the curvature
-        is tiny, and a full step can make things worse: it is halved until it does not.
+        ``gradient``: the records' mean at ``weights``. By Gauss-Newton steps: where rows are all
+        but certain the curvature is tiny, and a full step can make things worse, so that it is
+        halved until it does not.
         """
         residuals = _clipped_residuals(softmax(self._inputs @ weights, axis=1), self.clip)
         before, start = self._known, self._flat(weights)
