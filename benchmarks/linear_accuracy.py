@@ -3,7 +3,10 @@ r"""Accuracy of private_linear by epsilon, on features that benchmarks/image_fea
     python benchmarks/linear_accuracy.py --cache FEATURES --epsilons 0.05 0.1 0.5 1 2 --seeds 3
 
 Train rows are private, the first half of the test rows public (without labels), the rest is the
-test split. Axes and steps are those that `labelwall run --private ...` would choose
+test split. `--attributes` takes Fashion-MNIST's attributes for its classes, on ATTRIBUTE_AXES axes
+and in the mechanism's own number of steps; a share of right labels is the mean over them.
+
+For classes axes and steps are those that `labelwall run --private ...` would choose
 (experiment/config/own.py), draws are the mechanism's own. `--records` and `--public` keep the first
 rows alone.
 
@@ -26,21 +29,29 @@ from scipy.optimize import brentq
 from scipy.special import softmax
 
 from labelwall.experiment.config.own import Findings, default_mechanism
-from labelwall.experiment.run.linear_model import LinearModel
+from labelwall.experiment.run.linear_round import MODELS
 from labelwall.experiment.run.whitening import HALF_WHITENED, principal_axes
 from labelwall.teacher.accounting.conversion import gaussian_delta
 from labelwall.teacher.features.embedder import RAW_UNIT, quantise
 from labelwall.teacher.mechanisms.base import Priced
-from labelwall.teacher.mechanisms.private_linear.mechanism import SUM, PrivateLinear
+from labelwall.teacher.mechanisms.private_linear.mechanism import (
+    SUM,
+    LinearSums,
+    PrivateLinear,
+    PrivateLinearAttributes,
+)
 from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.int8_matmul import LARGEST
+from labelwall.wall.datasets.fashion_mnist import CLOTHES_ATTRIBUTES, attribute_codes
+from labelwall.wall.labels.registry import numbered_space
 
 DELTA = 1e-5
 CLIP = 0.1  # of a record's gradient
 STEPS, RATES = (10, 40), (1.0, 4.0, 16.0)  # of the peer's grid
+ATTRIBUTE_AXES = 64
 Rows = tuple[np.ndarray, np.ndarray]
 
 
@@ -51,8 +62,8 @@ def rows_of(cache: Path, split: str) -> Rows:
     return np.concatenate(features), np.concatenate(labels)
 
 
-def accuracy(mechanism: PrivateLinear, private: Rows, public: np.ndarray, test: Rows) -> float:
-    """Share of test rows that are right after one round."""
+def accuracy(mechanism: LinearSums, private: Rows, public: np.ndarray, test: Rows) -> float:
+    """Share of test rows' labels that are right after one round. Labels are codes, int64 [n]."""
     assert mechanism.axes is not None
     assert mechanism.sigma is not None
     center, axes = principal_axes(public, mechanism.axes, HALF_WHITENED)
@@ -62,14 +73,16 @@ def accuracy(mechanism: PrivateLinear, private: Rows, public: np.ndarray, test: 
         return quantise(x, tuple(center.tolist()), length, axes.astype(np.float64))[0]
 
     index = ExactIndex(embedded(private[0]), np.arange(len(private[0])))
-    classes = int(private[1].max()) + 1
-    model = LinearModel(embedded(public), classes, length, mechanism.sigma, mechanism.clip)
+    attributes = mechanism.label_space == "attributes"
+    outputs = len(CLOTHES_ATTRIBUTES) if attributes else int(private[1].max()) + 1
+    fitted = MODELS[mechanism.label_space]
+    model = fitted(embedded(public), outputs, length, mechanism.sigma, mechanism.clip)
     for step in range(mechanism.steps):
         weights = model.next_weights()[np.newaxis]
-        voters = Voters(index, private[1], classes, weights, length)
+        voters = Voters(index, private[1], outputs, weights, length)
         model.add(mechanism.draw(SUM, voters, [f"{step:064x}"], SystemEntropy())[0])
-    found = model.probabilities(embedded(test[0])).argmax(axis=1)
-    return float((found == test[1]).mean())
+    found, _ = model.labels(model.says(embedded(test[0])), 0.0)
+    return float((found == numbered_space(model.space, outputs).expand(test[1])).mean())
 
 
 @dataclass(frozen=True)
@@ -124,11 +137,13 @@ def spread(found: Sequence[float]) -> str:
     return f"{middle:.1f}% ({low:.1f} to {high:.1f})"
 
 
-def chosen(epsilon: float, records: int, public: int, classes: int) -> PrivateLinear:
-    """The mechanism by default for so many records, with its noise."""
-    names = tuple(map(str, range(classes)))
-    fields = default_mechanism(Findings("vectors", names, public), records, epsilon, DELTA, 1)
-    mechanism = PrivateLinear(**fields)  # type: ignore[arg-type]
+def chosen(epsilon: float, records: int, public: int, classes: int) -> LinearSums:
+    """The mechanism by default for so many records, with its noise; for attributes: 0 classes."""
+    mechanism: LinearSums = PrivateLinearAttributes(axes=ATTRIBUTE_AXES)
+    if classes:
+        names = tuple(map(str, range(classes)))
+        fields = default_mechanism(Findings("vectors", names, public), records, epsilon, DELTA, 1)
+        mechanism = PrivateLinear(**fields)  # type: ignore[arg-type]
     (solved,) = solve([Priced(mechanism, mechanism.steps, mechanism.steps)], epsilon, DELTA)
     return solved
 
@@ -140,10 +155,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="draws of the noise, a count")
     parser.add_argument("--records", type=int, help="private rows; all by default")
     parser.add_argument("--public", type=int, help="public rows; half of the test rows by default")
+    parser.add_argument("--attributes", action="store_true", help="Fashion-MNIST's attributes")
     options = parser.parse_args()
     x, labels = rows_of(options.cache, "train")
+    classes = 0 if options.attributes else int(labels.max()) + 1
     private = x[: options.records], labels[: options.records]
     held, truth = rows_of(options.cache, "test")
+    if options.attributes:
+        private, truth = (private[0], attribute_codes()[private[1]]), attribute_codes()[truth]
     half = len(held) // 2
     public, test = held[:half][: options.public], (held[half:], truth[half:])
     print(f"{len(private[0])} private, {len(public)} public, {len(test[0])} test rows")
@@ -151,9 +170,12 @@ def main() -> None:
     print("|---|---|---|---|---|")
     units = unit(private, public), unit(test, public)
     for epsilon in options.epsilons:
-        used = chosen(epsilon, len(private[0]), len(public), int(labels.max()) + 1)
+        used = chosen(epsilon, len(private[0]), len(public), classes)
         ours = spread([accuracy(used, private, public, test) for _ in range(options.seeds)])
         print(f"| {epsilon:g} | {used.axes}, {used.steps} | {ours} |", end="", flush=True)
+        if not classes:
+            print(flush=True)
+            continue
         best, theirs = peer(*units, epsilon, options.seeds)
         print(f" {best.steps}, {best.rate:g} | {spread(theirs)} |", flush=True)
 

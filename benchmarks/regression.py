@@ -1,4 +1,4 @@
-"""Prices of diamonds by private neighbours: errors of noisy mean and median by epsilon.
+"""Prices of diamonds: errors of noisy mean, median and linear regression by epsilon.
 
     pip install --no-deps plotnine==0.15.9     # ships the table; nothing else of it is used
     python benchmarks/regression.py            # a table on stdout: errors of answers, no student
@@ -9,7 +9,8 @@ Errors of kNN without noise are beside them. 53,940 diamonds (ggplot2's table): 
 colour, clarity and cut, its value the logarithm of the price to base 2, so that an error of 1 is a
 factor of 2. 40,000 rows are private, 10,000 public, the rest for tests, along a constant shuffle.
 The features' weights and the bounds are declared by hand. Mechanisms are asked as a teacher asks
-them, with fresh samples and noise.
+them, with fresh samples and noise. The regression (private_linear_value) has the defaults of its
+mechanism, the noise that the budget asks for, and answers the same queries.
 """
 
 from __future__ import annotations
@@ -18,14 +19,19 @@ import argparse
 import csv
 import importlib.util
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from labelwall.experiment.run.value_model import ValueModel
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.features.embedder import quantise_box
+from labelwall.teacher.mechanisms.base import Mechanism, Priced
+from labelwall.teacher.mechanisms.private_linear.mechanism import SUM, PrivateLinearValue
+from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.mechanisms.values.mechanism import (
     PrivateKnnMean,
     PrivateKnnMedian,
@@ -34,6 +40,7 @@ from labelwall.teacher.mechanisms.values.mechanism import (
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.int8_matmul import LARGEST
 from labelwall.wall.datasets.readers import constant_order
 from labelwall.wall.errors import MissingData
 from labelwall.wall.labels.values import ValueLabels, errors
@@ -50,6 +57,7 @@ COLOURS = "JIHGFED"
 CLARITIES = ("I1", "SI2", "SI1", "VS2", "VS1", "VVS2", "VVS1", "IF")
 KNN = 20  # neighbours of the reference without privacy
 GAMMA = 0.1
+EPSILONS = (0.1, 0.5, 1.0, 2.0)  # of the regression
 MEANS = [
     PrivateKnnMean(k=k, sampling_probability=GAMMA, sigma_mean=s)
     for k, s in ((400, 15.2), (400, 8.05), (200, 4.31))
@@ -127,7 +135,7 @@ def electorate(repeat: int) -> tuple[Voters, np.ndarray]:
     features, _ = quantise_box(x, (0.0,) * 4, (1.0,) * 4)
     rows = PRIVATE + np.random.default_rng(repeat).permutation(PUBLIC)[:QUERIES]
     index = ExactIndex(features[:PRIVATE], np.arange(PRIVATE))
-    return Voters(index, SCALE.steps(y[:PRIVATE]), 1, features[rows]), y[rows]
+    return Voters(index, SCALE.steps(y[:PRIVATE]), 1, features[rows], float(LARGEST)), y[rows]
 
 
 def lines(repeats: int) -> Iterator[str]:
@@ -146,15 +154,34 @@ def lines(repeats: int) -> Iterator[str]:
             labels = answered(mechanism, voters)
             known = labels >= 0
             found.append((float(known.mean()), errors(SCALE.decode(labels[known]), truth[known])))
-        cost = certified_epsilon(
-            Plan(99.0, DELTA, (Slot(mechanism.fields(), mechanism.releases(QUERIES, QUERIES)),))
-        )
         name = "mean" if isinstance(mechanism, PrivateKnnMean) else "median"
         yield _line(
             name + (", screened" if mechanism.threshold is not None else ""),
-            f"{round_up(cost):.3f}",
+            _price(mechanism, QUERIES),
             found,
         )
+    for epsilon in EPSILONS:
+        steps = PrivateLinearValue().steps
+        (linear,) = solve([Priced(PrivateLinearValue(), steps, steps)], epsilon, DELTA)
+        scores = [(1.0, errors(fitted(linear, voters), truth)) for voters, truth in scenes]
+        yield _line(f"linear regression (sigma = {linear.sigma})", _price(linear, steps), scores)
+
+
+def fitted(mechanism: PrivateLinearValue, voters: Voters) -> np.ndarray:
+    """Values of all queries of ``voters`` by a regression whose public rows are all of PUBLIC."""
+    x, _ = diamonds()
+    public, _ = quantise_box(x[PRIVATE : PRIVATE + PUBLIC], (0.0,) * 4, (1.0,) * 4)
+    model = ValueModel(public, 1, voters.length, mechanism.number("sigma"), mechanism.clip)
+    for step in range(mechanism.steps):
+        asked = replace(voters, queries=model.next_weights()[np.newaxis])
+        model.add(mechanism.draw(SUM, asked, [f"{step:064x}"], SystemEntropy())[0])
+    labels, _ = model.labels(model.says(voters.queries), 0.0)
+    return SCALE.decode(labels)
+
+
+def _price(mechanism: Mechanism, asked: int) -> str:
+    slot = Slot(mechanism.fields(), mechanism.releases(asked, asked))
+    return f"{round_up(certified_epsilon(Plan(99.0, DELTA, (slot,)))):.3f}"
 
 
 def _line(name: str, epsilon: str, found: list[tuple[float, dict[str, float] | None]]) -> str:

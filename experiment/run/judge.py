@@ -22,6 +22,7 @@ from labelwall.wall.messages import ABSTAINED
 DRAWS = 20  # of the split of noisy counts into two independent ones
 SURE = 2.0  # deviations by which a round must be worse than an earlier one
 COUNTS, PROBABILITIES, AGREEMENT = "noisy counts", "probabilities", "cross-validation"
+MOMENTS = "noisy moments"
 PROBABILITY_ERROR = 0.02
 
 
@@ -30,6 +31,8 @@ class Estimate:
     """``right``: estimated share of right labels, in [0, 1]; ``error``: its standard error.
 
     ``by``: COUNTS, PROBABILITIES, or AGREEMENT, which tells whether labels agree with one another.
+    By MOMENTS ``right`` is the variance of values that a regression explains, in squares of half
+    the range, which has a place among rounds and is no share of right labels.
     """
 
     right: float
@@ -42,6 +45,9 @@ class Estimate:
 
     def text(self) -> str:
         """For a reader, where nothing else is known of the labels."""
+        if self.by == MOMENTS:
+            deviation = math.sqrt(max(self.right, 0.0))
+            return f"a deviation of {deviation:.2f} half ranges explained by {self.by}"
         name = "consistent" if self.by == AGREEMENT else "right"
         return f"about {100 * self.right:.0f}% {name} by {self.by}"
 
@@ -81,14 +87,22 @@ def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float
     return Estimate(share, math.hypot(noise * math.sqrt(2 * len(counts)) / votes, few), COUNTS)
 
 
-def by_probabilities(chances: np.ndarray) -> Estimate:
-    """The mean probability of the most probable class: float32 [n, c], of a fitted classifier.
+def by_probabilities(sure: np.ndarray) -> Estimate:
+    """The mean probability of labels by a fitted classifier: float [n], of each row.
 
     A classifier that is fitted to noise is overconfident; PROBABILITY_ERROR allows for that.
     """
-    share = float(chances.max(axis=1).mean())
-    chance = math.sqrt(max(share * (1 - share), 1e-4) / len(chances))
+    share = float(sure.mean())
+    chance = math.sqrt(max(share * (1 - share), 1e-4) / len(sure))
     return Estimate(share, math.hypot(chance, PROBABILITY_ERROR), PROBABILITIES)
+
+
+def by_moments(explained: float, deviation: float, rows: int) -> Estimate:
+    """The variance of a regression's values over so many public rows, in half ranges squared.
+
+    ``deviation``: of the noise on ``explained``.
+    """
+    return Estimate(explained, math.hypot(deviation, explained * math.sqrt(2 / rows)), MOMENTS)
 
 
 def by_agreement(pruned: Pruned) -> Estimate | None:

@@ -1,4 +1,4 @@
-"""A softmax regression from noisy sums of gradients and PUBLIC features: post-processing, free.
+"""Classifiers from noisy sums of gradients and PUBLIC features: post-processing, free.
 
 The first sum, at weights of 0, is one of noisy class sums. A classifier is fitted to it in three
 stages, each of which matters at another level of noise (docs/decisions.md):
@@ -15,24 +15,17 @@ the classifier as a Kalman filter does: by its precision beside that of what is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import solve
 from scipy.optimize import minimize, minimize_scalar
-from scipy.special import logsumexp, softmax
+from scipy.special import expit, logsumexp, softmax
 
-from labelwall.wall.weights import (
-    COUNT,
-    FRACTION,
-    MAX_WEIGHT,
-    SENSITIVITY,
-    bias,
-    residual_unit,
-)
+from labelwall.experiment.run.judge import Estimate, by_probabilities
+from labelwall.experiment.run.sums_model import SumsModel
+from labelwall.wall.messages import ABSTAINED, Outcome
 
-MAX_ROWS = 10_000  # public rows that the fit looks at
-MIN_RECORDS = 1.0  # that a noisy count is taken for
 # Iterations of expectation maximisation; later ones drift from the classes to the rows' clusters.
 ITERATIONS = 6
 PUBLIC_SHARE = 0.2  # what a public row counts beside a record in expectation maximisation
@@ -40,59 +33,102 @@ MIN_WITHIN = 0.3  # least share of an axis' variance that is within classes
 PULL = 3.0  # towards the Gaussian classifier, in standard deviations of the moments
 SPREAD = 5.0  # of a weight of inputs of length 1, before anything is known about it
 ROUNDING = 1e-10  # least precision, as a share of the largest: equal logits are never told
+NEWTON_STEPS, HALVINGS = 4, 6  # of a later sum
+GAIN = 1.0  # in twice the log probability: with less, a step is the last one
 MAX_STATE = 3000  # weights up to which steps know the whole Hessian, not one block for all classes
 
 
 @dataclass
-class LinearModel:
-    """The regression after some steps.
+class LinearModel(SumsModel):
+    """Softmax regression."""
 
-    Args:
-        features: PUBLIC, int8 [n, d].
-        classes: their number.
-        length: of a unit vector after quantisation (``Embedder.length``).
-        noise_multiplier: of a sum's noise.
-        clip: of the mechanism.
-        weights: int16 [d + 1, c], the fitted ones; all 0 before the first sum.
-    """
-
-    features: np.ndarray = field(repr=False)
-    classes: int
-    length: float
-    noise_multiplier: float
-    clip: float
-    weights: np.ndarray = field(init=False, repr=False)
+    space = "class"
+    has_probabilities = True
 
     def __post_init__(self) -> None:
-        self.weights = np.zeros((self.features.shape[1] + 1, self.classes), dtype=np.int16)
-        self._unit = float(np.hypot(self.length, bias(self.length)))  # length of an input
-        self._inputs = _with_bias(self.features[:MAX_ROWS], self.length) / self._unit
-        self._counts: list[float] = []
-        self._known = np.zeros(0)  # precision of the weights after the steps so far
-
-    def next_weights(self) -> np.ndarray:
-        """The weights of the next step: int16 [d + 1, c]."""
-        return self.weights
-
-    def add(self, sums: np.ndarray) -> None:
-        """Take the step of the noisy sum for ``next_weights``: int64 [(d + 1) * c + 1]."""
-        self._counts.append(sums[-1] / COUNT)
-        unit = residual_unit(self.weights, self.clip, self.length)
-        total = unit * max(MIN_RECORDS, float(np.mean(self._counts))) * self._unit
-        gradient = sums[:-1].reshape(self.weights.shape) / total
-        gradient -= gradient.mean(axis=1, keepdims=True)  # residuals add up to 0
-        deviation = self.noise_multiplier * SENSITIVITY / total
-        started = self.weights.any()
-        found = (
-            self._corrected(gradient, deviation) if started else self._first(gradient, deviation)
-        )
-        self.weights = _integers((found - found.mean(axis=1, keepdims=True)) / self._unit)
-
-    def probabilities(self, features: np.ndarray) -> np.ndarray:
-        """Of each class for rows int8 [n, d]: float32 [n, c]."""
-        return probabilities(self.weights, features, self.length)
+        super().__post_init__()
+        self._fit = SoftmaxFit(self._inputs, self.outputs, self.clip)
 
     def _first(self, gradient: np.ndarray, deviation: float) -> np.ndarray:
+        gradient -= gradient.mean(axis=1, keepdims=True)  # residuals add up to 0
+        return _centred(self._fit.first(gradient, deviation))
+
+    def _corrected(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
+        gradient -= gradient.mean(axis=1, keepdims=True)
+        return _centred(self._fit.corrected(weights, gradient, deviation))
+
+    def says(self, features: np.ndarray) -> np.ndarray:
+        found: np.ndarray = softmax(self.logits(features), axis=1).astype(np.float32)
+        return found
+
+    def labels(self, said: np.ndarray, margin: float) -> tuple[np.ndarray, np.ndarray]:
+        """The most probable class, int64 [n], where it leads the next by more than ``margin``."""
+        ordered = np.sort(said, axis=1)
+        clear = ordered[:, -1] - ordered[:, -2] > margin
+        labels = np.where(clear, said.argmax(axis=1), ABSTAINED).astype(np.int64)
+        return labels, np.where(clear, Outcome.ANSWERED, Outcome.ABSTAINED).astype(np.uint8)
+
+    def estimate(self, said: np.ndarray) -> Estimate:
+        return by_probabilities(said.max(axis=1))
+
+
+@dataclass
+class AttributeModel(SumsModel):
+    """One logistic regression an attribute: softmax regressions of absent and present.
+
+    A row's residual r of an attribute is (-r, r) of the two; so is its noise, whose length is that
+    of noise of sqrt(2) times the deviation on each, less its mean. Clipping all attributes of a
+    record together, which is rare, is not modelled.
+    """
+
+    space = "attributes"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._fits = [SoftmaxFit(self._inputs, 2, np.inf) for _ in range(self.outputs)]
+
+    def _first(self, gradient: np.ndarray, deviation: float) -> np.ndarray:
+        pairs = (np.stack([-column, column], axis=1) for column in gradient.T)
+        fitted = zip(self._fits, pairs, strict=True)
+        found = [fit.first(pair, np.sqrt(2) * deviation) for fit, pair in fitted]
+        return np.stack([pair[:, 1] - pair[:, 0] for pair in found], axis=1)
+
+    def _corrected(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
+        found = []
+        for fit, own, column in zip(self._fits, weights.T, gradient.T, strict=True):
+            pair = np.stack([-own, own], axis=1) / 2
+            told = np.stack([-column, column], axis=1)
+            found.append(fit.corrected(pair, told, np.sqrt(2) * deviation))
+        return np.stack([pair[:, 1] - pair[:, 0] for pair in found], axis=1)
+
+    def says(self, features: np.ndarray) -> np.ndarray:
+        found: np.ndarray = expit(self.logits(features)).astype(np.float32)
+        return found
+
+    def labels(self, said: np.ndarray, margin: float) -> tuple[np.ndarray, np.ndarray]:
+        """Presence, int64 [n, c], where one answer leads the other by more than ``margin``."""
+        labels = np.where(np.abs(2 * said - 1) > margin, said > 0.5, ABSTAINED).astype(np.int64)
+        some = (labels != ABSTAINED).any(axis=1)
+        return labels, np.where(some, Outcome.ANSWERED, Outcome.ABSTAINED).astype(np.uint8)
+
+    def estimate(self, said: np.ndarray) -> Estimate:
+        return by_probabilities(np.maximum(said, 1 - said).mean(axis=1))
+
+
+class SoftmaxFit:
+    """Weights of one softmax regression, and their precision after the steps so far.
+
+    Args:
+        inputs: PUBLIC, float64 [n, d + 1], about 1 long; the last one is constant.
+        classes: their number.
+        clip: length of residuals above which they are shrunk.
+    """
+
+    def __init__(self, inputs: np.ndarray, classes: int, clip: float) -> None:
+        self._inputs, self.classes, self.clip = inputs, classes, clip
+        self._known = np.zeros(0)  # precision of the weights after the steps so far
+
+    def first(self, gradient: np.ndarray, deviation: float) -> np.ndarray:
         """The weights, float64 [d + 1, c], from the first sum's mean and its noise's deviation."""
         x, shape = self._inputs, gradient.shape
         public = x.var(axis=0).mean() * (1 - 1 / self.classes) / self.classes / len(x)
@@ -110,22 +146,50 @@ class LinearModel:
 
         found = minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 150})
         weights: np.ndarray = found.x.reshape(shape)
-        _, slope = self._expected(weights, self._zero_residuals())
+        slope = self._slope(weights, self._zero_residuals())
         symmetric = (slope + slope.T) / 2
         self._known = slope.T @ slope / deviation**2 + PULL * symmetric / deviation
         return weights
 
-    def _corrected(self, gradient: np.ndarray, deviation: float) -> np.ndarray:
-        """The weights, float64 [d + 1, c], moved by the mean gradient at the present ones."""
-        weights = self.weights / 2.0**FRACTION * self._unit
+    def corrected(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
+        """The ``weights``, float64 [d + 1, c], moved to the most probable ones.
+
+        ``gradient``: the records' mean at ``weights``. By Gauss-Newton steps: where rows are all
+        but certain the curvature is tiny, and a full step can make things worse, so that it is
+        halved until it does not.
+        """
         residuals = _clipped_residuals(softmax(self._inputs @ weights, axis=1), self.clip)
-        expected, slope = self._expected(weights, residuals)
-        self._known = self._known + slope.T @ slope / deviation**2
-        surprise = slope.T @ self._flat(expected - gradient) / deviation**2
-        least = 1 / SPREAD**2 + ROUNDING * np.diag(self._known).max()
-        step = solve(self._known + least * np.eye(len(self._known)), surprise, assume_a="pos")
-        moved: np.ndarray = weights + self._matrix(step)
-        return moved
+        before, start = self._known, self._flat(weights)
+        least = 1 / SPREAD**2 + ROUNDING * np.diag(before).max()
+
+        def misfit(weights: np.ndarray) -> tuple[float, np.ndarray]:
+            """(-2 log probability, how far the expected gradient is from the measured one)."""
+            missed = self._expected(weights, residuals) - gradient
+            away = self._flat(weights) - start
+            known = (away * (before @ away)).sum() + least * (away * away).sum()
+            return float(known + (missed * missed).sum() / deviation**2), missed
+
+        (value, missed), gained = misfit(weights), np.inf
+        for _ in range(NEWTON_STEPS):
+            slope = self._slope(weights, residuals)
+            precision = before + slope.T @ slope / deviation**2
+            if gained < GAIN:
+                break
+            told = slope.T @ self._flat(missed) / deviation**2
+            away = self._flat(weights) - start
+            told -= before @ away + least * away
+            rounding = least + ROUNDING * np.diag(precision).max()
+            step = solve(precision + rounding * np.eye(len(precision)), told, assume_a="pos")
+            for halved in range(HALVINGS):
+                tried = weights + self._matrix(step) / 2**halved
+                found, error = misfit(tried)
+                if found < value:
+                    break
+            else:
+                break
+            weights, missed, value, gained = tried, error, found, value - found
+        self._known = precision
+        return weights
 
     def _zero_residuals(self) -> np.ndarray:
         """Residuals of every label at weights of 0: float64 [1, c (label), c]."""
@@ -133,7 +197,7 @@ class LinearModel:
 
     @property
     def _whole(self) -> bool:
-        return self.weights.size <= MAX_STATE
+        return self._inputs.shape[1] * self.classes <= MAX_STATE
 
     def _flat(self, matrix: np.ndarray) -> np.ndarray:
         """A state of [d + 1, c]: one column after the other, or as it is."""
@@ -142,29 +206,41 @@ class LinearModel:
     def _matrix(self, state: np.ndarray) -> np.ndarray:
         return state.reshape(self.classes, -1).T if self._whole else state
 
-    def _expected(
-        self, weights: np.ndarray, residuals: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The mean gradient over the public rows if ``weights`` are true, and its slope, negative.
+    def _expected(self, weights: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+        """The mean gradient over the public rows if ``weights`` are true: float64 [d + 1, c].
 
-        ``residuals``: float64 [n or 1, c, c], what a label adds. Returns float64 [d + 1, c] and
-        [s, s] over states s of ``_flat``; one block of [d + 1, d + 1] for all classes where the
-        whole is too large.
+        ``residuals``: float64 [n or 1, c, c], what a label adds.
+        """
+        p = softmax(self._inputs @ weights, axis=1)
+        found: np.ndarray = self._inputs.T @ _mean_residuals(p, residuals) / len(p)
+        return found
+
+    def _slope(self, weights: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+        """The slope of ``_expected``, negative: [s, s] over states s of ``_flat``.
+
+        One block of [d + 1, d + 1] for all classes where the whole is too large.
         """
         x, c = self._inputs, self.classes
         p = softmax(x @ weights, axis=1)
-        mean = np.einsum("ny,nya->na", p, np.broadcast_to(residuals, (len(x), c, c)))
-        gradient = x.T @ mean / len(x)
+        mean = _mean_residuals(p, residuals)
         if not self._whole:
             own = np.einsum("ny,nyy->n", p, np.broadcast_to(residuals, (len(x), c, c)))
             curvature = ((p * mean).sum(axis=1) - own) / (c - 1)
-            return gradient, (x * curvature[:, np.newaxis]).T @ x / len(x)
+            block: np.ndarray = (x * curvature[:, np.newaxis]).T @ x / len(x)
+            return block
         slope = np.empty((c, x.shape[1], c, x.shape[1]))
         for a in range(c):
             for b in range(c):
                 curvature = p[:, b] * (mean[:, a] - residuals[:, b, a])
                 slope[a, :, b, :] = (x * curvature[:, np.newaxis]).T @ x / len(x)
-        return gradient, slope.reshape(c * x.shape[1], -1)
+        return slope.reshape(c * x.shape[1], -1)
+
+
+def _mean_residuals(p: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+    """The residuals that labels of probabilities ``p``, [n, c], add on average: float64 [n, c]."""
+    n, c = p.shape
+    found: np.ndarray = np.einsum("ny,nya->na", p, np.broadcast_to(residuals, (n, c, c)))
+    return found
 
 
 def gaussian_classes(x: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
@@ -244,18 +320,7 @@ def _clipped_residuals(probabilities: np.ndarray, clip: float) -> np.ndarray:
     return shrunk
 
 
-def probabilities(weights: np.ndarray, features: np.ndarray, length: float) -> np.ndarray:
-    """Class probabilities float32 [n, c] of rows int8 [n, d] by int16 [d + 1, c] weights."""
-    logits = _with_bias(features, length) @ (weights / 2.0**FRACTION)
-    return softmax(logits, axis=1).astype(np.float32)
-
-
-def _with_bias(features: np.ndarray, length: float) -> np.ndarray:
-    return np.pad(features.astype(np.float64), ((0, 0), (0, 1)), constant_values=bias(length))
-
-
-def _integers(weights: np.ndarray) -> np.ndarray:
-    """In units of 2^-FRACTION, int16; all are shrunk alike where one is too large."""
-    scaled = weights * 2.0**FRACTION
-    largest = float(np.abs(scaled).max())
-    return np.rint(scaled * min(1.0, MAX_WEIGHT / max(largest, 1.0))).astype(np.int16)
+def _centred(weights: np.ndarray) -> np.ndarray:
+    """Equal logits say nothing."""
+    found: np.ndarray = weights - weights.mean(axis=1, keepdims=True)
+    return found

@@ -1,6 +1,6 @@
-"""A round of private_linear on the public side.
+"""A round of noisy gradients on the public side.
 
-Weights go to the teacher, a noisy sum comes back, and so on for a few steps; the classifier that
+Weights go to the teacher, a noisy sum comes back, and so on for a few steps; the linear model that
 follows labels the public rows and is a result by itself.
 """
 
@@ -14,26 +14,31 @@ import numpy as np
 import safetensors.numpy
 
 from labelwall.experiment.run.fitted import Fitted, Question
-from labelwall.experiment.run.judge import by_probabilities
-from labelwall.experiment.run.linear_model import LinearModel
+from labelwall.experiment.run.linear_model import AttributeModel, LinearModel
 from labelwall.experiment.run.run_folder import PROBABILITIES
-from labelwall.wall.messages import ABSTAINED, Outcome, Receipt
+from labelwall.experiment.run.sums_model import SumsModel
+from labelwall.experiment.run.value_model import ValueModel
+from labelwall.wall.labels.registry import numbered_space
+from labelwall.wall.messages import Outcome, Receipt
 from labelwall.wall.weights import FRACTION, Weights, bias
 
 CLASSIFIER = "linear.safetensors"
+MODELS: dict[str, type[SumsModel]] = {
+    model.space: model for model in (LinearModel, AttributeModel, ValueModel)
+}
 
 
 def fit_weights(question: Question) -> Fitted:
-    """A linear classifier by the noisy sums of a few steps.
+    """A linear model by the noisy sums of a few steps.
 
-    Where a cap ends the steps early, by those that were answered. Leaves probabilities.npy
-    (float32 [n, c], of the question's features in their order) and linear.safetensors
-    (``classifier``) in the folder.
+    Where a cap ends the steps early, by those that were answered. Leaves linear.safetensors
+    (``classifier``) in the folder and, for classes, probabilities.npy (float32 [n, c], of the
+    question's features in their order).
     """
     asked = question.asked
     assert asked.steps is not None
     assert asked.noise is not None
-    model = LinearModel(
+    model = MODELS[asked.labels](
         question.features, question.classes, question.length, asked.noise, asked.clip
     )
     receipts: list[Receipt] = []
@@ -50,27 +55,18 @@ def fit_weights(question: Question) -> Fitted:
     def label(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not answered:
             refused = np.full(len(features), Outcome.CAP_REACHED, dtype=np.uint8)
-            return np.full(len(features), ABSTAINED, dtype=np.int64), refused
-        return labels_of(model.probabilities(features), asked.margin)
+            return numbered_space(asked.labels, question.classes).no_labels(len(features)), refused
+        return model.labels(model.says(features), asked.margin)
 
     if not answered:
         return Fitted(label, together(receipts))
-    content, chances = io.BytesIO(), model.probabilities(question.features)
-    np.save(content, chances)
-    question.write(PROBABILITIES, content.getvalue())
+    said = model.says(question.features)
+    if model.has_probabilities:
+        content = io.BytesIO()
+        np.save(content, said)
+        question.write(PROBABILITIES, content.getvalue())
     question.write(CLASSIFIER, classifier(model, question.extractor))
-    return Fitted(label, together(receipts), by_probabilities(chances))
-
-
-def labels_of(probabilities: np.ndarray, margin: float) -> tuple[np.ndarray, np.ndarray]:
-    """(labels int64 [n], outcomes uint8 [n]) of float32 [n, c].
-
-    The most probable class where it leads the next by more than ``margin``.
-    """
-    ordered = np.sort(probabilities, axis=1)
-    clear = ordered[:, -1] - ordered[:, -2] > margin
-    labels = np.where(clear, probabilities.argmax(axis=1), ABSTAINED).astype(np.int64)
-    return labels, np.where(clear, Outcome.ANSWERED, Outcome.ABSTAINED).astype(np.uint8)
+    return Fitted(label, together(receipts), model.estimate(said))
 
 
 def together(receipts: Sequence[Receipt]) -> Receipt:
@@ -86,12 +82,13 @@ def together(receipts: Sequence[Receipt]) -> Receipt:
     )
 
 
-def classifier(model: LinearModel, extractor: str) -> bytes:
+def classifier(model: SumsModel, extractor: str) -> bytes:
     """A safetensors file: ``weights`` float32 [d + 1, c], whose last input is a constant.
 
-    Class probabilities are softmax((features, bias) weights) of the integer features of the
-    ``extractor`` with that hash; hash and bias are metadata.
+    Logits are (features, bias) weights of the integer features of the ``extractor`` with that hash;
+    hash, bias and kind of ``labels`` are metadata. Probabilities are their softmax for classes, the
+    sigmoid of each for attributes; a value is so many half ranges from the middle of its bounds.
     """
-    metadata = {"extractor": extractor, "bias": str(bias(model.length))}
+    metadata = {"extractor": extractor, "bias": str(bias(model.length)), "labels": model.space}
     weights = (model.weights / 2.0**FRACTION).astype(np.float32)
     return safetensors.numpy.save({"weights": weights}, metadata)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:  # configuration loads this file; the search behind the voters
     from labelwall.teacher.statistical_audit import EmpiricalFinding
 
 
+LabelKind = Literal["class", "attributes", "value"]  # of wall/labels
+
+
 class Charging(Enum):
     """How answers are paid for (teacher/charging.py)."""
 
@@ -41,10 +44,10 @@ class Asks:
     counts of its ``reach`` nearest cells, and is labelled where the best class leads the next by
     more than ``margin`` noisy votes.
 
-    Weights (wall/weights.py), ``steps`` of them in a round, give a linear classifier; a row is
-    labelled where the best class leads the next by more than ``margin`` in probability. ``clip``:
-    the mechanism's, which the classifier is fitted with; ``axes``: principal axes of the public
-    rows' features that it looks at, all features where None.
+    Weights (wall/weights.py), ``steps`` of them in a round, give a linear model of ``labels``, a
+    label space's kind; a row is labelled where the best class leads the next by more than
+    ``margin`` in probability. ``clip``: the mechanism's, which the model is fitted with; ``axes``:
+    principal axes of the public rows' features that it looks at, all features where None.
 
     ``noise``: the scale of each number's noise, public: votes for cells, sensitivities of a sum for
     weights; None where the budget does not decide it yet.
@@ -56,6 +59,7 @@ class Asks:
     noise: float | None = None
     steps: int | None = None
     clip: float = 1.0
+    labels: LabelKind = "class"
     axes: int | None = None
 
     @property
@@ -66,7 +70,7 @@ class Asks:
         return None if self.steps is None else "weights"
 
     def shape(self, dimensions: int, outputs: int) -> tuple[int, int]:
-        """Of the matrix for features of ``dimensions`` and so many classes."""
+        """Of the matrix for features of ``dimensions`` and so many outputs."""
         return (dimensions + 1, outputs) if self.cells is None else (self.cells, dimensions)
 
 
@@ -135,7 +139,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         sharded: whether lists, sets and sums over disjoint records are enough for it.
     """
 
-    label_space: ClassVar[Literal["class", "attributes", "value"]] = "class"
+    label_space: ClassVar[LabelKind] = "class"
     charging: ClassVar[Charging] = Charging.PER_QUERY
     solved: ClassVar[tuple[str, ...]] = ()
     sharded: ClassVar[bool] = False

@@ -15,7 +15,11 @@ from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.private_linear.mechanism import (
+    PrivateLinear,
+    PrivateLinearAttributes,
+    PrivateLinearValue,
+)
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
@@ -34,8 +38,10 @@ REGISTERED: tuple[type[Mechanism], ...] = (
     BatchKnn,
     PrivateKnnAttributes,
     GnmaxAttributes,
+    PrivateLinearAttributes,
     PrivateKnnMean,
     PrivateKnnMedian,
+    PrivateLinearValue,
 )
 
 if TYPE_CHECKING:

@@ -85,10 +85,11 @@ class Voters:
         """Votes of every record for its label in its nearest cells: int64 [n_queries, m * c]."""
         return self.index.total(CellVotes(self.queries, neighbours, self.num_classes), self.labels)
 
-    def gradients(self, clip: float) -> np.ndarray:
+    def gradients(self, clip: float, space: str = "class") -> np.ndarray:
         """Sums of the records' gradients: int64 [n_queries, (d + 1) * c + 1] (``GradientSum``)."""
-        units = tuple(residual_unit(weights, clip, self.length) for weights in self.queries)
-        return self.index.total(GradientSum(self.queries, units, bias(self.length)), self.labels)
+        units = tuple(residual_unit(w, clip, self.length, space) for w in self.queries)
+        summed = GradientSum(self.queries, units, bias(self.length), space)
+        return self.index.total(summed, self.labels)
 
     def ball_votes(self, squared_radii: np.ndarray) -> np.ndarray:
         """Records of each class within a radius (int64 [n_queries]): int64 [n_queries, c]."""

@@ -20,7 +20,7 @@ from labelwall import pipeline
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.fitted import Question
 from labelwall.experiment.run.linear_model import LinearModel
-from labelwall.experiment.run.linear_round import fit_weights, labels_of
+from labelwall.experiment.run.linear_round import fit_weights
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import ABSTAINED, Outcome, Receipt
@@ -194,10 +194,11 @@ def test_a_cap_that_ends_the_steps_leaves_the_classifier_of_those_before(folder:
 
 def test_rows_abstain_within_the_margin() -> None:
     chances = np.array([[0.5, 0.3, 0.2], [0.4, 0.35, 0.25], [0.5, 0.5, 0.0]], dtype=np.float32)
-    labels, outcomes = labels_of(chances, 0.1)
+    model = LinearModel(np.zeros((1, 2), dtype=np.int8), 3, 63.0, 1.0, 1.0)
+    labels, outcomes = model.labels(chances, 0.1)
     assert labels.tolist() == [0, ABSTAINED, ABSTAINED]
     assert outcomes.tolist() == [Outcome.ANSWERED, Outcome.ABSTAINED, Outcome.ABSTAINED]
-    assert labels_of(chances, 0.0)[0].tolist() == [0, 0, ABSTAINED]
+    assert model.labels(chances, 0.0)[0].tolist() == [0, 0, ABSTAINED]
 
 
 def test_a_model_of_exact_sums_fits_its_rows_and_stays_in_range() -> None:
@@ -208,11 +209,11 @@ def test_a_model_of_exact_sums_fits_its_rows_and_stays_in_range() -> None:
 
     for _ in range(3):
         unit = residual_unit(model.next_weights(), 1.0, 63.0)
-        residuals = model.probabilities(features) - np.eye(tiny.CLASSES)[labels]
+        residuals = model.says(features) - np.eye(tiny.CLASSES)[labels]
         inputs = np.pad(features.astype(float), ((0, 0), (0, 1)), constant_values=16)
         model.add(np.append(np.rint(unit * (inputs.T @ residuals)), 300 * COUNT).astype(np.int64))
     oracle = LogisticRegression(C=1e3, max_iter=2000).fit(features / 63, labels)
-    found = model.probabilities(features)
+    found = model.says(features)
     assert (found.argmax(axis=1) == oracle.predict(features / 63)).mean() > 0.98
     assert np.abs(found - oracle.predict_proba(features / 63)).mean() < 0.02
     for extreme in (10**6 * CLIP, -(10**6) * CLIP):
@@ -220,4 +221,4 @@ def test_a_model_of_exact_sums_fits_its_rows_and_stays_in_range() -> None:
         sums[::2] *= -1
         model.add(sums)
         Weights(model.next_weights())
-        assert np.isfinite(model.probabilities(features)).all()
+        assert np.isfinite(model.says(features)).all()

@@ -104,7 +104,7 @@ def _cells(f: Fields) -> list[Priced]:
 
 
 def _sums(f: Fields) -> list[Priced]:
-    """A record adds a vector of length 2^20 and, to one entry more, 2^17: section 19."""
+    """A record adds a vector of length 2^20 and, to one entry more, 2^17: section 21."""
     sensitivity = math.isqrt(2**40 + 2**34 - 1) + 1
     noise = f["sigma"] * sensitivity
     parameters = {
@@ -283,6 +283,15 @@ _WINDOWED: dict[str, Callable[[Fields], bool]] = {
     ),
 }
 _RATIO = frozenset({"screen_ratio"})
+_SUMS = {
+    "steps": integer(1, 100),
+    "sigma": number(1e-3, 900),
+    "clip": number(0.01, 1),
+    "axes": nullable(integer(1, 4000)),
+}
+_BELOW_1: dict[str, Callable[[Fields], bool]] = {
+    "margin must be below 1": lambda f: f["margin"] < 1
+}
 
 KINDS: dict[str, Known] = {
     "private_knn": Known(_PRIVATE_KNN, _private_knn, _RATIO, _SCREENED),
@@ -307,15 +316,7 @@ KINDS: dict[str, Known] = {
         },
     ),
     "private_linear": Known(
-        {
-            "steps": integer(1, 100),
-            "sigma": number(1e-3, 900),
-            "clip": number(0.01, 1.5),
-            "axes": nullable(integer(1, 4000)),
-            "margin": number(0, 1),
-        },
-        _sums,
-        related={"margin must be below 1": lambda f: f["margin"] < 1},
+        {**_SUMS, "clip": number(0.01, 1.5), "margin": number(0, 1)}, _sums, related=_BELOW_1
     ),
     "naive_knn": Known({"k": integer(1, LARGEST_COUNT), "sigma_vote": NOISE}, _unsampled),
     "lnmax": Known(
@@ -344,6 +345,8 @@ KINDS: dict[str, Known] = {
         {**_ATTRIBUTES, "k": VOTERS, "sampling_probability": PROBABILITY}, _attributes("k")
     ),
     "gnmax_attributes": Known({**_ATTRIBUTES, "teachers": VOTERS}, _attributes("teachers")),
+    "private_linear_attributes": Known({**_SUMS, "margin": number(0, 1)}, _sums, related=_BELOW_1),
+    "private_linear_value": Known(_SUMS, _sums),
     "private_knn_mean": Known({**_VALUES, "sigma_mean": SMALLER_NOISE}, _mean, _RATIO, _WINDOWED),
     "private_knn_median": Known({**_VALUES, "epsilon": PURE}, _median, _RATIO, _WINDOWED),
 }

@@ -1,4 +1,4 @@
-"""Sums of softmax regression's gradients, in integers: what a record adds depends on it alone.
+"""Sums of a linear model's gradients, in integers: what a record adds depends on it alone.
 
 Every step is exact, so that no record's part depends on its place, on the other records, on the
 batch or on the machine: products and sums are of integers below 2^53 in float64 (whose order of
@@ -14,6 +14,9 @@ from functools import cache
 import numpy as np
 
 from labelwall.teacher.search.index import WholeIndex
+from labelwall.teacher.search.top_k import compiled
+from labelwall.wall.labels.attributes import unpack
+from labelwall.wall.labels.values import STEPS
 from labelwall.wall.weights import CLIP, COUNT, FRACTION
 
 ROWS = 4096  # records whose gradients are computed together
@@ -31,19 +34,22 @@ class GradientSum:
 
     ``weights``: int16 [n_queries, d + 1, c]; ``units``: the residuals' unit for each of them
     (``residual_unit``), 1..MAX_UNIT; ``bias``: the last input of every record, 1..MAX_BIAS.
+    ``space``: what a record's label is, a key of RESIDUALS.
     """
 
     weights: np.ndarray = field(repr=False)
     units: tuple[int, ...]
     bias: int
+    space: str = "class"
 
     def __call__(self, index: WholeIndex, labels: np.ndarray) -> np.ndarray:
         features = index.features
         sums = np.zeros(self.weights.shape, dtype=np.int64)
+        residuals = RESIDUALS[self.space]
         for start in range(0, len(features), ROWS):
             rows = slice(start, start + ROWS)
             inputs = _with_bias(features[rows], self.bias)  # float64 [r, d + 1]
-            squares = (inputs * inputs).sum(axis=1).astype(np.int64)
+            squares = np.einsum("nd,nd->n", inputs, inputs).astype(np.int64)  # below 2^24
             for total, weights, unit in zip(sums, self.weights, self.units, strict=True):
                 logits = (inputs @ weights.astype(np.float64)).astype(np.int64)  # below 2^33
                 found = clipped(residuals(logits, labels[rows], unit), squares)
@@ -53,19 +59,64 @@ class GradientSum:
         return np.concatenate([sums.reshape(len(sums), -1), counted], axis=1)
 
 
-def residuals(logits: np.ndarray, labels: np.ndarray, unit: int) -> np.ndarray:
+def class_residuals(logits: np.ndarray, labels: np.ndarray, unit: int) -> np.ndarray:
     """(softmax - label) in multiples of 1/``unit``: int64 [n, c], |entry| <= unit.
 
     ``logits``: int64 [n, c], times 2^-FRACTION, differences below 2^34; ``labels``: int64 [n].
     """
-    behind = logits.max(axis=1, keepdims=True) - logits  # at least 0
-    shift = FRACTION - STEP
-    table = exponentials()
-    weights = table[np.minimum((behind + (1 << shift >> 1)) >> shift, len(table) - 1)]
-    total = weights.sum(axis=1, keepdims=True)  # from 2^24 to 2^36
-    found = (2 * unit * weights + total) // (2 * total)  # softmax, rounded to the nearest
+    found = _softmax(logits, unit)
     found[np.arange(len(found)), labels] -= unit
     return found
+
+
+def attribute_residuals(logits: np.ndarray, labels: np.ndarray, unit: int) -> np.ndarray:
+    """(sigmoid - label) of every attribute, as ``class_residuals``; ``labels``: packed."""
+    present = _softmax(np.stack([np.zeros_like(logits), logits], axis=-1), unit)[..., 1]
+    found: np.ndarray = present - unit * unpack(labels, logits.shape[1])
+    return found
+
+
+def value_residuals(logits: np.ndarray, labels: np.ndarray, unit: int) -> np.ndarray:
+    """(prediction - value) in half ranges, times ``unit``: int64 [n, 1], |entry| <= 2 unit.
+
+    Predictions beyond the range count as its ends. ``labels``: steps, 0..STEPS.
+    """
+    half = 1 << FRACTION >> 1
+    predicted = np.clip((unit * logits + half) >> FRACTION, -unit, unit)
+    found: np.ndarray = predicted - (2 * unit * labels // STEPS - unit)[:, np.newaxis]
+    return found
+
+
+RESIDUALS = {
+    "class": class_residuals,
+    "attributes": attribute_residuals,
+    "value": value_residuals,
+}
+
+
+def _softmax(logits: np.ndarray, unit: int) -> np.ndarray:
+    """Along the last axis, in multiples of 1/``unit``, to the nearest: int64 like ``logits``."""
+    found = np.empty(logits.shape, dtype=np.int64)
+    rows = logits.reshape(-1, logits.shape[-1])
+    _shares(rows, exponentials(), unit, found.reshape(rows.shape))
+    return found
+
+
+@compiled
+def _shares(logits: np.ndarray, table: np.ndarray, unit: int, found: np.ndarray) -> None:
+    """Fill ``found``, int64 [n, k], with the softmax of every row."""
+    shift, last = FRACTION - STEP, len(table) - 1
+    half = 1 << shift >> 1
+    for row in range(len(logits)):
+        largest = logits[row].max()
+        total = 0  # from 2^24 to 2^36
+        for column in range(logits.shape[1]):
+            behind = largest - logits[row, column]  # at least 0
+            power = table[min((behind + half) >> shift, last)]
+            found[row, column] = power
+            total += power
+        for column in range(logits.shape[1]):
+            found[row, column] = (2 * unit * found[row, column] + total) // (2 * total)
 
 
 def clipped(residuals: np.ndarray, squares: np.ndarray) -> np.ndarray:

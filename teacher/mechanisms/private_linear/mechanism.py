@@ -1,10 +1,14 @@
-"""Softmax regression on the extractor's features by a few noisy gradients over all records."""
+"""A linear model of the extractor's features by a few noisy gradients over all records.
+
+The label space decides a record's residuals: of classes (softmax regression), of attributes (one
+logistic regression each) or of a value (linear regression).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -23,44 +27,30 @@ if TYPE_CHECKING:  # loading the search would load torch
 SUM = "sum"
 MAX_STEPS = 100
 MIN_SIGMA, MAX_SIGMA = 0.001, 900.0  # times SENSITIVITY within the curves' range
-MIN_CLIP, MAX_CLIP = 0.01, 1.5  # no residual is longer than sqrt(2)
+MIN_CLIP = 0.01
 
 
 @dataclass(frozen=True)
-class PrivateLinear(Mechanism):
-    """A linear classifier: every step releases the sum of all records' clipped gradients, noisy.
+class LinearSums(Mechanism):
+    """Base of all three: every step releases the sum of all records' clipped gradients, noisy.
 
     Guarantee, for one step under add/remove of one record: the record adds an integer vector of
-    length SENSITIVITY at most, whatever the weights, its features and the other records, and
-    changes nothing else; every entry of the sum gets discrete Gaussian noise of scale
+    length SENSITIVITY at most, whatever the weights, its features, its label and the other records,
+    and changes nothing else; every entry of the sum gets discrete Gaussian noise of scale
     ``sigma`` * SENSITIVITY. The cost is that of one Gaussian release (``curves.gaussian_rdp``).
     Steps compose; weights may depend on earlier sums. All fields are publishable and fixed without
     looking at private rows.
-
-    Args:
-        kind: the mechanism's name.
-        steps: noisy sums of a round, a count.
-        sigma: noise of one step in sensitivities (a noise multiplier); null: what the
-            budget asks for.
-        clip: length of the residuals (probabilities minus label, at most 1.41) above which they are
-            shrunk, at inputs of a unit vector's length.
-        axes: principal axes of the public rows' features that the classifier looks at, a count,
-            each divided by the root of its deviation; null: the features as they are. The noise on
-            every axis is the same, so that few records and a small budget want few of them; free.
-        margin: a public row is labelled only if its best class leads the next by more, in
-            probability; free.
     """
 
-    kind: Literal["private_linear"] = "private_linear"
     steps: int = 2
     sigma: float | None = None
     clip: float = 1.0
     axes: int | None = None
-    margin: float = 0.0
 
     stages = (SUM,)
     solved = ("sigma",)
     sharded = True
+    max_clip: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.steps <= MAX_STEPS:
@@ -68,25 +58,23 @@ class PrivateLinear(Mechanism):
         if self.sigma is not None and not MIN_SIGMA <= self.sigma <= MAX_SIGMA:
             rule = f"from {MIN_SIGMA} to {MAX_SIGMA:g}"
             raise InvalidInput("mechanism.sigma", rule, self.sigma)
-        if not MIN_CLIP <= self.clip <= MAX_CLIP:
-            raise InvalidInput("mechanism.clip", f"from {MIN_CLIP} to {MAX_CLIP}", self.clip)
+        if not MIN_CLIP <= self.clip <= self.max_clip:
+            raise InvalidInput("mechanism.clip", f"from {MIN_CLIP} to {self.max_clip:g}", self.clip)
         if self.axes is not None and not 1 <= self.axes <= MAX_DIMENSIONS:
             raise InvalidInput("mechanism.axes", f"from 1 to {MAX_DIMENSIONS}", self.axes)
-        if not 0 <= self.margin < 1:
-            raise InvalidInput("mechanism.margin", "at least 0 and below 1", self.margin)
 
     @property
     def asks(self) -> Asks:
         """The weights of a round's steps."""
         return Asks(
-            margin=self.margin,
             noise=self.sigma,
             steps=self.steps,
             clip=self.clip,
+            labels=self.label_space,
             axes=self.axes,
         )
 
-    def with_noise(self, level: float, asked: int) -> PrivateLinear:
+    def with_noise(self, level: float, asked: int) -> Self:
         """See ``Mechanism.with_noise``. A sum moves by SENSITIVITY, the unit of sigma."""
         return self.filled(sigma=more_noise(min(level, MAX_SIGMA)))
 
@@ -117,17 +105,106 @@ class PrivateLinear(Mechanism):
         return (Release(SUM, "gaussian", noisy, asked),)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """Noisy sums: int64 [n_queries, (d + 1) * n_classes + 1].
+        """Noisy sums: int64 [n_queries, (d + 1) * outputs + 1].
 
         ``keys``: the weights' identities, charged for this stage already.
         """
-        sums = voters.gradients(self.clip)
+        sums = voters.gradients(self.clip, self.label_space)
         return sums + entropy.discrete_gaussian(self._noise(), keys, stage, sums.shape[1])
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
-        """Weights have a sum and no label; rows get labels from the classifier that is fitted."""
+        """Weights have a sum and no label; rows get labels from the model that is fitted."""
         return Outcome.ANSWERED, ABSTAINED
 
     def _noise(self) -> float:
         """Scale of the noise in units of the sums."""
         return self.number("sigma") * SENSITIVITY
+
+
+@dataclass(frozen=True)
+class _Margin(LinearSums):
+    """With a margin for labels that have probabilities."""
+
+    margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.margin < 1:
+            raise InvalidInput("mechanism.margin", "at least 0 and below 1", self.margin)
+
+    @property
+    def asks(self) -> Asks:
+        """The weights of a round's steps."""
+        return replace(super().asks, margin=self.margin)
+
+
+@dataclass(frozen=True)
+class PrivateLinear(_Margin):
+    """A linear classifier: softmax regression by noisy sums (``LinearSums`` has the guarantee).
+
+    Args:
+        kind: the mechanism's name.
+        steps: noisy sums of a round, a count.
+        sigma: noise of one step in sensitivities (a noise multiplier); null: what the
+            budget asks for.
+        clip: length of the residuals (probabilities minus label, at most 1.41) above which they are
+            shrunk, at inputs of a unit vector's length.
+        axes: principal axes of the public rows' features that the classifier looks at, a count,
+            each divided by the root of its deviation; null: the features as they are. The noise on
+            every axis is the same, so that few records and a small budget want few of them; free.
+        margin: a public row is labelled only if its best class leads the next by more, in
+            probability; free.
+    """
+
+    kind: Literal["private_linear"] = "private_linear"
+    max_clip = 1.5  # no residual is longer than sqrt(2)
+
+
+@dataclass(frozen=True)
+class PrivateLinearAttributes(_Margin):
+    """One logistic regression an attribute, by sums over all of them at once (``LinearSums``).
+
+    A record's residuals of all attributes are one vector, which is clipped as a whole: a step costs
+    the same for any number of attributes.
+
+    Args:
+        kind: the mechanism's name.
+        steps: noisy sums of a round, a count.
+        sigma: noise of one step in sensitivities (a noise multiplier); null: what the
+            budget asks for.
+        clip: root mean square of a record's residuals (probability minus label, each at most 1),
+            over the attributes, above which they are shrunk, at inputs of a unit vector's length.
+        axes: principal axes of the public rows' features that the classifiers look at, a count,
+            each divided by the root of its deviation; null: the features as they are. The noise on
+            every axis is the same, so that few records and a small budget want few of them; free.
+        margin: a public row's attribute is labelled only if one answer leads the other by more, in
+            probability; free.
+    """
+
+    kind: Literal["private_linear_attributes"] = "private_linear_attributes"
+    clip: float = 0.5
+    label_space = "attributes"
+
+
+@dataclass(frozen=True)
+class PrivateLinearValue(LinearSums):
+    """Linear regression by noisy moments (``LinearSums`` has the guarantee).
+
+    The first sum is of value times features, values counted from the middle of the declared bounds.
+    Later ones are of what the regression misses. Public rows tell the features' second moments.
+
+    Args:
+        kind: the mechanism's name.
+        steps: noisy sums of a round, a count.
+        sigma: noise of one step in sensitivities (a noise multiplier); null: what the
+            budget asks for.
+        clip: length of the residuals (prediction minus value) after the first step above which they
+            are shrunk, in half ranges (high - low) / 2, at inputs of a unit vector's length.
+        axes: principal axes of the public rows' features that the regression looks at, a count,
+            each divided by the root of its deviation; null: the features as they are. The noise on
+            every axis is the same, so that few records and a small budget want few of them; free.
+    """
+
+    kind: Literal["private_linear_value"] = "private_linear_value"
+    clip: float = 0.25
+    label_space = "value"

@@ -26,7 +26,11 @@ from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.pate import cnn_ensemble
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.private_linear.mechanism import (
+    PrivateLinear,
+    PrivateLinearAttributes,
+    PrivateLinearValue,
+)
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
@@ -80,6 +84,8 @@ MECHANISMS: dict[str, AnyMechanism] = {
     "gnmax_attributes": GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
     "reverse_knn": ReverseKnn(cells=6, neighbours=2, sigma=2.0),
     "private_linear": PrivateLinear(sigma=2.0),
+    "private_linear_attributes": PrivateLinearAttributes(sigma=2.0),
+    "private_linear_value": PrivateLinearValue(sigma=2.0),
     "radius": RadiusNeighbours(radius=0.1, epsilon=5.0),
     "batch_knn": BatchKnn(k=9, epsilon=40.0, records=RECORDS),
 }
@@ -107,7 +113,7 @@ def vectors(name: str, **options: object) -> Case:
     Where counts of all records, or of all in a shard, are released, its features are not finite.
     """
     rng = np.random.default_rng(0)
-    attributes = name in ("private_knn_attributes", "gnmax_attributes")
+    attributes = MECHANISMS[name].label_space == "attributes"
     labels = rng.integers(0, 1 << CLASSES if attributes else CLASSES, RECORDS)
     x = 3 * np.eye(DIMENSIONS)[labels % CLASSES] + rng.normal(size=(RECORDS, DIMENSIONS)) / 2
     queries = (
@@ -118,7 +124,7 @@ def vectors(name: str, **options: object) -> Case:
         labels.astype(np.int64),
         rng.permutation(7 * RECORDS)[:RECORDS].astype(np.int64),
     )
-    counted = name in ("reverse_knn", "private_linear", "gnmax_attributes")
+    counted = name == "gnmax_attributes" or MECHANISMS[name].asks.matrix is not None
     far = np.full((1, DIMENSIONS), 3e38 if counted else -9.0, dtype=np.float32)
     extra = Records(far, np.zeros(1, dtype=np.int64), np.array([5000]))
     spec = network() if counted else BOX if name in ("radius", "batch_knn") else RAW

@@ -18,7 +18,11 @@ from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.private_linear.mechanism import (
+    PrivateLinear,
+    PrivateLinearAttributes,
+    PrivateLinearValue,
+)
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
@@ -29,6 +33,7 @@ from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.shards import Stream
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.cells import Cells
+from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.matrix import Matrix
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.weights import Weights
@@ -64,6 +69,8 @@ MECHANISMS: dict[str, AnyMechanism] = {
     "gnmax_attributes": GnmaxAttributes(teachers=7, tau=2, sigma_vote=1.0),
     "reverse_knn": ReverseKnn(cells=6, neighbours=2, sigma=2.0),
     "private_linear": PrivateLinear(sigma=2.0),
+    "private_linear_attributes": PrivateLinearAttributes(sigma=2.0),
+    "private_linear_value": PrivateLinearValue(sigma=2.0),
     "radius": RadiusNeighbours(radius=0.1, epsilon=5.0),
     "batch_knn": BatchKnn(k=9, epsilon=40.0),
     "batch_knn_interactive": BatchKnn(k=9, epsilon=40.0, conversion="interactive"),
@@ -102,7 +109,8 @@ def matrix(
     rng, kind = np.random.default_rng(seed), mechanism.asks.matrix
     if kind is None:
         return None
-    shape = mechanism.asks.shape(dimensions, classes)
+    outputs = numbered_space(mechanism.label_space, classes).outputs
+    shape = mechanism.asks.shape(dimensions, outputs)
     if kind == "cells":
         return Cells(rng.integers(-63, 64, shape).astype(np.int8))
     return Weights(rng.integers(-1000, 1001, shape).astype(np.int16))

@@ -15,7 +15,7 @@ from labelwall.teacher.mechanisms.batch.knn import BatchKnn
 from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.private_linear.mechanism import LinearSums
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
@@ -56,7 +56,7 @@ def drawable(mechanism: AnyMechanism, release: str, value: Any, beside: int) -> 
         noise = 14 * mechanism.sigma + 1
         counts = type(value) is list and len(value) % mechanism.cells == 0
         return counts and all(-noise <= v <= 1e12 + noise for v in value)
-    if isinstance(mechanism, PrivateLinear):
+    if isinstance(mechanism, LinearSums):
         noise = 14 * float(mechanism.sigma or 0) * (2**40 + 2**34) ** 0.5 + 15
         return type(value) is list and all(abs(v) <= 2**20 * 1e12 + noise for v in value)
     if isinstance(mechanism, IndKnn):

@@ -19,7 +19,12 @@ from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.private_linear.mechanism import (
+    LinearSums,
+    PrivateLinear,
+    PrivateLinearAttributes,
+    PrivateLinearValue,
+)
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
@@ -50,6 +55,8 @@ MECHANISMS: list[AnyMechanism] = [
     PrivateKnnMedian(
         k=20, sampling_probability=0.1, cells=8, threshold=5, sigma_screen=30.0, epsilon=0.2
     ),
+    PrivateLinearAttributes(sigma=30.0),
+    PrivateLinearValue(sigma=30.0),
 ]
 Rows = list[list[Any]]  # [kind, body]: a ledger as it is mutated; a body may become a text
 
@@ -63,7 +70,7 @@ def drawn(mechanism: AnyMechanism, release: str, beside: int, rng: random.Random
         return [rng.randrange(-20, 50), label]
     if isinstance(mechanism, ReverseKnn):
         return [rng.randrange(-40, 90) for _ in range(mechanism.cells * CLASSES)]
-    if isinstance(mechanism, PrivateLinear):
+    if isinstance(mechanism, LinearSums):
         return [rng.randrange(-(10**8), 10**8) for _ in range(3 * CLASSES + 1)]
     if isinstance(mechanism, BatchKnn) and mechanism.conversion == "none":
         return [label, beside, 1, -1]

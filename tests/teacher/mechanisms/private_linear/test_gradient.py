@@ -24,6 +24,7 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.weights import (
     CLIP,
     COUNT,
+    MAX_ATTRIBUTE_UNIT,
     MAX_BIAS,
     MAX_CLASSES,
     MAX_DIMENSIONS,
@@ -37,23 +38,43 @@ weight = st.sampled_from([-MAX_WEIGHT, -1, 0, 1, MAX_WEIGHT]) | st.integers(-MAX
 unit = st.sampled_from([1, 2, 1024, MAX_UNIT]) | st.integers(1, MAX_UNIT)
 
 
-def oracle(
-    x: Sequence[int], label: int, weights: Sequence[Sequence[int]], unit: int, bias: int
-) -> list[int]:
-    """One record's part by Python's integers, rationals and decimals, entry after entry."""
+def softmax(logits: Sequence[int], unit: int) -> list[int]:
+    """Shares of ``unit`` by rationals and decimals."""
     getcontext().prec = 50
-    inputs = [*x, bias]
-    classes = range(len(weights[0]))
-    logits = [sum(a * row[j] for a, row in zip(inputs, weights, strict=True)) for j in classes]
     powers = []
     for logit in logits:
         # behind the largest logit, to the nearest 1/256, halves upwards
         steps = math.floor(Fraction(max(logits) - logit, 256) + Fraction(1, 2))
         exact = (Decimal(-steps) / 256).exp() if steps < 16 * 256 else Decimal(0)
         powers.append(math.floor(exact * 2**24))
-    total = sum(powers)
-    found = [math.floor(Fraction(unit * power, total) + Fraction(1, 2)) for power in powers]
-    found[label] -= unit
+    return [math.floor(Fraction(unit * p, sum(powers)) + Fraction(1, 2)) for p in powers]
+
+
+def residuals(logits: Sequence[int], label: int, unit: int, space: str) -> list[int]:
+    """Prediction minus truth in units, of any label space."""
+    if space == "class":
+        return [p - unit * (j == label) for j, p in enumerate(softmax(logits, unit))]
+    if space == "attributes":
+        shares = [softmax([0, logit], unit)[1] for logit in logits]
+        return [p - unit * ((label >> j) % 2) for j, p in enumerate(shares)]
+    predicted = math.floor(Fraction(unit * logits[0], 2**16) + Fraction(1, 2))
+    value = math.floor(Fraction(2 * unit * label, 4096)) - unit
+    return [max(-unit, min(unit, predicted)) - value]
+
+
+def oracle(
+    x: Sequence[int],
+    label: int,
+    weights: Sequence[Sequence[int]],
+    unit: int,
+    bias: int,
+    space: str = "class",
+) -> list[int]:
+    """One record's part by Python's integers, rationals and decimals, entry after entry."""
+    inputs = [*x, bias]
+    columns = range(len(weights[0]))
+    logits = [sum(a * row[j] for a, row in zip(inputs, weights, strict=True)) for j in columns]
+    found = residuals(logits, label, unit, space)
     square = sum(r * r for r in found) * sum(a * a for a in inputs)
     if square > CLIP**2:
         length = math.isqrt(square - 1) + 1
@@ -62,31 +83,45 @@ def oracle(
 
 
 def total(
-    x: np.ndarray, labels: np.ndarray, weights: np.ndarray, unit: int, bias: int
+    x: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    unit: int,
+    bias: int,
+    space: str = "class",
 ) -> np.ndarray:
     """int64 [(d + 1) * c + 1] by the teacher's code, ids in another order than rows."""
     index = ExactIndex(x, np.arange(len(x))[::-1].copy())
-    return index.total(GradientSum(weights[np.newaxis], (unit,), bias), labels)[0]
+    return index.total(GradientSum(weights[np.newaxis], (unit,), bias, space), labels)[0]
+
+
+Problem = tuple[np.ndarray, np.ndarray, np.ndarray, int, int, str]
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int]:
+def problems(draw: st.DrawFn) -> Problem:
+    space = draw(st.sampled_from(["class", "attributes", "value"]))
     n, d, c = draw(st.integers(0, 6)), draw(st.integers(1, 4)), draw(st.integers(2, 4))
+    if space == "value":
+        c = 1
+    codes = {"class": c - 1, "attributes": 2**c - 1, "value": 4096}[space]
     x = draw(arrays(np.int8, (n, d), elements=extremes))
-    labels = draw(arrays(np.int64, n, elements=st.integers(0, c - 1)))
+    labels = draw(arrays(np.int64, n, elements=st.integers(0, codes)))
     scale = draw(st.sampled_from([1, 50, 1000]))  # so that not all probabilities are 0 or 1
     weights = draw(arrays(np.int16, (d + 1, c), elements=weight)) // scale
-    return x, labels, weights.astype(np.int16), draw(unit), draw(st.integers(1, MAX_BIAS))
+    largest = MAX_ATTRIBUTE_UNIT if space == "attributes" else MAX_UNIT
+    one = min(draw(unit), largest)
+    return x, labels, weights.astype(np.int16), one, draw(st.integers(1, MAX_BIAS)), space
 
 
 @settings(max_examples=150, deadline=None)
 @given(problems())
 def test_a_sum_is_that_of_big_integers(
-    problem: tuple[np.ndarray, np.ndarray, np.ndarray, int, int],
+    problem: Problem,
 ) -> None:
-    x, labels, weights, unit, bias = problem
+    x, labels, weights, *rest = problem
     parts = [
-        oracle(row, label, weights.tolist(), unit, bias)
+        oracle(row, label, weights.tolist(), *rest)
         for row, label in zip(x.tolist(), labels.tolist(), strict=True)
     ]
     expected = [sum(column) for column in zip(*parts, strict=True)] or [0] * (weights.size + 1)
@@ -98,7 +133,7 @@ def test_a_sum_is_that_of_big_integers(
 @settings(max_examples=60, deadline=None)
 @given(problems(), st.integers(1, 3), st.randoms(use_true_random=False))
 def test_a_record_adds_the_same_whatever_and_wherever_the_others_are(
-    problem: tuple[np.ndarray, np.ndarray, np.ndarray, int, int], cut: int, random: object
+    problem: Problem, cut: int, random: object
 ) -> None:
     """Any sharding adds up, and blocks of any size in any order give the same."""
     x, labels, *rest = problem
@@ -156,6 +191,24 @@ def test_the_widest_problem_neither_overflows_nor_exceeds_the_limit() -> None:
             for row, label in zip(x.tolist(), labels, strict=True)
         ]
         assert found.tolist() == [sum(column) for column in zip(*parts, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("space", "c", "unit"), [("attributes", 62, MAX_ATTRIBUTE_UNIT), ("value", 1, MAX_UNIT)]
+)
+def test_the_widest_problem_of_other_labels_is_exact(space: str, c: int, unit: int) -> None:
+    """Wrong in every attribute, and at the other end of the range."""
+    x = np.array([[63] * MAX_DIMENSIONS, [-63] * MAX_DIMENSIONS], dtype=np.int8)
+    weights = np.full((MAX_DIMENSIONS + 1, c), MAX_WEIGHT, dtype=np.int16)
+    everything = 2**62 - 1 if space == "attributes" else 4096
+    for labels in ([0, everything], [everything, 0]):
+        found = total(x, np.array(labels), weights, unit, MAX_BIAS, space)
+        parts = [
+            oracle(row, label, weights.tolist(), unit, MAX_BIAS, space)
+            for row, label in zip(x.tolist(), labels, strict=True)
+        ]
+        assert found.tolist() == [sum(column) for column in zip(*parts, strict=True)]
+        assert sum(entry**2 for entry in parts[0]) <= SENSITIVITY**2
 
 
 def test_many_classes_that_tie_are_within_the_bound_of_the_squares() -> None:

@@ -132,6 +132,7 @@ def test_no_records_get_noise_like_all_others(tmp_path: Path) -> None:
 
 FOREIGN: dict[str, Weights | Cells | Queries] = {
     "transposed": Weights(weights(1).T.copy()),
+    "a value's": Weights(weights(1)[:, :1].copy()),
     "no bias": Weights(weights(1)[:-1]),
     "slot": Weights(weights(1), slot=1),
     "cells": Cells(np.zeros((5, DIMENSIONS), dtype=np.int8)),
@@ -153,7 +154,7 @@ REFUSED = {
     "wider integers": weights(1).astype(np.int32),
     "one axis": weights(1)[0],
     "no features": weights(1)[:1],
-    "one class": weights(1)[:, :1],
+    "no output": weights(1)[:, :0],
     "too small": np.full((3, 2), -MAX_WEIGHT - 1, dtype=np.int16),
     "too many features": np.zeros((MAX_DIMENSIONS + 2, 2), dtype=np.int16),
     "too many classes": np.zeros((2, MAX_CLASSES + 1), dtype=np.int16),

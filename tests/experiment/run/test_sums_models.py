@@ -1,0 +1,125 @@
+"""Models of attributes and of values from sums: against regressions of the same rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from labelwall.experiment.run.linear_model import AttributeModel
+from labelwall.experiment.run.sums_model import SumsModel
+from labelwall.experiment.run.value_model import ValueModel, ridge
+from labelwall.teacher.mechanisms.private_linear.gradient import GradientSum
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.labels.attributes import pack
+from labelwall.wall.labels.values import STEPS
+from labelwall.wall.messages import ABSTAINED, Outcome
+from labelwall.wall.weights import CLIP, SENSITIVITY, Weights, bias, residual_unit
+
+N, LENGTH = 3000, 63.0
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, 4))
+FEATURES = np.rint(LENGTH * X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.int8)
+UNITS = FEATURES / LENGTH
+
+
+def fit(model: SumsModel, codes: np.ndarray, steps: int, noise: float) -> None:
+    """Sums by the teacher's code, with so much noise in sensitivities."""
+    rng, index = np.random.default_rng(1), ExactIndex(FEATURES, np.arange(N))
+    for _ in range(steps):
+        weights = model.next_weights()
+        Weights(weights)
+        unit = residual_unit(weights, model.clip, LENGTH, model.space)
+        total = GradientSum(weights[np.newaxis], (unit,), bias(LENGTH), model.space)(index, codes)[
+            0
+        ]
+        drawn = np.rint(rng.normal(0, noise * SENSITIVITY, total.shape)).astype(np.int64)
+        model.add(total + drawn)
+
+
+def attributes() -> np.ndarray:
+    logits = 4 * UNITS @ RNG.normal(size=(4, 3)) + np.array([0.0, -1.0, 2.0])
+    return (RNG.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(np.int64)
+
+
+def values() -> np.ndarray:
+    """In half ranges: linear with an offset, and some noise."""
+    linear = UNITS @ np.array([0.3, -0.2, 0.1, 0.05]) - 0.2
+    return np.clip(linear + RNG.normal(0, 0.05, N), -1, 1)
+
+
+def steps_of(found: np.ndarray) -> np.ndarray:
+    return np.rint((found + 1) / 2 * STEPS).astype(np.int64)
+
+
+def test_attributes_are_those_of_logistic_regressions() -> None:
+    bits = attributes()
+    model = AttributeModel(FEATURES, 3, LENGTH, 1e-6, 0.5)
+    fit(model, pack(bits), 4, 0.0)
+    said = model.says(FEATURES)
+    for column in range(3):
+        oracle = LogisticRegression(C=1e3, max_iter=2000).fit(UNITS, bits[:, column])
+        assert np.abs(said[:, column] - oracle.predict_proba(UNITS)[:, 1]).mean() < 0.02
+    assert model.estimate(said).right == pytest.approx(np.maximum(said, 1 - said).mean(), abs=1e-4)
+
+
+def test_attributes_with_noise_and_few_steps_are_near_the_truth() -> None:
+    bits = attributes()
+    model = AttributeModel(FEATURES, 3, LENGTH, 30.0, 0.5)
+    fit(model, pack(bits), 2, 30.0)
+    best = [LogisticRegression().fit(UNITS, b).score(UNITS, b) for b in bits.T]
+    assert ((model.says(FEATURES) > 0.5) == bits).mean() > np.mean(best) - 0.03
+
+
+def test_attributes_abstain_within_the_margin() -> None:
+    model = AttributeModel(FEATURES[:1], 3, LENGTH, 1.0, 0.5)
+    said = np.array([[0.9, 0.52, 0.1], [0.48, 0.5, 0.51]], dtype=np.float32)
+    labels, outcomes = model.labels(said, 0.1)
+    assert labels.tolist() == [[1, ABSTAINED, 0], [ABSTAINED] * 3]
+    assert outcomes.tolist() == [Outcome.ANSWERED, Outcome.ABSTAINED]
+
+
+@pytest.mark.parametrize(("noise", "tolerance"), [(1e-6, 0.01), (10.0, 0.03)])
+def test_values_are_those_of_a_linear_regression(noise: float, tolerance: float) -> None:
+    true = values()
+    model = ValueModel(FEATURES, 1, LENGTH, noise, 0.25)
+    fit(model, steps_of(true), 2, noise)
+    said = model.says(FEATURES)[:, 0]
+    oracle = Ridge(1e-6).fit(UNITS, true).predict(UNITS)
+    assert np.sqrt(((said - oracle) ** 2).mean()) < tolerance
+    labels, outcomes = model.labels(said[:, np.newaxis], 0.0)
+    assert np.abs(labels - steps_of(said)).max() <= 1
+    assert (outcomes == Outcome.ANSWERED).all()
+    estimate = model.estimate(said[:, np.newaxis])
+    assert abs(estimate.right - oracle.var()) < 4 * estimate.error
+    assert "half ranges explained by noisy moments" in estimate.text()
+
+
+def test_noise_alone_gives_the_middle_of_the_range() -> None:
+    model = ValueModel(FEATURES, 1, LENGTH, 1e5, 0.25)
+    fit(model, steps_of(values()), 2, 1e5)
+    assert np.abs(model.says(FEATURES)).mean() < 0.2
+
+
+def test_absurd_sums_give_weights_in_range() -> None:
+    for model in (
+        ValueModel(FEATURES, 1, LENGTH, 1.0, 0.25),
+        AttributeModel(FEATURES, 3, LENGTH, 1.0, 0.5),
+    ):
+        for extreme in (10**6 * CLIP, -(10**6) * CLIP, 0):
+            model.add(np.full(model.weights.size + 1, extreme))
+            Weights(model.next_weights())
+            assert np.isfinite(model.says(FEATURES)).all()
+
+
+def test_the_penalty_follows_from_the_noise() -> None:
+    """Directions that noise hides are shrunk, others are not."""
+    second = np.diag([1.0, 1.0, 0.01])
+    true = np.array([1.0, -0.5, 0.7])
+    rng = np.random.default_rng(0)
+    for deviation, within in ((1e-6, 1e-3), (0.05, 0.2)):
+        moments = second @ true + rng.normal(0, deviation, 3)
+        weights, precision = ridge(second, moments, deviation)
+        np.testing.assert_allclose(weights[:2], true[:2], atol=within)
+        assert np.linalg.eigvalsh(precision).min() > 0
+    assert abs(weights[2]) < 0.7
