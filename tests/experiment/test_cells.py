@@ -108,12 +108,10 @@ def test_answers_follow_from_the_ledgers_counts_alone(
         )
 
 
-def on_the_tape(folder: Path, extra: tuple[np.ndarray, int, int] | None) -> None:
-    write(folder, extra)
+def on_the_tape(*folders: Path) -> None:
     driver = PROGRAMS / "tape_run.py"
     done = subprocess.run(
-        [sys.executable, driver, "7"],
-        cwd=folder,
+        [sys.executable, driver, "7", *folders],
         env=environment(PYTHONHASHSEED="0"),
         capture_output=True,
         text=True,
@@ -131,8 +129,9 @@ def test_an_added_record_shows_in_one_count_and_in_nothing_that_does_not_follow_
     hashes may.
     """
     extra = (3 * np.eye(1, tiny.DIMENSIONS, dtype=np.float32)[0], 0, 1)
-    for name, more in (("without", None), ("with", extra)):
-        on_the_tape(tmp_path / name, more)
+    write(tmp_path / "without")
+    write(tmp_path / "with", extra)
+    on_the_tape(tmp_path / "without", tmp_path / "with")
     counts = [
         [np.array(*e["results"].values()) for e in entries(tmp_path / name, "release")]
         for name in ("without", "with")
