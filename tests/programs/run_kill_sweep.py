@@ -24,10 +24,9 @@ import labelwall.experiment.report.report
 import labelwall.experiment.run.rounds  # noqa: F401 - loaded before the forks
 from labelwall import pipeline
 from tests.experiment import tiny
+from tests.experiment.checks import QUICK
 
-# One training a round: the others commit nothing.
-FEW = ["--student.prune_folds", "0", "--student.calibration_folds", "0"]
-COMMAND = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", *FEW]
+COMMAND = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", *QUICK]
 
 
 def child(kill_at: int | None) -> int:

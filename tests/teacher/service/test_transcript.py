@@ -171,8 +171,8 @@ CASES: dict[str, Callable[[], Case]] = {
     **{f"{name}, each": partial(vectors, name, each=True) for name in ("private_knn", "ind_knn")},
     **{f"{name}, networks": partial(images, name) for name in NETWORKS},
 }
-# One for each way through the service, so that the rest may be slow.
-FAST = "private_knn", "reverse_knn", "private_knn, shards", "gnmax, networks"
+# One for each way through the service, so that the rest may be slow. Networks are restarted below.
+FAST = "private_knn", "reverse_knn", "private_knn, shards"
 
 
 def told(
