@@ -19,6 +19,7 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import AttributeLabels
 from tests.experiment import tiny
 from tests.experiment.checks import (
+    QUICK,
     ask_twice,
     check_baselines_are_refused,
     check_one_error,
@@ -139,7 +140,7 @@ def test_a_comparison_counts_accuracies_over_attributes(folder: Path) -> None:
 
 
 def test_a_teacher_in_another_process_answers_alike(folder: Path) -> None:
-    assert pipeline.main([*RUN, "--isolate"]) == 0
+    assert pipeline.main([*RUN, *QUICK, "--rounds", "[{queries: 12}]", "--isolate"]) == 0
     with np.load(folder / "out/round_1/answers.npz") as stored:
         assert stored["labels"].shape == (12, COUNT)
     assert audit(folder / "out/ledger.sqlite").consistent
@@ -150,7 +151,7 @@ def test_the_custodians_commands_know_attributes(
 ) -> None:
     assert pipeline.main(["data", "--config", "config.yaml"]) == 0
     assert "200 usable" in capsys.readouterr().out
-    assert pipeline.main(RUN) == 0
+    assert pipeline.main([*RUN, *QUICK]) == 0
     x, y = tiny.rows(4, 8)
     np.savez("more.npz", private_x=x, private_y=bits(y), private_id=np.arange(7000, 7004))
     assert pipeline.main(["records", "add", "--config", "config.yaml", "--rows", "more.npz"]) == 0

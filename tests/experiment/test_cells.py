@@ -20,6 +20,7 @@ from labelwall.wall.cells import inherit, nearest_cells
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome
 from tests.experiment import tiny
+from tests.experiment.checks import QUICK
 from tests.programs import PROGRAMS, environment
 
 CELLS = 6
@@ -93,7 +94,7 @@ def test_answers_follow_from_the_ledgers_counts_alone(
     counts, margin and reach."""
     write(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert pipeline.main([*RUN, "--mechanism.reach", str(reach)]) == 0
+    assert pipeline.main([*RUN, *QUICK, "--mechanism.reach", str(reach)]) == 0
     (value,) = entries(tmp_path, "release")[0]["results"].values()
     counts = np.array(value).reshape(CELLS, tiny.CLASSES)
     x = tiny.rows(40, 2)[0].astype(np.float64)
@@ -108,12 +109,10 @@ def test_answers_follow_from_the_ledgers_counts_alone(
         )
 
 
-def on_the_tape(folder: Path, extra: tuple[np.ndarray, int, int] | None) -> None:
-    write(folder, extra)
+def on_the_tape(*folders: Path) -> None:
     driver = PROGRAMS / "tape_run.py"
     done = subprocess.run(
-        [sys.executable, driver, "7"],
-        cwd=folder,
+        [sys.executable, driver, "7", *folders],
         env=environment(PYTHONHASHSEED="0"),
         capture_output=True,
         text=True,
@@ -131,8 +130,9 @@ def test_an_added_record_shows_in_one_count_and_in_nothing_that_does_not_follow_
     hashes may.
     """
     extra = (3 * np.eye(1, tiny.DIMENSIONS, dtype=np.float32)[0], 0, 1)
-    for name, more in (("without", None), ("with", extra)):
-        on_the_tape(tmp_path / name, more)
+    write(tmp_path / "without")
+    write(tmp_path / "with", extra)
+    on_the_tape(tmp_path / "without", tmp_path / "with")
     counts = [
         [np.array(*e["results"].values()) for e in entries(tmp_path / name, "release")]
         for name in ("without", "with")
@@ -214,6 +214,7 @@ def test_past_the_cap_a_round_learns_nothing_new_and_says_so(
 ) -> None:
     write(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert pipeline.main([*RUN, "--caps.asked", "1", "--rounds", "[{}, {queries: 7}]"]) == 0
+    options = ["--caps.asked", "1", "--rounds", "[{}, {queries: 7}]", *QUICK]
+    assert pipeline.main([*RUN, *options]) == 0
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     assert [r["cap_reached"] for r in summary["rounds"]] == [0, 7]

@@ -11,6 +11,7 @@ import pytest
 
 from labelwall import pipeline
 from tests.experiment import tiny
+from tests.experiment.checks import QUICK
 
 
 @pytest.fixture
@@ -140,27 +141,27 @@ def test_caps_over_budget_are_refused_before_anything_is_opened(folder: Path) ->
 def test_other_settings_for_the_same_run_folder_are_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run() == 0
+    assert run(*QUICK) == 0
     capsys.readouterr()
-    assert run("--seed", "1") == 2
+    assert run(*QUICK, "--seed", "1") == 2
     assert "seed" in capsys.readouterr().err
 
 
 def test_a_run_folder_with_another_data_sets_ledger_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run() == 0
+    assert run(*QUICK) == 0
     (folder / "out.custodian").rename(folder / "elsewhere")
-    other = ["run", "--config", "config.yaml", "--run_dir", "other", "--quiet"]
+    other = ["run", "--config", "config.yaml", "--run_dir", "other", "--quiet", *QUICK]
     assert pipeline.main(other) == 0
     (folder / "other.custodian").rename(folder / "out.custodian")
     capsys.readouterr()
-    assert run() == 2
+    assert run(*QUICK) == 2
     assert "another data set" in capsys.readouterr().err
 
 
 def test_one_budget_for_two_runs_that_share_a_custodians_directory(folder: Path) -> None:
-    assert run("--custodian_dir", "shared") == 0
+    assert run("--custodian_dir", "shared", *QUICK) == 0
     again = [
         "run",
         "--config",
@@ -172,6 +173,7 @@ def test_one_budget_for_two_runs_that_share_a_custodians_directory(folder: Path)
         "shared",
         "--seed",
         "5",
+        *QUICK,
     ]
     assert pipeline.main(again) == 0
     spent = [
@@ -201,6 +203,7 @@ def test_run_never_branches_on_private_rows(folder: Path, private: str) -> None:
     np.savez("data.npz", **arrays)
     # Without records a query passes with probability 0.43: of 36 all fail once in 10^8, of 12 once
     # in 900.
-    assert run("--mechanism.threshold", "0", "--rounds", "[{queries: 36}, {queries: 4}]") == 0
+    rounds = "[{queries: 36}, {queries: 4}]"
+    assert run("--mechanism.threshold", "0", "--rounds", rounds, *QUICK) == 0
     summary = json.loads((folder / "out/summary.json").read_text())
     assert [r["asked"] for r in summary["rounds"]] == [36, 4]

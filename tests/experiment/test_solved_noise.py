@@ -18,13 +18,14 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.errors import InvalidInput
 from tests.experiment import tiny
+from tests.experiment.checks import QUICK
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 RUNS = [path for path in CONFIGS if not path.stem.startswith("compare_")]
 COMPARISONS = [path for path in CONFIGS if path not in RUNS]
 # Those whose contests take minutes at little budget.
 SLOW = {path.stem for path in RUNS if "kind: private_knn\n" in path.read_text()}
-RUN = ["run", "--config", "config.yaml", "--run_dir", "out"]
+RUN = ["run", "--config", "config.yaml", *QUICK, "--run_dir", "out"]
 CELLS = "{kind: reverse_knn, cells: 9, neighbours: 2}"
 MIXED = f"""
 mechanism: {CELLS}

@@ -18,7 +18,7 @@ from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.classes import ClassLabels
 from tests.experiment import tiny
-from tests.experiment.checks import PREDICT
+from tests.experiment.checks import PREDICT, QUICK
 
 
 def uneven(n: int, seed: int = 0) -> np.ndarray:
@@ -91,7 +91,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_run_keeps_its_axes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resumed, it asks nothing anew, though the axes would come out otherwise now."""
-    command = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", "--whiten", "3"]
+    command = ["run", "--config", "config.yaml", "--run_dir", "out", "--whiten", "3", *QUICK]
     assert pipeline.main(command) == 0
     spent = RunFolder(folder / "out").ledger_state().spent
     kept = RunFolder(folder / "out").features(lambda: pytest.fail("built again"))

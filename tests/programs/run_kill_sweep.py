@@ -24,8 +24,9 @@ import labelwall.experiment.report.report
 import labelwall.experiment.run.rounds  # noqa: F401 - loaded before the forks
 from labelwall import pipeline
 from tests.experiment import tiny
+from tests.experiment.checks import QUICK
 
-COMMAND = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet"]
+COMMAND = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", *QUICK]
 
 
 def child(kill_at: int | None) -> int:

@@ -1,5 +1,10 @@
-"""One run on the unsafe tape in the current folder, with the clock, the process number and the data
-set's name held still."""
+"""A run on the unsafe tape in each folder, with the clock, the process number and the data set's
+name held still.
+
+    python tape_run.py SEED FOLDER...
+
+Each run is in a fork of its own, so that libraries are loaded once and no run sees another's state.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +23,8 @@ from labelwall.experiment.run.rounds import run
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 
 
-def main(seed: int) -> None:
-    torch.set_num_threads(1)
+def main(seed: int, folder: str) -> None:
+    os.chdir(folder)
     config = load_config(Path("config.yaml"))
     moment = 1.7e9
     time.time = lambda: moment
@@ -32,4 +37,11 @@ def main(seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    torch.set_num_threads(1)
+    for place in sys.argv[2:]:
+        process = os.fork()
+        if process == 0:
+            main(int(sys.argv[1]), place)
+            sys.exit()
+        if os.waitpid(process, 0)[1]:
+            sys.exit(f"the run in {place} failed")

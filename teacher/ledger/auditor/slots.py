@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from labelwall.teacher.ledger.auditor.mechanisms import (
-    BY_BATCH,
-    KINDS,
-    ONCE,
-    Fields,
-    Priced,
-)
+from labelwall.teacher.ledger.auditor.mechanisms import BY_BATCH, KINDS, ONCE, Fields, Priced
 from labelwall.teacher.ledger.auditor.values import (
     BOOLEAN,
     LARGEST_NUMBER,

@@ -24,8 +24,7 @@ def run(folder: Path, extra: tuple[np.ndarray, int, int] | None) -> dict[str, by
     """All public artefacts of a run on the tape, by relative path."""
     tiny.write(folder, extra)
     done = subprocess.run(
-        [sys.executable, DRIVER, str(SEED)],
-        cwd=folder,
+        [sys.executable, DRIVER, str(SEED), folder],
         env=environment(PYTHONHASHSEED="0"),
         capture_output=True,
         text=True,
@@ -60,12 +59,14 @@ def released(folder: Path) -> dict[tuple[str, str], int]:
     return values
 
 
-def sampled_for(draws: list[tuple[str, str]], record: int) -> list[bool]:
-    """Whether the tape puts a record into the sample of each (identity, release)."""
-    tape, ids = UnsafeTape(SEED), np.array([[record]])
-    return [
-        bool(tape.inclusion(GAMMA, [identity], release, ids)[0, 0]) for identity, release in draws
-    ]
+def sampled_for(draws: list[tuple[str, str]], records: np.ndarray) -> np.ndarray:
+    """Whether the tape puts each record into the sample of each (identity, release).
+
+    bool [n_draws, n_records] for int64 [n_records].
+    """
+    tape, ids = UnsafeTape(SEED), records[np.newaxis]
+    rows = [tape.inclusion(GAMMA, [identity], release, ids)[0] for identity, release in draws]
+    return np.array(rows).reshape(len(draws), len(records))
 
 
 @pytest.mark.slow
@@ -83,19 +84,20 @@ def test_two_neighbours(tmp_path: Path) -> None:
     # Both releases of every query, also those aggregations that did not happen: the screening must
     # stay what it was.
     possible = [(identity, release) for identity, _ in draws for release in ("screen", "aggregate")]
-    never = next(i for i in range(10**6, 2 * 10**6) if not any(sampled_for(possible, i)))
+    ids = np.arange(10**6, 2 * 10**6)
+    never = int(ids[~sampled_for(possible, ids).any(axis=0)][0])
     beside = run(tmp_path / "never", (vector, 1, never))
     assert sorted(beside) == sorted(before)
     assert [name for name in before if beside[name] != before[name]] == []
 
     first_round = draws[: sum(1 for key in draws if key[1] == "screen") // 2]
-    often = max(range(10**6, 10**6 + 3000), key=lambda i: sum(sampled_for(first_round, i)))
+    often = int(ids[sampled_for(first_round, ids[:3000]).sum(axis=0).argmax()])
     run(tmp_path / "often", (vector, 1, often))
     after = released(tmp_path / "often")
     changed = [key for key in draws if key in after and after[key] != results[key]]
-    assert any(sampled_for(first_round, often))
+    assert sampled_for(first_round, np.array([often])).any()
     # What differs is explained by a vote; that votes count is a property test's matter
-    assert all(sampled_for(changed, often))
+    assert sampled_for(changed, np.array([often])).all()
 
 
 @pytest.mark.slow

@@ -7,11 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.programs import PROGRAMS, environment
 
 SWEEP = PROGRAMS / "removal_sweep.py"
 
 
+@pytest.mark.parametrize(
+    "socket", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True
+)
 def test_a_removal_that_is_killed_between_two_analysts(tmp_path: Path, socket: str) -> None:
     folder = tmp_path / "service" / "removal"
     folder.mkdir(parents=True)
