@@ -370,7 +370,7 @@ class Teacher:
         assert spec is not None
         # Named by the first entry that is due to it: an extractor without queries writes nothing.
         if self._ledger.state.extractor != spec.sha256():
-            self._ledger.use_extractor(spec.sha256(), spec.public_fields())
+            self._ledger.use_extractor(spec.public_fields())
         batch = Batch(slot, mechanism, keys, voters, self._serials, self._memories[slot])
         settle(batch, self._ledger, self._entropy, self._charged, self._failures)
 
