@@ -19,7 +19,6 @@ from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.private_files import log_failure
 from labelwall.teacher.private_rows import Prepared, PrivateRows, Workplace
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.search.devices import device_of
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import numbered_space
@@ -68,7 +67,10 @@ class Teacher:
         device: str = "cpu",
         progress: Progress = quiet,
     ) -> None:
-        device_of(device)
+        if device != "cpu":
+            from labelwall.teacher.search.devices import device_of  # torch
+
+            device_of(device)
         if entropy.unsafe and not ledger.state.unsafe:
             raise InvalidInput(
                 "entropy", "the system's for a ledger that certifies a guarantee", "a test tape"

@@ -16,6 +16,7 @@ from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.records.sources import Records
+from labelwall.teacher.service import network_tests
 from labelwall.teacher.service import queue as queues
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.errors import InvalidInput, Refused
@@ -216,7 +217,7 @@ def test_features_do_not_depend_on_where_an_embedding_stopped(
 def test_a_network_that_is_too_slow_is_refused_by_a_row_of_zeros(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "MAX_ROW_SECONDS", 0.0)
+    monkeypatch.setattr(network_tests, "MAX_ROW_SECONDS", 0.0)
     made = tiny.make(tmp_path)
     with (
         served(made) as url,
@@ -225,4 +226,4 @@ def test_a_network_that_is_too_slow_is_refused_by_a_row_of_zeros(
     ):
         ann.use_extractor(network())
     with pytest.raises(InvalidInput):
-        made.service.queue.test(network(), "ann")
+        made.service.queue.networks.test(network(), "ann")
