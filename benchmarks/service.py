@@ -13,6 +13,7 @@ served from the ledger.
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -186,19 +187,33 @@ def singles(teacher: Teacher, setting: Setting, callers: int, seed: int) -> np.n
         return np.array([second for found in pool.map(caller, range(callers)) for second in found])
 
 
-def compare_singles(teacher: Teacher, load: Load, setting: Setting) -> None:
-    """Print the latency of a batch of one, in process and over HTTP by turns."""
+def cpu_seconds(process: int) -> float:
+    """Processor time of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def compare_singles(teacher: Teacher, load: Load, setting: Setting, process: int) -> None:
+    """Print latency and processor time of a batch of one, in process and over HTTP by turns.
+
+    ``process``: the service's.
+    """
     for callers in sorted({1, setting.analysts}):
-        here, there = [], []
+        here, there, spent = [], [], np.zeros(2)
         for turn in range(TURNS):
+            before = time.process_time(), cpu_seconds(process)
             here.append(singles(teacher, setting, callers, 10**7 + 100 * callers + turn))
+            spent[0] += time.process_time() - before[0]
             there.append(load.ask(callers * SINGLES, 1, callers)[1])
+            spent[1] += cpu_seconds(process) - before[1]
         (p50, p99), (http50, http99) = (
             1000 * np.quantile(np.concatenate(found), (0.5, 0.99)) for found in (here, there)
         )
+        local, http = 1000 * spent / (TURNS * SINGLES * callers)
         print(
             f"  batch of one, {callers} callers: in process p50 {p50:.1f} ms p99 {p99:.1f} ms, "
-            f"over HTTP p50 {http50:.1f} ms p99 {http99:.1f} ms; p50 {http50 - p50:+.1f} ms"
+            f"over HTTP p50 {http50:.1f} ms p99 {http99:.1f} ms; p50 {http50 - p50:+.1f} ms; "
+            f"processor time {local:.1f} and (the service's) {http:.1f} ms"
         )
 
 
@@ -219,7 +234,8 @@ def measure(setting: Setting, queries: int, rounds: int) -> None:
             f"{setting.records:,} records, {kind}; "
             f"{setting.analysts} analysts, {setting.threads} threads"
         )
-        compare_singles(teacher, load, setting)
+        assert process.pid is not None
+        compare_singles(teacher, load, setting, process.pid)
         pairs = []
         for number in range(rounds):
             pairs.append(

@@ -22,6 +22,7 @@ from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.errors import InvalidInput, Refused
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.networks.architectures import build, to_safetensors
+from labelwall.wall.wire import encode_extractor
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, RECORDS, SPEC, client, rows, served
 
@@ -77,6 +78,23 @@ def test_extractors_of_a_day_are_counted_by_caller(tmp_path: Path) -> None:
         ann.use_extractor(other(11))  # known: sent again for nothing
         bob.use_extractor(other(12))
         assert len(bob.answer(Queries(rows(3, 1))).labels) == 3
+
+
+def test_bytes_of_extractors_of_a_day_are_counted_by_caller(tmp_path: Path) -> None:
+    made = tiny.make(tmp_path)
+    sent = len(encode_extractor(other(1)))
+    uploads = made.service.allowances.uploads
+    uploads._burst, uploads._rate = 3.5 * sent, 0.0
+    with (
+        served(made) as url,
+        client(url, made.tokens["ann"], patience=0, spec=other(1)) as ann,
+        client(url, made.tokens["bob"], patience=0, spec=other(1)) as bob,
+    ):
+        for number in (2, 3):
+            ann.use_extractor(other(number))
+        with pytest.raises(Refused, match="in a day"):
+            ann.use_extractor(other(4))
+        bob.use_extractor(other(4))
 
 
 def test_one_callers_extractors_do_not_displace_anothers(tmp_path: Path) -> None:
