@@ -5,13 +5,15 @@
 
 By default 60,000 records of 1,296 features, 8 analysts, 10,000 queries at batch 256.
 The service is a separate process on this machine. Throughput is measured in rounds, in process
-and over HTTP by turns: a busy machine slows both; the ratio is the median over the rounds. Every
-query is new, none is served from the ledger.
+and over HTTP by turns: a busy machine slows both; the ratio is the median over the rounds. So is
+the latency of a batch of one, with one caller and with all of them. Every query is new, none is
+served from the ledger.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +47,7 @@ MECHANISM = PrivateKnn(
 )
 CAP = 50_000
 REQUESTS = {1: 64, 16: 16, 256: 8}  # of each analyst, by batch: for p50 and p99
+TURNS, SINGLES = 10, 8  # turns of batches of one, and requests of each caller in a turn
 
 
 @dataclass(frozen=True)
@@ -124,13 +127,15 @@ class Load:
         for client in self._clients:
             client.use_extractor(setting.spec)
 
-    def ask(self, queries: int, batch: int) -> tuple[float, np.ndarray]:
-        """(queries per second, seconds of each request); analysts share the ``queries``."""
-        each = max(1, queries // (batch * len(self._clients)))
+    def ask(self, queries: int, batch: int, callers: int = 0) -> tuple[float, np.ndarray]:
+        """(queries per second, seconds of each request); ``callers`` (0: all analysts) share the
+        ``queries``."""
+        callers = callers or len(self._clients)
+        each = max(1, queries // (batch * callers))
         self._seed += 1
-        self.asked += each * batch * len(self._clients)
-        rows = self._setting.rows(each * batch * len(self._clients), self._seed).reshape(
-            len(self._clients), each, batch, *self._setting.shape
+        self.asked += each * batch * callers
+        rows = self._setting.rows(each * batch * callers, self._seed).reshape(
+            callers, each, batch, *self._setting.shape
         )
 
         def analyst(number: int) -> list[float]:
@@ -143,10 +148,8 @@ class Load:
             return seconds
 
         started = time.perf_counter()
-        with ThreadPoolExecutor(len(self._clients)) as pool:
-            seconds = [
-                second for found in pool.map(analyst, range(len(self._clients))) for second in found
-            ]
+        with ThreadPoolExecutor(callers) as pool:
+            seconds = [second for found in pool.map(analyst, range(callers)) for second in found]
         return len(seconds) * batch / (time.perf_counter() - started), np.array(seconds)
 
 
@@ -168,6 +171,52 @@ def alone(teacher: Teacher, setting: Setting, queries: int, seed: int) -> float:
     return queries / (time.perf_counter() - started)
 
 
+def singles(teacher: Teacher, setting: Setting, callers: int, seed: int) -> np.ndarray:
+    """Seconds of each batch of one, of ``callers`` threads in this process."""
+    rows = setting.rows(callers * SINGLES, seed).reshape(callers, SINGLES, 1, *setting.shape)
+
+    def caller(number: int) -> list[float]:
+        seconds = []
+        for inputs in rows[number]:
+            started = time.perf_counter()
+            teacher.answer(Queries(inputs))
+            seconds.append(time.perf_counter() - started)
+        return seconds
+
+    with ThreadPoolExecutor(callers) as pool:
+        return np.array([second for found in pool.map(caller, range(callers)) for second in found])
+
+
+def cpu_seconds(process: int) -> float:
+    """Processor time of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def compare_singles(teacher: Teacher, load: Load, setting: Setting, process: int) -> None:
+    """Print latency and processor time of a batch of one, in process and over HTTP by turns.
+
+    ``process``: the service's.
+    """
+    for callers in sorted({1, setting.analysts}):
+        here, there, spent = [], [], np.zeros(2)
+        for turn in range(TURNS):
+            before = time.process_time(), cpu_seconds(process)
+            here.append(singles(teacher, setting, callers, 10**7 + 100 * callers + turn))
+            spent[0] += time.process_time() - before[0]
+            there.append(load.ask(callers * SINGLES, 1, callers)[1])
+            spent[1] += cpu_seconds(process) - before[1]
+        (p50, p99), (http50, http99) = (
+            1000 * np.quantile(np.concatenate(found), (0.5, 0.99)) for found in (here, there)
+        )
+        local, http = 1000 * spent / (TURNS * SINGLES * callers)
+        print(
+            f"  batch of one, {callers} callers: in process p50 {p50:.1f} ms p99 {p99:.1f} ms, "
+            f"over HTTP p50 {http50:.1f} ms p99 {http99:.1f} ms; p50 {http50 - p50:+.1f} ms; "
+            f"processor time {local:.1f} and (the service's) {http:.1f} ms"
+        )
+
+
 def measure(setting: Setting, queries: int, rounds: int) -> None:
     """Print a table for one kind of rows."""
     with tempfile.TemporaryDirectory() as folder:
@@ -185,6 +234,8 @@ def measure(setting: Setting, queries: int, rounds: int) -> None:
             f"{setting.records:,} records, {kind}; "
             f"{setting.analysts} analysts, {setting.threads} threads"
         )
+        assert process.pid is not None
+        compare_singles(teacher, load, setting, process.pid)
         pairs = []
         for number in range(rounds):
             pairs.append(

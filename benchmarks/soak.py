@@ -1,13 +1,14 @@
 """A service under load, attacks and accidents: nothing lost, no 500, flat memory, a clean audit.
 
-    PYTHONPATH=. python benchmarks/soak.py                  # one hour: a file, then PostgreSQL
-    PYTHONPATH=. python benchmarks/soak.py --minutes 8      # quick
+    python benchmarks/soak.py                  # one hour: a file, then PostgreSQL
+    python benchmarks/soak.py --minutes 8      # quick
 
 Eight analysts ask new and old queries. At random moments the service is killed or told to stop,
 the server of the ledger crashes, or the disk is full for some seconds (for a ledger in a file: the
 process may not let a file grow). Meanwhile strangers send mutated requests, unfinished headers and
-bodies that never come, and one analyst sends extractors. At the end every answer that was received
-is asked for again: it must be the same, and free.
+bodies that never come, and one analyst sends extractors. In the last third of each half only those
+accidents happen that the service survives, so that its memory is seen over a long life. At the end
+every answer that was received is asked for again: it must be the same, and free.
 """
 
 from __future__ import annotations
@@ -42,8 +43,13 @@ SETTING = Setting(records=2000, shape=(32,), analysts=8, threads=1)
 CAP = 10_000_000  # releases, more than are asked
 PATIENCE = 240.0  # seconds: longer than any accident
 BETWEEN = 15.0, 45.0  # seconds between two accidents
+NEW_ROWS = 0.3  # share of requests with new rows; the answers to new rows stay in memory
+SETTLED = 60.0  # seconds of a life after which memory is expected to be flat
 NO_GROWTH = 6.0  # seconds of a full disk
 RUSH = 200  # connections with unfinished headers
+
+Accident = tuple[str, Callable[[], None]]  # name, and what lets it happen
+Sizes = list[tuple[float, int, float]]  # (seconds, number of the life, MiB)
 
 
 @dataclass
@@ -54,7 +60,7 @@ class Life:
     ledger: LedgerUrl | None
     port: int
     starts: int = 0
-    sizes: list[tuple[float, int, float]] = field(default_factory=list)  # (time, life, MiB)
+    sizes: Sizes = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def start(self) -> None:
@@ -104,8 +110,8 @@ class Life:
 class Soak:
     """Half of a run. ``counts``: what happened; ``problems``: what must not happen."""
 
-    def __init__(self, life: Life, url: str, tokens: dict[str, str]) -> None:
-        self.life, self.url, self.tokens = life, url, tokens
+    def __init__(self, life: Life, url: str, tokens: dict[str, str], seed: int) -> None:
+        self.life, self.url, self.tokens, self.seed = life, url, tokens, seed
         self.address = ("127.0.0.1", life.port)
         self.over = threading.Event()
         self.counts, self.problems = Counter[str](), list[str]()
@@ -124,10 +130,10 @@ class Soak:
                     self.problems.append("an answer changed")
 
     def analyst(self, number: int) -> None:
-        rng, remote = random.Random(number), self.remote(f"analyst{number}")
+        rng, remote = self.rng(number), self.remote(f"analyst{number}")
         seed = 1000 * number
         while not self.over.wait(rng.uniform(0.0, 0.6)):
-            seed += rng.random() < 0.7  # otherwise the same rows again
+            seed += rng.random() < NEW_ROWS  # otherwise the same rows again
             rows = SETTING.rows(1 + seed % 16, seed + 10**6 * number)
             try:
                 self.check(rows, remote.answer(Queries(rows)).labels)
@@ -137,18 +143,23 @@ class Soak:
                 self.note(f"analyst got {code}")
         remote.close()
 
+    def rng(self, who: object) -> random.Random:
+        return random.Random(f"{self.seed} {who}")
+
     def remote(self, name: str) -> RemoteTeacher:
         remote = RemoteTeacher(self.url, self.tokens[name], patience=PATIENCE)
         remote._spec = SETTING.spec  # sent when the service asks for it
         return remote
 
     def mutator(self) -> None:
-        rng, known = random.Random(1), seeds([self.tokens["mallory"]])
+        rng, known = self.rng("mutator"), seeds([self.tokens["mallory"]])
         while not self.over.is_set():
             found = verdict(ask(self.address, mutant(rng, known)))
             self.note(f"mutant got {found}")
             if found.startswith("FAILURE"):
                 self.problems.append(found)
+            if found == "no reply":  # the service may be away: do not spend its time
+                self.over.wait(0.01)
 
     def slow(self) -> None:
         """Connections with unfinished headers, and requests that announce a body."""
@@ -174,31 +185,31 @@ class Soak:
                 self.note("extractor taken")
         remote.close()
 
-    def run(self, seconds: float, accidents: list[tuple[str, Callable[[], None]]]) -> None:
-        started, rng = time.monotonic(), random.Random(2)
+    def run(self, seconds: float, fatal: list[Accident], survived: list[Accident]) -> None:
+        """``fatal``: accidents that end the service's process; ``survived``: the others."""
         work = [threading.Thread(target=self.analyst, args=(n,)) for n in range(SETTING.analysts)]
         work += [threading.Thread(target=each) for each in (self.mutator, self.slow, self.greedy)]
         for thread in work:
             thread.start()
         try:
-            self._let_happen(started + seconds, rng, accidents)
+            self._let_happen(seconds, fatal, survived)
         finally:
             self.over.set()
         for thread in work:
             thread.join()
 
-    def _let_happen(
-        self, end: float, rng: random.Random, accidents: list[tuple[str, Callable[[], None]]]
-    ) -> None:
-        started, due = time.monotonic(), time.monotonic() + rng.uniform(*BETWEEN)
-        while time.monotonic() < end:
+    def _let_happen(self, seconds: float, fatal: list[Accident], survived: list[Accident]) -> None:
+        rng, started = self.rng("accidents"), time.monotonic()
+        due = rng.uniform(*BETWEEN)
+        while (now := time.monotonic() - started) < seconds:
             self.over.wait(2)
             self.life.measure(started)
-            if time.monotonic() > due:
-                name, accident = rng.choice(accidents)
+            if now > due:
+                late = now > 2 / 3 * seconds
+                name, accident = rng.choice(survived if late else [*fatal, *survived])
                 accident()
                 self.note(name)
-                due = time.monotonic() + rng.uniform(*BETWEEN)
+                due = time.monotonic() - started + rng.uniform(*BETWEEN)
 
     def ask_again(self) -> None:
         """Every answer once more, in batches: the same label at no charge."""
@@ -214,7 +225,7 @@ class Soak:
         remote.close()
 
 
-def soak(folder: Path, seconds: float, server: object | None) -> list[tuple[float, int, float]]:
+def soak(folder: Path, seconds: float, server: object | None, seed: int) -> Sizes:
     """Run one half and print what happened. ``server``: of PostgreSQL, None for a file."""
     ledger = None if server is None else server.schema()  # type: ignore[attr-defined]
     keys = Keys(folder)
@@ -224,28 +235,35 @@ def soak(folder: Path, seconds: float, server: object | None) -> list[tuple[floa
         port = free.getsockname()[1]
     life = Life(folder, ledger, port)
     life.start()
-    half = Soak(life, f"http://127.0.0.1:{port}", tokens)
-    accidents = [("service killed", life.kill), ("service stopped", life.stop_and_start)]
-    if server is None:
-        accidents.append(("disk full", life.fill_disk))
-    else:
-        accidents.append(("database crashed", lambda: _crash(server)))
-    half.run(seconds, accidents)
+    half = Soak(life, f"http://127.0.0.1:{port}", tokens, seed)
+    fatal = [("service killed", life.kill), ("service stopped", life.stop_and_start)]
+    survived = ("disk full", life.fill_disk)
+    if server is not None:
+        survived = ("database crashed", lambda: _crash(server))
+    half.run(seconds, fatal, [survived])
     half.ask_again()
     life.stop()
-    finding = _audited(folder, ledger)
     place = "a file" if server is None else "PostgreSQL"
     print(f"ledger in {place}, {seconds / 60:.1f} minutes, {life.starts} starts")
-    for what, count in sorted(half.counts.items()):
-        print(f"  {count:7,} {what}")
-    print(f"  {len(half.answered):7,} answers, each asked again at the end")
-    problems = Counter(half.problems + life.problems)
-    print(f"  problems: {problems or 'none'}; audit: {finding.problems or 'none'}")
-    for number in range(1, life.starts + 1):
-        sizes = [size for _, life_number, size in life.sizes if life_number == number]
-        if len(sizes) > 10:
-            print(f"  memory of start {number}: {sizes[5]:.0f} to {sizes[-1]:.0f} MiB")
+    tell(half, _audited(folder, ledger))
     return life.sizes
+
+
+def tell(half: Soak, finding: Finding) -> None:
+    """Print what happened, what should not have, and the memory of each life."""
+    for what, count in sorted(half.counts.items()):
+        print(f"  {count:9,} {what}")
+    print(f"  {len(half.answered):9,} answers, each asked again at the end")
+    problems = Counter(half.problems + half.life.problems)
+    print(f"  problems: {dict(problems) or 'none'}; audit: {finding.problems or 'none'}")
+    for number in range(1, half.life.starts + 1):
+        lived = [(at, size) for at, life, size in half.life.sizes if life == number]
+        settled = [(at, size) for at, size in lived if at > lived[0][0] + SETTLED]
+        if len(settled) > 10:
+            (begun, early), (end, late) = settled[0], settled[-1]
+            print(
+                f"  memory of start {number}: {early:.0f} to {late:.0f} MiB in {end - begun:.0f} s"
+            )
 
 
 def _crash(server: object) -> None:
@@ -261,7 +279,7 @@ def _audited(folder: Path, ledger: LedgerUrl | None) -> Finding:
     return audit(folder / "export.sqlite")
 
 
-def draw(path: Path, halves: dict[str, list[tuple[float, int, float]]]) -> None:
+def draw(path: Path, halves: dict[str, Sizes]) -> None:
     """Resident memory over time, a line for each start of the service."""
     import matplotlib
 
@@ -283,9 +301,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--minutes", type=float, default=60.0, help="of both halves together")
+    parser.add_argument("--seed", type=int, default=0, help="of requests and accidents")
     parser.add_argument("--plot", type=Path, help="PNG file of the memory over time")
     options = parser.parse_args()
-    from tests.postgres import new_server, programs
+    from labelwall.tests.postgres import new_server, programs
 
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     halves = {}
@@ -295,7 +314,7 @@ def main() -> None:
             servers["PostgreSQL"] = stack.enter_context(new_server())
         for name, server in servers.items():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            halves[name] = soak(folder, 60 * options.minutes / len(servers), server)
+            halves[name] = soak(folder, 60 * options.minutes / len(servers), server, options.seed)
     if options.plot:
         draw(options.plot, halves)
 

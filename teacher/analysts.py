@@ -23,7 +23,6 @@ from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.features.cache import forget
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.teacher.mechanisms.pate.cnn_ensemble import forget_classifiers
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.adversary import single_analyst
@@ -128,5 +127,7 @@ def _unfinished(directory: Path) -> Iterator[None]:
 def _forget(directory: Path, records: Records, in_use: Sequence[Path]) -> None:
     closed = [place for place in sorted((directory / FOLDER).glob("*")) if place not in in_use]
     forget(records, *closed)
+    from labelwall.teacher.mechanisms.pate.cnn_ensemble import forget_classifiers  # torch
+
     for place in closed:
         forget_classifiers(place)

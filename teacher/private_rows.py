@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,16 +19,16 @@ from labelwall.teacher.features.cache import (
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Classifiers
-from labelwall.teacher.mechanisms.pate import cnn_ensemble
 from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, train_ensemble
 from labelwall.teacher.records import record_updates
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.search.devices import device_of
-from labelwall.teacher.search.gpu import index_on
 from labelwall.teacher.search.index import Index
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import Progress
+
+if TYPE_CHECKING:
+    from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Prepared:
     index: Index = field(repr=False)
     labels: np.ndarray = field(repr=False)
     ensembles: dict[int, Ensemble] = field(repr=False)
-    networks: dict[int, cnn_ensemble.CnnEnsemble] = field(repr=False)
+    networks: dict[int, CnnEnsemble] = field(repr=False)
 
 
 class PrivateRows:
@@ -149,8 +150,10 @@ class PrivateRows:
 
     def forget_removed(self) -> None:
         """Delete from caches what belongs to no record."""
+        from labelwall.teacher.mechanisms.pate.cnn_ensemble import forget_classifiers  # torch
+
         forget(self.records(), self._place.directory)
-        cnn_ensemble.forget_classifiers(self._place.directory)
+        forget_classifiers(self._place.directory)
 
     def embed_ahead(
         self, spec: ExtractorSpec, embedder: Embedder, stop: Callable[[], bool]
@@ -172,6 +175,9 @@ class PrivateRows:
 
     def prepare(self, spec: ExtractorSpec, embedder: Embedder) -> Prepared:
         """Embed the records and prepare what votes; what removed records left is deleted."""
+        from labelwall.teacher.search.devices import device_of  # torch
+        from labelwall.teacher.search.gpu import index_on
+
         records, place = self.records(), self._place
         embedded = embed_records(place.directory, records, spec, embedder, place.embedding)
         return Prepared(
@@ -196,9 +202,11 @@ class PrivateRows:
             progress=self._place.training,
         )
 
-    def _networks(self, records: Records, teachers: int) -> cnn_ensemble.CnnEnsemble:
+    def _networks(self, records: Records, teachers: int) -> CnnEnsemble:
         """Trained on the images, whatever the extractor; kept in the custodian's directory."""
-        return cnn_ensemble.CnnEnsemble(
+        from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble  # torch
+
+        return CnnEnsemble(
             records,
             num_classes=self._space.outputs,
             teachers=teachers,

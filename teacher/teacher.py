@@ -20,7 +20,6 @@ from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.private_files import log_failure
 from labelwall.teacher.private_rows import Prepared, PrivateRows, Workplace
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.search.devices import device_of
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import numbered_space
@@ -69,7 +68,10 @@ class Teacher:
         device: str = "cpu",
         progress: Progress = quiet,
     ) -> None:
-        device_of(device)
+        if device != "cpu":
+            from labelwall.teacher.search.devices import device_of  # torch
+
+            device_of(device)
         if entropy.unsafe and not ledger.state.unsafe:
             raise InvalidInput(
                 "entropy", "the system's for a ledger that certifies a guarantee", "a test tape"
@@ -371,7 +373,7 @@ class Teacher:
         assert spec is not None
         # Named by the first entry that is due to it: an extractor without queries writes nothing.
         if self._ledger.state.extractor != spec.sha256():
-            self._ledger.use_extractor(spec.sha256(), spec.public_fields())
+            self._ledger.use_extractor(spec.public_fields())
         batch = Batch(slot, mechanism, keys, voters, self._serials, self._memories[slot])
         settle(batch, self._ledger, self._entropy, self._charged, self._failures)
 

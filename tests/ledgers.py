@@ -20,6 +20,7 @@ CREATE TABLE entries (seq INTEGER NOT NULL, kind TEXT NOT NULL, body TEXT NOT NU
 CREATE TABLE head (one INTEGER NOT NULL, seq INTEGER NOT NULL, hash TEXT NOT NULL,
     PRIMARY KEY (one));
 """
+EXTRACTORS = "CREATE TABLE extractors (sha256 TEXT NOT NULL PRIMARY KEY, fields TEXT NOT NULL)"
 
 
 def identity(name: str) -> str:
@@ -32,7 +33,7 @@ def identities(*names: str) -> list[str]:
 
 
 def use_extractor(ledger: Ledger) -> None:
-    ledger.use_extractor(SPEC.sha256(), SPEC.public_fields())
+    ledger.use_extractor(SPEC.public_fields())
 
 
 def entries(path: Path) -> list[Entry]:
@@ -41,8 +42,22 @@ def entries(path: Path) -> list[Entry]:
         return connection.execute("SELECT kind, body FROM entries ORDER BY seq").fetchall()
 
 
+def extractors(path: Path) -> list[tuple[str, str]]:
+    """Hash and fields of a file's extractors; none where there is no file or no table."""
+    if not path.exists():
+        return []
+    with sqlite3.connect(path) as connection:
+        if not connection.execute("PRAGMA table_info(extractors)").fetchall():
+            return []
+        return connection.execute("SELECT sha256, fields FROM extractors").fetchall()
+
+
 def write(path: Path, changed: Sequence[Entry]) -> None:
-    """A fresh file of entries, numbered and hashed by a forger who knows the format."""
+    """A fresh file of entries, numbered and hashed by a forger who knows the format.
+
+    The extractors beside the entries stay as they are.
+    """
+    beside = extractors(path)
     path.unlink(missing_ok=True)
     prev, rows = "0" * 64, []
     for seq, (kind, body) in enumerate(changed):
@@ -55,5 +70,8 @@ def write(path: Path, changed: Sequence[Entry]) -> None:
     connection.executescript(TABLES)
     connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", rows)
     connection.execute("INSERT INTO head VALUES (1, ?, ?)", (len(rows) - 1, prev))
+    if beside:
+        connection.execute(EXTRACTORS)
+        connection.executemany("INSERT INTO extractors VALUES (?, ?)", beside)
     connection.commit()
     connection.close()

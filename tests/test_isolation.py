@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.experiment import tiny
+
 REPOSITORY = Path(__file__).parents[1]
 PACKAGES = ("teacher", "student", "wall", "experiment")
 MAY_LOAD = {
@@ -280,6 +282,30 @@ print(json.dumps(loaded))
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {" ".join(args): False for args in asked}
+
+
+def test_a_service_accepts_requests_before_torch_is_loaded(tmp_path: Path) -> None:
+    """It loads it at once when it runs, besides the first requests."""
+    tiny.write(tmp_path)
+    code = """
+import sys
+import uvicorn
+from labelwall import pipeline
+
+def run(self, sockets):
+    assert sockets and "torch" not in sys.modules
+    self.config.app.state.service.queue._load()
+    assert "torch" in sys.modules
+    print("ran")
+
+uvicorn.Server.run = run
+pipeline.main(["serve", "--config", "config.yaml", "--custodian_dir", "c", "--service.port", "0"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("ran\n")
 
 
 # The release path: teacher/ and wall/ as files. Seeds, pickles and received names have no place

@@ -29,10 +29,6 @@ def main(args: Sequence[str]) -> int:
 
     announce(config, config, Console())
     child_of = sys.stdin.readline().strip() if rest.child else None
-
-    import torch
-
-    torch.set_num_threads(config.threads)
     from labelwall.experiment.run.serving import serve
     from labelwall.teacher.noise.entropy import SystemEntropy
 

@@ -26,7 +26,6 @@ from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.records.sources import open_records, stream_records
 from labelwall.teacher.service.keys import token_of
-from labelwall.teacher.sharded_teacher import ShardedTeacher
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.adversary import POOLED
 from labelwall.wall.client import RemoteTeacher
@@ -176,6 +175,8 @@ def teacher_factory(
         reading = partial(progress, "reading private rows (percent)")
         return partial(Teacher, lambda: open_records(config.data, task, reading))
     stream = partial(stream_records, config.data, task)
+    from labelwall.teacher.sharded_teacher import ShardedTeacher  # torch
+
     return partial(ShardedTeacher, stream, scale=config.scale, input_shape=task.input_shape)
 
 

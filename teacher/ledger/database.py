@@ -27,7 +27,7 @@ from labelwall.wall.errors import LedgerMismatch, MissingData
 Place = Path | LedgerUrl
 Work = Callable[[sa.Connection], None]
 
-ENTRIES, HEAD = "entries", "head"  # the tables that are public
+ENTRIES, HEAD, EXTRACTORS = "entries", "head", "extractors"  # the tables that are public
 FAILED = (
     "the {} is not readable or not writable. Nothing was released; what was stored shows when "
     "it is read again."
@@ -55,7 +55,8 @@ SELECT set_config('search_path', quote_ident(:schema) || ', pg_temp', true),
     (SELECT count(*) FROM pg_catalog.pg_class AS c
         JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname = :schema
         LEFT JOIN LATERAL pg_catalog.aclexplode(c.relacl) AS may ON true
-        WHERE c.relkind IN ('r', 'p', 'v', 'm') AND c.relname NOT IN ('{ENTRIES}', '{HEAD}')
+        WHERE c.relkind IN ('r', 'p', 'v', 'm') AND c.relname NOT IN ('{ENTRIES}', '{HEAD}',
+            '{EXTRACTORS}')
         AND (may.grantee NOT IN (c.relowner, CAST(current_user AS regrole))
             OR EXISTS (SELECT FROM pg_catalog.pg_attribute AS a
                 WHERE a.attrelid = c.oid AND a.attacl IS NOT NULL))) AS readers

@@ -52,6 +52,18 @@ def note(
     """Write down an event at the present time; nothing where ``size`` is 0."""
     if size:
         metadata.create_all(connection)
+        write(connection, kind, size, caller, position)
+
+
+def write(
+    connection: sa.Connection,
+    kind: str,
+    size: int,
+    caller: str | None = None,
+    position: int | None = None,
+) -> None:
+    """The same where the table is known to exist: looking for it takes longer than writing."""
+    if size:
         row = vars(EventTime(int(time.time()), kind, size, caller, position))
         connection.execute(event_times.insert(), row)
 

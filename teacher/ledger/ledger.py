@@ -7,8 +7,9 @@ A charge is durable before anything is drawn, and a result before it is sent. Th
 A charge whose results were never recorded stays spent. The same query pays again in full when it
 comes back, so the recorded loss is never below what was released.
 
-The table `entries` (seq, kind, body, prev, hash) holds all that is public; it is replayed when the
-ledger is opened. A private table holds what each record paid under a prepaid release
+The table `entries` (seq, kind, body, prev, hash) holds all that is public, but for the extractors'
+fields, which it names by their hash (extractors.py); it is replayed when the ledger is opened. A
+private table holds what each record paid under a prepaid release
 (individual_budgets.py), written in the same transactions. Entries carry no time of day: when a
 release happened may depend on private work.
 """
@@ -19,13 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
 
 from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger import budgets_table
+from labelwall.teacher.ledger import budgets_table, extractors
 from labelwall.teacher.ledger.anchor import Anchor
 from labelwall.teacher.ledger.anchored import Anchored
 from labelwall.teacher.ledger.charges import Charge, Reservation, UpperBound
@@ -64,11 +65,13 @@ class Write:
     """What an open transaction may write.
 
     ``append(kind, body)``: write a public entry; returns its sequence number.
+    ``name(sha256, text)``: name an extractor by the hash of its fields, stored once.
     ``append_private(row)``: write a row of the individual budgets.
     ``compact(slot)``: replace a slot's private rows by a snapshot.
     """
 
     append: Callable[[str, dict[str, object]], int]
+    name: Callable[[str, str], None]
     append_private: Callable[[Row], None]
     compact: Callable[[int], None]
 
@@ -101,7 +104,7 @@ class Ledger:
         # (seq, hash) of the last entry that this process knows to be stored
         self._newest = (-1, GENESIS_PREV)
         self.state, self.individual_budgets = LedgerState(), IndividualBudgets()
-        self.written = 0  # bytes of the entries that this object has appended
+        self.written = 0  # bytes of the entries and extractors that this object has stored
         self.catch_up()
 
     @property
@@ -140,11 +143,21 @@ class Ledger:
         with self._transaction():
             pass
 
-    def use_extractor(self, sha256: str, fields: dict[str, object]) -> None:
-        """Record the extractor of later charges. It is public: from the caller, or a constant."""
+    def use_extractor(self, fields: dict[str, object]) -> None:
+        """Record the extractor of later charges. It is public: from the caller, or a constant.
+
+        Writes nothing where it is the last one, and its hash alone where it was named before.
+        """
+        text = canonical_json(fields).decode()
+        sha256 = hashlib.sha256(text.encode()).hexdigest()
         with self._transaction() as write:
             if self.state.extractor != sha256:
-                write.append("extractor", {"sha256": sha256, "fields": fields})
+                write.name(sha256, text)
+
+    def extractor(self, sha256: str) -> dict[str, Any]:
+        """The public fields of a stored extractor, from any thread. Raises LedgerMismatch."""
+        with self._anchored.transaction() as step:
+            return extractors.read(step.connection, sha256)
 
     def enter_analyst(self, name: str, dataset: str) -> None:
         """Enter an analyst and the data set of their own ledger in a register.
@@ -271,11 +284,14 @@ class Ledger:
                 .all()
                 for table in (entries, head)
             }
+            named = extractors.stored(step.connection)
 
         def copy(target: sa.Connection) -> None:
             metadata.create_all(target)
             for table, found in rows.items():
                 target.execute(table.insert(), [dict(row) for row in found])
+            for row in named:
+                extractors.store(target, row["sha256"], row["fields"])
 
         write_file(path, copy)
 
@@ -315,6 +331,7 @@ class Ledger:
                 self._catch_up(step.connection)
                 yield Write(
                     append=lambda kind, body: self._append(step.writing(), kind, body),
+                    name=lambda sha256, text: self._name(step.writing(), sha256, text),
                     append_private=lambda row: budgets_table.append(
                         step.writing(), self.individual_budgets, row
                     ),
@@ -330,6 +347,7 @@ class Ledger:
     def _catch_up(self, connection: sa.Connection) -> None:
         """Replay new entries. Raises LedgerMismatch unless they continue what was read before."""
         newer = sa.select(entries).where(entries.c.seq > self.state.seq)
+        checked = set(self.state.stored)
         for row in connection.execute(newer.order_by(entries.c.seq)):
             self._replay(row.seq, row.kind, row.body, row.prev, row.hash)
         seq, digest = self._newest
@@ -340,6 +358,7 @@ class Ledger:
             raise LedgerMismatch(
                 "the stored ledger is older than, or forked from, what this process has seen of it."
             )
+        extractors.require(connection, self.state.stored - checked)
         plan = self.state.plan
         if plan is not None and any(release.prepaid for release in plan.releases()):
             budgets_table.replay(connection, self.individual_budgets)
@@ -347,6 +366,15 @@ class Ledger:
     def _require_matching_budgets(self, slot: int) -> None:
         if self.state.batches.get(slot, 0) != self.individual_budgets.batches.get(slot, 0):
             raise LedgerMismatch(DAMAGED)
+
+    def _name(self, connection: sa.Connection, sha256: str, text: str) -> None:
+        """Name an extractor, which is stored already or here."""
+        if sha256 in self.state.stored:
+            extractors.require(connection, [sha256])
+        else:
+            extractors.store(connection, sha256, text)
+            self.written += len(text)
+        self._append(connection, "extractor", {"sha256": sha256})
 
     def _append(self, connection: sa.Connection, kind: str, body: dict[str, object]) -> int:
         seq, prev, text = self.state.seq + 1, self.state.head, canonical_json(body).decode()

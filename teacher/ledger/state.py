@@ -51,6 +51,7 @@ class LedgerState:
     # of a register: analyst -> data set of the analyst's ledger
     analysts: dict[str, str] = field(default_factory=dict)
     extractor: str = ""
+    stored: set[str] = field(default_factory=set)  # extractors whose fields are beside the entries
     # (slot, release) -> releases charged
     spent: dict[tuple[int, str], int] = field(default_factory=dict)
     # seq -> (slot, release, count)
@@ -160,10 +161,14 @@ class LedgerState:
         self._require(named and new, "an analyst, or a data set, that is known")
         self.analysts[name] = dataset
 
-    def _extractor(self, *, sha256: str, fields: dict) -> None:
-        named = type(sha256) is str and type(fields) is dict
-        self._require(named, "an extractor without a hash or fields")
+    def _extractor(self, *, sha256: str, **older: dict) -> None:
+        # Entries of earlier versions hold the extractor's fields; now they are beside the entries.
+        within = set(older) == {"fields"} and type(older["fields"]) is dict
+        named = type(sha256) is str and (within or not older)
+        self._require(named, "an extractor without a hash, or with unknown fields")
         self.extractor = sha256
+        if not within:
+            self.stored.add(sha256)
 
     def _charge(self, *, slot: int, release: str, count: int) -> None:
         allowed = type(count) is int and 0 < count <= self.remaining(slot, release)

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from labelwall.teacher.service import query_routes, record_routes, routes
 from labelwall.teacher.service.auth import problem
 from labelwall.teacher.service.connections import Doors
 from labelwall.teacher.service.jobs import refused
@@ -24,7 +25,7 @@ from labelwall.teacher.service.keys import KeysDamaged
 from labelwall.teacher.service.metrics import Metrics
 from labelwall.teacher.service.outlook import Outlook
 from labelwall.teacher.service.page import Pages, page
-from labelwall.teacher.service.routes import PROBLEMS, VERSION, Custodian, router
+from labelwall.teacher.service.route_parts import PROBLEMS, VERSION, Custodian
 from labelwall.teacher.service.state import Service
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused
 
@@ -73,8 +74,8 @@ def create_app(
     app.state.service, app.state.doors = service, doors
     app.state.outlook = Outlook()
     app.state.pages = Pages(app.state.outlook)
-    app.include_router(router)
-    app.include_router(page)
+    for each in (routes.router, query_routes.router, record_routes.router, page):
+        app.include_router(each)
 
     @app.get("/v1/metrics", response_class=Response, responses=PROBLEMS)
     async def figures(_: Custodian) -> Response:

@@ -67,7 +67,8 @@ class History:
         if kind == "extractor":
             known = next((known for known in self.rounds if known.sha256 == body["sha256"]), None)
             if known is None:
-                known = Round(body["sha256"], body["fields"]["backbone"], seq)
+                fields = body.get("fields") or self._ledger.extractor(body["sha256"])
+                known = Round(body["sha256"], fields["backbone"], seq)
                 self.rounds.append(known)
             self._current = known
         elif kind == "refusal":

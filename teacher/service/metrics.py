@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from labelwall.teacher.service.queue import Snapshot
+from labelwall.teacher.service.snapshot import Snapshot
 from labelwall.teacher.service.state import Service
 
 

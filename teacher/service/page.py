@@ -32,7 +32,8 @@ from labelwall.teacher.service.charts import Chart, minute
 from labelwall.teacher.service.history import History, Round
 from labelwall.teacher.service.keys import Key
 from labelwall.teacher.service.outlook import Outlook, forecast
-from labelwall.teacher.service.routes import LEDGER, OfAnalyst, app_service, service_for
+from labelwall.teacher.service.route_parts import OfAnalyst, app_service, service_for
+from labelwall.teacher.service.routes import LEDGER
 from labelwall.teacher.service.state import (
     Service,
     analyst_services,

@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,45 +26,31 @@ from labelwall.teacher.service.jobs import (
     refused,
     repeat_result,
 )
+from labelwall.teacher.service.network_tests import NetworkTests
+from labelwall.teacher.service.room import Room
+from labelwall.teacher.service.snapshot import Snapshot
 from labelwall.teacher.service.usage import Call, Usage
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
 from labelwall.wall.matrix import Matrix
-from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import Progress, quiet
 from labelwall.wall.wire import result_to_json
 
 MAX_FINISHED = 64  # finished jobs that can still be asked for
 TURN = 1.0  # seconds of embedding before others have their turn
-MAX_ROW_SECONDS = 0.25  # that a received network may take for one row
 MAX_STEPS = 32  # batches under one extractor while jobs under another wait
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The ledger's public counts after the last step, for readers in other threads.
-
-    ``spent``, ``remaining``: releases by (slot, release).
-    """
-
-    position: int
-    head: str
-    spent: dict[tuple[int, str], int]
-    remaining: dict[tuple[int, str], int]
 
 
 class RequestQueue:
     """The queue of requests before a teacher, and the thread that works through it.
 
-    ``probe``: PUBLIC rows of the custodian on which received networks are tested. Callers have no
-    influence on them.
+    ``probe``: PUBLIC rows of the custodian on which received networks are tested.
     ``batch_size``: queries of one step, gathered from all callers.
-    ``max_jobs``, ``max_bytes``: limits on queued jobs and their bytes, separate for analysts' and
-    for the custodian's requests. Beyond them a caller may still use an equal part, so that nobody
-    fills the queue alone; at most twice the limits are ever used.
+    ``room``: limits on queued jobs.
     ``report``: records an unexpected failure (its traceback) for the custodian only.
     ``lock``: shared with other queues; only one of them works at a time.
     ``watch``: receives the teacher's progress, for the custodian only.
+    ``load``: loads what steps need and requests do not, at the writer's start.
     ``grown(caller, size)``: hears by how many bytes of entries a caller let the ledger grow.
 
     No reply to an analyst depends on whether the custodian changed the records: those requests take
@@ -79,17 +64,17 @@ class RequestQueue:
         ledger: Ledger,
         *,
         probe: np.ndarray | None,
+        load: Callable[[], None],
         batch_size: int,
-        max_jobs: int,
-        max_bytes: int,
+        room: Room,
         report: Callable[[], None],
         lock: FairLock,
         watch: Progress = quiet,
         grown: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
         self._teacher, self._ledger = teacher, ledger
-        self._probe, self._batch_size = probe, batch_size
-        self._max_jobs, self._max_bytes = max_jobs, max_bytes
+        self._batch_size, self._load = batch_size, load
+        self._room = room
         self._report, self._lock, self._watch, self._grown = report, lock, watch, grown
         self.usage = Usage(ledger)
         self._pending: deque[Job] = deque()
@@ -99,10 +84,8 @@ class RequestQueue:
         self._extractor = ""  # identity of the one in use
         self._steps = 0  # under it
         self._turns: dict[str, int] = {}  # caller -> number of the last turn
-        self._testing = threading.Lock()
-        self._tested_by: set[str] = set()  # callers whose networks are being tested
+        self.networks = NetworkTests(teacher, probe, batch_size, load)
         self.at_work: tuple[str, int, int] | None = None  # (what, done, total) of rows. Private
-        self._independent: dict[tuple[str, tuple[int, ...]], bool] = {}
         self.snapshot = self._take_snapshot()
         self._thread = threading.Thread(target=self._run, name="writer")
 
@@ -143,7 +126,7 @@ class RequestQueue:
             if self._closing:
                 raise refused("shutting_down")
             original = self._original(job)
-            self._require_room(job, repeated=original is not None)
+            self._room.require(job, self._pending, self._jobs.values(), original is not None)
             self._forget_finished(job.from_custodian)
             if original is not None:
                 job = self._repeat(job, original)
@@ -163,21 +146,6 @@ class RequestQueue:
             if same and not isinstance(other, RepeatJob) and other.status != "failed":
                 return other
         return None
-
-    def _require_room(self, job: Job, repeated: bool) -> None:
-        """Raise Refused where the queue is full and the caller has an equal part of it."""
-        peers = [other for other in self._pending if other.from_custodian == job.from_custodian]
-        if not job.from_custodian:
-            repeats = (other for other in self._jobs.values() if isinstance(other, RepeatJob))
-            peers += [other for other in repeats if not other.future.done()]
-        mine = [other for other in peers if other.caller == job.caller]
-        callers = len({other.caller for other in peers} | {job.caller})
-        if len(peers) >= self._max_jobs and len(mine) >= max(1, self._max_jobs // callers):
-            raise refused("busy")
-        size, my_size = (sum(other.size for other in each) + job.size for each in (peers, mine))
-        crowded = bool(peers) and size > self._max_bytes
-        if not repeated and crowded and my_size > self._max_bytes // callers:
-            raise refused("busy")
 
     def _repeat(self, job: Job, original: Job) -> RepeatJob:
         """A job that ends when ``original`` does, or now. It keeps none of the request's inputs."""
@@ -228,67 +196,13 @@ class RequestQueue:
         self._end_progress()
 
     def _use(self, extractor: Extractor) -> None:
-        """Make the teacher use an extractor.
-
-        A network is tested with its own weights and, since a caller could choose weights that
-        behave well on known rows only, with fresh ones. If one test fails, rows run one by one.
-        """
+        """Make the teacher use an extractor."""
         if self._extractor != extractor.sha256:
             self._extractor = ""
-            self._teacher.use_extractor(extractor.spec, probe=self._probe_for(extractor.spec))
-            self._extractor, self._steps = extractor.sha256, 0
-
-    def test(self, spec: ExtractorSpec, caller: str) -> None:
-        """Build a received network and test it on public rows, besides the writer's work.
-
-        Networks are tested one by one, and one at a time of each caller. Raises InvalidInput for a
-        network that does not fit or is too slow, Refused for a second one.
-        """
-        if spec.backbone in ("hog", "raw", "box"):
-            return
-        with self._changed:
-            if caller in self._tested_by:
-                raise refused("busy")
-            self._tested_by.add(caller)
-        try:
-            with self._testing:
-                self._require_fast(spec)
-                self._teacher.embedder(spec, self._probe_for(spec))
-        finally:
-            with self._changed:
-                self._tested_by.remove(caller)
-
-    def _require_fast(self, spec: ExtractorSpec) -> None:
-        """Time one row of zeros. It says nothing of private rows, nor of how many there are."""
-        alone = self._teacher.embedder(spec, None)
-        dtype = np.uint8 if len(spec.input_shape) == 3 else np.float32
-        row, seconds = np.zeros((1, *spec.input_shape), dtype=dtype), list[float]()
-        for _ in range(3):
-            started = time.perf_counter()
-            alone.features(row)
-            seconds.append(time.perf_counter() - started)
-        if min(seconds) > MAX_ROW_SECONDS:
-            rule = f"a network that takes at most {MAX_ROW_SECONDS} seconds for a row"
-            raise InvalidInput("extractor.backbone", rule, spec.backbone)
-
-    def _probe_for(self, spec: ExtractorSpec) -> np.ndarray | None:
-        """The rows to test an extractor on; None for a network that runs row by row."""
-        return self._probe if self._rows_independent(spec) else None
-
-    def _rows_independent(self, spec: ExtractorSpec) -> bool:
-        """Whether the architecture with fresh weights embeds rows independently in batches."""
-        if spec.backbone in ("hog", "raw", "box") or self._probe is None:
-            return False
-        architecture = spec.backbone, spec.input_shape
-        if architecture not in self._independent:
-            from labelwall.wall.networks.architectures import build, to_safetensors  # torch
-
-            fresh = build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
-            tested = self._teacher.embedder(
-                replace(spec, weights=to_safetensors(fresh)), self._probe
+            self._teacher.use_extractor(
+                extractor.spec, probe=self.networks.probe_for(extractor.spec)
             )
-            self._independent[architecture] = tested.batch_size == self._batch_size
-        return self._independent[architecture]
+            self._extractor, self._steps = extractor.sha256, 0
 
     def _forget_finished(self, from_custodian: bool) -> None:
         finished = [
@@ -300,6 +214,8 @@ class RequestQueue:
             del self._jobs[key]
 
     def _run(self) -> None:
+        with suppress(Exception):  # the first step reports it
+            self._load()
         while jobs := self._next():
             for job in jobs:
                 job.started = True
@@ -311,6 +227,7 @@ class RequestQueue:
     def _step(self, jobs: list[Job]) -> None:
         before = self._ledger.written
         try:
+            self._load()
             if not self._embedded(jobs[0].extractor):
                 self._postpone(jobs)
             elif isinstance(jobs[0], QueryJob):
@@ -334,7 +251,7 @@ class RequestQueue:
         over = time.monotonic() + TURN
         return self._teacher.embed_ahead(
             extractor.spec,
-            self._probe_for(extractor.spec),
+            self.networks.probe_for(extractor.spec),
             lambda: self._closing or time.monotonic() > over,
         )
 
@@ -467,13 +384,5 @@ class RequestQueue:
 
     def _take_snapshot(self) -> Snapshot:
         state = self._ledger.state
-        if state.plan is None:  # unknown after a failed transaction, until the next one reads it
-            return self.snapshot
-        slots = enumerate(state.plan.slots)
-        keys = [(slot, release.name) for slot, entry in slots for release in entry.releases]
-        return Snapshot(
-            state.seq,
-            state.head,
-            spent={key: state.spent.get(key, 0) for key in keys},
-            remaining={key: state.remaining(*key) for key in keys},
-        )
+        # Unknown after a failed transaction, until the next one reads it.
+        return self.snapshot if state.plan is None else Snapshot.of(state)

@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from labelwall.teacher.service.connections import GuardedServer, TimedProtocol, 
 from labelwall.teacher.service.fair_lock import FairLock
 from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.service.queue import RequestQueue
-from labelwall.teacher.service.routes import MIB
+from labelwall.teacher.service.room import Room
+from labelwall.teacher.service.route_parts import MIB
 from labelwall.teacher.service.state import Analysts, Service
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.teacher import Teacher
@@ -33,6 +35,81 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.progress import Progress, quiet
 
 REQUESTS_GRACE = 20  # seconds for a stopping service to finish its current requests
+
+
+def nothing() -> None:
+    """Load nothing: all is loaded already."""
+
+
+@dataclass(frozen=True)
+class Building:
+    """What all services of one process share. The fields are those of ``build_app``."""
+
+    task: Task
+    sharded: Callable[..., Teacher] | None
+    config: ServiceConfig
+    entropy: Entropy
+    certified: float | None
+    probe: np.ndarray | None
+    batch_size: int
+    workers: int
+    device: str
+    scale: ScaleConfig
+    progress: Progress
+    load: Callable[[], None]
+    auth: Authenticator
+    allowances: Allowances
+    report: Callable[[], None]
+    lock: FairLock = field(default_factory=FairLock)
+
+    def service_over(self, opened: Custodian, open_rows: Callable[[], Records]) -> Service:
+        """A service over one ledger, with a teacher and a queue of its own."""
+        room = 4 * MIB * max(self.config.max_request, self.config.max_extractor)
+        teacher = (self.sharded or partial(Teacher, open_rows))(
+            opened.ledger,
+            opened.directory,
+            self.task.num_classes,
+            self.entropy,
+            batch_size=self.batch_size,
+            workers=self.workers,
+            device=self.device,
+            progress=lambda *now: queue.progress(*now),
+        )
+        queue: RequestQueue = self._queue(teacher, opened, Room(self.config.waiting, room))
+        state = opened.ledger.state
+        assert state.plan is not None
+        return Service(
+            queue=queue,
+            teacher=teacher,
+            ledger=opened.ledger,
+            auth=self.auth,
+            allowances=self.allowances,
+            bodies=BodyReader(room),
+            record_bodies=BodyReader(room),
+            config=self.config,
+            task=self.task,
+            directory=opened.directory,
+            dataset=opened.dataset,
+            plan=state.plan,
+            unsafe=state.unsafe,
+            certified=self.certified,
+            adversary=state.adversary,
+            scale=self.scale,
+        )
+
+    def _queue(self, teacher: Teacher, opened: Custodian, room: Room) -> RequestQueue:
+        return RequestQueue(
+            teacher,
+            opened.ledger,
+            probe=self.probe,
+            load=self.load,
+            batch_size=self.batch_size,
+            room=room,
+            report=self.report,
+            lock=self.lock,
+            watch=self.progress,
+            grown=self.allowances.growth.spend,
+        )
 
 
 def build_app(
@@ -52,6 +129,7 @@ def build_app(
     scale: ScaleConfig | None = None,
     log: Log = log_line,
     progress: Progress = quiet,
+    load: Callable[[], None] = nothing,
 ) -> FastAPI:
     """The application that serves one custodian's directory. It reads the private rows here, once.
 
@@ -61,6 +139,7 @@ def build_app(
     ``sharded``: makes the teacher where the rows are in shards, as set in ``scale``, instead of in
     ``open_records``.
     ``progress``: receives progress over private rows, for the custodian only. It is in no reply.
+    ``load``: loads what the first step needs, while requests are accepted already.
 
     Where the directory's ledger is a register, each analyst gets a service over the same rows.
 
@@ -68,68 +147,30 @@ def build_app(
     ledgers over shards; LedgerMismatch for a damaged key file.
     """
     keys.listed()  # stores which have expired, and reports a damaged file at the start
-    if sharded is not None and custodian.ledger.state.is_register():
+    per_analyst = custodian.ledger.state.is_register()
+    if sharded is not None and per_analyst:
         raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
     report = partial(log_failure, custodian.directory)
     auth = Authenticator(keys, RateLimiter(config.requests_per_second))
-    lock, allowances = FairLock(), Allowances(config)
-    room = 4 * MIB * max(config.max_request, config.max_extractor)
-    state = custodian.ledger.state
-    plan = state.plan
-    assert plan is not None
-
-    def service_over(opened: Custodian, open_rows: Callable[[], Records]) -> Service:
-        """A service over one ledger, with a teacher and a queue of its own."""
-        teacher = (sharded or partial(Teacher, open_rows))(
-            opened.ledger,
-            opened.directory,
-            task.num_classes,
-            entropy,
-            batch_size=batch_size,
-            workers=workers,
-            device=device,
-            progress=lambda *now: queue.progress(*now),
-        )
-        queue: RequestQueue = RequestQueue(
-            teacher,
-            opened.ledger,
-            probe=probe,
-            batch_size=batch_size,
-            max_jobs=config.waiting,
-            max_bytes=room,
-            report=report,
-            lock=lock,
-            watch=progress,
-            grown=allowances.growth.spend,
-        )
-        return Service(
-            queue=queue,
-            teacher=teacher,
-            ledger=opened.ledger,
-            auth=auth,
-            allowances=allowances,
-            bodies=BodyReader(room),
-            record_bodies=BodyReader(room),
-            config=config,
-            task=task,
-            directory=opened.directory,
-            dataset=opened.dataset,
-            plan=plan,
-            unsafe=state.unsafe,
-            certified=certified,
-            adversary=opened.ledger.state.adversary,
-            scale=scale or ScaleConfig(),
-        )
-
-    service = service_over(custodian, open_records)
-    teacher = service.teacher
-    teacher.open()
-    if state.is_register():
-        service.analysts = Analysts(
-            custodian, teacher, lambda opened: service_over(opened, teacher.records), report
-        )
+    shared = task, sharded, config, entropy, certified, probe, batch_size, workers, device
+    building = Building(
+        *shared, scale or ScaleConfig(), progress, load, auth, Allowances(config), report
+    )
+    service = building.service_over(custodian, open_records)
+    service.teacher.open()
+    if per_analyst:
+        service.analysts = analysts_of(custodian, service.teacher, building)
         service.analysts.finish_removal()
     return create_app(service, doors_of(config), report, log)
+
+
+def analysts_of(custodian: Custodian, teacher: Teacher, building: Building) -> Analysts:
+    """The analysts' own services over the rows of the custodian's teacher."""
+
+    def build(opened: Custodian) -> Service:
+        return building.service_over(opened, teacher.records)
+
+    return Analysts(custodian, teacher, build, building.report)
 
 
 def listen(config: ServiceConfig) -> socket.socket:

@@ -42,14 +42,18 @@ class Call:
 
 
 class Usage:
-    """The table of one ledger. ``charged``: caller -> new queries noted so far."""
+    """The table of one ledger. ``charged``: caller -> new queries noted so far.
+
+    Only rows that are not in ``charged`` yet are read: a note takes as long as the first one.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._newest = 0  # number of the last row in ``charged``
         self.charged: Counter[str] = Counter()
-        ledger.in_custody(metadata.create_all)
-        for call in self.calls():
-            self.charged[call.caller] += call.queries
+        for tables in (metadata, event_times.metadata):
+            ledger.in_custody(tables.create_all)
+        self._newest, self.charged = ledger.in_custody(self._read)
 
     def note(self, requested: Sequence[tuple[Call, int | None]]) -> list[bool]:
         """Note calls durably before they are charged. Returns which fit their cap (None: no cap).
@@ -59,10 +63,24 @@ class Usage:
         """
         if not any(call.queries for call, _ in requested):
             return [True] * len(requested)
-        allowed, totals = self._ledger.in_custody(lambda connection: _note(connection, requested))
-        for caller, total in totals.items():
-            self.charged[caller] = total
+
+        def work(connection: sa.Connection) -> tuple[list[bool], int, Counter[str]]:
+            newest, charged = self._read(connection)
+            allowed, newest = _note(connection, requested, newest, charged)
+            return allowed, newest, charged
+
+        # What was read and noted counts here once it is stored.
+        allowed, self._newest, self.charged = self._ledger.in_custody(work)
         return allowed
+
+    def _read(self, connection: sa.Connection) -> tuple[int, Counter[str]]:
+        """(number of the last row, sums by caller), with what other processes have noted."""
+        newest, charged = self._newest, Counter(self.charged)
+        rows = sa.select(calls.c.number, calls.c.caller, calls.c.queries)
+        for row in connection.execute(rows.where(calls.c.number > newest)):
+            charged[row.caller] += row.queries
+            newest = max(newest, row.number)
+        return newest, charged
 
     def calls(self, caller: str | None = None, newest: int | None = None) -> list[Call]:
         """The ``newest`` calls (None: all), oldest first, of one ``caller`` or of all."""
@@ -74,22 +92,21 @@ class Usage:
 
 
 def _note(
-    connection: sa.Connection, requested: Sequence[tuple[Call, int | None]]
-) -> tuple[list[bool], dict[str, int]]:
-    """(which calls fit their cap, new queries noted by caller)."""
+    connection: sa.Connection,
+    requested: Sequence[tuple[Call, int | None]],
+    newest: int,
+    charged: Counter[str],
+) -> tuple[list[bool], int]:
+    """(which calls fit their cap, number of the last row). Adds the notes to ``charged``."""
     allowed: list[bool] = []
-    totals: dict[str, int] = {}
     for call, cap in requested:
-        total = sa.select(sa.func.coalesce(sa.func.sum(calls.c.queries), 0)).where(
-            calls.c.caller == call.caller
-        )
-        totals[call.caller] = int(connection.execute(total).scalar_one())
-        fits = call.queries == 0 or cap is None or totals[call.caller] + call.queries <= cap
+        fits = call.queries == 0 or cap is None or charged[call.caller] + call.queries <= cap
         allowed.append(fits)
         if fits and call.queries:
-            connection.execute(calls.insert(), vars(call))
-            event_times.note(
+            row = calls.insert().returning(calls.c.number)
+            newest = connection.execute(row, vars(call)).scalar_one()
+            event_times.write(
                 connection, event_times.CHARGED, call.queries, call.caller, call.position
             )
-            totals[call.caller] += call.queries
-    return allowed, totals
+            charged[call.caller] += call.queries
+    return allowed, newest

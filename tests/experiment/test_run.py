@@ -12,6 +12,7 @@ import pytest
 from labelwall import pipeline
 from tests.experiment import tiny
 from tests.experiment.checks import QUICK
+from tests.ledgers import extractors
 
 
 @pytest.fixture
@@ -57,10 +58,9 @@ def test_two_rounds_end_to_end_and_resumption(
     assert list((folder / "out").glob("round_*/events.out.tfevents.*"))
 
     log = entries(folder / "out/ledger.sqlite")
-    assert [body["fields"]["backbone"] for kind, body in log if kind == "extractor"] == [
-        "raw",
-        "mlp",
-    ]
+    fields = dict(extractors(folder / "out/ledger.sqlite"))
+    named = [fields[body["sha256"]] for kind, body in log if kind == "extractor"]
+    assert [json.loads(text)["backbone"] for text in named] == ["raw", "mlp"]
     assert (
         sum(body["count"] for kind, body in log if kind == "charge" and body["release"] == "screen")
         == 24

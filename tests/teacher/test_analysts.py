@@ -193,7 +193,7 @@ def test_a_register_is_charged_for_nothing_and_a_budget_lists_nobody(tmp_path: P
     kept, budget = register(tmp_path / "a"), register(tmp_path / "b", adversary=POOLED)
     for work in (
         lambda: kept.ledger.charge(0, "screen", ["q"]),
-        lambda: kept.ledger.use_extractor("f" * 64, {}),
+        lambda: kept.ledger.use_extractor({}),
     ):
         with pytest.raises(LedgerMismatch, match="misplaced"):
             work()

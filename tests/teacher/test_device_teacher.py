@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from labelwall.teacher import private_rows as rows_module
 from labelwall.teacher.features.cache import embed_records
 from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.search import gpu
 from labelwall.teacher.search.gpu import DeviceIndex
 from labelwall.teacher.shards import pools
 from labelwall.teacher.shards import worker as worker_module
@@ -38,7 +38,7 @@ def test_answers_are_the_processors(
     results = []
     for place, shards in (("plain", 0), ("whole", 0), ("sharded", 2)):
         if place == "whole":  # from here on the device index, also on the processor
-            monkeypatch.setattr(rows_module, "index_on", on_device)
+            monkeypatch.setattr(gpu, "index_on", on_device)
             monkeypatch.setattr(worker_module, "index_on", on_device)
         on = "cpu" if place == "plain" else device
         scale = ScaleConfig(shards=shards)

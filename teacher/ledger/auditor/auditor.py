@@ -18,12 +18,12 @@ from labelwall.teacher.accounting.accountant import certificates, certified_epsi
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.explain import explain
 from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger.auditor.entries import check_plan, read_entry
-from labelwall.teacher.ledger.auditor.file import read_file
+from labelwall.teacher.ledger.auditor.entries import check_extractor, check_plan, read_entry
+from labelwall.teacher.ledger.auditor.file import Stored, read_file
 from labelwall.teacher.ledger.auditor.gaussians import check_smoothed
 from labelwall.teacher.ledger.auditor.history import History
 from labelwall.teacher.ledger.auditor.mechanisms import Priced
-from labelwall.teacher.ledger.auditor.values import Problem
+from labelwall.teacher.ledger.auditor.values import Problem, parse, shown
 from labelwall.wall.adversary import EACH, POOLED
 from labelwall.wall.errors import LabelwallError, MissingData
 
@@ -115,7 +115,7 @@ def audit(path: Path, *, expect_head: str | None = None, explained: bool = False
         finding.problems.append(
             "the expected head is not in the chain: this copy is older than it, or another ledger"
         )
-    _check_entries(stored.entries, finding)
+    _check_entries(stored, finding)
     if finding.problems:
         finding.epsilon, finding.pooled, finding.certificates = None, None, {}
     elif explained:
@@ -126,18 +126,19 @@ def audit(path: Path, *, expect_head: str | None = None, explained: bool = False
     return finding
 
 
-def _check_entries(stored: list[tuple[str, str]], finding: Finding) -> None:
+def _check_entries(stored: Stored, finding: Finding) -> None:
     """Check every entry by its schema; where all are valid, check them together."""
-    entries, before = _parsed(stored, finding), len(finding.problems)
-    if not stored or stored[0][0] != "genesis":
+    entries, before = _parsed(stored.entries, finding), len(finding.problems)
+    if not stored.entries or stored.entries[0][0] != "genesis":
         finding.problems.append("there is no first entry, which names the plan")
-    if any(kind == "genesis" for kind, _ in stored[1:]):
+    if any(kind == "genesis" for kind, _ in stored.entries[1:]):
         finding.problems.append("there is a second first entry: a ledger has one plan")
-    if len(entries) < len(stored) or len(finding.problems) > before:
+    if len(entries) < len(stored.entries) or len(finding.problems) > before:
         return
     genesis = entries[0][1]
     finding.dataset, finding.unsafe = genesis["dataset"], genesis["unsafe"]
     finding.adversary = genesis.get("adversary", POOLED)
+    _check_extractors(entries, stored.extractors, finding)
     _check_adversary(entries, finding)
     try:
         restated = check_plan(genesis["plan"])
@@ -163,6 +164,27 @@ def _parsed(stored: list[tuple[str, str]], finding: Finding) -> list[Entry]:
         except Problem as problem:
             finding.problems.append(f"entry {seq} {problem}")
     return entries
+
+
+def _check_extractors(
+    entries: list[Entry], beside: list[tuple[str, str]], finding: Finding
+) -> None:
+    """Check that the fields of each extractor that is named by its hash are in the file, once."""
+    extractors = [body for kind, body in entries if kind == "extractor"]
+    named = {body["sha256"] for body in extractors if "fields" not in body}
+    found = {sha256 for sha256, _ in beside}
+    if len(found) < len(beside):
+        finding.problems.append("the file holds the fields of an extractor twice")
+    problems = [
+        (sha256, "is named, and its fields are not in the file") for sha256 in named - found
+    ]
+    problems += [(sha256, "is in the file, and no entry names it") for sha256 in found - named]
+    for sha256, text in beside:
+        try:
+            check_extractor(sha256, parse(text))
+        except Problem as problem:
+            problems.append((sha256, str(problem)))
+    finding.problems += [f"extractor {shown(sha256)} {text}" for sha256, text in sorted(problems)]
 
 
 def _check_adversary(entries: list[Entry], finding: Finding) -> None:

@@ -56,7 +56,7 @@ SCHEMAS: dict[str, dict[str, Rule]] = {
         "plan": _OBJECT,
         "adversary": NAME,
     },
-    "extractor": {"sha256": DIGEST, "fields": _OBJECT},
+    "extractor": {"sha256": DIGEST, "fields": _OBJECT},  # fields: in earlier versions
     "charge": {"slot": _SLOT, "release": NAME, "count": integer(1, LARGEST_CAP)},
     "release": {"charge": _SEQ, "results": _RESULTS},
     "refusal": {"slot": _SLOT, "release": NAME, "identities": _IDENTITIES},
@@ -68,6 +68,7 @@ SCHEMAS: dict[str, dict[str, Rule]] = {
         "dataset": NAME,
     },
 }
+OPTIONAL = ("adversary", "fields")
 _PLAN = {
     "epsilon": EPSILON,
     "delta": number_above(0, 1, below=True),
@@ -94,11 +95,11 @@ def read_entry(kind: str, text: str) -> Body:
     """
     if kind not in SCHEMAS:
         raise Problem(f"is of an unknown kind: {shown(kind)}")
-    body: Body = require_object(kind, parse(text), SCHEMAS[kind], ("adversary",))
+    body: Body = require_object(kind, parse(text), SCHEMAS[kind], OPTIONAL)
     if kind == "genesis":
         _check_adversary(body)
-    elif kind == "extractor":
-        _check_extractor(body)
+    elif kind == "extractor" and "fields" in body:
+        check_extractor(body["sha256"], body["fields"])
     return body
 
 
@@ -130,8 +131,8 @@ def _check_adversary(body: Body) -> None:
         raise Problem("names an adversary that no certificate is made for")
 
 
-def _check_extractor(body: Body) -> None:
-    """An extractor's identity is the hash of its public fields."""
-    fields = require_object("fields", body["fields"], _EXTRACTOR, ("axes_sha256",))
-    if hashlib.sha256(canonical(fields).encode()).hexdigest() != body["sha256"]:
+def check_extractor(sha256: str, found: Any) -> None:
+    """An extractor's identity is the hash of its public fields. Raises Problem."""
+    fields = require_object("fields", found, _EXTRACTOR, ("axes_sha256",))
+    if hashlib.sha256(canonical(fields).encode()).hexdigest() != sha256:
         raise Problem("names another hash than that of its extractor's fields")

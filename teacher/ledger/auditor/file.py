@@ -1,4 +1,4 @@
-"""The auditor's reader of a ledger's SQLite file: two plain tables of the right types, one chain.
+"""The auditor's reader of a ledger's SQLite file: plain tables of the right types, one chain.
 
 Any other file is a problem and never an error: a damaged or truncated one, another program's, one
 that is too large, or one with values of types that a ledger does not write.
@@ -19,6 +19,7 @@ LARGEST_FILE = 1 << 34  # bytes: everything is read into memory
 LONGEST_VALUE = 1 << 28  # bytes of one entry
 FIRST_PREV = "0" * 64
 COLUMNS = {"entries": ["seq", "kind", "body", "prev", "hash"], "head": ["one", "seq", "hash"]}
+EXTRACTORS = {"extractors": ["sha256", "fields"]}  # in a ledger whose entries name one by its hash
 # Tables of a live ledger, in no export.
 PRIVATE = ("private", "updates", "moments", "calls", "turns")
 UNREADABLE = "the file is not a readable ledger: truncated, damaged or something else"
@@ -26,13 +27,15 @@ UNREADABLE = "the file is not a readable ledger: truncated, damaged or something
 
 @dataclass
 class Stored:
-    """A file's content. ``entries``: (kind, text) in order; ``hashes``: of each.
+    """A file's content. ``entries``: (kind, text) in order; ``hashes``: of each; ``extractors``:
+    (hash, fields as text) beside them.
 
-    Both are empty where the file could not be read.
+    All are empty where the file could not be read.
     """
 
     entries: list[tuple[str, str]] = field(default_factory=list)
     hashes: list[str] = field(default_factory=list)
+    extractors: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -43,11 +46,14 @@ def read_file(path: Path) -> Stored:
         if path.stat().st_size > LARGEST_FILE:
             found.problems.append(f"the file is larger than {LARGEST_FILE} bytes")
             return found
-        rows, heads = _rows(path, found.problems)
+        rows, heads, found.extractors = _rows(path, found.problems)
     except (sqlite3.Error, OSError, MemoryError, UnicodeDecodeError):
         found.problems.append(UNREADABLE)
         return found
     if found.problems or not _typed(rows, heads, found.problems):
+        return found
+    if any(type(value) is not str for row in found.extractors for value in row):
+        found.problems.append("an extractor holds values of other types")
         return found
     _chain(rows, found)
     if heads != [(1, len(rows) - 1, found.hashes[-1] if rows else FIRST_PREV)]:
@@ -58,26 +64,29 @@ def read_file(path: Path) -> Stored:
     return found
 
 
-def _rows(path: Path, problems: list[str]) -> tuple[list[Any], list[Any]]:
-    """(rows of entries, rows of head); both empty where the tables are not a ledger's."""
+def _rows(path: Path, problems: list[str]) -> tuple[list[Any], list[Any], list[Any]]:
+    """(rows of entries, of head, of extractors); empty where the tables are not a ledger's."""
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
         connection.execute("PRAGMA trusted_schema=OFF")
         if connection.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
             problems.append("the file is damaged")
-            return [], []
-        _check_tables(connection, problems)
+            return [], [], []
+        tables = _check_tables(connection, problems)
         if problems:
-            return [], []
+            return [], [], []
         rows = connection.execute("SELECT seq, kind, body, prev, hash FROM entries").fetchall()
-        return rows, connection.execute("SELECT one, seq, hash FROM head").fetchall()
+        heads = connection.execute("SELECT one, seq, hash FROM head").fetchall()
+        named = "SELECT sha256, fields FROM extractors"
+        beside = connection.execute(named).fetchall() if EXTRACTORS.keys() <= tables else []
+        return rows, heads, beside
     finally:
         connection.close()
 
 
-def _check_tables(connection: sqlite3.Connection, problems: list[str]) -> None:
-    """Allow a ledger's tables only, no views or triggers; check the public tables' columns."""
+def _check_tables(connection: sqlite3.Connection, problems: list[str]) -> set[str]:
+    """The file's tables. A ledger's only, no views or triggers; with the public ones' columns."""
     stored = connection.execute("SELECT type, name FROM sqlite_master").fetchall()
     tables = {name for kind, name in stored if kind == "table"}
     other = sorted(
@@ -87,14 +96,16 @@ def _check_tables(connection: sqlite3.Connection, problems: list[str]) -> None:
     )
     if other:
         problems.append(f"the file holds what no ledger has: {', '.join(other[:5])}")
-    for table, columns in COLUMNS.items():
+    public = COLUMNS if tables.isdisjoint(EXTRACTORS) else COLUMNS | EXTRACTORS
+    for table, columns in public.items():
         found = [row[1] for row in connection.execute(f"PRAGMA table_xinfo({table})")]
         if table not in tables or found != columns:
             problems.append(f"the file has no table {table!r} with columns {', '.join(columns)}")
+    return tables
 
 
 def _expected(kind: object, name: object) -> bool:
-    return kind == "table" and (name in COLUMNS or name in PRIVATE)
+    return kind == "table" and (name in COLUMNS or name in EXTRACTORS or name in PRIVATE)
 
 
 def _typed(rows: list[Any], heads: list[Any], problems: list[str]) -> bool:

@@ -128,4 +128,4 @@ def test_two_neighbours_under_individual_budgets(
             name
             for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         }
-    assert tables == {"entries", "head"}
+    assert tables == {"entries", "extractors", "head"}

@@ -76,7 +76,7 @@ def is_refused(place: Place, anchor: Place, ledger: Ledger | None = None) -> Non
         Ledger(place, anchor)
     for work in (
         lambda opened: opened.charge(0, "screen", ["x"]),
-        lambda opened: opened.use_extractor("e" * 64, {}),
+        lambda opened: opened.use_extractor({}),
         lambda opened: opened.entries_after(0, 9),
         lambda opened: opened.in_custody(lambda _: None),
     ):
@@ -239,9 +239,9 @@ def test_what_the_anchor_does_not_hold_yet_is_anchored_before_it_is_read(
     readers: list[Callable[[Ledger], object]] = [
         lambda opened: opened.entries_after(0, 9),
         lambda opened: opened.export(tmp_path / "export.sqlite"),
-        lambda opened: opened.use_extractor("e" * 64, {}),
+        lambda opened: opened.use_extractor({}),
     ]
-    ledger.use_extractor("e" * 64, {})
+    ledger.use_extractor({})
     for number, read in enumerate(readers):
         other, charge = Ledger(place, anchor), ledger.charge(0, "screen", [f"a{number}"])
         copy = fork(place)
@@ -358,7 +358,7 @@ def test_a_ledger_that_has_an_anchor_is_read_without_it_and_not_written(
     ledger.export(tmp_path / "export.sqlite")
     for work in (
         lambda: ledger.charge(0, "screen", ["a"]),
-        lambda: ledger.use_extractor("e" * 64, {}),
+        lambda: ledger.use_extractor({}),
     ):
         with pytest.raises(LedgerMismatch, match="has an anchor"):
             work()

@@ -79,7 +79,7 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
     with sqlite3.connect(tmp_path / "copy.sqlite") as copy:
         assert {
             name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        } == {"entries", "head"}
+        } == {"entries", "extractors", "head"}
         told += [json.loads(body) for (body,) in copy.execute("SELECT body FROM entries")]
     # No time is among them; caps, positions and counts are.
     assert max(numbers([told, made.lines])) < DAY

@@ -263,5 +263,5 @@ def test_updates_are_never_exported(tmp_path: Path, place: Place) -> None:
     made.answer(Queries(rows(3, 1)))
     made._ledger.export(tmp_path / "copy.sqlite")
     tables = sql(tmp_path / "copy.sqlite", "SELECT name FROM sqlite_master WHERE type = 'table'")
-    assert set(tables) == {("entries",), ("head",)}
+    assert set(tables) == {("entries",), ("extractors",), ("head",)}
     assert {ANSWER} == set(next(iter(made._ledger.state.results.values())))

@@ -16,11 +16,13 @@ from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.records.sources import Records
+from labelwall.teacher.service import network_tests
 from labelwall.teacher.service import queue as queues
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.wall.errors import InvalidInput, Refused
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.networks.architectures import build, to_safetensors
+from labelwall.wall.wire import encode_extractor
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, RECORDS, SPEC, client, rows, served
 
@@ -76,6 +78,23 @@ def test_extractors_of_a_day_are_counted_by_caller(tmp_path: Path) -> None:
         ann.use_extractor(other(11))  # known: sent again for nothing
         bob.use_extractor(other(12))
         assert len(bob.answer(Queries(rows(3, 1))).labels) == 3
+
+
+def test_bytes_of_extractors_of_a_day_are_counted_by_caller(tmp_path: Path) -> None:
+    made = tiny.make(tmp_path)
+    sent = len(encode_extractor(other(1)))
+    uploads = made.service.allowances.uploads
+    uploads._burst, uploads._rate = 3.5 * sent, 0.0
+    with (
+        served(made) as url,
+        client(url, made.tokens["ann"], patience=0, spec=other(1)) as ann,
+        client(url, made.tokens["bob"], patience=0, spec=other(1)) as bob,
+    ):
+        for number in (2, 3):
+            ann.use_extractor(other(number))
+        with pytest.raises(Refused, match="in a day"):
+            ann.use_extractor(other(4))
+        bob.use_extractor(other(4))
 
 
 def test_one_callers_extractors_do_not_displace_anothers(tmp_path: Path) -> None:
@@ -216,7 +235,7 @@ def test_features_do_not_depend_on_where_an_embedding_stopped(
 def test_a_network_that_is_too_slow_is_refused_by_a_row_of_zeros(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "MAX_ROW_SECONDS", 0.0)
+    monkeypatch.setattr(network_tests, "MAX_ROW_SECONDS", 0.0)
     made = tiny.make(tmp_path)
     with (
         served(made) as url,
@@ -225,4 +244,4 @@ def test_a_network_that_is_too_slow_is_refused_by_a_row_of_zeros(
     ):
         ann.use_extractor(network())
     with pytest.raises(InvalidInput):
-        made.service.queue.test(network(), "ann")
+        made.service.queue.networks.test(network(), "ann")

@@ -36,7 +36,7 @@ from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import queue as queue_module
-from labelwall.teacher.service import routes
+from labelwall.teacher.service import record_routes, route_parts
 from labelwall.teacher.service.jobs import Job, TaskJob
 from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.shards import worker
@@ -290,7 +290,9 @@ def tell_training(monkeypatch: pytest.MonkeyPatch) -> None:
 def share_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that change the records take the room of analysts' requests."""
     monkeypatch.setattr(
-        routes, "TaskJob", lambda *given, from_custodian=False, **more: TaskJob(*given, **more)
+        record_routes,
+        "TaskJob",
+        lambda *given, from_custodian=False, **more: TaskJob(*given, **more),
     )
 
 
@@ -318,7 +320,7 @@ def tell_in_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tag that changes with the records."""
-    reply = routes.JSONResponse
+    reply = route_parts.JSONResponse
 
     class Tagged(reply):  # type: ignore[misc, valid-type]
         def __init__(self, content: object, status: int = 200) -> None:
@@ -334,7 +336,7 @@ def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(queue_module, "changes", 0, raising=False)
     monkeypatch.setattr(Teacher, "add", tagged)
-    monkeypatch.setattr(routes, "JSONResponse", Tagged)
+    monkeypatch.setattr(route_parts, "JSONResponse", Tagged)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "form": lambda patch: patch.setattr(audited_entries, "parse", lenient),
     "stages": lambda patch: patch.setattr(History, "_require_due", nothing),
     "results": lambda patch: patch.setattr(History, "_check", nothing),
-    "extractors": lambda patch: patch.setattr(audited_entries, "_check_extractor", nothing),
+    "extractors": lambda patch: patch.setattr(audited_entries, "check_extractor", nothing),
     "adversaries": lambda patch: patch.setattr(audited_entries, "_check_adversary", nothing),
 }
 

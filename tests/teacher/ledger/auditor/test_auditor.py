@@ -15,12 +15,13 @@ import pytest
 from labelwall import pipeline
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
+from labelwall.teacher.ledger.auditor.values import canonical
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.pate.mechanism import Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.wall.errors import LedgerMismatch, MissingData
-from tests.ledgers import Entry, entries, identities, use_extractor
+from tests.ledgers import SPEC, Entry, entries, identities, use_extractor
 from tests.ledgers import write as rechain
 
 MECHANISM = PrivateKnn(
@@ -28,6 +29,8 @@ MECHANISM = PrivateKnn(
 )
 A, B, C, D, E, Y, Z = identities(*"abcdeyz")
 Row = tuple[int, str, str, str, str]
+OTHER = "extractor", f'{{"sha256":"{"e" * 64}"}}'
+EARLIER = "extractor", canonical({"sha256": "e" * 64, "fields": SPEC.public_fields()})
 
 
 @pytest.fixture
@@ -194,7 +197,8 @@ FORGERIES: dict[str, tuple[str, Callable[[list[Entry]], list[Entry]]]] = {
     ),
     "a winner without a screening": ("did not pass", edited(5, min(A, B, C), "f" * 64)),
     "a charge before an extractor": ("extractor", lambda e: [e[0], *e[2:]]),
-    "an extractor of another hash": ("hash", changed(1, '"scale":1.0', '"scale":2.0')),
+    "an extractor of another hash": ("not in the file", lambda e: [e[0], OTHER, *e[2:]]),
+    "an earlier form of another hash": ("hash", lambda e: [e[0], EARLIER, *e[2:]]),
     "an extractor twice": ("in use already", lambda e: [*e[:2], *e[1:]]),
     "delta: 0": ("above 0 and below 1", changed(0, '"delta":1e-05', '"delta":0')),
     "delta: 1.0": ("above 0 and below 1", changed(0, '"delta":1e-05', '"delta":1.0')),

@@ -1,0 +1,159 @@
+"""Extractors are stored once beside the entries; a missing or changed one is refused."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from labelwall.teacher.ledger.auditor.auditor import audit
+from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.wall.errors import LedgerMismatch
+from labelwall.wall.messages import ExtractorSpec, canonical_json
+from tests import ledgers
+from tests.ledgers import identity
+from tests.postgres import rows
+from tests.teacher.ledger.test_ledger import plan
+
+ONE, TWO = (ExtractorSpec("raw", (400,), 4, center=(0.125,) * 400, scale=s) for s in (1.0, 2.0))
+
+
+@pytest.fixture
+def ledger(place: Place) -> Ledger:
+    """Each of two extractors paid for one query, by turns."""
+    made = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
+    for number, spec in enumerate((ONE, TWO, ONE, TWO)):
+        made.use_extractor(spec.public_fields())
+        key = identity(f"{number}")
+        made.record(made.charge(0, "screen", [key]), {key: 1})
+    return made
+
+
+def named(place: Place) -> list[str]:
+    found = rows(place, "SELECT body FROM entries WHERE kind = 'extractor' ORDER BY seq")
+    return [body for (body,) in found]
+
+
+def exported(ledger: Ledger, folder: Path) -> Path:
+    ledger.export(folder / "export.sqlite")
+    return folder / "export.sqlite"
+
+
+def test_two_extractors_by_turns_are_stored_once(ledger: Ledger, place: Place) -> None:
+    """An entry is 77 bytes, whatever it names; what a caller let the ledger grow counts both."""
+    before = ledger.written
+    assert [json.loads(body) for body in named(place)] == [
+        {"sha256": spec.sha256()} for spec in (ONE, TWO, ONE, TWO)
+    ]
+    kept = sorted((s.sha256(), canonical_json(s.public_fields()).decode()) for s in (ONE, TWO))
+    assert rows(place, "SELECT sha256, fields FROM extractors ORDER BY sha256") == kept
+    ledger.use_extractor(ONE.public_fields())
+    assert ledger.written - before == 77
+    ledger.use_extractor(ONE.public_fields())  # the last one: nothing is written
+    assert ledger.written - before == 77
+    assert Ledger(place).extractor(ONE.sha256()) == ONE.public_fields()
+
+
+DAMAGE = {
+    "missing": "DELETE FROM extractors WHERE sha256 = :sha256",
+    "changed": "UPDATE extractors SET fields = replace(fields, '0.125', '0.25')",
+    "no table": "DROP TABLE extractors",
+    "by turns": "UPDATE extractors SET fields = 'x' WHERE sha256 <> :sha256",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_missing_or_changed_extractor_is_refused(
+    ledger: Ledger, place: Place, tmp_path: Path, name: str
+) -> None:
+    """When the ledger is opened, when an open one names it again, and by the auditor."""
+    values = {"sha256": ONE.sha256()} if ":sha256" in DAMAGE[name] else {}
+    rows(place, DAMAGE[name], **values)
+    before = len(positions(place))
+    with pytest.raises(LedgerMismatch, match="extractor"):
+        Ledger(place)
+    with pytest.raises(LedgerMismatch, match="extractor"):
+        use_both(ledger)
+    assert len(positions(place)) <= before + 1
+    finding = audit(exported(ledger, tmp_path))
+    assert not finding.consistent
+    assert finding.epsilon is None
+
+
+def use_both(ledger: Ledger) -> None:
+    for spec in (ONE, TWO):
+        ledger.use_extractor(spec.public_fields())
+
+
+def positions(place: Place) -> list[tuple[int]]:
+    return rows(place, "SELECT seq FROM entries")
+
+
+def test_a_stray_row_is_refused_where_its_extractor_comes(ledger: Ledger, place: Place) -> None:
+    """It can not take the place of what an entry will name; not even with the right content."""
+    third = ExtractorSpec("raw", (4,), 4)
+    for fields in ("{}", canonical_json(third.public_fields()).decode()):
+        rows(place, "DELETE FROM extractors WHERE sha256 = :s", s=third.sha256())
+        rows(
+            place,
+            "INSERT INTO extractors VALUES (:s, :f)",
+            s=third.sha256(),
+            f=fields,
+        )
+        with pytest.raises(LedgerMismatch):
+            ledger.use_extractor(third.public_fields())
+    rows(place, "DELETE FROM extractors WHERE sha256 = :s", s=third.sha256())
+    ledger.use_extractor(third.public_fields())
+
+
+def test_the_auditor_recomputes_epsilon_from_the_file_alone(ledger: Ledger, tmp_path: Path) -> None:
+    finding = audit(exported(ledger, tmp_path))
+    assert finding.problems == []
+    assert finding.charged["0/screen"] == 4
+
+
+FORGERIES = {
+    "INSERT INTO extractors VALUES ('f', 'x')": "no entry names it",
+    "UPDATE extractors SET fields = '{}'": "missing",
+    "UPDATE extractors SET sha256 = upper(sha256)": "not in the file",
+    "UPDATE extractors SET fields = x'00'": "other types",
+    "ALTER TABLE extractors ADD COLUMN gift TEXT": "columns",
+    "CREATE TABLE again AS SELECT * FROM extractors; DROP TABLE extractors;"
+    "ALTER TABLE again RENAME TO extractors;"
+    "INSERT INTO extractors SELECT * FROM extractors LIMIT 1": "twice",
+}
+
+
+@pytest.mark.parametrize("statement", FORGERIES)
+def test_the_auditor_finds_a_forged_table(tmp_path: Path, statement: str) -> None:
+    made = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan(), unsafe=False)
+    made.use_extractor(ONE.public_fields())
+    copy = exported(made, tmp_path)
+    assert audit(copy).problems == []
+    with sqlite3.connect(copy) as connection:
+        connection.executescript(statement)
+    problems = audit(copy).problems
+    assert any(FORGERIES[statement] in problem for problem in problems), problems
+
+
+def test_an_entry_of_an_earlier_version_keeps_its_bytes(tmp_path: Path) -> None:
+    """A ledger of the earlier form is continued; its entry stays, its extractor is stored when it
+    is named again, and an export that names none by its hash has no table of them."""
+    path = tmp_path / "ledger.sqlite"
+    made = Ledger.create(path, dataset="d", plan=plan(), unsafe=False)
+    earlier = canonical_json({"sha256": ONE.sha256(), "fields": ONE.public_fields()}).decode()
+    ledgers.write(path, [*ledgers.entries(path), ("extractor", earlier)])
+    made = Ledger(path)
+    assert ledgers.extractors(exported(made, tmp_path)) == []
+    for spec in (ONE, TWO, ONE):
+        made.use_extractor(spec.public_fields())
+    assert [body for kind, body in ledgers.entries(path) if kind == "extractor"] == [
+        earlier,
+        *(f'{{"sha256":"{spec.sha256()}"}}' for spec in (TWO, ONE)),
+    ]
+    assert len(ledgers.extractors(exported(made, tmp_path))) == 2
+    assert audit(exported(made, tmp_path)).problems == []
+    assert audit(exported(Ledger(path), tmp_path)).problems == []
