@@ -133,7 +133,7 @@ ROWS_BODY = _binary(
 )
 MATRIX_BODIES = {
     "cells": _binary("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY),
-    "weights": _binary("`weights`: int16 [dimensions + 1, classes]", SAFETENSORS, NPY),
+    "weights": _binary("`weights`: int16 [dimensions + 1, outputs]", SAFETENSORS, NPY),
 }
 EXTRACTOR_BODY = _binary(
     "`fields` (JSON), `weights` (safetensors of the named network) and `axes` (int16 [d, k]), "
