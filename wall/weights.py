@@ -21,7 +21,6 @@ MAX_BIAS = 63  # the last input of every record is a public constant
 CLIP = 1 << 20  # largest length of a record's part of the gradient, in units of the sum
 COUNT = CLIP >> 3  # what a record adds to the last entry, by which records are counted
 MAX_UNIT = 1 << 18  # of residuals, so that products of squares fit int64
-MAX_ATTRIBUTE_UNIT = 1 << 15  # where up to 62 of them add up to a square
 # Length of a record's whole part, rounded up: the L2 sensitivity of a sum.
 SENSITIVITY = math.isqrt(CLIP**2 + COUNT**2 - 1) + 1
 
@@ -72,8 +71,14 @@ def residual_unit(weights: np.ndarray, clip: float, length: float, labels: str =
     |(``length``, bias)|. ``labels``: what a record has, a label space's kind.
     """
     longest = longest_residual(labels, weights.shape[1], clip, first=not weights.any())
-    most = MAX_ATTRIBUTE_UNIT if labels == "attributes" else MAX_UNIT
+    most = max_unit(labels, weights.shape[1])
     return max(1, min(most, int(CLIP / (longest * math.hypot(length, bias(length))))))
+
+
+def max_unit(labels: str, outputs: int) -> int:
+    """The largest unit: residuals of attributes, each at most 1, add up to a square."""
+    alike = math.isqrt(outputs - 1) + 1 if labels == "attributes" else 1
+    return MAX_UNIT // alike
 
 
 def longest_residual(labels: str, outputs: int, clip: float, *, first: bool) -> float:

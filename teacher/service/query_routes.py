@@ -43,7 +43,7 @@ ROWS_BODY = binary(
 )
 MATRIX_BODIES = {
     "cells": binary("`centers`: int8 [cells, dimensions]", SAFETENSORS, NPY),
-    "weights": binary("`weights`: int16 [dimensions + 1, classes]", SAFETENSORS, NPY),
+    "weights": binary("`weights`: int16 [dimensions + 1, outputs]", SAFETENSORS, NPY),
 }
 EXTRACTOR_BODY = binary(
     "`fields` (JSON), `weights` (safetensors of the named network) and `axes` (int16 [d, k]), "

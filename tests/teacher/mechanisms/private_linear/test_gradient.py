@@ -24,13 +24,13 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.weights import (
     CLIP,
     COUNT,
-    MAX_ATTRIBUTE_UNIT,
     MAX_BIAS,
     MAX_CLASSES,
     MAX_DIMENSIONS,
     MAX_UNIT,
     MAX_WEIGHT,
     SENSITIVITY,
+    max_unit,
 )
 
 extremes = st.sampled_from([-63, -1, 0, 1, 63]) | st.integers(-63, 63)
@@ -109,8 +109,7 @@ def problems(draw: st.DrawFn) -> Problem:
     labels = draw(arrays(np.int64, n, elements=st.integers(0, codes)))
     scale = draw(st.sampled_from([1, 50, 1000]))  # so that not all probabilities are 0 or 1
     weights = draw(arrays(np.int16, (d + 1, c), elements=weight)) // scale
-    largest = MAX_ATTRIBUTE_UNIT if space == "attributes" else MAX_UNIT
-    one = min(draw(unit), largest)
+    one = min(draw(unit), max_unit(space, c))
     return x, labels, weights.astype(np.int16), one, draw(st.integers(1, MAX_BIAS)), space
 
 
@@ -193,14 +192,13 @@ def test_the_widest_problem_neither_overflows_nor_exceeds_the_limit() -> None:
         assert found.tolist() == [sum(column) for column in zip(*parts, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("space", "c", "unit"), [("attributes", 62, MAX_ATTRIBUTE_UNIT), ("value", 1, MAX_UNIT)]
-)
-def test_the_widest_problem_of_other_labels_is_exact(space: str, c: int, unit: int) -> None:
+@pytest.mark.parametrize(("space", "c"), [*(("attributes", c) for c in (2, 5, 62)), ("value", 1)])
+def test_the_widest_problem_of_other_labels_is_exact(space: str, c: int) -> None:
     """Wrong in every attribute, and at the other end of the range."""
     x = np.array([[63] * MAX_DIMENSIONS, [-63] * MAX_DIMENSIONS], dtype=np.int8)
     weights = np.full((MAX_DIMENSIONS + 1, c), MAX_WEIGHT, dtype=np.int16)
-    everything = 2**62 - 1 if space == "attributes" else 4096
+    unit = max_unit(space, c)
+    everything = 2**c - 1 if space == "attributes" else 4096
     for labels in ([0, everything], [everything, 0]):
         found = total(x, np.array(labels), weights, unit, MAX_BIAS, space)
         parts = [

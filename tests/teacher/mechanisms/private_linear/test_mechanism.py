@@ -13,7 +13,12 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Priced
-from labelwall.teacher.mechanisms.private_linear.mechanism import SUM, PrivateLinear
+from labelwall.teacher.mechanisms.private_linear.mechanism import (
+    SUM,
+    PrivateLinear,
+    PrivateLinearAttributes,
+    PrivateLinearValue,
+)
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.noise.entropy import SystemEntropy
@@ -243,3 +248,34 @@ def test_units_and_bias_are_in_range_for_any_extractor(length: float) -> None:
         for w in (np.zeros((3, 2), np.int16), weights(1)):
             assert 1 <= residual_unit(w, clip, length) <= 2**18
     assert 1 <= bias(length) <= 63
+
+
+@pytest.mark.parametrize(
+    ("labels", "clip", "first", "later"),
+    [
+        ("class", 1.0, math.sqrt(2 / 3), 1.0),  # three outputs
+        ("class", 0.5, 0.5, 0.5),
+        ("attributes", 0.5, math.sqrt(3) / 2, math.sqrt(3) / 2),
+        ("attributes", 1.0, math.sqrt(3) / 2, math.sqrt(3)),
+        ("attributes", 0.25, math.sqrt(3) / 4, math.sqrt(3) / 4),
+        ("value", 0.25, 1.0, 0.25),
+    ],
+)
+def test_the_longest_residual_of_a_label_space_reaches_the_limit(
+    labels: str, clip: float, first: float, later: float
+) -> None:
+    for w, longest in ((np.zeros((5, 3), np.int16), first), (weights(1), later)):
+        reached = residual_unit(w, clip, 63.0, labels) * longest * math.hypot(63, bias(63.0))
+        assert reached <= CLIP
+        assert reached == pytest.approx(CLIP, rel=1e-3)
+
+
+def test_all_label_spaces_cost_the_same_and_refuse_a_clip_that_nothing_reaches() -> None:
+    kinds = (PrivateLinear, PrivateLinearAttributes, PrivateLinearValue)
+    prices = [made(sigma=3.0).releases(4, 4) for made in kinds]
+    assert prices == prices[:1] * 3
+    for made in kinds:
+        with pytest.raises(InvalidInput, match=r"mechanism\.clip"):
+            made(clip=made.max_clip + 0.1)
+    with pytest.raises(InvalidInput, match=r"mechanism\.margin"):
+        PrivateLinearAttributes(margin=1.0)
