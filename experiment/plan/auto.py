@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from labelwall.experiment.config.config import CapsConfig, Config, RoundConfig, first_extractor
+from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.rehearsal import (
     BOXED,
     MAX_LABELLED,
@@ -39,7 +40,8 @@ from labelwall.teacher.mechanisms.planning import (
     Planner,
     PublicRows,
 )
-from labelwall.teacher.mechanisms.registry import MECHANISMS
+from labelwall.teacher.mechanisms.registry import MECHANISMS, mechanism_class
+from labelwall.teacher.mechanisms.rehearsed import TIMES, Search
 from labelwall.wall.datasets.sources import PublicData, Task
 from labelwall.wall.errors import BudgetRefused, InvalidInput
 from labelwall.wall.progress import Progress
@@ -92,13 +94,41 @@ def search(
             if config.open and optimum.chosen.view is None:
                 seen = replace(optimum.chosen, view=prepared[0].default_view)
                 optimum = replace(optimum, chosen=seen)
-            found.append((planner, optimum))
-    if not found:
-        raise refused or goal.nothing_affordable()
+            if prepared[0].labelled.told or optimum.tried:
+                found.append((planner, optimum))
+        if not found:
+            raise refused or goal.nothing_affordable()
+        if not prepared[0].labelled.told and config.open:
+            found = [_told_by_clusters(task, found, Search(goal, rows, progress))]
     planner, optimum = max(found, key=lambda entry: entry[1].chosen.forecast.right)
     tried = [choice for _, other in found for choice in other.tried or (other.chosen,)]
     tried.sort(key=lambda choice: -choice.forecast.right)
     return Found(planner, optimum, tuple(tried), time.monotonic() - began)
+
+
+def _told_by_clusters(
+    task: Task, found: Sequence[tuple[Planner, Optimum[Any]]], search: Search
+) -> tuple[Planner, Optimum[Any]]:
+    """The best, or what own data get by a rule unless the best is better by more than its spread.
+
+    Clusters are no classes: what looks alike in them may be chance.
+    """
+    goal = search.goal
+    planner, best = max(found, key=lambda entry: entry[1].chosen.forecast.right)
+    facts = Findings("vectors", task.labels.names, goal.queries)
+    fields = default_mechanism(facts, goal.expected_records, goal.epsilon, goal.delta, goal.rounds)
+    mechanism = mechanism_class(fields["kind"])(**fields)
+    view = next((v for v in search.public.views() if v.axes and not v.whiten), None)
+    if view is None:
+        return planner, best
+    rule = search.rehearsed(view, mechanism, TIMES)
+    ahead = best.chosen.forecast.accuracy - rule.forecast.accuracy
+    if ahead > max(best.chosen.forecast.spread, rule.forecast.spread):
+        return planner, best
+    exact, by_rule = search.certified(rule), mechanism.planner()
+    assert by_rule is not None
+    note = "The clusters do not tell more than the rule for one's own data, which decides."
+    return by_rule, Optimum(exact, (exact,), best.votes, (note,), {}, (exact, *best.tried))
 
 
 def planners_for(config: Config) -> list[Planner]:
@@ -185,6 +215,9 @@ def _rehearsal(
     rows = np.random.default_rng(seed).permutation(len(public.inputs))
     asked = public.inputs[np.sort(rows[: min(MAX_PUBLIC, most)])]
     labelled = labelled_rows(public, MIN_ROWS, most, seed)
+    if labelled is None and config.open and (task.labels.kind != "class" or len(asked) < MIN_ROWS):
+        rule = f"at least {MIN_ROWS} public or test rows with labels, to rehearse on"
+        raise InvalidInput("mechanism.kind", f"named, or {rule}", config.mechanism.kind)
     if labelled is None:
         labelled = Labelled(asked, np.zeros(len(asked), dtype=np.int64), CLUSTERED, told=False)
     return Rehearsal(config, task, asked, labelled, records, progress, scratch)

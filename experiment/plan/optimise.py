@@ -133,8 +133,16 @@ def describe_optimum(answer: Answer) -> dict[str, object]:
         "frontier": [_entry(choice) for choice in optimum.frontier],
         "proxy": {"votes": optimum.votes, "expected_records": answer.goal.expected_records},
         **optimum.facts,
+        **describe_candidates(answer),
+    }
+
+
+def describe_candidates(answer: Answer) -> dict[str, object]:
+    """candidates (best first), reason, source (of the rows rehearsed on), seconds of the search."""
+    return {
         "candidates": [_entry(choice) for choice in answer.found.tried],
         "reason": sentence(answer.found, answer.goal),
+        "source": answer.optimum.votes,
         "seconds": round(answer.found.seconds, 1),
     }
 
@@ -163,13 +171,13 @@ def print_optimum(answer: Answer, out: Path | None) -> None:
 
     screen = RichConsole(width=TABLE_WIDTH, highlight=False)
     if len(answer.found.tried) > 1:
-        screen.print(_candidates(answer))
+        screen.print(candidates(answer))
     screen.print(_table(answer))
     for line in _explanation(answer, out):
         screen.print(line, markup=False, soft_wrap=True)
 
 
-def _candidates(answer: Answer) -> Table:
+def candidates(answer: Answer) -> Table:
     """The best of all that was tried, for the whole budget."""
     from rich.table import Table
 
@@ -207,6 +215,14 @@ def _table(answer: Answer) -> Table:
             *answer.found.planner.settings(choice.mechanism).values(),
         )
     return table
+
+
+def reason(answer: Answer) -> str:
+    """What was chosen, why, and from what rows."""
+    return (
+        f"{sentence(answer.found, answer.goal)} From {answer.optimum.votes}, in "
+        f"{answer.found.seconds:.0f} s; no private record was read."
+    )
 
 
 def _explanation(answer: Answer, out: Path | None) -> list[str]:

@@ -24,7 +24,7 @@ import numpy as np
 from labelwall.experiment.config.config import CapsConfig, Config, RoundConfig, first_extractor
 from labelwall.experiment.run.clusters import k_means
 from labelwall.experiment.run.matrix_round import ask_matrices
-from labelwall.experiment.run.public_features import embedder_of
+from labelwall.experiment.run.public_features import embedder_of, features_of
 from labelwall.experiment.run.whitening import (
     extractor_of_round,
     principal_axes,
@@ -225,10 +225,12 @@ class Rehearsal:
 
     def embedded(self) -> tuple[np.ndarray, np.ndarray, float]:
         """See ``PublicRows.embed``: by the configuration's own features."""
-        plain = self.features.plain[1][:MAX_NEIGHBOURS]
+        order = np.random.default_rng(self.config.seed).permutation(len(self.labels))
+        rows = order[:MAX_NEIGHBOURS]
+        plain = self.features.plain[1][rows]
         spec = self.features.spec(self.default_view.whiten)
-        rows = Embedder(spec, probe=None).embed(plain)[0]
-        return rows, self.labels[: len(plain)], unit_length(spec, rows.shape[1])
+        found = Embedder(spec, probe=None).embed(plain)[0]
+        return found, self.labels[rows], unit_length(spec, found.shape[1])
 
     @property
     def default_view(self) -> View:
@@ -280,7 +282,7 @@ class Rehearsal:
         def progress(done: int, total: int) -> None:
             self._progress(f"features of {name} rows", done, total)
 
-        return embedder.features(rows, progress)
+        return features_of(embedder, rows, progress)
 
     def _folder(self, view: View, cells: int | None) -> _Folder:
         """Where a round keeps its matrices. Cells do not depend on the noise: they are kept."""
@@ -315,11 +317,11 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
     if public.labels is not None:
         known = np.flatnonzero(public.labels >= 0)
         if len(known) >= least:
-            rows = rng.permutation(known)[:most]
+            rows = np.sort(rng.permutation(known)[:most])
             text = f"{len(rows)} labelled public rows"
             found = Labelled(public.inputs[rows], public.labels[rows], text)
     if found is None and len(public.test_labels) >= least:
-        rows = rng.permutation(len(public.test_labels))[:most]
+        rows = np.sort(rng.permutation(len(public.test_labels))[:most])
         text = (
             f"{len(rows)} rows of the test split, whose labels chose the method: accuracy on this "
             "split is slightly optimistic"

@@ -56,7 +56,7 @@ class RehearsedPlanner(Generic[M]):
     def plan(self, goal: Goal, public: PublicRows, progress: Progress = quiet) -> Optimum[M]:
         """See ``Planner.plan``."""
         goal.check()
-        search = _Search(goal, public, progress)
+        search = Search(goal, public, progress)
         tried = search.once(
             [
                 (view, m)
@@ -84,7 +84,7 @@ class RehearsedPlanner(Generic[M]):
         near = dict.fromkeys(self.around(_seen(best), _open(best.mechanism)))
         return [m for m in near if (best.view, m) not in known]
 
-    def _strict(self, search: _Search, chosen: Choice[M]) -> Choice[M]:
+    def _strict(self, search: Search, chosen: Choice[M]) -> Choice[M]:
         """The first of ``stricter`` that is accurate enough. Raises BudgetRefused."""
         for mechanism in self.stricter(chosen.mechanism):
             found = search.rehearsed(_seen(chosen), mechanism, TIMES)
@@ -94,7 +94,9 @@ class RehearsedPlanner(Generic[M]):
 
 
 @dataclass(frozen=True)
-class _Search:
+class Search:
+    """Rehearsals for a goal, each with its noise."""
+
     goal: Goal
     public: PublicRows
     progress: Progress
