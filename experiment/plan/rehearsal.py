@@ -31,7 +31,7 @@ from labelwall.experiment.run.whitening import (
     starting_extractor,
 )
 from labelwall.teacher.features.embedder import Embedder, unit_length
-from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.base import Asks, Mechanism
 from labelwall.teacher.mechanisms.planning import Score, View
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.search.cpu import ExactIndex
@@ -41,14 +41,14 @@ from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Receipt
 from labelwall.wall.progress import Progress
 
 MAX_PUBLIC = 2_000  # public rows that a rehearsed round asks about
-MAX_LABELLED = 6_000
+MAX_LABELLED = 4_000
 MAX_NEIGHBOURS = 1_000  # labelled rows that are queries and neighbours of all others
 MAX_NETWORK = 1_500  # rows of each kind, where a network computes features
 FOLDS = 4  # a quarter of the labelled rows is asked about
 GROUPS = 8  # parts of the rows that stand for records
 MIN_VARIANCE = 0.1  # share of the noise's variance that is added in any case
 MOST_AXES = 256  # principal axes that rehearsals look at
-WHITENED = (16, 32, 64, 128)
+WHITENED = (16, 64, 128)
 BOXED = 64  # dimensions up to which vectors may be taken with a scale for each
 ROWS_AN_AXIS = 4  # public rows, at least
 
@@ -194,6 +194,7 @@ class Rehearsal:
         self.config, self._task, self._progress = config, task, progress
         self._inputs = public, labelled.inputs
         self.labelled, self._records, self._scratch = labelled, records, scratch
+        self._known: dict[tuple[int, int | None], tuple[ExtractorSpec, np.ndarray, np.ndarray]] = {}
         self._folds = np.random.default_rng(config.seed).permutation(len(labelled.labels)) % FOLDS
 
     @cached_property
@@ -253,11 +254,9 @@ class Rehearsal:
 
     def _fold(self, view: View, mechanism: Mechanism, number: int) -> tuple[float, float]:
         """(share of rows with a label, share with the right one) of one rehearsal."""
-        features, labels, asks = self.features, self.labels, mechanism.asks
-        plain, asked = features.plain, self._folds == number % FOLDS
-        spec = extractor_of_round(features.spec(view.whiten), asks, lambda _: plain[0])
-        embedder = Embedder(spec, probe=None)
-        public, rows = (embedder.embed(x)[0] for x in plain)
+        labels, asks = self.labels, mechanism.asks
+        asked = self._folds == number % FOLDS
+        spec, public, rows = self._seen(view.whiten, asks.axes)
         teacher = RehearsingTeacher(
             mechanism,
             rows[~asked],
@@ -277,6 +276,16 @@ class Rehearsal:
             )
         has, truth = answers.labels != ABSTAINED, labels[asked]
         return float(has.mean()), float((answers.labels == truth).mean())
+
+    def _seen(self, whiten: int, axes: int | None) -> tuple[ExtractorSpec, np.ndarray, np.ndarray]:
+        """What a round asks with, and its features of public and labelled rows, int8 [n, d]."""
+        if (whiten, axes) not in self._known:
+            plain, start = self.features.plain, self.features.spec(whiten)
+            spec = extractor_of_round(start, Asks(axes=axes), lambda _: plain[0])
+            embedder = Embedder(spec, probe=None)
+            public, rows = (embedder.embed(x)[0] for x in plain)
+            self._known[whiten, axes] = spec, public, rows
+        return self._known[whiten, axes]
 
     def _plain(self, embedder: Embedder, rows: np.ndarray, name: str) -> np.ndarray:
         def progress(done: int, total: int) -> None:

@@ -9,10 +9,11 @@ from labelwall.teacher.mechanisms.planning import View
 from labelwall.teacher.mechanisms.rehearsed import RehearsedPlanner
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import MAX_NEIGHBOURS, ReverseKnn
 
-CELLS = (10, 20, 40, 80, 160, 320, 640)
+CELLS = (10, 40, 160, 640)
 ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are
 PLAIN = 64  # dimensions beyond which neighbours want whitened features
 SHAPES = ((1, 1), (2, 3))  # neighbours and reach
+FACTORS = (0.5, 0.7, 1.4, 2.0)  # of the cells, around a good number
 MARGINS = (1.0, 2.0, 4.0, 8.0)  # in deviations of the noise on a row's votes
 
 
@@ -30,12 +31,12 @@ def candidates(view: View, classes: int) -> list[ReverseKnn]:
 
 
 def around(view: View, found: ReverseKnn) -> list[ReverseKnn]:
-    """A half more and a third fewer cells; neighbours and reach one more and one fewer."""
+    """Twice and half as many cells, and between; neighbours and reach one more and one fewer."""
     most = max(1, view.rows // ROWS_A_CELL)
     highest = min(found.cells, MAX_NEIGHBOURS)
     near = [
         replace(found, cells=count)
-        for count in (round(found.cells / 1.5), min(round(found.cells * 1.5), most))
+        for count in (min(round(found.cells * factor), most) for factor in FACTORS)
         if count >= max(found.neighbours, found.reach)
     ]
     for name in ("neighbours", "reach"):
