@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from labelwall.experiment.config.config import CapsConfig, Config, RoundConfig, first_extractor
-from labelwall.experiment.config.own import Findings, default_mechanism
+from labelwall.experiment.config.own import EMBEDDED, Findings, default_mechanism
 from labelwall.experiment.plan.rehearsal import (
-    BOXED,
     MAX_LABELLED,
     MAX_NETWORK,
     MAX_PUBLIC,
@@ -183,7 +182,7 @@ def _by_features(config: Config, task: Task, public: PublicData) -> list[Config]
         return [config]
     if len(task.input_shape) == 1:
         found = [replace(config, features="raw")]
-        if task.input_shape[0] <= BOXED and not config.whiten:
+        if task.input_shape[0] < EMBEDDED and not config.whiten:
             found.append(replace(config, features="box", box=public_box(public.inputs)))
         return found
     names = ["hog"]

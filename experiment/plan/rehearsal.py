@@ -49,7 +49,7 @@ GROUPS = 8  # parts of the rows that stand for records
 MIN_VARIANCE = 0.1  # share of the noise's variance that is added in any case
 MOST_AXES = 256  # principal axes that rehearsals look at
 WHITENED = (16, 64, 128)
-BOXED = 64  # dimensions up to which vectors may be taken with a scale for each
+PLAIN = 64  # dimensions, and axes, up to which neighbours are near ones
 ROWS_AN_AXIS = 4  # public rows, at least
 
 
@@ -240,8 +240,8 @@ class Rehearsal:
         Whitened features where there are many dimensions, unless the configuration fixes them.
         """
         views = self.features.views()
-        many = self.config.open and not self.config.whiten and views[0].dimensions > BOXED
-        fitting = [view for view in views if view.whiten <= BOXED]
+        many = self.config.open and not self.config.whiten and views[0].dimensions > PLAIN
+        fitting = [view for view in views if view.whiten <= PLAIN]
         return fitting[-1] if many else views[0]
 
     def score(self, view: View, mechanism: Mechanism, times: int) -> Score:
