@@ -177,17 +177,22 @@ def public_rows(task: Task, prepared: Sequence[Rehearsal]) -> PublicRows:
 
 
 def _by_features(config: Config, task: Task, public: PublicData) -> list[Config]:
-    """The configuration with each kind of features that its rows and its student allow."""
+    """The configuration with each kind of features that its rows and its student allow.
+
+    The first are those of mechanisms that rehearse nothing: what `auto` means where the mechanism
+    is not open.
+    """
     if config.features != "auto":
         return [config]
+    other = 0 if config.open else 1  # place of the others
     if len(task.input_shape) == 1:
         found = [replace(config, features="raw")]
         if task.input_shape[0] < EMBEDDED and not config.whiten:
-            found.append(replace(config, features="box", box=public_box(public.inputs)))
+            found.insert(other, replace(config, features="box", box=public_box(public.inputs)))
         return found
     names = ["hog"]
     if task.input_shape[2] == 3 and importlib.util.find_spec(PACKAGE) is not None:
-        names.insert(0, NETWORK)
+        names.insert(other, NETWORK)
     found = [replace(config, features=name) for name in names]
     return [named for named in found if _teaches(named, task)] or found[-1:]
 

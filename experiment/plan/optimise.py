@@ -91,6 +91,7 @@ def best_plan(config: Config, request: Request, console: Console) -> Answer:
         request.min_accuracy,
         request.mean_accuracy,
         config.seed,
+        sum(r.queries or 0 for r in config.rounds) or None,
     )
     found = search(config, task, public, goal, planners, console.progress)
     answer = Answer(planned_config(config, found.optimum.chosen), goal, found)

@@ -55,7 +55,7 @@ ROWS_AN_AXIS = 4  # public rows, at least
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Public rows with labels, int64 [n]. ``source``: what they are, for a reader.
+    """Public rows with labels, as ``PublicData`` has them. ``source``: what they are, for a reader.
 
     ``told``: whether the labels are known; otherwise they are the rows' clusters.
     """
@@ -219,7 +219,7 @@ class Rehearsal:
     def labels(self) -> np.ndarray:
         """Of the labelled rows, int64 [n]; their clusters where no label is known."""
         if self.labelled.told:
-            return self.labelled.labels
+            return self._task.labels.encode("labels", self.labelled.labels)
         plain, classes = self.features.plain[1], self._task.num_classes
         count = min(classes, len(plain))
         return k_means(plain, count, seed=self.config.seed, iterations=50)[1].astype(np.int64)
@@ -324,7 +324,7 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
     """
     rng, found = np.random.default_rng(seed), None
     if public.labels is not None:
-        known = np.flatnonzero(public.labels >= 0)
+        known = np.flatnonzero(has_value(public.labels))
         if len(known) >= least:
             rows = np.sort(rng.permutation(known)[:most])
             text = f"{len(rows)} labelled public rows"
@@ -337,6 +337,11 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
         )
         found = Labelled(public.test_inputs[rows], public.test_labels[rows], text)
     return found
+
+
+def has_value(labels: np.ndarray) -> np.ndarray:
+    """Whether public rows have a label: classes from 0, finite values. bool [n]."""
+    return np.isfinite(labels) if labels.dtype.kind == "f" else labels >= 0
 
 
 def public_box(inputs: np.ndarray) -> list[list[float]]:
