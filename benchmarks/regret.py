@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import regression
 from linear_accuracy import rows_of
 from tables import TABLES
 
@@ -43,6 +44,7 @@ from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.planning import Goal, View
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
@@ -50,6 +52,7 @@ from labelwall.wall.datasets.readers import constant_order
 from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.registry import label_space
+from labelwall.wall.labels.values import errors
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Receipt
 from labelwall.wall.progress import quiet
@@ -61,7 +64,9 @@ DRAWS = 3
 FINAL = 2  # of the grid, that are drawn DRAWS times
 PACKAGES = ("numpy", "scipy", "sklearn", "torch", "skimage", "matplotlib", "PIL", "timm")
 LEAST_TEXT = 120  # characters of a docstring
-CLOSE = 0.01
+CLOSE, CLOSE_R2 = 0.01, 0.03
+VALUES, NEIGHBOURS = (PrivateKnnMean, PrivateKnnMedian), (100, 200, 400, 600, 800)
+VALUED = "diamonds"  # rows have values: figures are R2, in percent
 GRID = 12
 HAND = {  # whitened axes; cells, neighbours and reach of reverse_knn
     "mnist": [(0, 150, 2, 1), (64, 150, 2, 1)],
@@ -70,6 +75,7 @@ HAND = {  # whitened axes; cells, neighbours and reach of reverse_knn
     "banana": [(0, 60, 1, 1)],
 }
 Rows = tuple[np.ndarray, np.ndarray]
+Candidate = tuple[View, Mechanism]
 HEADER = (
     "| data | epsilon | auto | auto's choice | best of the grid | best | regret | rule | "
     "expected | CPU seconds |\n|---|---|---|---|---|---|---|---|---|---|\n"
@@ -255,7 +261,7 @@ def shown(view: View, mechanism: Mechanism) -> str:
     return f"{mechanism.kind} {words} ({view})"
 
 
-def by_hand(name: str, views: list[View]) -> list[tuple[View, Mechanism]]:
+def by_hand(name: str, views: list[View]) -> list[Candidate]:
     """Settings of configs/ for these data."""
     return [
         (replace(views[0], whiten=whiten), ReverseKnn(cells=cells, neighbours=near, reach=reach))
@@ -263,7 +269,7 @@ def by_hand(name: str, views: list[View]) -> list[tuple[View, Mechanism]]:
     ]
 
 
-def row(data: Data, epsilon: float, known: list[tuple[View, Mechanism]]) -> str:
+def row(data: Data, epsilon: float, known: list[Candidate]) -> str:
     """One cell of the table. ``known``: auto's choices for this data set, which grids try too."""
     config, records = data.config(epsilon), len(data.private[1])
     public = PublicData(*data.public, *data.test)
@@ -305,11 +311,60 @@ def row(data: Data, epsilon: float, known: list[tuple[View, Mechanism]]) -> str:
     )
 
 
+def value_row(epsilon: float) -> str:
+    """The cell of diamonds: R2 of the answers to QUERIES queries, as benchmarks/regression.py."""
+    x, y = regression.diamonds()
+    ends = (regression.PRIVATE, regression.PRIVATE + regression.PUBLIC)
+    (private, public, test), values = np.split(x, ends), np.split(y, ends)
+    data = DataConfig("arrays", path="-", labels="value", bounds=list(regression.SCALE.bounds))
+    config = Config(
+        data,
+        [RoundConfig(queries=regression.QUERIES)],
+        budget=BudgetConfig(epsilon, regression.DELTA),
+        mechanism=Auto(),
+    )
+    goal = Goal(epsilon, regression.DELTA, len(private), len(public), 1, asked=regression.QUERIES)
+    began, task = time.process_time(), Task(regression.SCALE, (4,))
+    rows = PublicData(public, values[1], test, values[2])
+    found = search(config, task, rows, goal, planners_for(config), quiet)
+    seconds, best = time.process_time() - began, found.optimum.chosen
+    assert best.view is not None
+    box = [list(side) for side in best.view.box]
+    seen = replace(config, features=best.view.features, box=box)
+    spec = Features(seen, task, box, (public, private), 4).spec(best.view.whiten)
+    embedder = Embedder(spec, probe=None)
+    features, asked = (embedder.embed(part)[0] for part in (private, public))
+    index, steps = ExactIndex(features, np.arange(len(private))), regression.SCALE.steps(values[0])
+
+    def r2(mechanism: Mechanism) -> float:
+        mechanism, scores = (
+            replace(seen, mechanism=mechanism, features="raw", box=[]).solved().mechanism,
+            [],
+        )
+        for draw in range(DRAWS):
+            picked = np.random.default_rng(draw).permutation(len(public))[: regression.QUERIES]
+            labels = regression.answered(mechanism, Voters(index, steps, 1, asked[picked]))
+            found = errors(regression.SCALE.decode(labels), values[1][picked])
+            scores.append(0.0 if found is None else found["r2"])
+        return float(np.mean(scores))
+
+    grid = [(r2(m), m) for m in (cls(k=k) for k in NEIGHBOURS for cls in VALUES)]
+    auto = r2(replace(best.mechanism, **dict.fromkeys(best.mechanism.solved)))
+    most, mechanism = max([*grid, (auto, best.mechanism)], key=lambda entry: entry[0])
+    return (
+        f"| diamonds | {epsilon:g} | {100 * auto:.1f}% | {shown(best.view, best.mechanism)} | "
+        f"{shown(best.view, mechanism)} | {100 * most:.1f}% | {100 * (most - auto):.1f} | - | "
+        f"{100 * best.forecast.accuracy:.1f}% | {seconds:.0f} |\n"
+    )
+
+
 def summary(lines: list[str]) -> str:
     """The share of cells within CLOSE of the best."""
     cells = [line.split("|") for line in lines if line.startswith("|") and "%" in line]
-    near = sum(float(cell[7]) <= 100 * CLOSE + 1e-9 for cell in cells)
-    return f"{near} of {len(cells)} cells within one point of the best of the grid"
+    near = sum(
+        float(cell[7]) <= 100 * (CLOSE_R2 if "diamonds" in cell[1] else CLOSE) for cell in cells
+    )
+    return f"{near} of {len(cells)} cells within one point (3% of R2) of the best of the grid"
 
 
 def main() -> None:
@@ -319,7 +374,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("features"))
     parser.add_argument("--text", type=Path, help="npz file with x [n, d] and y [n]")
     parser.add_argument("--out", type=Path, required=True, help="rows are appended")
-    parser.add_argument("--data", nargs="+", choices=tuple(DATA), default=tuple(DATA))
+    parser.add_argument("--data", nargs="+", choices=(*DATA, VALUED), default=(*DATA, VALUED))
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
     options = parser.parse_args()
     if not options.out.exists():
@@ -329,9 +384,9 @@ def main() -> None:
         left = [e for e in options.epsilons if f"| {name} | {e:g} |" not in done]
         if not left:
             continue
-        data, known = DATA[name](options), list[tuple[View, Mechanism]]()
+        data, known = None if name == VALUED else DATA[name](options), list[Candidate]()
         for epsilon in left:
-            line = row(data, epsilon, known)
+            line = value_row(epsilon) if data is None else row(data, epsilon, known)
             with options.out.open("a") as out:
                 out.write(line)
             print(line, end="", flush=True)

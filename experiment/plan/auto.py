@@ -38,6 +38,7 @@ from labelwall.teacher.mechanisms.planning import (
     Optimum,
     Planner,
     PublicRows,
+    View,
 )
 from labelwall.teacher.mechanisms.registry import MECHANISMS, mechanism_class
 from labelwall.teacher.mechanisms.rehearsed import TIMES, Search
@@ -91,8 +92,7 @@ def search(
                 refused = error
                 continue
             if config.open and optimum.chosen.view is None:
-                seen = replace(optimum.chosen, view=prepared[0].default_view)
-                optimum = replace(optimum, chosen=seen)
+                optimum = _seen_by(prepared[0].default_view, optimum)
             if prepared[0].labelled.told or optimum.tried:
                 found.append((planner, optimum))
         if not found:
@@ -103,6 +103,12 @@ def search(
     tried = [choice for _, other in found for choice in other.tried or (other.chosen,)]
     tried.sort(key=lambda choice: -choice.forecast.right)
     return Found(planner, optimum, tuple(tried), time.monotonic() - began)
+
+
+def _seen_by(view: View, optimum: Optimum[Any]) -> Optimum[Any]:
+    """With the features that a planner was given."""
+    tried = tuple(replace(choice, view=view) for choice in optimum.tried)
+    return replace(optimum, chosen=replace(optimum.chosen, view=view), tried=tried)
 
 
 def _told_by_clusters(
@@ -254,16 +260,18 @@ def sentence(found: Found, goal: Goal) -> str:
     best = found.optimum.chosen
     others = [c for c in found.tried if c.mechanism.kind != best.mechanism.kind]
     text = (
-        f"{best.mechanism.kind} is chosen: {_percent(best)} of the labels right are expected for "
+        f"{best.mechanism.kind} is chosen: {_expected(best)} expected for "
         f"{goal.expected_records} records at epsilon {goal.epsilon:g}"
     )
     if others:
-        text += f", {_percent(others[0])} by the best {others[0].mechanism.kind}"
+        text += f", {_expected(others[0])} by the best {others[0].mechanism.kind}"
     return f"{text}."
 
 
-def _percent(choice: Choice[Any]) -> str:
-    found = choice.forecast
-    return f"{100 * found.accuracy:.1f}%" + (
-        f" (+-{100 * found.spread:.1f})" if found.spread else ""
-    )
+def _expected(choice: Choice[Any]) -> str:
+    found, spread = choice.forecast, ""
+    if choice.mechanism.label_space == "value":
+        return f"R2 {found.accuracy:.3f} (+-{found.spread:.3f})"
+    if found.spread:
+        spread = f" (+-{100 * found.spread:.1f})"
+    return f"{100 * found.accuracy:.1f}%{spread} of the labels right"
