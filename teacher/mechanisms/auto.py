@@ -52,5 +52,5 @@ class Auto(Mechanism):
         raise self._undecided()
 
     def _undecided(self) -> InvalidInput:
-        rule = "chosen first (labelwall plan --optimise --out FILE writes the choice)"
+        rule = "chosen first: `labelwall plan --out FILE` writes it, and a run has its chosen.yaml"
         return InvalidInput("mechanism.kind", rule, self.kind)
