@@ -41,7 +41,7 @@ from labelwall.teacher.mechanisms.planning import (
     View,
 )
 from labelwall.teacher.mechanisms.registry import MECHANISMS, mechanism_class
-from labelwall.teacher.mechanisms.rehearsed import TIMES, Search
+from labelwall.teacher.mechanisms.rehearsed import TIMES, RehearsedPlanner, Search
 from labelwall.wall.datasets.sources import PublicData, Task
 from labelwall.wall.errors import BudgetRefused, InvalidInput
 from labelwall.wall.progress import Progress
@@ -84,7 +84,9 @@ def search(
     began, found = time.monotonic(), list[tuple[Planner, Optimum[Any]]]()
     refused: BudgetRefused | None = None
     with stages(config, task, public, goal.expected_records, progress) as prepared:
-        rows = public_rows(task, prepared)
+        rows, told = public_rows(task, prepared), prepared[0].labelled.told
+        if config.open and not told:
+            planners = [planner for planner in planners if isinstance(planner, RehearsedPlanner)]
         for planner in planners:
             try:
                 optimum = planner.plan(goal, rows, progress)
@@ -93,11 +95,10 @@ def search(
                 continue
             if config.open and optimum.chosen.view is None:
                 optimum = _seen_by(prepared[0].default_view, optimum)
-            if prepared[0].labelled.told or optimum.tried:
-                found.append((planner, optimum))
+            found.append((planner, optimum))
         if not found:
             raise refused or goal.nothing_affordable()
-        if not prepared[0].labelled.told and config.open:
+        if config.open and not told:
             found = [_told_by_clusters(task, found, Search(goal, rows, progress))]
     planner, optimum = max(found, key=lambda entry: entry[1].chosen.forecast.right)
     tried = [choice for _, other in found for choice in other.tried or (other.chosen,)]

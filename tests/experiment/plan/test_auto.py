@@ -32,6 +32,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("labelwall.experiment.plan.optimise.planners_for", auto.planners_for)
     monkeypatch.setattr("labelwall.teacher.mechanisms.private_linear.planning.AXES", (2, 8))
     monkeypatch.setattr("labelwall.teacher.mechanisms.reverse_knn.planning.CELLS", (10, 40))
+    monkeypatch.setattr("labelwall.teacher.mechanisms.rehearsed.REFINED", 1)
+    monkeypatch.setattr("labelwall.teacher.mechanisms.rehearsed.FINAL", 2)
     path = planning.write(tmp_path, SETTINGS)
     path.write_text(path.read_text().replace("[{queries: 9}, {queries: 9}]", "[{}]"))
     return path
