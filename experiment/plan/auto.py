@@ -261,15 +261,16 @@ def sentence(found: Found, goal: Goal) -> str:
     best = found.optimum.chosen
     others = [c for c in found.tried if c.mechanism.kind != best.mechanism.kind]
     text = (
-        f"{best.mechanism.kind} is chosen: {_expected(best)} expected for "
+        f"{best.mechanism.kind} is chosen: {expected(best)} expected for "
         f"{goal.expected_records} records at epsilon {goal.epsilon:g}"
     )
     if others:
-        text += f", {_expected(others[0])} by the best {others[0].mechanism.kind}"
+        text += f", {expected(others[0])} by the best {others[0].mechanism.kind}"
     return f"{text}."
 
 
-def _expected(choice: Choice[Any]) -> str:
+def expected(choice: Choice[Any]) -> str:
+    """The accuracy of a forecast, for a reader."""
     found, spread = choice.forecast, ""
     if choice.mechanism.label_space == "value":
         return f"R2 {found.accuracy:.3f} (+-{found.spread:.3f})"

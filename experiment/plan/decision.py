@@ -17,8 +17,11 @@ def decided(
 
     What is found is written to chosen.yaml, with the table of candidates in candidates.json, so
     that a resumed run does not search again. Raises InvalidInput, MissingData (public rows),
-    BudgetRefused.
+    BudgetRefused, and LabelwallError where the folder holds another run.
     """
+    if not config.open:
+        return config
+    folder.resumed(config)  # raises where the folder holds another run
     known = folder.decided(config)
     if not known.open:
         return known

@@ -15,6 +15,7 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import to_yaml
 from labelwall.experiment.plan.auto import (
     Found,
+    expected,
     planned_config,
     planners_for,
     search,
@@ -116,10 +117,8 @@ def _origin(answer: Answer) -> str:
 
 def _numbers(choice: Choice[Any]) -> str:
     found = choice.forecast
-    return (
-        f"{found.answered:.0f} of {found.asked} answered, "
-        f"{100 * found.accuracy:.1f}% of the labels right"
-    )
+    what = "labels" if choice.mechanism.once_a_round else f"of {found.asked} answered"
+    return f"{found.answered:.0f} {what}, {expected(choice)}"
 
 
 def describe_optimum(answer: Answer) -> dict[str, object]:
@@ -150,7 +149,7 @@ def describe_candidates(answer: Answer) -> dict[str, object]:
 
 def _entry(choice: Choice[Any]) -> dict[str, object]:
     found = choice.forecast
-    expected = {
+    figures = {
         "asked": found.asked,
         "answered": found.answered,
         "label_accuracy": found.accuracy,
@@ -162,7 +161,7 @@ def _entry(choice: Choice[Any]) -> dict[str, object]:
         "mechanism": choice.mechanism.fields(),
         "view": None if choice.view is None else str(choice.view),
         "cap": found.cap,
-        "expected": expected,
+        "expected": figures,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from labelwall.experiment.plan import auto
 from labelwall.experiment.plan.decision import decided
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.wall.errors import LabelwallError
 from tests.experiment.plan import planning
 
 SETTINGS = """
@@ -89,6 +92,17 @@ def test_another_budget_before_the_run_began_is_another_search(config: Path) -> 
     decided(load_config(config), folder, planning.PRIVATE, Console(quiet=True))
     config.write_text(config.read_text().replace("epsilon: 2.0", "epsilon: 0.1"))
     assert folder.decided(load_config(config)).open
+
+
+def test_a_folder_with_another_run_is_refused_before_a_search(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, found = RunFolder(config.parent / "out"), load_config(config)
+    folder.prepare(replace(found, mechanism=PrivateLinear(axes=4)))
+    monkeypatch.setattr("labelwall.experiment.plan.optimise.search", None)
+    with pytest.raises(LabelwallError, match="other settings"):
+        decided(found, folder, None, Console(quiet=True))
+    assert not folder.choice.exists()
 
 
 def test_the_plan_is_the_choice(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
