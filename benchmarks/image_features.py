@@ -7,7 +7,7 @@ r"""Features of labelled images, cached in chunks so that an interrupted run res
 ``--images`` is a folder {test,train}/CLASS/*.jpg. Writes ``{split}_{number}.npz`` with ``features``
 float [n, d] before quantisation and ``labels`` int64 [n]; rows of folders are in the constant order
 of their names, those of a published data set in their own order. ``read`` quantises them as the
-teacher does. `efficientnet_lite0` has ImageNet's public weights. ``--arrays`` writes the rows as
+teacher does. The networks have ImageNet's public weights. ``--arrays`` writes the rows as
 the npz file of the data source `arrays`: train rows private, the first half of the test rows
 public, the rest the test split.
 """
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from labelwall.experiment.config.config import STAGES
 from labelwall.experiment.run.whitening import principal_axes
 from labelwall.teacher.features.embedder import RAW_UNIT, quantise
 from labelwall.teacher.features.hog import hog_features
@@ -31,6 +32,7 @@ from labelwall.wall.datasets.registry import published
 from labelwall.wall.datasets.sources import DataConfig, describe, read_public
 from labelwall.wall.networks.pretrained import efficientnet_lite0
 
+FEATURES = ("efficientnet_lite0", STAGES, "hog")
 CHUNK = 1000  # images a file
 SPLITS = ("test", "train")
 
@@ -90,9 +92,12 @@ def of_published(source: str, root: Path) -> Images:
     return Images(task.input_shape, task.num_classes, rows, read)
 
 
-def by_network(images: Images, batch_size: int) -> Callable[[np.ndarray], np.ndarray]:
+def by_network(
+    images: Images, batch_size: int, *, stages: bool
+) -> Callable[[np.ndarray], np.ndarray]:
     """ImageNet's EfficientNet-Lite0, one image at a time where its slot in a batch would matter."""
-    network = FixedShapeNetwork(efficientnet_lite0(images.shape, images.num_classes), batch_size)
+    spec = efficientnet_lite0(images.shape, images.num_classes, stages=stages)
+    network = FixedShapeNetwork(spec, batch_size)
     if not network.slot_independent(images.read("test", slice(0, 8))[0]):
         print("a slot of the batch matters on this machine: one image at a time")
         network = network.one_at_a_time()
@@ -223,9 +228,7 @@ def main() -> None:
         default=Path("data"),
         help="folder of the published data set, fetched if it is not there",
     )
-    parser.add_argument(
-        "--features", choices=("efficientnet_lite0", "hog"), default="efficientnet_lite0"
-    )
+    parser.add_argument("--features", choices=FEATURES, default=FEATURES[0])
     parser.add_argument("--cache", type=Path, required=True, help="folder that keeps the features")
     parser.add_argument(
         "--arrays", type=Path, help="npz file to write for the data source `arrays`"
@@ -245,7 +248,7 @@ def main() -> None:
     )
     network = options.features != "hog"
     features = (
-        by_network(images, options.batch)
+        by_network(images, options.batch, stages=options.features == STAGES)
         if network
         else lambda pixels: hog_features(pixels, options.threads)
     )

@@ -24,7 +24,7 @@ from labelwall.teacher.ledger.auditor.mechanisms import KINDS
 from labelwall.teacher.ledger.auditor.slots import priced as audited_price
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, KEY_BYTES
-from labelwall.teacher.mechanisms.planning import Goal, PublicRows
+from labelwall.teacher.mechanisms.planning import Goal, PublicRows, Score, View
 from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
@@ -259,7 +259,16 @@ def test_a_planner_finds_what_is_affordable(name: str) -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 150)
     features = (40 * np.eye(3)[labels] + rng.normal(scale=8, size=(150, 3))).astype(np.int8)
-    public = PublicRows(150, 3, lambda: (features, labels, 63.0))
+    if CASES[name].label_space == "value":
+        labels = 1000 * labels  # steps between the bounds
+    view = View("raw", 0, 3, 3, 150)
+    public = PublicRows(
+        150,
+        3,
+        lambda: (features, labels, 63.0),
+        lambda: (view,),
+        lambda _view, mechanism, times: Score(1.0, 0.7, 0.01),
+    )
     goal = Goal(2.0, 1e-5, 5000, 60, 1)
     optimum = planner.plan(goal, public)
     require_affordable(optimum.chosen.plan(goal))

@@ -33,7 +33,7 @@ def main(args: Sequence[str]) -> int:
     from labelwall.experiment.run.console import Console
     from labelwall.teacher.accounting.accountant import require_affordable
 
-    if rest.optimise:
+    if rest.optimise or config.open:
         return _optimise(config, rest, records)
     for name in ("out", "plot", "mean_accuracy", "min_accuracy"):
         if getattr(rest, name):
@@ -50,7 +50,7 @@ def _add_optimise_options(parser: argparse.ArgumentParser) -> None:
         "--optimise",
         action="store_true",
         help="search the best mechanism, caps and number of queries for the budget, "
-        "from public rows alone",
+        "from public rows alone; all mechanisms with --mechanism.kind auto",
     )
     parser.add_argument(
         "--out", type=str, help="with --optimise: file to write the configuration found to"

@@ -26,12 +26,14 @@ def main(args: Sequence[str]) -> int:
         help="the teacher in a process of its own; this one opens no private file",
     )
     config, rest = parse(parser, args)
+    from labelwall.experiment.plan.decision import decided
     from labelwall.experiment.plan.show_plan import announce
     from labelwall.experiment.run.console import Console
     from labelwall.experiment.run.run_folder import RunFolder, default_run_dir
 
     console = Console(quiet=rest.quiet)
     run_dir = Path(rest.run_dir) if rest.run_dir else default_run_dir(config, name, console.say)
+    config = decided(config, RunFolder(run_dir), records, console)
     announce(config, RunFolder(run_dir).resumed(config), console)
 
     import torch

@@ -175,15 +175,45 @@ class Config:
             mechanism = self.mechanism_of(number)
             if entry.queries is None and not mechanism.once_a_round:
                 raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
-            check_labels(self.data, mechanism)
+            if not mechanism.open:
+                check_labels(self.data, mechanism)
             if self.scale.shards:
                 mechanism.require_sharded()
+        if self.open:
+            self._check_open()
         self.ledger_url()
         self.anchor_place()
         Plan(self.budget.epsilon, self.budget.delta, ())  # the budget's own rules
         if len(self.priced()) == 1 and any(entry.share is not None for entry in self.rounds):
             rule = "left out where all rounds have one mechanism, and hence the same noise"
             raise InvalidInput("rounds.share", rule, [entry.share for entry in self.rounds])
+
+    @property
+    def open(self) -> bool:
+        """Whether the mechanism is still to be chosen (experiment/plan/auto.py)."""
+        return any(self.mechanism_of(n).open for n in range(1, len(self.rounds) + 1))
+
+    def _check_open(self) -> None:
+        own = [r.mechanism.kind for r in self.rounds if r.mechanism is not None]
+        if own:
+            rule = f"left out, with mechanism.kind: {self.mechanism.kind} for all rounds"
+            raise InvalidInput("rounds.mechanism", rule, own)
+        if self.caps != CapsConfig():
+            rule = f"left out with {self.mechanism.kind}, which chooses them"
+            raise InvalidInput("caps", rule, self.caps)
+
+    def chosen(self, known: Config) -> Config:
+        """With the method of a configuration that was chosen for this one."""
+        fixed = self.features not in ("auto", known.features)
+        return replace(
+            self,
+            mechanism=known.mechanism,
+            rounds=known.rounds,
+            caps=known.caps,
+            features=self.features if fixed else known.features,
+            box=self.box if fixed else known.box,
+            whiten=self.whiten or known.whiten,
+        )
 
     def ledger_url(self) -> LedgerUrl | None:
         """The address of a ledger on a server, None for a file."""
@@ -313,7 +343,8 @@ def first_extractor(config: Config, task: Task) -> ExtractorSpec:
     images = len(task.input_shape) == 3
     features = config.features if config.features != "auto" else "hog" if images else "raw"
     if (features in ("raw", "box")) == images:
-        rule = "hog, efficientnet_lite0 or timm/NAME for images, raw or box for feature vectors"
+        networks = f"efficientnet_lite0, {STAGES} or timm/NAME"
+        rule = f"hog, {networks} for images, raw or box for feature vectors"
         raise InvalidInput("features", rule, features)
     if features == "box":
         return box_extractor(config.box, task)

@@ -17,7 +17,9 @@ from PIL import Image
 
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.mechanisms.base import Priced
+from labelwall.teacher.mechanisms.planning import MIN_ROWS
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.registry import AUTO
 from labelwall.wall.datasets.readers import (
     FORMATS,
     class_folders,
@@ -116,7 +118,8 @@ class OwnData:
 class Findings:
     """Facts of the PUBLIC rows. ``kind``: colour, grey or vectors; ``rows``: a count.
 
-    ``image_size``: the suggested side (pixels), for folders; ``dimensions``: of vectors.
+    ``image_size``: the suggested side (pixels), for folders; ``dimensions``: of vectors;
+    ``labelled``: public rows with labels, or rows of the test split where those are more.
     """
 
     kind: str
@@ -124,6 +127,7 @@ class Findings:
     rows: int
     image_size: int = 0
     dimensions: int = 0
+    labelled: int = 0
 
 
 def own_config(
@@ -145,7 +149,13 @@ def own_config(
     delta = default_delta(max(found.rows, records)) if delta is None else delta
     student = default_student(found)
     rounds = 2 if found.kind == "grey" else 1
-    mechanism = default_mechanism(found, records, epsilon, delta, rounds)
+    features = default_features(found)
+    if found.labelled >= MIN_ROWS:  # rehearsals choose
+        Plan(epsilon, delta, ())  # raises for a budget that is none
+        mechanism: dict[str, object] = {"kind": AUTO}
+        features["features"] = "auto"
+    else:
+        mechanism = default_mechanism(found, records, epsilon, delta, rounds)
     return TEMPLATE.format(
         data=_section(_data(data, found)),
         rows=found.rows,
@@ -154,7 +164,7 @@ def own_config(
         mechanism=_section(mechanism),
         records=records,
         rounds="\n".join(["  - {}"] * rounds),
-        **{name: _quote(value) for name, value in default_features(found).items()},
+        **{name: _quote(value) for name, value in features.items()},
         student=_section(student),
     )
 
@@ -196,7 +206,7 @@ def default_student(found: Findings) -> dict[str, object]:
 def default_mechanism(
     found: Findings, records: int, epsilon: float, delta: float, rounds: int
 ) -> dict[str, object]:
-    """The mechanism for labels of all public rows, by public facts and a guess of ``records``.
+    """The mechanism where public rows do not suffice for rehearsals, by a guess of ``records``.
 
     ``private_linear``: the noise of a sum is the same on every axis, so that their number follows
     ``strength``: the records of a class in deviations of the noise of one step. A second step is
@@ -222,11 +232,15 @@ def look(data: dict[str, object]) -> Findings:
         return _look_at_folders(Path(str(data["public"])), Path(str(data["test"])))
     config = DataConfig(**data)  # type: ignore[arg-type]
     names, public = describe(config).labels.names, read_public(config)
-    rows = len(public.inputs)
+    rows, known = (
+        len(public.inputs),
+        0 if public.labels is None else int((public.labels >= 0).sum()),
+    )
+    labelled = max(known, len(public.test_labels))
     if public.inputs.ndim == 4:
         kind = "colour" if public.inputs.shape[3] == 3 else "grey"
-        return Findings(kind, names, rows)
-    return Findings("vectors", names, rows, dimensions=public.inputs.shape[1])
+        return Findings(kind, names, rows, labelled=labelled)
+    return Findings("vectors", names, rows, 0, public.inputs.shape[1], labelled)
 
 
 def _look_at_folders(public: Path, test: Path) -> Findings:
@@ -242,7 +256,8 @@ def _look_at_folders(public: Path, test: Path) -> Findings:
         raise InvalidInput("public", "a folder with readable images", str(public))
     grey = all(mode in GREY_MODES for _, mode in headers)
     side = _side([side for side, _ in headers])
-    return Findings("grey" if grey else "colour", tuple(classes), len(paths), image_size=side)
+    labelled = sum(is_image(path) for path in list_files(test))
+    return Findings("grey" if grey else "colour", tuple(classes), len(paths), side, 0, labelled)
 
 
 def _header(path: Path) -> tuple[int, str] | None:
@@ -310,9 +325,11 @@ budget:
   epsilon: {epsilon}
   delta: {delta}
 
-# Fix these settings without looking at private results. They are for about {records} records: the
-# public rows' number, unless --expected_records guessed another. The noise follows from the budget:
-# `plan` prints it.
+# Fix these settings without looking at private results. `auto`: before the run, mechanisms and
+# features are rehearsed on public rows, and the best is kept; `plan --out FILE` writes it to a
+# file. They are for about {records} records: the public rows' number, unless --expected_records
+# guessed another, which `run` is to be told as well. The noise follows from the budget: `plan`
+# prints it.
 mechanism:
 {mechanism}
 
@@ -321,8 +338,8 @@ mechanism:
 rounds:
 {rounds}
 
-# Features of the first round: efficientnet_lite0_stages (ImageNet's weights, in a package) or
-# timm/NAME for colour images, hog for grey characters, raw for vectors.
+# Features of the first round: auto, efficientnet_lite0_stages (ImageNet's weights, in a package)
+# or timm/NAME for colour images, hog for grey characters, raw or box for vectors.
 features: {features}
 batch_size: {batch_size}  # rows that a network sees at once
 

@@ -20,7 +20,12 @@ import yaml
 from labelwall.experiment.config.config import Config, RoundConfig
 from labelwall.experiment.config.help import HELP_ALL, long_help, short_help, wants_help
 from labelwall.experiment.config.own_options import options_of
-from labelwall.teacher.mechanisms.registry import DEFAULT_KIND, MECHANISMS, mechanism_class
+from labelwall.teacher.mechanisms.registry import (
+    AUTO,
+    DEFAULT_KIND,
+    MECHANISMS,
+    mechanism_class,
+)
 from labelwall.wall.errors import LabelwallError
 
 UNKNOWN = (
@@ -47,7 +52,7 @@ def config_parser(
     The settings under `mechanism` are those of the kind that ``args`` name: `--help` and errors
     list no others.
     """
-    names = ", ".join(MECHANISMS)
+    names = ", ".join((*MECHANISMS, AUTO))
     kinds = f" Settings of another mechanism: --mechanism.kind ({names}) before --help."
     parser = jsonargparse.ArgumentParser(
         prog=f"labelwall {command}",

@@ -7,38 +7,35 @@ what it chooses is shown as a table, a plot, JSON and a file.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from labelwall.experiment.config.config import CapsConfig, Config, RoundConfig
+from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import to_yaml
+from labelwall.experiment.plan.auto import (
+    Found,
+    expected,
+    planned_config,
+    planners_for,
+    search,
+    sentence,
+)
 from labelwall.experiment.plan.show_plan import describe_plan
 from labelwall.experiment.report.plots import INK, LABELS, STUDENT, STYLE, WIDTH
 from labelwall.experiment.run.console import Console
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.mechanisms.base import Charging
-from labelwall.teacher.mechanisms.planning import (
-    Choice,
-    Goal,
-    Optimum,
-    Planner,
-    PublicRows,
-)
-from labelwall.teacher.mechanisms.registry import MECHANISMS
+from labelwall.teacher.mechanisms.planning import Choice, Goal, Optimum
 from labelwall.wall.datasets.registry import data_set
-from labelwall.wall.datasets.sources import PublicData, Task, describe, read_public
+from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.progress import Progress
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 TABLE_WIDTH = 112  # columns of characters, also where the output is no terminal
-MAX_ROWS = 1_000  # labelled public rows: every one is a query, and a neighbour of all others
+SHOWN = 12  # candidates in a table
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,12 @@ class Answer:
 
     config: Config
     goal: Goal
-    planner: Planner
-    optimum: Optimum[Any]
+    found: Found
+
+    @property
+    def optimum(self) -> Optimum[Any]:
+        """Of the mechanism that is best."""
+        return self.found.optimum
 
 
 def best_plan(config: Config, request: Request, console: Console) -> Answer:
@@ -75,7 +76,7 @@ def best_plan(config: Config, request: Request, console: Console) -> Answer:
 
     Raises InvalidInput, MissingData (public rows), BudgetRefused.
     """
-    planner = planner_of(config)
+    planners = planners_for(config)
     task = describe(config.data)
     public = read_public(
         config.data, lambda done, total: console.progress("reading public rows", done, total)
@@ -91,63 +92,18 @@ def best_plan(config: Config, request: Request, console: Console) -> Answer:
         request.min_accuracy,
         request.mean_accuracy,
         config.seed,
+        sum(r.queries or 0 for r in config.rounds) or None,
     )
-    rows = public_rows(config, task, public, console.progress)
-    optimum = planner.plan(goal, rows, console.progress)
-    answer = Answer(planned_config(config, optimum.chosen), goal, planner, optimum)
+    found = search(config, task, public, goal, planners, console.progress)
+    answer = Answer(planned_config(config, found.optimum.chosen), goal, found)
     require_affordable(answer.config.plan())
     if request.plot is not None:
         request.plot.parent.mkdir(parents=True, exist_ok=True)
-        request.plot.write_bytes(frontier_png(optimum.frontier))
+        request.plot.write_bytes(frontier_png(answer.optimum.frontier))
     if request.out is not None:
         request.out.parent.mkdir(parents=True, exist_ok=True)
         request.out.write_text(f"{_origin(answer)}{to_yaml(answer.config)}")
     return answer
-
-
-def planner_of(config: Config) -> Planner:
-    """The planner of the configuration's mechanism.
-
-    Raises InvalidInput where it has none, or for rounds with mechanisms that it can not plan.
-    """
-    planner = config.mechanism.planner()
-    if planner is None:
-        known = [kind for kind, made in MECHANISMS.items() if made().planner() is not None]
-        rule = f"one that has a planner: {', '.join(known)}"
-        raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
-    planner.check_rounds([r.mechanism for r in config.rounds if r.mechanism is not None])
-    return planner
-
-
-def public_rows(config: Config, task: Task, public: PublicData, progress: Progress) -> PublicRows:
-    """The labelled test rows; random ones of them are embedded by the first round's features."""
-
-    def embed() -> tuple[np.ndarray, np.ndarray, float]:
-        from labelwall.experiment.run.whitening import starting_extractor
-        from labelwall.teacher.features.embedder import Embedder
-
-        rows = np.random.default_rng(config.seed).permutation(len(public.test_labels))[:MAX_ROWS]
-        extractor = starting_extractor(config, task, public.inputs)
-        embedder = Embedder(extractor, probe=None, workers=config.workers)
-        features, finite = embedder.embed(
-            public.test_inputs[rows],
-            lambda done, total: progress("features of test rows", done, total),
-        )
-        length = embedder.length(features.shape[1])
-        return features[finite], public.test_labels[rows][finite], length
-
-    return PublicRows(len(public.test_labels), task.num_classes, embed)
-
-
-def planned_config(config: Config, choice: Choice[Any]) -> Config:
-    """``config`` with the choice's mechanism and caps, its queries split evenly over its rounds."""
-    count, asked = len(config.rounds), choice.forecast.asked
-    prepaid = choice.mechanism.charging is Charging.PREPAID  # and answers whatever is asked
-    rounds = [
-        RoundConfig(queries=asked // count + (number < asked % count)) for number in range(count)
-    ]
-    caps = CapsConfig(asked, None if prepaid else choice.forecast.cap)
-    return replace(config, mechanism=choice.mechanism, caps=caps, rounds=rounds)
 
 
 def _origin(answer: Answer) -> str:
@@ -161,10 +117,8 @@ def _origin(answer: Answer) -> str:
 
 def _numbers(choice: Choice[Any]) -> str:
     found = choice.forecast
-    return (
-        f"{found.answered:.0f} of {found.asked} answered, "
-        f"{100 * found.accuracy:.1f}% of the labels right"
-    )
+    what = "labels" if choice.mechanism.once_a_round else f"of {found.asked} answered"
+    return f"{found.answered:.0f} {what}, {expected(choice)}"
 
 
 def describe_optimum(answer: Answer) -> dict[str, object]:
@@ -179,22 +133,35 @@ def describe_optimum(answer: Answer) -> dict[str, object]:
         "frontier": [_entry(choice) for choice in optimum.frontier],
         "proxy": {"votes": optimum.votes, "expected_records": answer.goal.expected_records},
         **optimum.facts,
+        **describe_candidates(answer),
+    }
+
+
+def describe_candidates(answer: Answer) -> dict[str, object]:
+    """candidates (best first), reason, source (of the rows rehearsed on), seconds of the search."""
+    return {
+        "candidates": [_entry(choice) for choice in answer.found.tried],
+        "reason": sentence(answer.found, answer.goal),
+        "source": answer.optimum.votes,
+        "seconds": round(answer.found.seconds, 1),
     }
 
 
 def _entry(choice: Choice[Any]) -> dict[str, object]:
     found = choice.forecast
-    expected = {
+    figures = {
         "asked": found.asked,
         "answered": found.answered,
         "label_accuracy": found.accuracy,
         "right": found.right,
+        "spread": found.spread,
     }
     return {
         "epsilon": round_up(choice.epsilon),
         "mechanism": choice.mechanism.fields(),
+        "view": None if choice.view is None else str(choice.view),
         "cap": found.cap,
-        "expected": expected,
+        "expected": figures,
     }
 
 
@@ -203,16 +170,38 @@ def print_optimum(answer: Answer, out: Path | None) -> None:
     from rich.console import Console as RichConsole
 
     screen = RichConsole(width=TABLE_WIDTH, highlight=False)
+    if len(answer.found.tried) > 1:
+        screen.print(candidates(answer))
     screen.print(_table(answer))
     for line in _explanation(answer, out):
         screen.print(line, markup=False, soft_wrap=True)
+
+
+def candidates(answer: Answer) -> Table:
+    """The best of all that was tried, for the whole budget."""
+    from rich.table import Table
+
+    table = Table(title=f"candidates: the best {SHOWN} of {len(answer.found.tried)}")
+    for name in ("labels right", "spread", "answered", "features", "mechanism"):
+        table.add_column(name)
+    for choice in answer.found.tried[:SHOWN]:
+        found = choice.forecast
+        fields = {k: v for k, v in choice.mechanism.fields().items() if k != "kind"}
+        table.add_row(
+            f"{100 * found.accuracy:.1f}%",
+            f"{100 * found.spread:.1f}" if found.spread else "",
+            f"{found.answered:.0f}",
+            "" if choice.view is None else str(choice.view),
+            f"{choice.mechanism.kind}: {', '.join(f'{k} {v}' for k, v in fields.items())}",
+        )
+    return table
 
 
 def _table(answer: Answer) -> Table:
     from rich.table import Table
 
     table = Table(title="most expected right labels, by budget")
-    settings = answer.planner.settings(answer.optimum.chosen.mechanism)
+    settings = answer.found.planner.settings(answer.optimum.chosen.mechanism)
     for name in ("epsilon", "asked", "answered", "right", "accuracy", *settings):
         table.add_column(name.removesuffix("_probability"), justify="right")
     for choice in answer.optimum.frontier:
@@ -223,21 +212,32 @@ def _table(answer: Answer) -> Table:
             f"{found.answered:.0f}",
             f"{found.right:.0f}",
             f"{100 * found.accuracy:.1f}%",
-            *answer.planner.settings(choice.mechanism).values(),
+            *answer.found.planner.settings(choice.mechanism).values(),
         )
     return table
+
+
+def reason(answer: Answer) -> str:
+    """What was chosen, why, and from what rows."""
+    return (
+        f"{sentence(answer.found, answer.goal)} From {answer.optimum.votes}, in "
+        f"{answer.found.seconds:.0f} s; no private record was read."
+    )
 
 
 def _explanation(answer: Answer, out: Path | None) -> list[str]:
     goal, optimum = answer.goal, answer.optimum
     found = optimum.chosen.forecast
-    settings = answer.planner.settings(optimum.chosen.mechanism)
+    chosen = optimum.chosen.mechanism
+    settings = {"kind": chosen.kind, **answer.found.planner.settings(chosen)}
     return [
         *optimum.notes,
         f"From {optimum.votes}; {goal.expected_records} private records expected "
         "(--expected_records), none of them read. Every round is counted with the first round's "
         "features; later rounds' are usually better.",
+        sentence(answer.found, goal) + f" The search took {answer.found.seconds:.0f} s.",
         "",
+        f"features: {found_view(answer)}",
         f"mechanism: {', '.join(f'{name} {value}' for name, value in settings.items())}",
         f"caps: {found.asked} asked, {found.cap} answered, in {goal.rounds} rounds",
         f"expected: {_numbers(optimum.chosen)}",
@@ -245,6 +245,12 @@ def _explanation(answer: Answer, out: Path | None) -> list[str]:
         if out
         else "--out FILE.yaml writes this configuration.",
     ]
+
+
+def found_view(answer: Answer) -> str:
+    """The features of the first round, for a reader."""
+    config = answer.config
+    return f"{config.features}, {config.whiten} whitened axes" if config.whiten else config.features
 
 
 def frontier_png(frontier: Sequence[Choice[Any]]) -> bytes:

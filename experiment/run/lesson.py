@@ -86,7 +86,7 @@ def check_student(config: Config, features: ExtractorSpec, task: Task) -> None:
     shape = task.input_shape
     if config.student.backbone == LINEAR and len(shape) == 3:
         if not features.weights:
-            rule = "another one, or features: efficientnet_lite0 or timm/NAME, for images"
+            rule = "another one, or features: efficientnet_lite0_stages or timm/NAME, for images"
             raise InvalidInput("student.backbone", rule, LINEAR)
         shape = (1,)
     check(config.student, shape, task.labels)

@@ -67,6 +67,8 @@ class RunFolder:
         self.student = path / "student.safetensors"
         self.report = path / "report.html"
         self.card = path / "MODEL_CARD.md"
+        self.choice = path / "chosen.yaml"  # of `auto`, with the table of its candidates
+        self.candidates = path / "candidates.json"
 
     def resumed(self, config: Config) -> Config:
         """With the numbers that the folder records, where ``config`` leaves them to the budget.
@@ -74,7 +76,7 @@ class RunFolder:
         A folder of an earlier version has fewer settings. The others are at their defaults, which
         are what that version did. Raises LabelwallError where another configuration is recorded.
         """
-        resolved = self.path / "config.yaml"
+        config, resolved = self.decided(config), self.path / "config.yaml"
         if not resolved.exists():
             return config
         config = config.as_given(load_config(resolved))
@@ -84,6 +86,18 @@ class RunFolder:
                 "Choose another --run_dir."
             )
         return config
+
+    def decided(self, config: Config) -> Config:
+        """With the method that the folder records, where ``config`` leaves it open.
+
+        Before the run began, only where it was chosen for the same other settings.
+        """
+        if not config.open or not self.choice.exists():
+            return config
+        known = load_config(self.choice)
+        found = config.chosen(known)
+        began = (self.path / "config.yaml").exists()
+        return found if began or not _differing(known, found) else config
 
     def create(self) -> None:
         """Create the folder. Raises InvalidInput where it can not be written."""
@@ -104,9 +118,8 @@ class RunFolder:
 
     def differing(self, config: Config) -> list[str]:
         """Settings in which the recorded configuration is another."""
-        known = load_config(self.path / "config.yaml")
-        before, now = _json(known), _json(config.as_given(known))
-        return [k for k in now if k not in NOT_IDENTITY and before[k] != now[k]]
+        known, config = load_config(self.path / "config.yaml"), self.decided(config)
+        return _differing(known, config.as_given(known))
 
     def round(self, number: int) -> Path:
         """The folder of round ``number``, counted from 1."""
@@ -212,6 +225,11 @@ class RunFolder:
         scratch = path.with_name(path.name + ".part")
         scratch.write_bytes(content)
         scratch.replace(path)
+
+
+def _differing(known: Config, other: Config) -> list[str]:
+    before, now = _json(known), _json(other)
+    return [k for k in now if k not in NOT_IDENTITY and before[k] != now[k]]
 
 
 def _json(config: Config) -> dict[str, Any]:

@@ -137,12 +137,14 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         charging: how answers are paid for.
         solved: fields that the budget decides where they are null (``with_noise``, solve.py).
         sharded: whether lists, sets and sums over disjoint records are enough for it.
+        open: whether it only stands for one that is still to be chosen (auto.py).
     """
 
     label_space: ClassVar[LabelKind] = "class"
     charging: ClassVar[Charging] = Charging.PER_QUERY
     solved: ClassVar[tuple[str, ...]] = ()
     sharded: ClassVar[bool] = False
+    open: ClassVar[bool] = False
 
     @property
     @abstractmethod

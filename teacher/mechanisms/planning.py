@@ -6,7 +6,7 @@ Neither private votes nor the number of private records enter.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -30,7 +30,7 @@ class Goal:
     ``expected_records``: public guess of the number of private records; ``queries``: number of
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
     ``min_accuracy``: of the labels, in [0, 1); ``mean_accuracy``: share of right neighbours, where
-    a model of them replaces public rows.
+    a model of them replaces public rows; ``asked``: queries of all rounds, where they are fixed.
     """
 
     epsilon: float
@@ -41,6 +41,7 @@ class Goal:
     min_accuracy: float = 0.0
     mean_accuracy: float | None = None
     seed: int = 0
+    asked: int | None = None
 
     def check(self) -> None:
         """Raise InvalidInput unless there are as many records and queries as the rounds need."""
@@ -57,16 +58,57 @@ class Goal:
 
 
 @dataclass(frozen=True)
+class View:
+    """Features that the first round may look at.
+
+    ``features``: as a configuration names them; ``whiten``: principal axes, each divided by its
+    spread, 0 for the features as they are; ``dimensions``: of these features, a count; ``axes``:
+    the most principal axes that a mechanism may ask for, 0 where it can not; ``rows``: public rows
+    of the rehearsal, a count; ``box``: the domain of features of that name.
+    """
+
+    features: str
+    whiten: int
+    dimensions: int
+    axes: int
+    rows: int
+    box: tuple[tuple[float, float], ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.features}, {self.whiten} whitened axes" if self.whiten else self.features
+
+
+@dataclass(frozen=True)
+class Score:
+    """What rehearsals expect of a round.
+
+    ``answered``: share of public rows that get a label; ``accuracy``: share of right ones among
+    these labels, R2 where labels are values; ``spread``: its standard deviation between rehearsals.
+    """
+
+    answered: float
+    accuracy: float
+    spread: float
+
+
+@dataclass(frozen=True)
 class PublicRows:
     """Labelled public rows that look like the private ones.
 
     ``available``: their number; ``embed``: returns a part of them as (features int8 [m, d], labels
     int64 [m], length of a unit vector); slow, so called only where needed.
+
+    ``views``: returns features to choose from, slow as well; ``rehearse(view, mechanism, times)``:
+    so many rounds by a mechanism with all of its noise, in which a part of the labelled rows stands
+    for the records; ``source``: of these rows, for a reader.
     """
 
     available: int
     num_classes: int
     embed: Callable[[], tuple[np.ndarray, np.ndarray, float]]
+    views: Callable[[], tuple[View, ...]] = tuple
+    rehearse: Callable[[View, Mechanism, int], Score] | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,7 +116,8 @@ class Forecast:
     """The expected result of a mechanism.
 
     ``asked``, ``cap``: queries and answers that are paid for; ``passed``: pass rate of the
-    screening; ``answered``: expected number of labels; ``accuracy``: their expected accuracy.
+    screening; ``answered``: expected number of labels; ``accuracy``: their expected accuracy, with
+    the ``spread`` of its rehearsals, 0 where it was not rehearsed.
     """
 
     asked: int
@@ -82,6 +125,7 @@ class Forecast:
     passed: float
     answered: float
     accuracy: float
+    spread: float = 0.0
 
     @property
     def right(self) -> float:
@@ -93,12 +137,14 @@ class Forecast:
 class Choice(Generic[M]):
     """A mechanism for a budget.
 
-    ``epsilon``: the budget of its search; the certified one for ``Optimum.chosen``.
+    ``epsilon``: the budget of its search; the certified one for ``Optimum.chosen``. ``view``: the
+    first round's features; the configuration's where None.
     """
 
     epsilon: float
     mechanism: M
     forecast: Forecast
+    view: View | None = None
 
     def plan(self, goal: Goal) -> Plan:
         """A plan with this mechanism alone."""
@@ -116,7 +162,7 @@ class Optimum(Generic[M]):
 
     ``frontier``: the best choice for each budget, ascending; the last is ``chosen``. ``votes``:
     source of the forecasts; ``notes``: lines about the price; both for a reader. ``facts``: more
-    about the choice, as JSON.
+    about the choice, as JSON. ``tried``: candidates for the whole budget, best first.
     """
 
     chosen: Choice[M]
@@ -124,6 +170,7 @@ class Optimum(Generic[M]):
     votes: str
     notes: tuple[str, ...]
     facts: dict[str, object]
+    tried: tuple[Choice[M], ...] = ()
 
 
 class Planner(Protocol):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, Union, get_args, get_origi
 
 from labelwall.teacher.accounting.plan import Release, Slot
 from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
+from labelwall.teacher.mechanisms.auto import Auto
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch.knn import BatchKnn
 from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
@@ -47,17 +48,19 @@ REGISTERED: tuple[type[Mechanism], ...] = (
 if TYPE_CHECKING:
     AnyMechanism: TypeAlias = Mechanism
 else:
-    AnyMechanism = Union[REGISTERED]  # noqa: UP007  told apart by `kind`: configurations are read by it
+    AnyMechanism = Union[(*REGISTERED, Auto)]  # told apart by `kind`: configurations are read by it
 
 MECHANISMS: dict[str, type[Mechanism]] = {str(m.kind): m for m in REGISTERED}
+AUTO = str(Auto.kind)  # in configurations alone
 DEFAULT_KIND = str(REGISTERED[0].kind)
 
 
 def mechanism_class(kind: object) -> type[Mechanism]:
-    """The mechanism called ``kind``. Raises InvalidInput for an unknown one."""
-    if not isinstance(kind, str) or kind not in MECHANISMS:
-        raise InvalidInput("mechanism.kind", f"one of {', '.join(MECHANISMS)}", kind)
-    return MECHANISMS[kind]
+    """The mechanism called ``kind``, or Auto. Raises InvalidInput for an unknown one."""
+    known: dict[str, type[Mechanism]] = {**MECHANISMS, AUTO: Auto}
+    if not isinstance(kind, str) or kind not in known:
+        raise InvalidInput("mechanism.kind", f"one of {', '.join(known)}", kind)
+    return known[kind]
 
 
 def from_slot(slot: Slot) -> Mechanism:

@@ -59,7 +59,7 @@ class SimulatedRecords:
     @property
     def description(self) -> str:
         """The source of the forecast, for a reader."""
-        rows = f"{len(self.labels)} labelled rows of the public test split"
+        rows = f"{len(self.labels)} labelled public rows"
         return (
             f"a rehearsal among {rows}, each left out of its own votes and standing for "
             f"{self.copies:.3g} records"

@@ -77,7 +77,7 @@ def votes_among(features: np.ndarray, labels: np.ndarray, num_classes: int) -> S
         labels,
         shares,
         float(m - 1),
-        f"votes among {m} labelled rows of the public test split, each left out of its own",
+        f"votes among {m} labelled public rows, each left out of its own",
     )
 
 

@@ -20,6 +20,7 @@ from labelwall.wall.messages import ABSTAINED, Outcome, Value
 from labelwall.wall.weights import MAX_DIMENSIONS, SENSITIVITY
 
 if TYPE_CHECKING:  # loading the search would load torch
+    from labelwall.teacher.mechanisms.rehearsed import RehearsedPlanner
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
     from labelwall.teacher.statistical_audit import EmpiricalFinding
@@ -77,6 +78,12 @@ class LinearSums(Mechanism):
     def with_noise(self, level: float, asked: int) -> Self:
         """See ``Mechanism.with_noise``. A sum moves by SENSITIVITY, the unit of sigma."""
         return self.filled(sigma=more_noise(min(level, MAX_SIGMA)))
+
+    def planner(self) -> RehearsedPlanner[PrivateLinear]:
+        """See ``Mechanism.planner``."""
+        from labelwall.teacher.mechanisms.private_linear import planning
+
+        return planning.PLANNER
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""

@@ -17,6 +17,7 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
 if TYPE_CHECKING:  # loading the search would load torch
+    from labelwall.teacher.mechanisms.rehearsed import RehearsedPlanner
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
     from labelwall.teacher.statistical_audit import EmpiricalFinding
@@ -94,6 +95,12 @@ class ReverseKnn(Mechanism):
     def with_noise(self, level: float, asked: int) -> ReverseKnn:
         """See ``Mechanism.with_noise``. A histogram moves by sqrt(neighbours)."""
         return self.filled(sigma=more_noise(level * math.sqrt(self.neighbours)))
+
+    def planner(self) -> RehearsedPlanner[ReverseKnn]:
+        """See ``Mechanism.planner``."""
+        from labelwall.teacher.mechanisms.reverse_knn import planning
+
+        return planning.PLANNER
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""

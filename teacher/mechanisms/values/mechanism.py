@@ -39,6 +39,7 @@ from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
 if TYPE_CHECKING:  # loading the search would load torch
     from labelwall.teacher.mechanisms.values.audit import AuditedValues
+    from labelwall.teacher.mechanisms.values.planning import ValuesPlanner
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
     from labelwall.teacher.statistical_audit import EmpiricalFinding
@@ -110,6 +111,12 @@ class Regression(Mechanism):
             "sampling_probability": self.sampling_probability,
         }
         return Release(SCREEN, "screening", priced, asked), self._answer(answered)
+
+    def planner(self) -> ValuesPlanner:
+        """See ``Mechanism.planner``."""
+        from labelwall.teacher.mechanisms.values.planning import ValuesPlanner
+
+        return ValuesPlanner(self)
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""

@@ -101,6 +101,13 @@ def test_defaults_follow_what_is_public(image_folders, tmp_path):
     assert vectors["data"]["classes"] == ["0", "1", "2"]
 
 
+def test_enough_labelled_rows_are_rehearsed_on(image_folders, tmp_path):
+    facts = {"public_x": np.zeros((5, 4), np.float32), "test_x": np.zeros((100, 4), np.float32)}
+    np.savez(tmp_path / "data.npz", test_y=np.arange(100) % 3, **facts)
+    found = yaml.safe_load(own_config(OwnData(data=str(tmp_path / "data.npz"))))
+    assert (found["mechanism"], found["features"]) == ({"kind": "auto"}, "auto")
+
+
 MISUSES = {
     "two of three": ({"private": "a", "public": "."}, "`test` must be given"),
     "both ways": ({"private": "a", "data": "b.npz"}, "`private` must be left out with --data"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from labelwall.experiment.run.console import Console
@@ -39,3 +41,16 @@ def test_without_a_terminal_there_is_no_bar() -> None:
     quiet = Console(quiet=True)
     quiet.progress("training", 1, 2)
     assert quiet._bars is None
+
+
+def test_a_step_that_reports_nothing_still_shows_that_it_works(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("labelwall.experiment.run.console.QUIET_FOR", 0.5)
+    console = Console()
+    console.progress("certifying", 0, 3)
+    time.sleep(2.5)
+    console.progress("certifying", 3, 3)
+    assert capsys.readouterr().err.splitlines() == ["certifying: 0 of 3"]
+    time.sleep(1.5)
+    assert not console._ticking

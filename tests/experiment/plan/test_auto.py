@@ -1,0 +1,147 @@
+"""`mechanism: auto`: chosen on public rows, fixed in the run's folder, without a private read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall import pipeline
+from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.plan import auto
+from labelwall.experiment.plan.decision import decided
+from labelwall.experiment.run.console import Console
+from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.wall.errors import LabelwallError
+from tests.experiment.plan import planning
+
+SETTINGS = """
+mechanism: {kind: auto}
+budget: {epsilon: 2.0}
+student: {backbone: mlp, objective: supervised, steps: 20, prune_folds: 2, prune_steps: 5}
+threads: 1
+workers: 1
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration whose data file has no private rows, and few candidates."""
+    monkeypatch.setattr(auto, "planners_for", _few(auto.planners_for))
+    monkeypatch.setattr("labelwall.experiment.plan.optimise.planners_for", auto.planners_for)
+    monkeypatch.setattr("labelwall.teacher.mechanisms.private_linear.planning.AXES", (2, 8))
+    monkeypatch.setattr("labelwall.teacher.mechanisms.reverse_knn.planning.CELLS", (10, 40))
+    monkeypatch.setattr("labelwall.teacher.mechanisms.rehearsed.REFINED", 1)
+    monkeypatch.setattr("labelwall.teacher.mechanisms.rehearsed.FINAL", 2)
+    path = planning.write(tmp_path, SETTINGS)
+    path.write_text(path.read_text().replace("[{queries: 9}, {queries: 9}]", "[{}]"))
+    return path
+
+
+def _few(original):  # type: ignore[no-untyped-def]
+    """Only the planners that rehearse: the others take seconds each and have tests of their own."""
+    return lambda config: [p for p in original(config) if hasattr(p, "candidates")]
+
+
+def with_private(config: Path) -> None:
+    with np.load(config.parent / "data.npz") as stored:
+        arrays = dict(stored)
+    x, y = planning.vectors(1, planning.PRIVATE)
+    np.savez(config.parent / "data.npz", private_x=x, private_y=y, **arrays)
+
+
+def test_a_choice_needs_no_private_rows_and_is_nearly_the_best(config: Path) -> None:
+    """The three Gaussian classes have linear borders: Bayes' rule is right on about 74%."""
+    folder = RunFolder(config.parent / "out")
+    found = decided(load_config(config), folder, planning.PRIVATE, Console(quiet=True))
+    assert not found.open
+    table = json.loads(folder.candidates.read_text())
+    first = table["candidates"][0]
+    assert first["expected"]["label_accuracy"] > 0.65
+    assert first["expected"]["spread"] > 0
+    kinds = {entry["mechanism"]["kind"] for entry in table["candidates"]}
+    assert kinds == {"reverse_knn", "private_linear"}
+    assert f"{found.mechanism.kind} is chosen" in table["reason"]
+    assert "test split" in table["source"]  # the public rows of these data have no labels
+
+
+def test_a_run_keeps_its_choice(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_private(config)
+    out = config.parent / "out"
+    command = ["run", "--config", str(config), "--run_dir", str(out)]
+    assert pipeline.main([*command, "--expected_records", "1500"]) == 0
+    assert "is chosen" in capsys.readouterr().err
+    recorded = load_config(out / "config.yaml")
+    assert recorded.mechanism.kind in ("private_linear", "reverse_knn")
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["test_accuracy"] > 0.6
+    monkeypatch.setattr("labelwall.experiment.plan.optimise.search", None)  # none is made again
+    assert pipeline.main([*command, "--quiet"]) == 0
+    assert pipeline.main([*command, "--quiet", "--budget.epsilon", "3"]) == 2
+    assert "other settings (budget)" in capsys.readouterr().err
+
+
+def test_another_budget_before_the_run_began_is_another_search(config: Path) -> None:
+    folder = RunFolder(config.parent / "out")
+    decided(load_config(config), folder, planning.PRIVATE, Console(quiet=True))
+    config.write_text(config.read_text().replace("epsilon: 2.0", "epsilon: 0.1"))
+    assert folder.decided(load_config(config)).open
+
+
+def test_a_folder_with_another_run_is_refused_before_a_search(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, found = RunFolder(config.parent / "out"), load_config(config)
+    folder.prepare(replace(found, mechanism=PrivateLinear(axes=4)))
+    monkeypatch.setattr("labelwall.experiment.plan.optimise.search", None)
+    with pytest.raises(LabelwallError, match="other settings"):
+        decided(found, folder, None, Console(quiet=True))
+    assert not folder.choice.exists()
+
+
+def test_the_plan_is_the_choice(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    best = config.parent / "best.yaml"
+    assert pipeline.main(["plan", "--config", str(config), "--json", "--out", str(best)]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["epsilon"] <= 2.0
+    found = load_config(best)
+    assert found.mechanism.kind == shown["rounds"][0]["mechanism"]["kind"]
+    assert found.mechanism.missing == ("sigma",)  # the noise follows from the budget
+
+
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        ("--mechanism.k=5", "unknown setting"),
+        ("--caps.asked=5", "`caps` must be left out with auto"),
+        ("--data.labels=attributes", "mechanism.kind"),
+    ],
+)
+def test_bad_input_is_one_line(
+    config: Path, capsys: pytest.CaptureFixture[str], option: str, line: str
+) -> None:
+    assert pipeline.main(["run", "--config", str(config), "--quiet", option]) == 2
+    (found,) = capsys.readouterr().err.splitlines()
+    assert line in found
+
+
+def test_nothing_to_rehearse_on(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = planning.vectors(3, 20)
+    np.savez(config.parent / "data.npz", public_x=x, test_x=x, test_y=y)
+    assert pipeline.main(["plan", "--config", str(config)]) == 2
+    assert "at least 100 public or test rows" in capsys.readouterr().err
+
+
+def test_clusters_stand_for_labels_that_nobody_knows(config: Path) -> None:
+    with np.load(config.parent / "data.npz") as stored:
+        x = stored["public_x"]
+    np.savez(config.parent / "data.npz", public_x=x, test_x=x[:20], test_y=np.arange(20) % 3)
+    folder = RunFolder(config.parent / "out")
+    decided(load_config(config), folder, planning.PRIVATE, Console(quiet=True))
+    assert "clusters" in json.loads(folder.candidates.read_text())["source"]

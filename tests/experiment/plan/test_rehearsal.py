@@ -1,0 +1,122 @@
+"""Rehearsals: the law of their sums, and how near their forecasts are to rounds of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall.experiment.config.config import BudgetConfig, Config, RoundConfig
+from labelwall.experiment.plan.rehearsal import (
+    MIN_VARIANCE,
+    Labelled,
+    Rehearsal,
+    RehearsingTeacher,
+    labelled_rows,
+    public_box,
+)
+from labelwall.experiment.run.matrix_round import ask_matrices
+from labelwall.teacher.features.embedder import Embedder, unit_length
+from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.wall.cells import Cells
+from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
+from labelwall.wall.labels.registry import label_space
+from labelwall.wall.progress import quiet
+from tests.experiment.plan.planning import CLASSES, DIMENSIONS, EMBEDDER, vectors
+
+RECORDS = 2_000
+
+
+def teacher(rows: int, seed: int, sigma: float, records: int) -> RehearsingTeacher:
+    x, y = vectors(1, rows)
+    mechanism = ReverseKnn(cells=2, sigma=sigma)
+    rng = np.random.default_rng(seed)
+    return RehearsingTeacher(mechanism, EMBEDDER.embed(x)[0], y, CLASSES, 63.0, records, rng)
+
+
+def counts(sigma: float, records: int, draws: int = 400) -> np.ndarray:
+    """Histograms of two cells that 200 rows stand for: float64 [draws, 2 * CLASSES]."""
+    centers = EMBEDDER.embed(vectors(5, 2)[0])[0]
+    found = [teacher(200, n, sigma, records).count(Cells(centers)).counts for n in range(draws)]
+    return np.array(found, dtype=float).reshape(draws, -1)
+
+
+def test_sums_stand_for_all_records_under_the_mechanisms_noise() -> None:
+    """For as many records as there are rows, nothing but the noise is added."""
+    found = counts(sigma=30.0, records=200)
+    assert found.mean(axis=0).sum() == pytest.approx(200, abs=15)
+    assert found.std(axis=0) == pytest.approx(np.full(6, 30.0), rel=0.15)
+
+
+def test_what_few_rows_vary_by_is_taken_off_the_noise() -> None:
+    """5,000 records by 200 rows: their own variance is above the noise's, of which a part stays."""
+    found = counts(sigma=30.0, records=5_000)
+    assert found.mean(axis=0).sum() == pytest.approx(5_000, abs=15)
+    assert found.std(axis=0) == pytest.approx(np.full(6, 30.0 * MIN_VARIANCE**0.5), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    "mechanism", [PrivateLinear(steps=2, axes=8), ReverseKnn(cells=20, neighbours=2, reach=2)]
+)
+@pytest.mark.parametrize("epsilon", [0.2, 1.0])
+def test_a_forecast_is_near_a_round_of_a_run(
+    tmp_path: Path, mechanism: PrivateLinear | ReverseKnn, epsilon: float
+) -> None:
+    """600 labelled rows foretell rounds over 2,000 records, with new rows, or a little less."""
+    config = Config(
+        DataConfig("arrays", path="-"),
+        [RoundConfig()],
+        budget=BudgetConfig(epsilon),
+        mechanism=mechanism,
+        features="raw",
+    ).solved()
+    task = Task(label_space("class", list("abc"), []), (DIMENSIONS,))
+    (public, _), labelled = vectors(2, 500), Labelled(*vectors(3, 600), "")
+    stage = Rehearsal(config, task, public, labelled, RECORDS, quiet, tmp_path)
+    view = stage.features.views()[0]
+    forecast = stage.score(view, config.mechanism, 8).accuracy
+    (x, y), (test, truth) = vectors(6, RECORDS), vectors(7, 2_000)
+    spec, rows, _ = stage._seen(0, config.mechanism.asks.axes)
+    embedder = Embedder(spec, probe=None)
+    right = []
+    for seed in range(8):
+        records = RehearsingTeacher(
+            config.mechanism,
+            embedder.embed(x)[0],
+            y,
+            CLASSES,
+            unit_length(spec, rows.shape[1]),
+            RECORDS,
+            np.random.default_rng(seed),
+        )
+        folder = tmp_path / f"round_{seed}"
+        folder.mkdir()
+        asked = embedder.embed(test)[0]
+        answers, _ = ask_matrices(records, config, 1, spec, rows, CLASSES, folder, asked)
+        right.append((answers.labels == truth).mean())
+    assert -0.08 < forecast - np.mean(right) < 0.04
+
+
+def test_labelled_public_rows_come_before_the_test_split() -> None:
+    inputs, labels = vectors(1, 300)
+    some = np.where(np.arange(300) < 150, labels, -1)
+    found = labelled_rows(PublicData(inputs, some, inputs[:200], labels[:200]), 100, 120, 0)
+    assert found is not None
+    assert len(found.labels) == 120
+    assert (found.labels >= 0).all()
+    assert "public rows" in found.source
+    none = PublicData(inputs, np.full(300, -1), inputs[:200], labels[:200])
+    by_test = labelled_rows(none, 100, 4_000, 0)
+    assert by_test is not None
+    assert "test split" in by_test.source
+    assert labelled_rows(PublicData(inputs, None, inputs[:9], labels[:9]), 100, 120, 0) is None
+
+
+def test_a_box_holds_all_public_rows() -> None:
+    inputs, _ = vectors(1, 50)
+    box = np.array(public_box(inputs))
+    assert (inputs > box[:, 0]).all()
+    assert (inputs < box[:, 1]).all()
+    assert (np.ptp(public_box(np.ones((3, 2), np.float32)), axis=1) > 0).all()

@@ -1,0 +1,82 @@
+"""The search by rehearsals: its candidates, and how it chooses among them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.planning import Goal, PublicRows, Score, View
+from labelwall.teacher.mechanisms.private_linear import planning as linear
+from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.reverse_knn import planning as cells
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.wall.errors import BudgetRefused, InvalidInput
+
+VIEW = View("raw", 0, 20, 20, 300)
+GOAL = Goal(1.0, 1e-5, 5000, 400, 2)
+
+
+def test_candidates_fit_their_features() -> None:
+    assert [m.axes for m in linear.candidates(VIEW, 3)] == [4, 8, 16, 20]
+    assert linear.candidates(replace(VIEW, whiten=16), 3) == []
+    assert [m.axes for m in linear.candidates(replace(VIEW, axes=0), 3)] == [None]
+    assert {m.cells for m in cells.candidates(VIEW, 3)} == {3, 10, 40, 100}
+    assert {m.cells for m in cells.candidates(replace(VIEW, rows=5), 3)} == {1}
+    assert cells.candidates(replace(VIEW, dimensions=500), 3) == []
+    assert cells.candidates(replace(VIEW, dimensions=500, whiten=64), 3)
+
+
+def test_neighbours_of_a_good_candidate_are_valid() -> None:
+    for found in cells.candidates(VIEW, 3):
+        for near in cells.around(VIEW, found):
+            assert max(near.neighbours, near.reach) <= near.cells <= 100
+    for entry in linear.candidates(VIEW, 3):
+        for close in linear.around(VIEW, entry):
+            assert close.axes is not None
+            assert 1 <= close.axes <= 20
+
+
+def public(score) -> PublicRows:  # type: ignore[no-untyped-def]
+    return PublicRows(300, 3, tuple, lambda: (VIEW,), score, "rows")  # type: ignore[arg-type]
+
+
+def test_the_best_of_the_refined_is_chosen_with_the_whole_budget() -> None:
+    """A hump at 11 axes and 2 steps, which no coarse candidate has."""
+
+    def score(_view: View, mechanism: Mechanism, times: int) -> Score:
+        assert isinstance(mechanism, PrivateLinear)
+        assert mechanism.axes is not None
+        far = abs(mechanism.axes - 11) + 5 * abs(mechanism.steps - 2)
+        return Score(1.0, 0.9 - 0.01 * far - 0.001 * mechanism.clip, 0.01 if times > 1 else 0.0)
+
+    found = PrivateLinear().planner().plan(GOAL, public(score))
+    chosen = found.chosen.mechanism
+    assert (chosen.axes, chosen.steps) == (11, 2)
+    assert 0.99 < found.chosen.epsilon <= 1.0
+    assert found.chosen.forecast.asked == 2 * chosen.steps  # two rounds
+    assert found.chosen.forecast.answered == 400
+    accuracies = [choice.forecast.accuracy for choice in found.tried[:5]]
+    assert accuracies == sorted(accuracies, reverse=True)
+
+
+def test_least_accuracy_raises_the_margin() -> None:
+    def score(_view: View, mechanism: Mechanism, times: int) -> Score:
+        assert isinstance(mechanism, ReverseKnn)
+        return (
+            Score(0.5, 0.95, 0.0)
+            if mechanism.margin > mechanism.number("sigma")
+            else Score(1.0, 0.7, 0.0)
+        )
+
+    found = ReverseKnn().planner().plan(replace(GOAL, min_accuracy=0.9), public(score))
+    assert found.chosen.mechanism.margin > 0
+    assert found.chosen.forecast.answered == 200
+    with pytest.raises(BudgetRefused):
+        ReverseKnn().planner().plan(replace(GOAL, min_accuracy=0.99), public(score))
+
+
+def test_rounds_share_their_mechanism() -> None:
+    with pytest.raises(InvalidInput, match="left out"):
+        ReverseKnn().planner().check_rounds([PrivateLinear()])
