@@ -93,7 +93,7 @@ def of_published(source: str, root: Path) -> Images:
 
 
 def by_network(
-    images: Images, batch_size: int, *, stages: bool
+    images: Images, batch_size: int, *, stages: bool = False
 ) -> Callable[[np.ndarray], np.ndarray]:
     """ImageNet's EfficientNet-Lite0, one image at a time where its slot in a batch would matter."""
     spec = efficientnet_lite0(images.shape, images.num_classes, stages=stages)
