@@ -13,6 +13,7 @@ import numpy as np
 from labelwall.teacher.accounting.plan import Release, Slot
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome, Value
+from labelwall.wall.unit import Unit
 
 if TYPE_CHECKING:  # configuration loads this file; the search behind the voters would load torch
     from pathlib import Path
@@ -160,12 +161,15 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         charging: how answers are paid for.
         solved: fields that the budget decides where they are null (``with_noise``, solve.py).
         sharded: whether lists, sets and sums over disjoint records are enough for it.
+        persons: whether its price holds for all rows of a person together (docs/privacy.md,
+            section 22).
     """
 
     label_space: ClassVar[Literal["class", "attributes", "value"]] = "class"
     charging: ClassVar[Charging] = Charging.PER_QUERY
     solved: ClassVar[tuple[str, ...]] = ()
     sharded: ClassVar[bool] = False
+    persons: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -206,6 +210,11 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         """Raise InvalidInput where all rows must be in one process."""
         if not self.sharded:
             raise InvalidInput("scale.shards", "0 for this mechanism", self.kind)
+
+    def require_unit(self, unit: Unit) -> None:
+        """Raise InvalidInput where its price does not hold for the unit of privacy."""
+        if unit != "row" and not self.persons:
+            raise InvalidInput("privacy.unit", f"row for {self.kind}", unit)
 
     def require(self, queries: int, dimensions: int) -> None:
         """Raise InvalidInput, before anything is charged, for a batch that can not be answered."""

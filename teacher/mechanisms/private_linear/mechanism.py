@@ -61,6 +61,7 @@ class PrivateLinear(Mechanism):
     stages = (SUM,)
     solved = ("sigma",)
     sharded = True
+    persons = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.steps <= MAX_STEPS:
