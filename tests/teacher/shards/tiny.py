@@ -134,10 +134,15 @@ def ledger_in(directory: Path, mechanism: AnyMechanism, asked: int, unit: Unit =
     # PATE's teachers are the same in every directory.
     (directory / KEY).write_bytes(bytes(range(KEY_BYTES)))
     path = directory / "ledger.sqlite"
-    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, asked)),), unit)
     if path.exists():
         return Ledger(path)
-    return Ledger.create(path, dataset="d", plan=plan, unsafe=True)
+    return Ledger.create(path, dataset="d", plan=plan_of(mechanism, asked, unit), unsafe=True)
+
+
+def plan_of(mechanism: AnyMechanism, asked: int, unit: Unit = "row") -> Plan:
+    """A plan of the one mechanism, with room for its price."""
+    slot = Slot(mechanism.fields(), mechanism.releases(asked, asked))
+    return Plan(1e9, 1e-5, (slot,), unit)
 
 
 def teacher(
