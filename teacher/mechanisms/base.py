@@ -163,6 +163,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         sharded: whether lists, sets and sums over disjoint records are enough for it.
         persons: whether its price holds for all rows of a person together (docs/privacy.md,
             section 22).
+        audited_unit: what a record of its statistical audit is (peopled.py).
     """
 
     label_space: ClassVar[Literal["class", "attributes", "value"]] = "class"
@@ -170,6 +171,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
     solved: ClassVar[tuple[str, ...]] = ()
     sharded: ClassVar[bool] = False
     persons: ClassVar[bool] = False
+    audited_unit: ClassVar[Unit] = "row"
 
     @property
     @abstractmethod

@@ -89,6 +89,7 @@ def preview(
     good = found.verdicts == GOOD
     labels = found.labels[good]
     names, counts = task.labels.tally(labels)
+    voting = len(np.unique(found.records.owners))
     repeated, contradicting = _repeats(found.inputs[good], found.labels[good])
     return Preview(
         source=config.source,
@@ -105,7 +106,7 @@ def preview(
         repeated=repeated,
         contradicting=contradicting,
         other_files=found.other_files,
-        hints=_hints(task, len(labels), counts, k, sampling_probability),
+        hints=_hints(task, voting, counts, k, sampling_probability),
     )
 
 
