@@ -117,7 +117,6 @@ def counted_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("private_knn", second_ballots),
         ("naive_knn", second_ballots),
-        ("mean", second_ballots),
         ("reverse_knn", unclipped_cells),
         ("private_linear", unclipped_gradients),
         ("reverse_knn", shards_by_row),
