@@ -8,7 +8,7 @@ the answers by more.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -40,7 +40,7 @@ def for_persons(mechanism: M) -> M:
 
     overridden = {"draw": draw, "audited_unit": "person", "__module__": rows.__module__}
     made = type(rows.__name__, (rows,), overridden)
-    found: M = made(**{field.name: getattr(mechanism, field.name) for field in fields(mechanism)})
+    found: M = made(**vars(mechanism))
     return found
 
 

@@ -134,8 +134,8 @@ def check(records: Records, like: Records, num_labels: int) -> None:
     if (records.persons is None) != (like.persons is None):
         rule = "given where the unit of privacy is a person, and only there"
         raise InvalidInput("records.persons", rule, "another unit")
-    for name in ("labels", "ids") if records.persons is None else ("labels", "ids", "persons"):
-        values = getattr(records, name)
+    columns = {"labels": records.labels, "ids": records.ids, "persons": records.owners}
+    for name, values in columns.items():
         if values.dtype != np.int64 or values.shape != records.inputs.shape[:1]:
             raise InvalidInput(
                 f"records.{name}", "int64, one for each row", f"{values.dtype} {list(values.shape)}"
