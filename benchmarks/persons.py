@@ -38,7 +38,13 @@ MECHANISMS = {
 }
 CONFIG = {
     "features": "raw",
-    "student": {"backbone": "mlp", "objective": "supervised", "steps": 400},
+    "student": {
+        "backbone": "mlp",
+        "objective": "supervised",
+        "steps": 300,
+        "prune_folds": 2,
+        "prune_steps": 50,
+    },
     "threads": 1,
     "workers": 1,
 }
