@@ -19,6 +19,7 @@ from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
 from labelwall.wall.messages import ExtractorSpec, canonical_json
+from labelwall.wall.unit import Unit
 
 FORMAT = 1
 KEY = "labelwall"
@@ -41,6 +42,7 @@ class Privacy:
     ``epsilon``: certified, rounded up; None where nothing is certified. ``certificate``: the name
     of the one it comes from. ``adversary``: against whom. ``ledger_head``: hash (hex) that
     `labelwall audit --expect_head` takes. ``dataset``: the random name of the private records.
+    ``unit``: what is protected.
     """
 
     epsilon: float | None
@@ -49,6 +51,7 @@ class Privacy:
     adversary: str
     ledger_head: str
     dataset: str
+    unit: Unit = "row"
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,10 @@ class StudentInfo:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object in the file."""
+        """The JSON object in the file; the unit of rows, the first one, is not named."""
+        privacy = asdict(self.privacy)
+        if self.privacy.unit == "row":
+            del privacy["unit"]
         return {
             "format": FORMAT,
             "version": self.version,
@@ -87,7 +93,7 @@ class StudentInfo:
             "preprocessing": {"mean": list(self.mean), "std": list(self.std), "resize": RESIZE},
             "labels": self.labels.fields(),
             "temperature": self.temperature,
-            "privacy": asdict(self.privacy),
+            "privacy": privacy,
         }
 
     @classmethod

@@ -261,4 +261,5 @@ def receipt(
         ledger_head=state.head,
         reused=reused,
         adversary=state.adversary,
+        unit="row" if state.plan is None else state.plan.unit,
     )

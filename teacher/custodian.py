@@ -123,6 +123,12 @@ def _check_plan(ledger: Ledger, plan: Plan, unsafe: bool, known_dataset: str | N
             "the custodian's ledger belongs to another data set than expected. Choose another "
             "run_dir or custodian_dir."
         )
+    begun = ledger.state.plan
+    if begun is not None and begun.unit != plan.unit:
+        raise LedgerMismatch(
+            f"the ledger was begun for privacy.unit: {begun.unit}. Found {plan.unit!r}; use the "
+            "unit that it was begun with, or another custodian_dir with its own budget."
+        )
     if ledger.state.plan != plan or ledger.state.unsafe != unsafe:
         raise LedgerMismatch(
             "the ledger was opened with another budget, mechanism, caps or rounds; a data set's "

@@ -115,6 +115,10 @@ class PrivateRows:
         """The current records, at least those of ``ids`` (int64 [n]) that exist."""
         return self.records()
 
+    def owned(self, owners: np.ndarray) -> Records:
+        """The records now, at least those of ``owners`` (int64 [n]) that there are."""
+        return self.records()
+
     def store(self, records: Records) -> Records:
         """Add records to the ledger's table of updates, durably: those that were not there.
 
@@ -127,8 +131,10 @@ class PrivateRows:
         return fresh
 
     def delete(self, ids: np.ndarray) -> None:
-        """Mark records (int64 [n] ids) as removed, durably, and delete rows that were added."""
-        self.of(ids)  # what fails to open fails before anything is written
+        """Mark records (int64 [n] owners) as removed, durably, and delete rows that were added."""
+        held = self.owned(ids)  # what fails to open fails before anything is written
+        if held.persons is not None:
+            ids = held.ids[np.isin(held.persons, ids)]
         self._ledger.in_custody(
             lambda connection: record_updates.remove(connection, ids), purged=record_updates.TABLE
         )
@@ -140,8 +146,7 @@ class PrivateRows:
     def without(self, ids: np.ndarray) -> Records:
         """The records after ``delete``."""
         present = self.records()
-        kept = ~np.isin(present.ids, ids)
-        return Records(present.inputs[kept], present.labels[kept], present.ids[kept])
+        return present.take(~np.isin(present.owners, ids))
 
     def adopt(self, records: Records) -> None:
         """Use these records from now on."""
@@ -181,7 +186,7 @@ class PrivateRows:
         records, place = self.records(), self._place
         embedded = embed_records(place.directory, records, spec, embedder, place.embedding)
         return Prepared(
-            index_on(device_of(place.device), embedded.features, embedded.ids),
+            index_on(device_of(place.device), embedded.features, embedded.ids, embedded.persons),
             embedded.labels,
             {size: self._linear(embedded, size) for size in self._sizes("linear")},
             {size: self._networks(records, size) for size in self._sizes("cnn")},
@@ -196,6 +201,7 @@ class PrivateRows:
             embedded.features,
             self._space.expand(embedded.labels),
             embedded.ids,
+            owners=embedded.ids if embedded.persons is None else embedded.persons,
             num_classes=self._space.outputs,
             teachers=teachers,
             key=shard_key(self._place.directory),

@@ -43,6 +43,11 @@ class ShardedRows(PrivateRows):
         self.records()
         return self._shards.rows_of(ids)
 
+    def owned(self, owners: np.ndarray) -> Records:
+        """The records of ``owners`` (int64 [n]) that there are, from their shards."""
+        self.records()
+        return self._shards.rows_of_owners(owners)
+
     def with_stored(self, records: Records) -> Records:
         """No records: the shards take in what was stored."""
         return self.without(records.ids)
@@ -66,9 +71,8 @@ class ShardedRows(PrivateRows):
 
     def _apply(self) -> None:
         like = self._shards.like
-        form = like.inputs.dtype, like.inputs.shape[1:]
         self._shards.apply(
-            *self._ledger.in_custody(lambda connection: record_updates.changes(connection, *form))
+            *self._ledger.in_custody(lambda connection: record_updates.changes(connection, like))
         )
 
     def _trained(self, index: ShardedIndex, teachers: int) -> Ensemble:
@@ -118,7 +122,9 @@ class ShardedTeacher(Teacher):
         device: str = "cpu",
         progress: Progress = quiet,
     ) -> None:
-        self._shards = Shards(directory, scale, stream, input_shape, device)
+        assert ledger.state.plan is not None
+        unit = ledger.state.plan.unit
+        self._shards = Shards(directory, scale, stream, input_shape, device, unit)
         super().__init__(
             lambda: self._shards.like,
             ledger,

@@ -26,6 +26,7 @@ from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries
 from labelwall.wall.progress import Progress, quiet
+from labelwall.wall.unit import Unit
 
 MAX_EMBEDDERS = 8  # kept
 
@@ -35,8 +36,8 @@ class Teacher:
 
     Guarantee: everything ``answer`` and ``count`` ever return, over all calls, callers, extractors
     and restarts of one ledger, is (epsilon, delta)-differentially private under add/remove of one
-    record, with the plan's certificate. Queries, extractors and their order may depend on all
-    earlier answers.
+    record (a row, or all rows of a person, as the plan says), with the plan's certificate. Queries,
+    extractors and their order may depend on all earlier answers.
 
     Args:
         open_records: reads the private rows; called once, when an extractor is first used.
@@ -79,6 +80,9 @@ class Teacher:
         assert ledger.state.plan is not None
         self._ledger, self._entropy = ledger, entropy
         self._mechanisms = [from_slot(slot) for slot in ledger.state.plan.slots]
+        self._unit = ledger.state.plan.unit
+        for mechanism in self._mechanisms:
+            mechanism.require_unit(self._unit)
         self._space = _space_of(self._mechanisms, num_classes)
         self._progress = progress
         place = Workplace(directory, batch_size, workers, device, lambda *now: self._progress(*now))
@@ -92,6 +96,11 @@ class Teacher:
     def _private_rows(self, open_records: Callable[[], Records]) -> PrivateRows:
         needs = [need for mechanism in self._mechanisms for need in mechanism.needs]
         return PrivateRows(open_records, self._ledger, self._place, self._space, needs)
+
+    @property
+    def unit(self) -> Unit:
+        """What the guarantee protects: a row, or all rows of a person."""
+        return self._unit
 
     @property
     def device(self) -> str:
@@ -169,7 +178,8 @@ class Teacher:
             self._change(lambda: self._rows.with_stored(stored))
 
     def remove(self, ids: np.ndarray) -> None:
-        """Remove records (int64 [n] ids): they never vote again, and their data is deleted.
+        """Remove records (int64 [n] ids, of persons where the guarantee is for those): they never
+        vote again, and their data is deleted.
 
         That is features, caches and rows that ``add`` stored; their ids and what they spent stay,
         in private. Answers afterwards are distributed as if they had left before the last answer.
@@ -192,9 +202,14 @@ class Teacher:
             self._change(lambda: records)
 
     def present(self, ids: np.ndarray) -> np.ndarray:
-        """Which of ``ids`` (int64 [n]) are records now: bool [n]. Private, for the custodian."""
+        """Which of ``ids`` (int64 [n]) are of rows now: bool [n]. Private, for the custodian."""
         with self._lock:
             return np.isin(ids, self._rows.of(ids).ids)
+
+    def owning(self, owners: np.ndarray) -> np.ndarray:
+        """Which of ``owners`` (int64 [n]: ids of rows, or persons) have rows now: bool [n]."""
+        with self._lock:
+            return np.isin(owners, self._rows.owned(owners).owners)
 
     def _change(self, changed: Callable[[], Records]) -> None:
         spec, self._spec = self._spec, None  # if anything below fails, no removed record votes
@@ -207,10 +222,17 @@ class Teacher:
 
     def _prepare(self, spec: ExtractorSpec, embedder: Embedder) -> None:
         prepared: Prepared = self._rows.prepare(spec, embedder)
+        if (prepared.index.persons is None) != (self._unit == "row") and len(prepared.index):
+            rule = "given where the unit of privacy is a person, and only there"
+            raise InvalidInput("records.persons", rule, f"unit {self._unit}")
         self._prepared, self._index = prepared, prepared.index
         prepaid = any(m.charging is Charging.PREPAID for m in self._mechanisms)
         nobody = np.zeros(0, dtype=np.int64)
-        self._serials = self._ledger.enrol(prepared.index.ids) if prepaid else nobody
+        self._serials = nobody
+        if prepaid:
+            by_person = prepared.index.persons is not None
+            owners = prepared.index.electorate.ids
+            self._serials = self._ledger.enrol(np.unique(owners) if by_person else owners)
 
     def _earlier_answers(self, spec: ExtractorSpec) -> list[EarlierAnswers | None]:
         """By slot; one file under an extractor, which all slots that use it share."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from labelwall.wall.adversary import POOLED
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.unit import Unit
 
 Value = int | list[int]  # the ledger's form of one release of a query
 
@@ -83,6 +84,7 @@ class Receipt:
     cliques: dict[str, int] = field(default_factory=dict)
     reused: int = 0  # of the queries, those on which earlier answers voted, at no charge
     adversary: str = POOLED  # against whom the ledger's certificate holds
+    unit: Unit = "row"  # what it protects
 
 
 @dataclass(frozen=True)

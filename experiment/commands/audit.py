@@ -44,16 +44,21 @@ def main(args: Sequence[str]) -> int:
 
 def _audit_empirical(args: Sequence[str]) -> int:
     from labelwall.experiment.config.attack import parse_attack
+    from labelwall.teacher.mechanisms.peopled import for_persons
     from labelwall.teacher.mechanisms.registry import from_slot
     from labelwall.teacher.statistical_audit import audit_mechanisms
 
     plan, options = parse_attack(args)
     mechanisms = [from_slot(slot) for slot in plan.slots]
+    if plan.unit == "person":
+        mechanisms = [for_persons(mechanism) for mechanism in mechanisms]
     findings = audit_mechanisms(
         mechanisms, delta=plan.delta, trials=options.trials, confidence=options.confidence
     )
     if options.json:
         print(json.dumps([finding.to_json() for finding in findings]))
     else:
+        if plan.unit == "person":
+            print("every record of the pairs is a person with several rows")
         print("\n".join(f"{finding.mechanism}\n{finding.render()}" for finding in findings))
     return 3 if any(finding.refuted for finding in findings) else 0

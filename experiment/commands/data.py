@@ -15,5 +15,5 @@ def main(args: Sequence[str]) -> int:
     config, _ = parse(parser, args)
     from labelwall.teacher.records.inspect import preview, render
 
-    print(render(preview(config.data, *config.mechanism.sample)))
+    print(render(preview(config.data, *config.mechanism.sample, unit=config.privacy.unit)))
     return 0

@@ -180,7 +180,7 @@ def reference_result(
     """
     task, public = describe(config.data), read_public(config.data)
     if private:
-        records = open_records(config.data, task)
+        records = open_records(config.data, task, unit=config.privacy.unit)
         inputs = records.inputs
         codes = records.labels
     elif public.labels is None:

@@ -127,6 +127,10 @@ def _remember(config: CompareConfig, out: Path) -> None:
     # More methods and seeds may be added later.
     for name in ("methods", "seeds", "threads", "workers", "batch_size"):
         del shared[name]
+    if config.privacy.unit == "row":  # as in folders from before there was another unit
+        del shared["privacy"]
+    if not config.data.person:
+        del shared["data"]["person"]
     text, path = json.dumps(shared, indent=2, sort_keys=True), out / "shared.json"
     if path.exists() and path.read_text() != text:
         raise LabelwallError(

@@ -14,7 +14,13 @@ from typing import Literal
 
 import jsonargparse
 
-from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
+from labelwall.experiment.config.config import (
+    BudgetConfig,
+    CapsConfig,
+    Config,
+    PrivacyConfig,
+    RoundConfig,
+)
 from labelwall.experiment.config.help import HELP_ALL, short_help, wants_help
 from labelwall.experiment.config.settings import BadSetting, evaluate_annotations
 from labelwall.student.config import StudentConfig
@@ -90,6 +96,7 @@ class CompareConfig:
         data: where private, public and test rows come from; the same for all methods.
         methods: what is compared.
         delta: failure probability of every budget.
+        privacy: what every budget holds for: rows, or persons with several rows.
         seeds: public randomness of the repetitions; tables show medians and ranges over them.
         student: the public-side network and its training, for all methods that have a student.
         features: features of the first round, as in a run.
@@ -104,6 +111,7 @@ class CompareConfig:
     data: DataConfig
     methods: list[MethodConfig]
     delta: float = 1e-5
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])
     student: StudentConfig = field(default_factory=StudentConfig)
     features: str = "auto"
@@ -124,6 +132,9 @@ class CompareConfig:
             if method.baseline is not None and self.data.labels != "class":
                 rule = f"for rows of one class, not for data.labels: {self.data.labels}"
                 raise InvalidInput(f"methods[{method.name}].baseline", rule, method.baseline.kind)
+            if method.baseline is not None and self.privacy.unit != "row":
+                rule = "left out with privacy.unit: person: its epsilon is for one row"
+                raise InvalidInput(f"methods[{method.name}].baseline", rule, method.baseline.kind)
             for point in method.points:
                 self.run_config(point, self.seeds[0], "")  # every rule of a run's own settings
 
@@ -133,6 +144,7 @@ class CompareConfig:
             data=self.data,
             rounds=point.rounds,
             budget=BudgetConfig(point.epsilon, self.delta),
+            privacy=self.privacy,
             mechanism=point.mechanism,
             caps=point.caps,
             features=self.features,

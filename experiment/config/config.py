@@ -18,10 +18,12 @@ from labelwall.teacher.mechanisms.base import Charging, Priced
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism
 from labelwall.teacher.shards.config import ScaleConfig
+from labelwall.wall.datasets.registry import data_set
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import Progress, quiet
+from labelwall.wall.unit import UNITS, Unit
 
 DEVICES = ("cpu", "cuda")
 STAGES = "efficientnet_lite0_stages"
@@ -40,6 +42,22 @@ class BudgetConfig:
 
     epsilon: float = 1.0
     delta: float = 1e-5
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """What the guarantee protects.
+
+    Args:
+        unit: row (a record is one row) or person (a record is all rows of a person, who is named by
+            data.person or private_person).
+    """
+
+    unit: Literal["row", "person"] = "row"
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise InvalidInput("privacy.unit", " or ".join(UNITS), self.unit)
 
 
 @dataclass(frozen=True)
@@ -99,6 +117,7 @@ class Config:
     Args:
         data: where private, public and test rows come from.
         budget: (epsilon, delta) for the whole run.
+        privacy: what they hold for: rows, or persons with several rows.
         mechanism: the private mechanism of the rounds that name none.
         caps: caps of that mechanism, over those rounds.
         rounds: the rounds, in order.
@@ -141,6 +160,7 @@ class Config:
     data: DataConfig
     rounds: list[RoundConfig]
     budget: BudgetConfig = field(default_factory=BudgetConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     mechanism: AnyMechanism = field(default_factory=PrivateKnn)
     caps: CapsConfig = field(default_factory=CapsConfig)
     features: str = "auto"
@@ -177,8 +197,10 @@ class Config:
                 raise InvalidInput("rounds.queries", "a count for this mechanism, at least 1", None)
             if not mechanism.open:
                 check_labels(self.data, mechanism)
+                mechanism.require_unit(self.privacy.unit)
             if self.scale.shards:
                 mechanism.require_sharded()
+        check_persons(self.data, self.privacy.unit)
         if self.open:
             self._check_open()
         self.ledger_url()
@@ -241,7 +263,7 @@ class Config:
     def plan(self) -> Plan:
         """The releases with caps that the ledger fixes before the first; with noise ``solved``."""
         slots = tuple(entry.slot() for entry in self.solved().priced())
-        return Plan(self.budget.epsilon, self.budget.delta, slots)
+        return Plan(self.budget.epsilon, self.budget.delta, slots, self.privacy.unit)
 
     def solved(self, progress: Progress = quiet) -> Config:
         """With every number that the budget decides (teacher/mechanisms/solve.py).
@@ -333,6 +355,18 @@ def check_labels(data: DataConfig, mechanism: AnyMechanism) -> None:
         fitting = [kind for kind, known in MECHANISMS.items() if known.label_space == data.labels]
         rule = f"one of {', '.join(fitting)} for data.labels: {data.labels}"
         raise InvalidInput("mechanism.kind", rule, mechanism.kind)
+
+
+def check_persons(data: DataConfig, unit: Unit) -> None:
+    """Raises InvalidInput unless the data set says whose a row is, where the unit is a person."""
+    if unit == "row":
+        return
+    where = data_set(data.source).persons
+    if where is None:
+        raise InvalidInput("privacy.unit", f"row for the source {data.source!r}", unit)
+    if (where == "setting") != bool(data.person):
+        rule = "given with privacy.unit: person" if where == "setting" else "empty for arrays"
+        raise InvalidInput("data.person", rule, data.person)
 
 
 def first_extractor(config: Config, task: Task) -> ExtractorSpec:

@@ -19,7 +19,14 @@ FIRST = {
         "service.budget",
         "service.backbones",
     ),
-    "guarantee and votes": ("mechanism.kind", "rounds", "features", "whiten", "weights"),
+    "guarantee and votes": (
+        "privacy.unit",
+        "mechanism.kind",
+        "rounds",
+        "features",
+        "whiten",
+        "weights",
+    ),
     "student": (
         "student.backbone",
         "student.objective",

@@ -13,6 +13,7 @@ from labelwall.teacher.accounting.accountant import (
 )
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan
+from labelwall.wall.unit import for_unit, protected
 
 
 def price_line(plan: Plan) -> str:
@@ -20,7 +21,8 @@ def price_line(plan: Plan) -> str:
     require_affordable(plan)
     epsilon = f"epsilon {round_up(certified_epsilon(plan))} of {plan.epsilon:g}"
     caps = ", ".join(f"{release.cap} x {release.name}" for release in plan.releases())
-    return f"price: {epsilon} at delta {plan.delta:g}, for at most {caps}"
+    unit = for_unit(plan.unit)
+    return f"price: {epsilon} at delta {plan.delta:g}{unit}, for at most {caps}"
 
 
 def announce(config: Config, known: Config, console: Console) -> None:
@@ -61,6 +63,7 @@ def describe_plan(config: Config) -> dict[str, object]:
         "epsilon": round_up(certified_epsilon(plan)),
         "delta": plan.delta,
         "budget": plan.epsilon,
+        "unit": plan.unit,
         "certificates": {name: round_up(c.epsilon) for name, c in found.items()},
         "rounds": rounds,
     }
@@ -68,7 +71,8 @@ def describe_plan(config: Config) -> dict[str, object]:
 
 def render_plan(shown: dict) -> str:
     """The result of ``describe_plan`` as text."""
-    guarantee = f"of {shown['budget']:g} at delta {shown['delta']:g} (add or remove one record)"
+    neighbours = f"add or remove {protected(shown['unit'])}"
+    guarantee = f"of {shown['budget']:g} at delta {shown['delta']:g} ({neighbours})"
     lines = [f"epsilon {shown['epsilon']:.3f} {guarantee}", ""]
     for name, epsilon in sorted(shown["certificates"].items(), key=lambda item: item[1]):
         lines.append(f"  {name:36} {epsilon:8.3f}")

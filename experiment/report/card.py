@@ -56,6 +56,7 @@ def card(run: FinishedRun, file: str = "student.safetensors") -> str:
         "problems": run.problems,
         "delta": plan.delta,
         "certificate": smallest_certified(plan),
+        "unit": plan.unit,
         "adversary": None if run.finding.adversary == POOLED else run.finding.adversary,
         "head": run.summary["ledger_head"],
         "config": run.config,

@@ -28,6 +28,7 @@ def described_student(folder: RunFolder, labels: LabelSpace, summary: dict, plan
         summary.get("adversary", POOLED),
         summary["ledger_head"],
         summary["dataset"],
+        plan.unit,
     )
     info = StudentInfo(
         spec.backbone,

@@ -20,6 +20,7 @@ from labelwall.wall.datasets.sources import PublicData
 from labelwall.wall.labels.base import LabelSpace, Score, has_label
 from labelwall.wall.labels.values import format_errors
 from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
+from labelwall.wall.unit import for_unit
 
 # The keys of a round's metrics.json that summary.json repeats. Errors exist for values alone.
 SUMMARY_KEYS = (
@@ -145,6 +146,7 @@ def run_summary(
         "delta": plan.delta,
         "unsafe": state.unsafe,
         "adversary": state.adversary,
+        "unit": plan.unit,
         "certificates": {name: round_up(c.epsilon) for name, c in certificates(plan).items()},
         "kept_round": kept,
         "test_accuracy": last["student_accuracy"],
@@ -165,6 +167,7 @@ def result_line(summary: dict, run_dir: Path) -> str:
     score = f"test {format_errors(errors)}" if errors else f"test accuracy {100 * accuracy:.2f}%"
     against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"
     epsilon, delta = round_up(summary["epsilon"]), f"delta {summary['delta']:g}"
+    against += for_unit(summary.get("unit", "row"))
     kept, rounds = summary.get("kept_round"), len(summary.get("rounds", ()))
     chosen = f" (round {kept} kept)" if kept is not None and kept != rounds else ""
     return f"{score}{chosen} at epsilon {epsilon}, {delta}{against}: {run_dir}/report.html"

@@ -17,6 +17,7 @@ from labelwall.teacher.analysts import remove_for_all
 from labelwall.teacher.custodian import IDENTITY
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.inspect import BANNER, REASONS
+from labelwall.teacher.records.persons import MAX_LENGTH, NOBODY, codes_of
 from labelwall.teacher.records.sources import ingest_more
 from labelwall.wall.adversary import EACH, POOLED
 from labelwall.wall.datasets import readers
@@ -36,7 +37,11 @@ def add_records(config: Config, rows: Path, *, dry_run: bool, console: Console) 
     directory = _directory(config)
     task = describe(config.data)
     found = ingest_more(
-        rows, task, lambda done, total: console.progress("reading rows (percent)", done, total)
+        rows,
+        task,
+        lambda done, total: console.progress("reading rows (percent)", done, total),
+        config.privacy.unit,
+        config.data.person,
     )
     usable = found.records
     with local_teacher(
@@ -59,7 +64,7 @@ def add_records(config: Config, rows: Path, *, dry_run: bool, console: Console) 
 
 
 def remove_records(config: Config, ids: np.ndarray, *, dry_run: bool, console: Console) -> str:
-    """Remove records by id (int64 [n]); returns a PRIVATE text for the custodian.
+    """Remove records by id (int64 [n]), or persons by code; returns a PRIVATE text.
 
     An unknown id is no error. Raises InvalidInput, MissingData.
     """
@@ -68,10 +73,13 @@ def remove_records(config: Config, ids: np.ndarray, *, dry_run: bool, console: C
     with local_teacher(
         config, task, directory, SystemEntropy(), console, adversaries=ANY_ADVERSARY
     ) as teacher:
-        present = int(teacher.present(ids).sum())
+        present = int(teacher.owning(ids).sum())
         if not dry_run:
             remove_for_all(teacher, directory, ids)
-    return _report([f"{len(ids)} ids, {present} of them present"], f"{present} removed", dry_run)
+    named = "ids" if config.privacy.unit == "row" else "persons"
+    return _report(
+        [f"{len(ids)} {named}, {present} of them present"], f"{present} removed", dry_run
+    )
 
 
 def parse_ids(text: str | None, file: Path | None, images: Sequence[str]) -> np.ndarray:
@@ -90,6 +98,24 @@ def parse_ids(text: str | None, file: Path | None, images: Sequence[str]) -> np.
         return np.unique(np.array(numbers, dtype=np.int64))
     except (ValueError, OverflowError) as error:
         raise InvalidInput("ids", "whole numbers of 64 bits", "something else") from error
+
+
+def parse_persons(config: Config, text: str | None, file: Path | None) -> np.ndarray:
+    """Distinct codes of persons, int64 [n].
+
+    ``text``: ids separated by commas; ``file``: one a line.
+
+    Errors name no id.
+    """
+    if config.privacy.unit != "person":
+        raise InvalidInput("persons", "left out where privacy.unit is row", "given")
+    if file is not None and not file.is_file():
+        raise MissingData(f"`persons_file` must be an existing text file. Found {str(file)!r}.")
+    named = (text.split(",") if text else []) + (file.read_text().splitlines() if file else [])
+    found = np.unique(codes_of([name for name in named if name.strip()]))
+    if NOBODY in found or not len(found):
+        raise InvalidInput("persons", f"ids of at most {MAX_LENGTH} characters", "something else")
+    return found
 
 
 def _directory(config: Config) -> Path:

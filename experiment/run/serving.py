@@ -78,7 +78,7 @@ def app_of(
     no_public = data.source == "folder" and data.public is None
     return build_app(
         custodian,
-        lambda: open_records(data, task),
+        lambda: open_records(data, task, unit=config.privacy.unit),
         task,
         sharded=teacher_factory(config, task) if config.scale.shards else None,
         config=service,

@@ -34,6 +34,7 @@ from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries
 from labelwall.wall.progress import Progress, quiet
+from labelwall.wall.unit import protected
 
 # The environment variable with the API key. A key is no setting, so no file records it.
 KEY = "LABELWALL_KEY"
@@ -173,8 +174,9 @@ def teacher_factory(
     """
     if not config.scale.shards:
         reading = partial(progress, "reading private rows (percent)")
-        return partial(Teacher, lambda: open_records(config.data, task, reading))
-    stream = partial(stream_records, config.data, task)
+        unit = config.privacy.unit
+        return partial(Teacher, lambda: open_records(config.data, task, reading, unit))
+    stream = partial(stream_records, config.data, task, unit=config.privacy.unit)
     from labelwall.teacher.sharded_teacher import ShardedTeacher  # torch
 
     return partial(ShardedTeacher, stream, scale=config.scale, input_shape=task.input_shape)
@@ -210,6 +212,8 @@ def remote(
                 "the run folder's ledger belongs to another data set than the service's. "
                 "Choose another run_dir."
             )
+        if plan.unit != "row":
+            console.say(f"the certificate protects {protected(plan.unit)}")
         if budget["adversary"] != POOLED:
             console.say(f"the certificate holds against {budget['adversary']}")
         yield teacher

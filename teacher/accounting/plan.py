@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.unit import UNITS, Unit
 
 Parameter = float | int | bool
 _MAX_NUMBER = sys.float_info.max  # a curve can not use an integer beyond it
@@ -60,17 +61,23 @@ class Slot:
 
 @dataclass(frozen=True)
 class Plan:
-    """(epsilon, delta) under add/remove of one record, and the list that spends it."""
+    """(epsilon, delta) under add/remove of one ``unit``, and the list that spends it.
+
+    ``unit``: a row, or all rows of a person.
+    """
 
     epsilon: float
     delta: float
     slots: tuple[Slot, ...]
+    unit: Unit = "row"
 
     def __post_init__(self) -> None:
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
             raise InvalidInput("budget.epsilon", "positive and finite", self.epsilon)
         if not 0 < self.delta < 1:
             raise InvalidInput("budget.delta", "between 0 and 1", self.delta)
+        if self.unit not in UNITS:
+            raise InvalidInput("privacy.unit", " or ".join(UNITS), self.unit)
 
     def releases(self) -> list[Release]:
         """All releases of all slots, in order."""
@@ -89,8 +96,11 @@ class Plan:
         return replace(self, slots=tuple(slots))
 
     def to_json(self) -> dict[str, object]:
-        """The form recorded in the ledger's first entry."""
-        return asdict(self)
+        """The form recorded in the ledger's first entry; rows, the first unit, are not named."""
+        found = asdict(self)
+        if self.unit == "row":
+            del found["unit"]
+        return found
 
     @classmethod
     def from_json(cls, value: dict) -> Plan:
@@ -100,11 +110,13 @@ class Plan:
         (a boolean is not a number, 1.0 is not an integer, NaN is neither), InvalidInput for a value
         out of range.
         """
-        _require_keys("plan", value, {"epsilon", "delta", "slots"})
+        named = {"unit"} if type(value) is dict and value.get("unit") == "person" else set()
+        _require_keys("plan", value, {"epsilon", "delta", "slots"} | named)
         if not (_is_number(value["epsilon"]) and _is_number(value["delta"])):
             raise TypeError("a plan's epsilon and delta are numbers")
         slots = tuple(_slot(slot) for slot in _list(value["slots"]))
-        return cls(epsilon=value["epsilon"], delta=value["delta"], slots=slots)
+        unit: Unit = "person" if named else "row"
+        return cls(value["epsilon"], value["delta"], slots, unit)
 
 
 def _slot(value: dict) -> Slot:

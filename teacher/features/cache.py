@@ -32,12 +32,13 @@ BLOCK_BYTES = 1 << 25  # of their inputs
 class Embedded:
     """Records with finite features. The others are dropped and never vote.
 
-    ``features``: int8 [n, d]; ``labels``, ``ids``: int64 [n].
+    ``features``: int8 [n, d]; ``labels``, ``ids``, ``persons``: int64 [n], as of the records.
     """
 
     features: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     ids: np.ndarray = field(repr=False)
+    persons: np.ndarray | None = field(default=None, repr=False)
 
 
 def cache_name(spec: ExtractorSpec, device: str) -> str:
@@ -108,8 +109,8 @@ class Embedding:
     def result(self) -> Embedded:
         """The records' features, when all is done."""
         assert self._features is not None
-        held, finite = self._records, self._finite
-        return Embedded(self._features[finite], held.labels[finite], held.ids[finite])
+        held = self._records.take(self._finite)
+        return Embedded(self._features[self._finite], held.labels, held.ids, held.persons)
 
     def _embed_block(self) -> None:
         block = self._missing[self._done : self._done + block_rows(self._embedder)]

@@ -13,6 +13,7 @@ import numpy as np
 from labelwall.teacher.accounting.plan import Release, Slot
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome, Value
+from labelwall.wall.unit import Unit
 
 if TYPE_CHECKING:  # configuration loads this file; the search behind the voters would load torch
     from pathlib import Path
@@ -138,6 +139,9 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         solved: fields that the budget decides where they are null (``with_noise``, solve.py).
         sharded: whether lists, sets and sums over disjoint records are enough for it.
         open: whether it only stands for one that is still to be chosen (auto.py).
+        persons: whether its price holds for all rows of a person together (docs/privacy.md,
+            section 22).
+        audited_unit: what a record of its statistical audit is (peopled.py).
     """
 
     label_space: ClassVar[LabelKind] = "class"
@@ -145,6 +149,8 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
     solved: ClassVar[tuple[str, ...]] = ()
     sharded: ClassVar[bool] = False
     open: ClassVar[bool] = False
+    persons: ClassVar[bool] = False
+    audited_unit: ClassVar[Unit] = "row"
 
     @property
     @abstractmethod
@@ -185,6 +191,11 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         """Raise InvalidInput where all rows must be in one process."""
         if not self.sharded:
             raise InvalidInput("scale.shards", "0 for this mechanism", self.kind)
+
+    def require_unit(self, unit: Unit) -> None:
+        """Raise InvalidInput where its price does not hold for the unit of privacy."""
+        if unit != "row" and not self.persons:
+            raise InvalidInput("privacy.unit", f"row for {self.kind}", unit)
 
     def require(self, queries: int, dimensions: int) -> None:
         """Raise InvalidInput, before anything is charged, for a batch that can not be answered."""

@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.counts import BallCounts, BallVotes, CellVotes, GridCounts
+from labelwall.teacher.mechanisms.counts import (
+    BallCounts,
+    BallVotes,
+    CellVotes,
+    GridCounts,
+    OneRowEach,
+)
 from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble
 from labelwall.teacher.mechanisms.private_linear.gradient import GradientSum
 from labelwall.teacher.noise.entropy import Entropy
-from labelwall.teacher.search.index import Index
+from labelwall.teacher.search.by_person import ByPerson
+from labelwall.teacher.search.index import Count, Index
 from labelwall.teacher.search.kernels import Select, Similar
 from labelwall.teacher.search.poisson_sampling import sampled_votes
 from labelwall.wall.weights import bias, residual_unit
@@ -52,8 +59,15 @@ class Voters:
         return replace(self, queries=self.queries[list(rows)], inputs=inputs)
 
     def similar(self, select: Select, hashing: tuple[int, int, int] | None = None) -> list[Similar]:
-        """For each query, the rows of ``labels`` that a kernel selects, among hash candidates."""
-        return self.index.similar(self.queries, select, hashing)
+        """For each query, the rows of ``labels`` that a kernel selects, among hash candidates.
+
+        Persons, each with its most similar row, where the unit of privacy is a person.
+        """
+        found = self.index.similar(self.queries, select, hashing)
+        persons = self.index.electorate
+        if not isinstance(persons, ByPerson):
+            return found
+        return [persons.strongest(near, self.index.ids, self.labels) for near in found]
 
     def votes(
         self,
@@ -70,7 +84,7 @@ class Voters:
         where None.
         """
         return sampled_votes(
-            self.index,
+            self.index.electorate,
             self.labels if ballots is None else ballots,
             self.queries,
             k=k,
@@ -93,17 +107,20 @@ class Voters:
 
     def ball_votes(self, squared_radii: np.ndarray) -> np.ndarray:
         """Records of each class within a radius (int64 [n_queries]): int64 [n_queries, c]."""
-        return self.index.total(
-            BallVotes(self.queries, squared_radii, self.num_classes), self.labels
-        )
+        return self._count(BallVotes(self.queries, squared_radii, self.num_classes))
 
     def ball_counts(self, squared_radii: np.ndarray) -> np.ndarray:
         """Records within each of some radii (int64 [m], ascending): int64 [n_queries, m]."""
-        return self.index.total(BallCounts(self.queries, squared_radii), self.labels)
+        return self._count(BallCounts(self.queries, squared_radii))
 
     def grid_counts(self, cells: int) -> np.ndarray:
         """Records by cell of a uniform grid over the box, ``cells`` a side: int64 [cells^d]."""
-        return self.index.total(GridCounts(cells), self.labels)
+        return self._count(GridCounts(cells))
+
+    def _count(self, count: Count) -> np.ndarray:
+        """A count of records, each of them one point."""
+        counted = count if self.index.persons is None else OneRowEach(count, self.queries)
+        return self.index.total(counted, self.labels)
 
     def teacher_attributes(self, teachers: int) -> Iterator[np.ndarray]:
         """Each linear classifier's attributes in turn: int64 [n_queries, n_attributes], 0 or 1."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from labelwall.teacher.records.sources import (
     GOOD,
+    NO_PERSON,
     NOT_FINITE,
     REPEATED_ID,
     UNKNOWN_CLASS,
@@ -22,12 +23,14 @@ from labelwall.teacher.records.sources import (
 )
 from labelwall.wall.datasets.sources import DataConfig, Task, describe
 from labelwall.wall.progress import TaskProgress
+from labelwall.wall.unit import Unit
 
 REASONS = {
     UNREADABLE: "images that can not be decoded",
     NOT_FINITE: "vectors that are not finite",
     UNKNOWN_CLASS: "labels outside the public classes, or values that are not finite",
     REPEATED_ID: "ids that came before",
+    NO_PERSON: "rows without a person, or of two",
 }
 BANNER = (
     "PRIVATE, for the custodian alone: not for release, and not for choosing a run's parameters."
@@ -71,6 +74,7 @@ def preview(
     k: int = 1,
     sampling_probability: float = 1.0,
     progress: TaskProgress | None = None,
+    unit: Unit = "row",
 ) -> Preview:
     """Read the private rows as a run would, and count them.
 
@@ -81,17 +85,20 @@ def preview(
     Raises InvalidInput, MissingData for settings, as open_records.
     """
     task = describe(config)
-    found = ingest(config, task, progress)
+    found = ingest(config, task, progress, unit)
     good = found.verdicts == GOOD
     labels = found.labels[good]
     names, counts = task.labels.tally(labels)
+    voting = len(np.unique(found.records.owners))
     repeated, contradicting = _repeats(found.inputs[good], found.labels[good])
     return Preview(
         source=config.source,
         found=len(found.labels),
         by_class=tuple(zip(names, counts.tolist(), strict=True)),
         bad=tuple(
-            (text, int((found.verdicts == reason).sum())) for reason, text in REASONS.items()
+            (text, int((found.verdicts == reason).sum()))
+            for reason, text in REASONS.items()
+            if unit == "person" or reason != NO_PERSON
         ),
         input_shape=task.input_shape,
         widths=_spread(found, 0),
@@ -99,7 +106,7 @@ def preview(
         repeated=repeated,
         contradicting=contradicting,
         other_files=found.other_files,
-        hints=_hints(task, len(labels), counts, k, sampling_probability),
+        hints=_hints(task, voting, counts, k, sampling_probability),
     )
 
 

@@ -15,6 +15,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.wall.errors import InvalidInput
 
 TABLE = "updates"
+PERSON_BYTES = 8  # of a person's code, before the input where the unit of privacy is a person
 updates_metadata = sa.MetaData()
 updates = sa.Table(
     TABLE,
@@ -27,29 +28,32 @@ updates = sa.Table(
 
 def present(connection: sa.Connection, base: Records) -> Records:
     """The data source's records less those removed, then those added, ascending by id."""
-    named, added = changes(connection, base.inputs.dtype, base.inputs.shape[1:])
+    named, added = changes(connection, base)
     if not len(named):
         return base
-    kept = ~np.isin(base.ids, named)
-    return Records(base.inputs[kept], base.labels[kept], base.ids[kept]).joined(added)
+    return base.take(~np.isin(base.ids, named)).joined(added)
 
 
-def changes(
-    connection: sa.Connection, dtype: np.dtype, shape: tuple[int, ...]
-) -> tuple[np.ndarray, Records]:
+def changes(connection: sa.Connection, like: Records) -> tuple[np.ndarray, Records]:
     """(int64 [m] ids whose rows in the data source no longer count, records added), by id.
 
-    ``dtype``, ``shape``: of a row of inputs.
+    ``like``: records of the same form.
     """
+    dtype, shape = like.inputs.dtype, like.inputs.shape[1:]
+    head = 0 if like.persons is None else PERSON_BYTES
     has_any = sa.inspect(connection).has_table(TABLE)
     rows = connection.execute(sa.select(updates).order_by(updates.c.id)).all() if has_any else []
     added = [row for row in rows if row.label is not None]
-    content = b"".join(row.input for row in added)
+    content = b"".join(row.input[head:] for row in added)
     inputs = np.frombuffer(content, dtype=dtype.newbyteorder("<")).reshape(len(added), *shape)
     labels = np.array([row.label for row in added], dtype=np.int64)
     ids = np.array([row.id for row in added], dtype=np.int64)
     named = np.array([row.id for row in rows], dtype=np.int64)
-    return named, Records(inputs.astype(dtype), labels, ids)
+    persons = None
+    if head:
+        codes = b"".join(row.input[:head] for row in added)
+        persons = np.frombuffer(codes, dtype="<i8").astype(np.int64)
+    return named, Records(inputs.astype(dtype), labels, ids, persons)
 
 
 def add(connection: sa.Connection, records: Records) -> None:
@@ -57,14 +61,15 @@ def add(connection: sa.Connection, records: Records) -> None:
     updates_metadata.create_all(connection)
     event_times.note(connection, event_times.ADDED, len(records.ids))
     little = records.inputs.astype(records.inputs.dtype.newbyteorder("<"), copy=False)
-    for row, label, identity in zip(
-        little, records.labels.tolist(), records.ids.tolist(), strict=True
+    heads = [b""] * len(records.ids)
+    if records.persons is not None:
+        heads = [code.tobytes() for code in records.persons.astype("<i8")]
+    for head, row, label, identity in zip(
+        heads, little, records.labels.tolist(), records.ids.tolist(), strict=True
     ):
         connection.execute(updates.delete().where(updates.c.id == identity))
-        connection.execute(
-            updates.insert(),
-            {"id": identity, "label": label, "input": np.ascontiguousarray(row).tobytes()},
-        )
+        content = head + np.ascontiguousarray(row).tobytes()
+        connection.execute(updates.insert(), {"id": identity, "label": label, "input": content})
 
 
 def remove(connection: sa.Connection, ids: np.ndarray) -> None:
@@ -108,7 +113,7 @@ def without_repeated(records: Records, held: Records) -> Records:
         ],
         dtype=bool,
     )
-    return Records(records.inputs[new], records.labels[new], records.ids[new])
+    return records.take(new)
 
 
 def check(records: Records, like: Records, num_labels: int) -> None:
@@ -126,8 +131,11 @@ def check(records: Records, like: Records, num_labels: int) -> None:
         )
     if records.inputs.dtype.kind == "f" and not np.isfinite(records.inputs).all():
         raise InvalidInput("records.inputs", "finite", "NaN or infinity")
-    for name in ("labels", "ids"):
-        values = getattr(records, name)
+    if (records.persons is None) != (like.persons is None):
+        rule = "given where the unit of privacy is a person, and only there"
+        raise InvalidInput("records.persons", rule, "another unit")
+    columns = {"labels": records.labels, "ids": records.ids, "persons": records.owners}
+    for name, values in columns.items():
         if values.dtype != np.int64 or values.shape != records.inputs.shape[:1]:
             raise InvalidInput(
                 f"records.{name}", "int64, one for each row", f"{values.dtype} {list(values.shape)}"

@@ -6,24 +6,27 @@ Bad rows are dropped here, silently, before anything else sees them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from labelwall.teacher.records.persons import NOBODY, codes_in, codes_of, row_ids
 from labelwall.wall.datasets import readers
 from labelwall.wall.datasets.base import Rows
-from labelwall.wall.datasets.folder import labels_of
+from labelwall.wall.datasets.folder import labels_of, persons_of
 from labelwall.wall.datasets.registry import published
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.datasets.table import ID, encode, one_file, scaling
 from labelwall.wall.datasets.tables import read_table, texts
 from labelwall.wall.errors import InvalidInput, MissingData, shape_text
 from labelwall.wall.progress import TaskProgress
+from labelwall.wall.unit import Unit
 
+PERSON = "private_person"  # of an npz file: whose a row is
 # Verdicts: what is wrong with a row, at most one thing each.
-GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID = range(5)
+GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID, NO_PERSON = range(6)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +40,25 @@ class Records:
     An id is an attribute of the row: its position in the published file; private_id of an npz, or
     its row number there when the file was written without (rows are then only ever appended); a
     hash of an image's relative path.
+
+    ``persons``: int64 [n], codes of the rows' persons; None where the unit of privacy is a row. An
+    id is then one of person and row together (teacher/records/persons.py).
     """
 
     inputs: np.ndarray = field(repr=False)
     labels: np.ndarray = field(repr=False)
     ids: np.ndarray = field(repr=False)
+    persons: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def owners(self) -> np.ndarray:
+        """The record that each row belongs to: its person, or itself. int64 [n]."""
+        return self.ids if self.persons is None else self.persons
+
+    def take(self, rows: slice | np.ndarray) -> Records:
+        """A selection of the rows."""
+        persons = None if self.persons is None else self.persons[rows]
+        return Records(self.inputs[rows], self.labels[rows], self.ids[rows], persons)
 
     def joined(self, more: Records) -> Records:
         """These rows, then those of ``more``: of the same kind, with other ids."""
@@ -49,6 +66,7 @@ class Records:
             np.concatenate([self.inputs, more.inputs]),
             np.concatenate([self.labels, more.labels]),
             np.concatenate([self.ids, more.ids]),
+            None if self.persons is None else np.concatenate([self.persons, more.owners]),
         )
 
 
@@ -61,6 +79,7 @@ class Ingested:
     ``sizes``: int32 [n_found, 2], widths and heights as stored (pixels, 0 where unreadable), for
     image folders alone.
     ``other_files``: files of an image folder whose names are not an image's, a count.
+    ``persons``: int64 [n_found], where the unit of privacy is a person.
     """
 
     inputs: np.ndarray
@@ -69,22 +88,26 @@ class Ingested:
     verdicts: np.ndarray
     sizes: np.ndarray | None = None
     other_files: int = 0
+    persons: np.ndarray | None = None
 
     @property
     def records(self) -> Records:
         """The good rows; no copy of a large array where all are good."""
         good = self.verdicts == GOOD
         rows = slice(None) if good.all() else good
-        return Records(self.inputs[rows], self.labels[rows], self.ids[rows])
+        return Records(self.inputs, self.labels, self.ids, self.persons).take(rows)
 
 
-def open_records(config: DataConfig, task: Task, progress: TaskProgress | None = None) -> Records:
+def open_records(
+    config: DataConfig, task: Task, progress: TaskProgress | None = None, unit: Unit = "row"
+) -> Records:
     """The private rows of a data set without bad rows.
 
     This is the only way from a configuration to private rows.
 
     Dropped: images that can not be decoded, vectors that are not finite, labels outside the public
-    classes, values that are no numbers, ids seen before among the good rows. Every row is judged by
+    classes, values that are no numbers, ids seen before among the good rows; where the ``unit`` is
+    a person, rows without one, and ids seen before among that person's rows. Every row is judged by
     itself, except that the first of several good rows with one id stays: rows of one id are one
     record. No count, warning or error depends on what rows hold.
     ``progress`` hears (percent, 100): the number of records is private.
@@ -92,10 +115,12 @@ def open_records(config: DataConfig, task: Task, progress: TaskProgress | None =
     Raises InvalidInput, MissingData for settings: a missing file or array, a dtype or shape that
     does not fit the task.
     """
-    return ingest(config, task, progress).records
+    return ingest(config, task, progress, unit).records
 
 
-def ingest(config: DataConfig, task: Task, progress: TaskProgress | None = None) -> Ingested:
+def ingest(
+    config: DataConfig, task: Task, progress: TaskProgress | None = None, unit: Unit = "row"
+) -> Ingested:
     """Read and judge the private rows. Decoders' warnings, which describe rows, are silenced.
 
     Raises InvalidInput, MissingData, as open_records.
@@ -103,17 +128,17 @@ def ingest(config: DataConfig, task: Task, progress: TaskProgress | None = None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if config.source == "folder":
-            return _ingest_folder(config, task, _percent(progress))
+            return _ingest_folder(config, task, _percent(progress), unit)
         if config.source == "arrays":
-            return _ingest_arrays(config, task)
+            return _ingest_arrays(config, task, unit)
         if config.source == "table":
-            return _ingest_table(config, task)
+            return _ingest_table(config, task, unit)
         rows = published(config.source).private_rows(config, _percent(progress))
     return _judged(task, rows.inputs, rows.labels, rows.ids, rows.readable)
 
 
 def stream_records(
-    config: DataConfig, task: Task, size: int, start: int = 0
+    config: DataConfig, task: Task, size: int, start: int = 0, unit: Unit = "row"
 ) -> Iterator[tuple[int, int, Records]]:
     """The rows of ``open_records``, in blocks of ``size`` rows as found.
 
@@ -130,12 +155,12 @@ def stream_records(
             part = paths[first : first + size]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                block = _folder_rows(config, task, root, part)
+                block = _folder_rows(config, task, root, part, unit=unit)
             yield first + len(part), len(paths), block.records
     elif config.source == "arrays":
-        yield from _array_blocks(readers.require_arrays(config.path), task, size, start)
+        yield from _array_blocks(readers.require_arrays(config.path), task, size, start, unit)
     elif config.source == "table":
-        yield from _table_blocks(config, task, size, start)
+        yield from _table_blocks(config, task, size, start, unit)
     else:
         blocks = published(config.source).private_blocks(config, size, start)
         while (found := _quietly_next(blocks)) is not None:
@@ -155,17 +180,33 @@ def _quietly_next(
         return next(blocks, None)
 
 
-def ingest_more(rows: Path, task: Task, progress: TaskProgress | None = None) -> Ingested:
+def ingest_more(
+    rows: Path,
+    task: Task,
+    progress: TaskProgress | None = None,
+    unit: Unit = "row",
+    person: str = "",
+) -> Ingested:
     """More rows for a data set in use: a folder of class folders, or an npz file with private_id.
+
+    ``unit``, ``person``: of the data set; a person's id stands where ``DataConfig.person`` says, or
+    in private_person of the npz file.
 
     Raises InvalidInput, MissingData, as open_records.
     """
     if rows.is_dir():
         if len(task.input_shape) != 3:
             raise InvalidInput("rows", "an npz file, as the data set holds vectors", "a folder")
+        if unit == "person" and not person:
+            rule = "an npz file with private_person, as data.person names no folder"
+            raise InvalidInput("rows", rule, "a folder")
         size, _, channels = task.input_shape
         given = DataConfig(
-            source="folder", private=str(rows), image_size=size, channels=3 if channels == 3 else 1
+            source="folder",
+            private=str(rows),
+            image_size=size,
+            channels=3 if channels == 3 else 1,
+            person=person,
         )
     else:
         if not rows.is_file():
@@ -177,16 +218,35 @@ def ingest_more(rows: Path, task: Task, progress: TaskProgress | None = None) ->
             raise InvalidInput(
                 "rows", "an npz file with private_x, private_y and private_id", "no private_id"
             )
-    return ingest(given, task, progress)
+    return ingest(given, task, progress, unit)
+
+
+def received(arrays: Mapping[str, np.ndarray]) -> Records:
+    """Records of arrays that a custodian sent: inputs, labels, ids, and persons if there are any.
+
+    Raises InvalidInput for persons, or ids beside them, that are not whole numbers, one a row.
+    """
+    inputs, labels, ids, named = (arrays.get(n) for n in ("inputs", "labels", "ids", "persons"))
+    assert inputs is not None
+    assert labels is not None
+    assert ids is not None
+    if named is None:
+        return Records(inputs, labels, ids)
+    if ids.dtype != np.int64 or ids.shape != inputs.shape[:1]:
+        raise InvalidInput("records.ids", "int64, one for each row", shape_text(ids))
+    persons = codes_in("records.persons", named, len(inputs))
+    return Records(inputs, labels, row_ids(persons, ids), persons)
 
 
 def _percent(progress: TaskProgress | None) -> TaskProgress | None:
     return None if progress is None else lambda done, total: progress(100 * done // total, 100)
 
 
-def _ingest_folder(config: DataConfig, task: Task, progress: TaskProgress | None) -> Ingested:
+def _ingest_folder(
+    config: DataConfig, task: Task, progress: TaskProgress | None, unit: Unit
+) -> Ingested:
     root, paths, others = _folder_paths(config)
-    return _folder_rows(config, task, root, paths, others, progress)
+    return _folder_rows(config, task, root, paths, others, progress, unit)
 
 
 def _folder_paths(config: DataConfig) -> tuple[Path, list[str], int]:
@@ -204,44 +264,56 @@ def _folder_rows(
     paths: list[str],
     others: int = 0,
     progress: TaskProgress | None = None,
+    unit: Unit = "row",
 ) -> Ingested:
     images = readers.read_images(root, paths, config.image_size, config.channels, progress)
     truth = labels_of(task.labels, "data.private", root, paths)
     labels = task.labels.encode("data.private", truth)
     ids = np.array([readers.stable_hash(path) for path in paths], dtype=np.int64)
-    return _judged(task, images.pixels, labels, ids, images.readable, images.sizes, others)
+    persons = None
+    if unit == "person":
+        named = persons_of("data.private", root, paths, config.person, task.labels)
+        persons = codes_of(named)
+    return _judged(task, images.pixels, labels, ids, images.readable, images.sizes, others, persons)
 
 
-def _ingest_arrays(config: DataConfig, task: Task) -> Ingested:
+def _ingest_arrays(config: DataConfig, task: Task, unit: Unit) -> Ingested:
     x = readers.required_member(config.path, "private_x")
     y = readers.required_member(config.path, "private_y")
     ids = readers.read_member(readers.require_arrays(config.path), "private_id")
-    return _arrays_rows(task, x, y, ids)
+    persons = readers.required_member(config.path, PERSON) if unit == "person" else None
+    return _arrays_rows(task, x, y, ids, persons)
 
 
 def _array_blocks(
-    path: Path, task: Task, size: int, start: int
+    path: Path, task: Task, size: int, start: int, unit: Unit
 ) -> Iterator[tuple[int, int, Records]]:
     """An npz file's rows, as ``stream_records`` gives them. Each member is read once."""
-    names = ["private_x", "private_y", "private_id"][
-        : 3 if readers.has_member(path, "private_id") else 2
-    ]
+    names = ["private_x", "private_y"]
+    names += ["private_id"] if readers.has_member(path, "private_id") else []
+    names += [PERSON] if unit == "person" else []
     total = readers.member_rows(path, names[0])
     if any(readers.member_rows(path, name) != total for name in names):
         raise InvalidInput(
             ", ".join(names[1:]), "one number for each row of private_x", "another count"
         )
     done = start
-    for x, y, *ids in zip(
+    for x, y, *more in zip(
         *(readers.member_blocks(path, name, size, start) for name in names), strict=True
     ):
-        block = _arrays_rows(task, x, y, ids[0] if ids else None, done)
+        named = dict(zip(names[2:], more, strict=True))
+        block = _arrays_rows(task, x, y, named.get("private_id"), named.get(PERSON), done)
         done += len(x)
         yield done, total, block.records
 
 
 def _arrays_rows(
-    task: Task, x: np.ndarray, y: np.ndarray, ids: np.ndarray | None, first: int = 0
+    task: Task,
+    x: np.ndarray,
+    y: np.ndarray,
+    ids: np.ndarray | None,
+    persons: np.ndarray | None = None,
+    first: int = 0,
 ) -> Ingested:
     """Rows of an npz file, the first of which has the number ``first``."""
     inputs = readers.canonical_rows("private_x", x)
@@ -251,10 +323,12 @@ def _arrays_rows(
         raise InvalidInput("private_x", rule, shape_text(inputs))
     labels = _one_a_row("private_y", task.labels.encode("private_y", y), len(inputs))
     ids = np.arange(first, first + len(inputs)) if ids is None else _ids(ids, len(inputs))
-    return _judged(task, inputs, labels, ids, np.ones(len(inputs), dtype=bool))
+    codes = None if persons is None else codes_in(PERSON, persons, len(inputs))
+    readable = np.ones(len(inputs), dtype=bool)
+    return _judged(task, inputs, labels, ids, readable, persons=codes)
 
 
-def _ingest_table(config: DataConfig, task: Task) -> Ingested:
+def _ingest_table(config: DataConfig, task: Task, unit: Unit) -> Ingested:
     if config.split:
         rows = one_file(config.path, config.split, "private")
     else:
@@ -264,19 +338,27 @@ def _ingest_table(config: DataConfig, task: Task) -> Ingested:
     ids, given = np.arange(len(inputs)), rows.columns.get(ID)
     if given is not None:
         ids = np.array([readers.stable_hash(text) for text in texts(given)], dtype=np.int64)
-    return _judged(task, inputs, labels, ids, np.ones(len(inputs), dtype=bool))
+    codes = None
+    if unit == "person":
+        if config.person not in rows.columns:
+            rule = "a column of the table of private rows"
+            raise InvalidInput("data.person", rule, config.person)
+        codes = codes_of(texts(rows.columns[config.person]).tolist())
+    readable = np.ones(len(inputs), dtype=bool)
+    return _judged(task, inputs, labels, ids, readable, persons=codes)
 
 
 def _table_blocks(
-    config: DataConfig, task: Task, size: int, start: int
+    config: DataConfig, task: Task, size: int, start: int, unit: Unit
 ) -> Iterator[tuple[int, int, Records]]:
     """A table's rows, as ``stream_records`` gives them; the table is read whole."""
-    found = _ingest_table(config, task)
+    found = _ingest_table(config, task, unit)
     total = len(found.ids)
     for first in range(start, total, size):
         part = slice(first, first + size)
         arrays = (found.inputs[part], found.labels[part], found.ids[part], found.verdicts[part])
-        yield min(first + size, total), total, Ingested(*arrays).records
+        persons = None if found.persons is None else found.persons[part]
+        yield min(first + size, total), total, Ingested(*arrays, persons=persons).records
 
 
 def _ids(values: np.ndarray, rows: int) -> np.ndarray:
@@ -300,8 +382,9 @@ def _judged(
     readable: np.ndarray,
     sizes: np.ndarray | None = None,
     other_files: int = 0,
+    persons: np.ndarray | None = None,
 ) -> Ingested:
-    """Judge each row by itself, then repeated ids among the good rows.
+    """Judge each row by itself, then repeated ids among the good rows of one person, or of all.
 
     So a bad row displaces no good one.
     """
@@ -311,10 +394,13 @@ def _judged(
         else np.ones(len(inputs), dtype=bool)
     )
     known = task.labels.is_code(labels)
-    verdicts = np.select(
-        [~readable, ~finite, ~known], [UNREADABLE, NOT_FINITE, UNKNOWN_CLASS], GOOD
-    ).astype(np.uint8)
+    nobody = np.zeros(len(labels), dtype=bool)
+    if persons is not None:
+        nobody, ids = persons == NOBODY, row_ids(persons, ids)
+    faults = [~readable, ~finite, ~known, nobody]
+    reasons = [UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, NO_PERSON]
+    verdicts = np.select(faults, reasons, GOOD).astype(np.uint8)
     good = np.flatnonzero(verdicts == GOOD)
     _, first = np.unique(ids[good], return_index=True)  # the first position of each id
     verdicts[np.delete(good, first)] = REPEATED_ID
-    return Ingested(inputs, labels, ids, verdicts, sizes, other_files)
+    return Ingested(inputs, labels, ids, verdicts, sizes, other_files, persons)

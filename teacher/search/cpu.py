@@ -53,11 +53,12 @@ class ExactIndex(OrderedIndex):
         self,
         features: np.ndarray,
         ids: np.ndarray,
+        persons: np.ndarray | None = None,
         *,
         product: str | None = None,
         threads: int | None = None,
     ) -> None:
-        super().__init__(features, ids)
+        super().__init__(features, ids, persons)
         self._norms = squared_norms(self._features)
         self._stride = sampling_stride(len(ids))
         self._sample = np.ascontiguousarray(self._features[:: self._stride])

@@ -51,11 +51,12 @@ class DeviceIndex(OrderedIndex):
         self,
         features: np.ndarray,
         ids: np.ndarray,
+        persons: np.ndarray | None = None,
         *,
         device: torch.device,
         resident_bytes: int | None = None,
     ) -> None:
-        super().__init__(features, ids)
+        super().__init__(features, ids, persons)
         self._device = device
         self._product = product_on(device)
         self._width = aligned(features.shape[1])
@@ -200,11 +201,16 @@ def merge_top_k(best: torch.Tensor, scores: torch.Tensor, first: int, m: int) ->
     return torch.cat([best, added], dim=1).sort(dim=1).values[:, :m]
 
 
-def index_on(device: torch.device, features: np.ndarray, ids: np.ndarray) -> WholeIndex:
+def index_on(
+    device: torch.device,
+    features: np.ndarray,
+    ids: np.ndarray,
+    persons: np.ndarray | None = None,
+) -> WholeIndex:
     """The index of a device: ExactIndex for the processor, DeviceIndex for any other."""
     if device.type == "cpu":
-        return ExactIndex(features, ids)
-    return DeviceIndex(features, ids, device=device)
+        return ExactIndex(features, ids, persons)
+    return DeviceIndex(features, ids, persons, device=device)
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from labelwall.teacher.search.by_person import ByPerson
 from labelwall.teacher.search.int8_matmul import LARGEST, MAX_DIMENSIONS
 from labelwall.teacher.search.kernels import Select, Similar
 from labelwall.wall.errors import InvalidInput
@@ -16,7 +17,24 @@ from labelwall.wall.errors import InvalidInput
 NORM_ROWS = 4096  # rows whose squared norms are computed together
 
 
-class Index(Protocol):
+class Ranked(Protocol):
+    """What is ranked for a query: rows, or persons by their nearest rows (by_person.py)."""
+
+    @property
+    def ids(self) -> np.ndarray:
+        """int64 [n_rows], of each row: its own, or its person's."""
+        ...
+
+    def __len__(self) -> int:
+        """How many are ranked."""
+        ...
+
+    def prefix(self, queries: np.ndarray, m: int) -> np.ndarray:
+        """See Index: rows, one for each that is ranked."""
+        ...
+
+
+class Index(Ranked, Protocol):
     """The private records under one extractor, wherever their features are stored.
 
     A row is a record's position in ``ids``. Every implementation returns the same lists, sets and
@@ -26,6 +44,16 @@ class Index(Protocol):
     @property
     def ids(self) -> np.ndarray:
         """int64 [n], distinct."""
+        ...
+
+    @property
+    def persons(self) -> np.ndarray | None:
+        """int64 [n], the persons of the rows; None where the unit of privacy is a row."""
+        ...
+
+    @property
+    def electorate(self) -> Ranked:
+        """What lists of the nearest are of, and what samples are drawn from: rows, or persons."""
         ...
 
     @property
@@ -54,16 +82,27 @@ class Index(Protocol):
         ...
 
 
-class WholeIndex(Index, Protocol):
-    """An index whose features are all in this process, so that sums and merges can use them."""
+class Counted(Protocol):
+    """Rows that can be counted: their features are all in this process."""
+
+    @property
+    def ids(self) -> np.ndarray:
+        """int64 [n], distinct."""
+        ...
+
+    @property
+    def persons(self) -> np.ndarray | None:
+        """See Index."""
+        ...
+
+    @property
+    def dimensions(self) -> int: ...
+
+    def __len__(self) -> int: ...
 
     @property
     def features(self) -> np.ndarray:
         """int8 [n, d], in the order of ``ids``."""
-        ...
-
-    def nearest(self, queries: np.ndarray, m: int) -> Nearest:
-        """As ``prefix``, with squared distances. The result is not cached."""
         ...
 
     def distances(self, queries: np.ndarray) -> Iterator[np.ndarray]:
@@ -74,9 +113,17 @@ class WholeIndex(Index, Protocol):
         ...
 
 
+class WholeIndex(Index, Counted, Protocol):
+    """An index whose features are all in this process, so that sums and merges can use them."""
+
+    def nearest(self, queries: np.ndarray, m: int) -> Nearest:
+        """As ``prefix``, with squared distances. The result is not cached."""
+        ...
+
+
 # A sum over some records and their labels: int64 of a shape that does not depend on them. The
 # results of disjoint sets of records add up to the result of their union.
-Count = Callable[[WholeIndex, np.ndarray], np.ndarray]
+Count = Callable[[Counted, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,21 +165,30 @@ class OrderedIndex(ABC):
     Its methods return rows, features and distances in the order the records were given.
 
     ``features``: int8 [n, d], entries in -63..63, d <= 4000, copied once if ids do not ascend;
-    ``ids``: int64 [n], unique. Raises InvalidInput for any other shape, dtype or entry. n = 0 is
-    allowed.
+    ``ids``: int64 [n], unique; ``persons``: int64 [n], where the unit of privacy is a person.
+    Raises InvalidInput for any other shape, dtype or entry. n = 0 is allowed.
     """
 
-    def __init__(self, features: np.ndarray, ids: np.ndarray) -> None:
+    def __init__(
+        self, features: np.ndarray, ids: np.ndarray, persons: np.ndarray | None = None
+    ) -> None:
         self._order = _order_by_id(features, ids)
         stored = features if self._order is None else features[self._order]
         self._features = np.ascontiguousarray(stored)
         self.ids, self._recent = ids, PrefixCache()
+        self.persons = persons
+        self._by_person = None if persons is None else ByPerson(self, persons)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+    @property
+    def electorate(self) -> Ranked:
+        """See Index."""
+        return self if self._by_person is None else self._by_person
 
     @property
     def dimensions(self) -> int:

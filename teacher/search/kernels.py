@@ -27,11 +27,12 @@ class Similar:
     """The records at or above the threshold for one query, whatever their remaining budgets.
 
     ``rows``: int32 [m], distinct; ``weights``: uint8 [m], kernel values in units of 1/GRID, rounded
-    down, 0..GRID.
+    down, 0..GRID. ``labels``: int64 [m], where the records are persons, whose rows differ.
     """
 
     rows: np.ndarray = field(repr=False)
     weights: np.ndarray = field(repr=False)
+    labels: np.ndarray | None = field(default=None, repr=False)
 
 
 class Select(Protocol):

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from labelwall.teacher.noise.entropy import BITS, Entropy, inclusion_bound
-from labelwall.teacher.search.index import Index
+from labelwall.teacher.search.index import Ranked
 
 PREFIX_ENTRIES = 1 << 23  # entries of ordered lists in memory together
 
 
 def sampled_votes(
-    index: Index,
+    index: Ranked,
     labels: np.ndarray,
     queries: np.ndarray,
     *,
@@ -26,6 +26,8 @@ def sampled_votes(
     release: str,
 ) -> np.ndarray:
     """Votes of the min(k, |sample|) nearest of a fresh Poisson sample for each query.
+
+    ``index``: what is sampled: rows, or persons, each by its nearest row.
 
     Returns int64 [q, num_classes]. ``labels``: int64 [n] in 0..num_classes-1, by row of the index,
     each a vote for that class; or ballots, int64 [n, num_classes], which are added up; ``queries``:
@@ -70,7 +72,7 @@ def prefix_length(k: int, sampling_probability: float) -> int:
 
 
 def _count(
-    index: Index,
+    index: Ranked,
     labels: np.ndarray,
     queries: np.ndarray,
     k: int,

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from labelwall.wall.wire import MAX_ROWS
 
+Person = Annotated[str, Field(min_length=1, max_length=256)]
 Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -42,6 +43,7 @@ class Receipt(BaseModel):
     cliques: dict[str, int] = {}
     reused: int = 0
     adversary: str
+    unit: str = "row"
 
 
 class Result(BaseModel):
@@ -87,9 +89,9 @@ class ReleaseLeft(BaseModel):
 class Budget(BaseModel):
     """The plan and what is spent of it.
 
-    ``epsilon`` is certified against the ``adversary`` for any queries; null where nothing is
-    certified. ``queries``: this key's own cap on new queries, null for none; ``charged``: those
-    used.
+    ``epsilon`` is certified against the ``adversary`` for any queries and for the ``unit`` of
+    privacy (row, or person: all rows of one); null where nothing is certified. ``queries``: this
+    key's own cap on new queries, null for none; ``charged``: those used.
     """
 
     dataset: str
@@ -97,6 +99,7 @@ class Budget(BaseModel):
     epsilon: float | None
     delta: float
     adversary: str
+    unit: str
     plan: dict[str, object]
     releases: list[ReleaseLeft]
     ledger_position: int
@@ -130,12 +133,13 @@ class AnalystBudget(BaseModel):
 class Analysts(BaseModel):
     """The analysts with a ledger of their own.
 
-    ``epsilon``: certified against the ``adversary``; ``pooled``: epsilon at the same delta if that
-    many of them pool their answers. Where all share one budget, ``analysts`` and ``pooled`` are
-    empty.
+    ``epsilon``: certified against the ``adversary``, for the ``unit`` of privacy; ``pooled``:
+    epsilon at the same delta if that many of them pool their answers. Where all share one budget,
+    ``analysts`` and ``pooled`` are empty.
     """
 
     adversary: str
+    unit: str
     epsilon: float | None
     delta: float
     analysts: list[AnalystBudget]
@@ -143,6 +147,6 @@ class Analysts(BaseModel):
 
 
 class Removal(Strict):
-    """Ids of records to remove, present or not."""
+    """Ids of records to remove, present or not; of persons where those are the unit of privacy."""
 
-    ids: Annotated[list[Id], Field(max_length=MAX_ROWS)]
+    ids: Annotated[list[Id | Person], Field(max_length=MAX_ROWS)]

@@ -165,6 +165,7 @@ class Page:
             unsafe=service.unsafe,
             certified=service.certified,
             adversary=service.adversary,
+            unit=service.plan.unit,
             analyst=self._analyst,
             analysts=None if service.analysts is None else self._analysts(),
             pooled=pooled_epsilons(service),

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import ValidationError
 
-from labelwall.teacher.records.sources import Records
+from labelwall.teacher.records.persons import codes_of
+from labelwall.teacher.records.sources import received
 from labelwall.teacher.service import models
 from labelwall.teacher.service.jobs import TaskJob, job_id
 from labelwall.teacher.service.route_parts import (
@@ -30,19 +31,27 @@ REMOVAL_BODY = {
         "content": {"application/json": {"schema": models.Removal.model_json_schema()}},
     }
 }
-RECORDS_BODY = binary("`inputs` as for queries, `labels` int64 [n], `ids` int64 [n]", SAFETENSORS)
+RECORDS_BODY = binary(
+    "`inputs` as for queries, `labels` int64 [n], `ids` int64 [n], and `persons` int64 [n] where "
+    "the unit of privacy is a person",
+    SAFETENSORS,
+)
 router = APIRouter(prefix="/v1", responses=PROBLEMS)
 
 
 @router.post("/records", response_model=models.Job, responses=PENDING, openapi_extra=RECORDS_BODY)
 async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
-    """Add records. Rows that are present with the same content are left unchanged."""
+    """Add records. Rows that are present with the same content are left unchanged.
+
+    Where the unit of privacy is a person, `persons` (int64, one for each row) says whose they are.
+    """
     service = app_service(request)
     body = await service.record_bodies.read(request, service.config.max_request * MIB)
-    found = await run_in_threadpool(
-        decode, body, media_of(request), ("inputs", "labels", "ids"), service.config.max_rows
-    )
-    records = Records(found["inputs"], found["labels"], found["ids"])
+    unit = service.plan.unit
+    names = ("inputs", "labels", "ids", *(["persons"] if unit == "person" else []))
+    rows = service.config.max_rows
+    found = await run_in_threadpool(decode, body, media_of(request), names, rows)
+    records = received(found)
 
     def work() -> dict[str, object]:
         (service.analysts or service.teacher).add(records)
@@ -57,7 +66,10 @@ async def add_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Res
     "/records/removals", response_model=models.Job, responses=PENDING, openapi_extra=REMOVAL_BODY
 )
 async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> Response:
-    """Remove records by id and delete their data. An unknown id is no error."""
+    """Remove records by id and delete their data. An unknown id is no error.
+
+    Where the unit of privacy is a person, ids are persons', numbers or texts: all their rows go.
+    """
     service = app_service(request)
     # FastAPI would read the whole body, and before the key is checked.
     body = await service.record_bodies.read(request, service.config.max_request * MIB)
@@ -69,7 +81,11 @@ async def remove_records(request: Request, key: Custodian, wait: Wait = 0.0) -> 
             "whole numbers of 64 bits."
         )
         raise Refused("invalid_request", text) from error
-    ids = np.array(removal.ids, dtype=np.int64)
+    by_person = service.plan.unit == "person"
+    if not by_person and any(isinstance(each, str) for each in removal.ids):
+        raise Refused("invalid_request", "`ids` of rows must be whole numbers of 64 bits.")
+    texts = [str(each) for each in removal.ids]
+    ids = codes_of(texts) if by_person else np.array(removal.ids, dtype=np.int64)
 
     def work() -> dict[str, object]:
         (service.analysts or service.teacher).remove(ids)

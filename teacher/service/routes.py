@@ -50,6 +50,7 @@ async def budget(request: Request, key: Anyone, analyst: OfAnalyst = None) -> mo
         epsilon=service.certified,
         delta=service.plan.delta,
         adversary=service.adversary,
+        unit=service.plan.unit,
         plan=service.plan.to_json(),
         releases=releases_left(service),
         ledger_position=snapshot.position,
@@ -66,6 +67,7 @@ async def analysts(request: Request, _: Custodian) -> models.Analysts:
     services = await run_in_threadpool(analyst_services, service)
     return models.Analysts(
         adversary=service.adversary,
+        unit=service.plan.unit,
         epsilon=service.certified,
         delta=service.plan.delta,
         analysts=[_analyst_budget(name, each) for name, each in services.items()],

@@ -65,6 +65,11 @@ def finish(directory: Path) -> None:
     _write(directory, replace(journal(directory), complete=True))
 
 
+def has(directory: Path, name: str) -> bool:
+    """Whether there is an array of that name."""
+    return (directory / f"{name}.npy").exists()
+
+
 def read(directory: Path, name: str) -> np.ndarray:
     """An array, mapped into memory. Only what is used is read, and nothing is written back."""
     mapped: np.ndarray = np.load(directory / f"{name}.npy", mmap_mode="c", allow_pickle=False)

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from labelwall.teacher.search.index import Count, PrefixCache, check_queries
+from labelwall.teacher.search.by_person import ByPerson
+from labelwall.teacher.search.index import Count, PrefixCache, Ranked, check_queries
 from labelwall.teacher.search.kernels import Select, Similar
 from labelwall.teacher.shards.pools import Pool
 from labelwall.teacher.shards.requests import EmbeddedRows, NearestOf, PartOf, SimilarTo, TotalOf
@@ -17,8 +18,8 @@ _ROW_BITS = 32  # of a merged key: squared distances are below 2^26, rows below 
 class ShardedIndex:
     """The records of all shards, by ascending id.
 
-    It stores 24 bytes a record (ids, labels, rows) and no features. The n records are those with
-    finite features under ``extractor`` (its hash) in every shard.
+    It stores 24 bytes a record (ids, labels, rows; 20 more with persons) and no features. The n
+    records are those with finite features under ``extractor`` (its hash) in every shard.
     """
 
     def __init__(self, pool: Pool, shards: int, extractor: str) -> None:
@@ -28,9 +29,12 @@ class ShardedIndex:
         self.dimensions = parts[0][2]
         order = np.argsort(ids, kind="stable")
         self.ids, self.labels = ids[order], labels[order]
+        owners = [own for *_, own in parts if own is not None]
+        self.persons = np.concatenate(owners)[order] if owners else None
+        self._by_person = None if self.persons is None else ByPerson(self, self.persons)
         rows = np.empty(len(ids), dtype=np.int64)
         rows[order] = np.arange(len(ids))
-        ends = np.cumsum([len(own_ids) for own_ids, _, _ in parts])
+        ends = np.cumsum([len(own_ids) for own_ids, *_ in parts])
         self._rows = np.split(rows, ends[:-1])  # [shard][its row] -> row
         self._recent = PrefixCache()
 
@@ -39,6 +43,11 @@ class ShardedIndex:
 
     def __repr__(self) -> str:
         return "ShardedIndex()"
+
+    @property
+    def electorate(self) -> Ranked:
+        """See Index."""
+        return self if self._by_person is None else self._by_person
 
     def prefix(self, queries: np.ndarray, m: int) -> np.ndarray:
         """Rows of the min(m, n) nearest, by (squared distance, id); read-only. See Index."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -27,13 +28,13 @@ class EmbedBlock:
 
 @dataclass(frozen=True)
 class EmbeddedRows:
-    """(ids, labels) of the embedded rows, int64 [n] each, by ascending id, and their dimensions."""
+    """(ids, labels) of the embedded rows, int64 [n] each, by ascending id, dimensions, persons."""
 
     extractor: str
 
-    def __call__(self, shard: Shard) -> tuple[np.ndarray, np.ndarray, int]:
+    def __call__(self, shard: Shard) -> tuple[np.ndarray, np.ndarray, int, np.ndarray | None]:
         index, labels = shard.index(self.extractor)
-        return index.ids, labels, index.dimensions
+        return index.ids, labels, index.dimensions, index.persons
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,13 +92,14 @@ class PartOf:
 
 @dataclass(frozen=True, eq=False)
 class RowsOf:
-    """The raw rows of ``ids`` (int64 [m]); ``like``: empty records of the same dtype and shape."""
+    """The raw rows of ``ids`` (int64 [m]), or of persons; ``like``: empty records of their form."""
 
     ids: np.ndarray = field(repr=False)
     like: Records = field(repr=False)
+    column: Literal["ids", "persons"] = "ids"
 
     def __call__(self, shard: Shard) -> Records:
-        return shard.rows_of(self.ids, self.like)
+        return shard.rows_of(self.ids, self.like, self.column)
 
 
 @dataclass(frozen=True, eq=False)

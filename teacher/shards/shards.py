@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from labelwall.teacher.shards.requests import Amend, EmbedBlock, RowsOf
 from labelwall.teacher.shards.worker import ROWS, Request, block_rows, columns_of
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import Progress, TaskProgress
+from labelwall.wall.unit import Unit
 
 # (rows in a block, rows to skip) -> (rows read so far, of how many, the valid ones of a block)
 Stream = Callable[[int, int], Iterator[tuple[int, int, Records]]]
@@ -28,9 +29,10 @@ APPLIED = "applied"  # file with a digest of the updates that the shards contain
 
 
 class Shards:
-    """Private rows by a keyed hash of their ids.
+    """Private rows by a keyed hash of their ids, or of their persons.
 
-    A record's shard depends on its id and the custodian's key alone. ``directory``: the
+    A record's shard depends on its id and the custodian's key alone; where the ``unit`` of privacy
+    is a person, a person's rows lie in one shard. ``directory``: the
     custodian's; every worker sees it under the same path. ``input_shape``: of a row. ``device``:
     type of the device that computes in every worker.
 
@@ -45,6 +47,7 @@ class Shards:
         stream: Stream,
         input_shape: tuple[int, ...],
         device: str = "cpu",
+        unit: Unit = "row",
     ) -> None:
         self._directory, self._config = directory, config
         self._stream, self._device = stream, device
@@ -53,7 +56,8 @@ class Shards:
         self._key = shard_key(directory)
         dtype = np.uint8 if len(input_shape) == 3 else np.float32
         none = np.zeros(0, dtype=np.int64)
-        self.like = Records(np.zeros((0, *input_shape), dtype=dtype), none, none)
+        persons = none if unit == "person" else None
+        self.like = Records(np.zeros((0, *input_shape), dtype=dtype), none, none, persons)
         self._pool: Pool | None = None
 
     def open(self, progress: Progress) -> None:
@@ -77,15 +81,23 @@ class Shards:
         path = self._root / APPLIED
         if not len(named) or (path.exists() and path.read_text() == digest):
             return
-        where = shard_numbers(added.ids, self._key, len(self._folders))
+        where = shard_numbers(added.owners, self._key, len(self._folders))
         parts = [np.flatnonzero(where == number) for number in range(len(self._folders))]
-        self._ask([Amend(named, _rows(added, part)) for part in parts])
+        self._ask([Amend(named, added.take(part)) for part in parts])
         path.write_text(digest)
 
     def rows_of(self, ids: np.ndarray) -> Records:
         """The records among ``ids`` (int64 [m]) that exist."""
+        return self._found(RowsOf(ids, self.like))
+
+    def rows_of_owners(self, owners: np.ndarray) -> Records:
+        """The records among ``owners`` (int64 [m]: ids, or persons) that exist."""
+        column: Literal["ids", "persons"] = "ids" if self.like.persons is None else "persons"
+        return self._found(RowsOf(owners, self.like, column))
+
+    def _found(self, request: RowsOf) -> Records:
         found = self.like
-        for part in self._ask([RowsOf(ids, self.like)] * len(self._folders)):
+        for part in self._ask([request] * len(self._folders)):
             found = found.joined(part)
         return found
 
@@ -125,16 +137,12 @@ class Shards:
         # A shard that is ingested again contains removed records again.
         (self._root / APPLIED).unlink(missing_ok=True)
         for done, total, records in self._stream(block_rows(self.like.inputs.shape[1:]), start):
-            where = shard_numbers(records.ids, self._key, len(rows))
+            where = shard_numbers(records.owners, self._key, len(rows))
             for number in missing:
                 if journal(rows[number]).done < done:
-                    part = _rows(records, np.flatnonzero(where == number))
+                    part = records.take(np.flatnonzero(where == number))
                     append(rows[number], columns_of(part), done)
             # In percent: the number of rows is private.
             progress("taking in private rows (percent)", 100 * done // total, 100)
         for number in missing:
             finish(rows[number])
-
-
-def _rows(records: Records, rows: np.ndarray) -> Records:
-    return Records(records.inputs[rows], records.labels[rows], records.ids[rows])

@@ -25,11 +25,12 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.devices import device_of
 from labelwall.teacher.search.gpu import index_on
 from labelwall.teacher.search.index import WholeIndex
-from labelwall.teacher.shards.growing import Journal, append, finish, journal, read
+from labelwall.teacher.shards.growing import Journal, append, finish, has, journal, read
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.messages import ExtractorSpec
 
 COLUMNS = ("inputs", "labels", "ids")
+PERSONS = "persons"  # one more column where the unit of privacy is a person
 ROWS = "rows"  # folder of the raw rows
 # At most, for the rows that are ingested, embedded or copied together.
 BLOCK = 16_384
@@ -141,7 +142,8 @@ class Shard:
             folder, rows = self._folder(extractor), self._directory / ROWS
             places = read(folder, "places")
             labels, ids = (self._column(rows, name)[places] for name in ("labels", "ids"))
-            index = index_on(device_of(self._device), read(folder, "features"), ids)
+            persons = self._column(rows, PERSONS)[places] if has(rows, PERSONS) else None
+            index = index_on(device_of(self._device), read(folder, "features"), ids, persons)
             self._loaded = extractor, index, labels
         return self._loaded[1], self._loaded[2]
 
@@ -151,20 +153,21 @@ class Shard:
         """(features int8 [m, d], labels, ids int64 [m]) of this shard's rows of a PATE teacher."""
         index, labels = self.index(extractor)
         if self._parted is None or self._parted[0] != (extractor, key, teachers):
-            self._parted = (extractor, key, teachers), shard_numbers(index.ids, key, teachers)
+            owners = index.ids if index.persons is None else index.persons
+            self._parted = (extractor, key, teachers), shard_numbers(owners, key, teachers)
         rows = np.flatnonzero(self._parted[1] == number)
         return read(self._folder(extractor), "features")[rows], labels[rows], index.ids[rows]
 
-    def rows_of(self, ids: np.ndarray, like: Records) -> Records:
-        """This shard's rows of ``ids`` (int64 [m]).
+    def rows_of(self, ids: np.ndarray, like: Records, column: str = "ids") -> Records:
+        """This shard's rows of which ``column`` is in ``ids`` (int64 [m]).
 
-        ``like``: empty records of the same dtype and shape.
+        ``like``: empty records of the same form.
         """
-        order = self._order()
-        places = np.sort(order[np.isin(self._column(self._directory / ROWS, "ids")[order], ids)])
+        order, rows = self._order(), self._directory / ROWS
+        places = np.sort(order[np.isin(self._column(rows, column)[order], ids)])
         if not len(places):
             return like
-        return Records(*(read(self._directory / ROWS, name)[places] for name in COLUMNS))
+        return Records(*(read(rows, name)[places] for name in columns_of(like)))
 
     def amend(self, named: np.ndarray, added: Records) -> None:
         """Remove the rows of ids ``named`` (int64 [m]), then add ``added``.
@@ -178,7 +181,8 @@ class Shard:
         for path in (scratch, old):
             if path.exists():
                 shutil.rmtree(path)
-        columns = {name: read(rows, name) for name in COLUMNS} if journal(rows).rows else {}
+        names = columns_of(added)
+        columns = {name: read(rows, name) for name in names} if journal(rows).rows else {}
         ids = columns["ids"] if columns else np.zeros(0, dtype=np.int64)
         kept = np.flatnonzero(~np.isin(ids, named))
         if len(kept) == len(ids) and len(added.ids) == 0:
@@ -213,7 +217,8 @@ class Shard:
 
 def columns_of(records: Records) -> dict[str, np.ndarray]:
     """The arrays of some records by their names on disk."""
-    return dict(zip(COLUMNS, (records.inputs, records.labels, records.ids), strict=True))
+    found = dict(zip(COLUMNS, (records.inputs, records.labels, records.ids), strict=True))
+    return found if records.persons is None else {**found, PERSONS: records.persons}
 
 
 def block_rows(shape: tuple[int, ...]) -> int:

@@ -27,6 +27,7 @@ from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.progress import quiet
+from labelwall.wall.unit import UNITS, Unit
 from tests.teacher.shards import tiny
 
 COUNTS = (1, 2, 5, 16)
@@ -42,12 +43,14 @@ def asked(made: Teacher, name: str) -> tuple[object, ...]:
     return tuple((a.labels.tolist(), a.outcomes.tolist(), a.receipt) for a in answers)
 
 
+@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("name", tiny.MECHANISMS)
-def test_any_number_of_shards_gives_the_same_bytes(tmp_path: Path, name: str) -> None:
-    held = tiny.records(attributes=name.endswith("attributes"))
+def test_any_number_of_shards_gives_the_same_bytes(tmp_path: Path, name: str, unit: Unit) -> None:
+    held = tiny.records(attributes=name.endswith("attributes"), unit=unit)
     results = []
     for count in (0, *COUNTS):
-        made = tiny.teacher(tmp_path / str(count), name, held, ScaleConfig(shards=count))
+        scale = ScaleConfig(shards=count)
+        made = tiny.teacher(tmp_path / str(count), name, held, scale, unit=unit)
         made.use_extractor(tiny.spec_of(name))
         results.append(asked(made, name))
     for got in results[1:]:

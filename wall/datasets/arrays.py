@@ -21,6 +21,7 @@ class Arrays(DataSet):
     name = "arrays"
     kinds: tuple[Labels, ...] = ("class", "attributes", "value")
     takes_names = True
+    persons = "member"
 
     def label_space(self, config: Settings) -> LabelSpace:
         space = config.declared_labels

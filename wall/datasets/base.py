@@ -46,6 +46,8 @@ class Settings(Protocol):
     @property
     def ignore(self) -> list[str]: ...
     @property
+    def person(self) -> str: ...
+    @property
     def image_size(self) -> int: ...
     @property
     def channels(self) -> int: ...
@@ -60,12 +62,15 @@ class DataSet(ABC):
 
     ``takes_names``: whether ``data.classes`` names its classes or attributes. ``private_records``:
     size of a published private split, None where the custodian alone knows it.
+    ``persons``: whether ``data.person`` names where a private row's person stands, or a member of
+    the file does; None where rows have no persons.
     """
 
     name: ClassVar[str]
     kinds: tuple[Labels, ...]
     takes_names: ClassVar[bool] = False
     private_records: ClassVar[int | None] = None
+    persons: ClassVar[Literal["setting", "member"] | None] = None
 
     @abstractmethod
     def label_space(self, config: Settings) -> LabelSpace:

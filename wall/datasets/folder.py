@@ -16,6 +16,8 @@ from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
 from labelwall.wall.progress import TaskProgress
 
+BY_PATH = "path"  # a value of data.person
+
 
 class Folder(DataSet):
     """Names of classes are those of the test folder's folders, of attributes those of its table's
@@ -25,6 +27,7 @@ class Folder(DataSet):
     name = "folder"
     kinds: tuple[Labels, ...] = ("class", "attributes")
     takes_names = True
+    persons = "setting"
 
     def label_space(self, config: Settings) -> LabelSpace:
         root = readers.require_folder("data.test", config.test)
@@ -63,6 +66,21 @@ def labels_of(space: LabelSpace, field: str, root: Path, paths: Sequence[str]) -
     if space.kind == "attributes":
         return readers.attributes_of(field, root, paths, space.names)
     return np.array([readers.class_of(path, space.names) for path in paths], dtype=np.int64)
+
+
+def persons_of(
+    field: str, root: Path, paths: Sequence[str], person: str, space: LabelSpace
+) -> list[str]:
+    """Ids of images' persons; empty for an image that names none, or two.
+
+    ``person``: path, for the folder below the class folder (the first folder where rows have
+    attributes), or the name of a CSV file in ``root``. Raises as ``readers.persons_in``.
+    """
+    if person != BY_PATH:
+        return readers.persons_in(field, root, paths, person)
+    place = 0 if space.kind == "attributes" else 1
+    folders = [path.split("/")[:-1] for path in paths]
+    return [names[place] if len(names) > place else "" for names in folders]
 
 
 def _require_classes(test: str, found: list[str], names: tuple[str, ...]) -> None:

@@ -170,6 +170,24 @@ def _attribute_lines(field: str, root: Path) -> tuple[list[str], list[list[str]]
     return header, lines[1:]
 
 
+def persons_in(field: str, root: Path, paths: Sequence[str], name: str) -> list[str]:
+    """Whom each image belongs to by a CSV file of path and person below a header.
+
+    Empty for an image without a line, or with lines of two persons; lines that are no pair name
+    nobody. Raises MissingData without the file: what lines hold raises nothing.
+    """
+    if not (root / name).is_file():
+        text = f"`{field}` must hold {name}, which data.person names: image paths and their persons"
+        raise MissingData(f"{text}. Found none in {str(root)!r}.")
+    named = dict[str, set[str]]()
+    for text in (root / name).read_text(errors="replace").splitlines()[1:]:
+        with contextlib.suppress(csv.Error):
+            for cells in csv.reader([text]):
+                if len(cells) == 2:
+                    named.setdefault(cells[0], set()).add(cells[1].strip())
+    return [min(found) if len(found := named.get(path, {""})) == 1 else "" for path in paths]
+
+
 def read_images(
     root: Path, paths: Sequence[str], size: int, channels: int, progress: TaskProgress | None = None
 ) -> Images:

@@ -53,6 +53,10 @@ class DataConfig:
         split: name of the column that says private, public or test of each row of the one file;
             empty where each split has its own file.
         ignore: names of a table's columns that are no features.
+        person: where a private row's person is named, for privacy.unit: person: a table's column;
+            for image folders path (the folder below the class folder; the first folder where rows
+            have attributes) or the name of a CSV file in private, of lines of path and person;
+            empty for arrays, which have private_person.
         image_size: side of an image (pixels), for folder and celeba; images are cut to their
             central square and resized.
         channels: 1 for grey, 3 for RGB (a count), for folder.
@@ -72,6 +76,7 @@ class DataConfig:
     label: str = "label"
     split: str = ""
     ignore: list[str] = field(default_factory=list)
+    person: str = ""
     image_size: int = 32
     channels: Literal[1, 3] = 3
     classes: list[str] = field(default_factory=list)

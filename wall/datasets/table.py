@@ -31,6 +31,7 @@ class Table(DataSet):
     name = "table"
     kinds: tuple[Labels, ...] = ("class", "value")
     takes_names = True
+    persons = "setting"
 
     def label_space(self, config: Settings) -> LabelSpace:
         space = config.declared_labels
@@ -81,7 +82,7 @@ class Scaling:
 def scaling(config: Settings) -> Scaling:
     """The features, by the PUBLIC table alone. Raises InvalidInput for a cell that is no number."""
     table = split_rows(config, "public")
-    left_out = {config.label, config.split, ID, *config.ignore}
+    left_out = {config.label, config.split, config.person, ID, *config.ignore}
     features = tuple(name for name in table.columns if name not in left_out)
     if not features or not table.rows:
         raise InvalidInput("data.public", "a table with rows and columns of numbers", "none")

@@ -38,6 +38,7 @@ class Finding:
 
     ``epsilon``: of the recorded plan, None where nothing is certified. ``problems``: one line each.
     ``adversary``: against whom it holds, as the first entry says.
+    ``unit``: what it protects: a row, or a person with all its rows.
     ``analysts``: of a register, from a name to the data set of the analyst's ledger.
     ``charged``, ``released``: counts, by "slot/release".
     ``pooled``: of a register, the epsilon against all its analysts together, at the same delta.
@@ -52,6 +53,7 @@ class Finding:
     dataset: str = ""
     unsafe: bool = False
     adversary: str = ""
+    unit: str = "row"
     analysts: dict[str, str] = field(default_factory=dict)
     pooled: float | None = None
     certificates: dict[str, float] = field(default_factory=dict)
@@ -72,6 +74,8 @@ class Finding:
         certified = "nothing"
         if self.epsilon is not None:
             certified = f"epsilon {self.epsilon:.3f} at delta {self.delta:g}"
+            if self.unit != "row":
+                certified += " for persons (all rows of one together)"
         verdict = "consistent" if self.consistent else "NOT CONSISTENT"
         lines = [
             f"{verdict}: {self.entries} entries certify {certified}",
@@ -146,7 +150,7 @@ def _check_entries(stored: Stored, finding: Finding) -> None:
     except (Problem, LabelwallError) as problem:
         finding.problems.append(f"entry 0: {problem}")
         return
-    finding.delta, finding.budget = plan.delta, plan.epsilon
+    finding.delta, finding.budget, finding.unit = plan.delta, plan.epsilon, plan.unit
     if finding.unsafe:
         finding.problems.append("noise came from a test tape (unsafe): epsilon is infinite")
     if finding.adversary != EACH:

@@ -69,11 +69,21 @@ SCHEMAS: dict[str, dict[str, Rule]] = {
     },
 }
 OPTIONAL = ("adversary", "fields")
+# What is the same for all rows of a person together as for one row (docs/privacy.md, section 22).
+_FOR_PERSONS = (
+    *("private_knn", "private_knn_attributes", "private_knn_mean", "private_knn_median"),
+    *("naive_knn", "ind_knn", "reverse_knn", "private_linear", "radius", "batch_knn"),
+    *("lnmax", "gnmax", "confident_gnmax", "gnmax_attributes"),
+    *("private_linear_attributes", "private_linear_value"),
+)
+_PERSONS = Rule("one whose price holds for persons", lambda v: v in _FOR_PERSONS)
 _PLAN = {
     "epsilon": EPSILON,
     "delta": number_above(0, 1, below=True),
     "slots": list_of(_OBJECT, min_length=1),
+    "unit": Rule("'person', or left out", lambda v: v == "person"),
 }
+_UNIT = "unit"  # of privacy; a plan for rows names none
 _PLANNED = {"mechanism": _OBJECT, "releases": list_of(_OBJECT, min_length=1)}
 _EXTRACTOR = {
     "backbone": NAME,
@@ -108,13 +118,15 @@ def check_plan(plan: Body) -> list[list[Priced]]:
 
     Raises Problem where a slot prices something else, or a field breaks its rule.
     """
-    require_object("plan", plan, _PLAN)
+    require_object("plan", plan, _PLAN, (_UNIT,))
     require("the number of slots", len(plan["slots"]), integer(1, MAX_SLOTS))
     restated = []
     for number_of, slot in enumerate(plan["slots"]):
         try:
             require_object("slot", slot, _PLANNED)
             restated.append(check_slot(slot))
+            if _UNIT in plan:
+                require("the mechanism of a plan for persons", slot["mechanism"]["kind"], _PERSONS)
         except Problem as problem:
             raise Problem(f"slot {number_of} of the plan: {problem}") from problem
     return restated

@@ -50,6 +50,7 @@ class MultiLabel(Mechanism):
     label_space = "attributes"
     solved = ("sigma_vote",)
     sharded = True
+    persons = True
 
     tau: int = 10
     sigma_vote: float | None = None

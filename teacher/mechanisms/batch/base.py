@@ -44,6 +44,7 @@ class BatchMechanism(Mechanism):
     charging = Charging.PER_BATCH
     solved = ("epsilon",)
     sharded = True
+    persons = True
 
     def with_noise(self, level: float, asked: int) -> Self:
         """See ``Mechanism.with_noise``."""

@@ -33,6 +33,7 @@ from labelwall.teacher.ledger.individual_budgets import (
     reservation_row,
 )
 from labelwall.teacher.mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, IndKnn
+from labelwall.teacher.mechanisms.peopled import peopled
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
@@ -145,6 +146,8 @@ def converse(
         if size
     ]
     voters = [Voters(index, labels, pair.num_classes, asked, float(ENTRY)) for asked in halves]
+    if mechanism.audited_unit == "person":
+        voters = [peopled(asked) for asked in voters]
     values = np.empty((n, queries, 2), dtype=np.int64)
     call, prefetched = secrets.token_hex(8), _PrefetchedEntropy(entropy)
     for trial in range(n):

@@ -91,6 +91,7 @@ class IndKnn(Mechanism):
     charging = Charging.PREPAID
     solved = ("rho", "sigma_count")
     sharded = True
+    persons = True
 
     def __post_init__(self) -> None:
         if self.kernel not in ("cosine", "rbf"):
@@ -220,8 +221,8 @@ class IndKnn(Mechanism):
 
         Returns int64 [n_queries, 2] of (noisy number of neighbours, label), and int64 [n] units
         paid. ``similar``: for each query; ``left``: int64 [n] units before the first of them,
-        reserved already; ``labels``: int64 [n]. Nothing of it may leave before the payments are
-        committed. For each query:
+        reserved already; ``labels``: int64 [n], unless ``similar`` says its own. Nothing of it may
+        leave before the payments are committed. For each query:
 
         1. Neighbours are the similar records whose budget covers a count.
         2. Their number is released with N_Z(0, sigma_count^2); each pays 1/(2 sigma_count^2).
@@ -239,6 +240,7 @@ class IndKnn(Mechanism):
         for j, neighbours in enumerate(similar):
             rows = neighbours.rows
             able = left[rows] >= price
+            said = (labels[rows] if neighbours.labels is None else neighbours.labels)[able]
             rows, weights = rows[able], neighbours.weights[able].astype(np.int64)
             left[rows] -= price
             values[j, 0] = len(rows) + count_noise[j]
@@ -247,7 +249,7 @@ class IndKnn(Mechanism):
             prices = self._prices(scale)
             weights = np.minimum(weights, np.searchsorted(prices, left[rows], side="right") - 1)
             left[rows] -= prices[weights]
-            sums = np.bincount(labels[rows], weights=weights, minlength=num_classes)
+            sums = np.bincount(said, weights=weights, minlength=num_classes)
             noise = entropy.discrete_gaussian(float(scale), [keys[j]], LABEL_NOISE, num_classes)[0]
             public = 0 if reused is None else reused.sums[j]
             exact = sums.astype(np.int64)  # sums of integers below 2^53

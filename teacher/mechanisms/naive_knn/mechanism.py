@@ -37,6 +37,7 @@ class NaiveKnn(NoisyArgmax):
     """
 
     sharded = True
+    persons = True
     solved = ("sigma_vote",)
 
     kind: Literal["naive_knn"] = "naive_knn"

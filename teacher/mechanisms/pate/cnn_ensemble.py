@@ -120,7 +120,7 @@ def _jobs(
     records: Records, num_classes: int, teachers: int, key: bytes, device: str = "cpu"
 ) -> list[Job]:
     digests = row_digests(records)
-    shard = shard_numbers(records.ids, key, teachers)
+    shard = shard_numbers(records.owners, key, teachers)
     order = np.argsort(records.ids, kind="stable")
     jobs = []
     for number in range(teachers):

@@ -50,6 +50,7 @@ class Pate(NoisyArgmax):
         classifier: Classifier
 
     sharded = True  # a linear classifier's records are collected from all shards
+    persons = True
 
     @property
     def needs(self) -> tuple[Classifiers, ...]:

@@ -67,6 +67,7 @@ class PrivateKnn(NoisyArgmax):
     stages = (SCREEN, AGGREGATE)
     solved = ("sigma_screen", "sigma_vote")
     sharded = True
+    persons = True
 
     def __post_init__(self) -> None:
         if self.k < 1:

@@ -7,19 +7,21 @@ summation does not matter then), everything else is int64 (docs/privacy.md).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
 
 import numpy as np
 
-from labelwall.teacher.search.index import WholeIndex
+from labelwall.teacher.search.index import Counted
 from labelwall.teacher.search.top_k import compiled
 from labelwall.wall.labels.attributes import unpack
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.weights import CLIP, COUNT, FRACTION
 
 ROWS = 4096  # records whose gradients are computed together
+PARTS = 1 << 22  # entries of persons' parts in memory together
 STEP = 8  # bits: the exponential's argument is rounded to a multiple of 2^-8
 EXPONENT = 24  # bits: the exponential is an integer times 2^-24
 LARGEST = 16  # exp(-16) is counted as 0
@@ -28,6 +30,8 @@ LARGEST = 16  # exp(-16) is counted as 0
 @dataclass(frozen=True, eq=False)
 class GradientSum:
     """Sums of all records' clipped gradients, and COUNT for each record.
+
+    A person adds the average of its rows' parts, every entry rounded towards 0.
 
     Result: int64 [n_queries, (d + 1) * c + 1]: row after row of the weights, then the records.
     A record's part has the length sqrt(CLIP^2 + COUNT^2) at most, whatever the weights.
@@ -42,20 +46,19 @@ class GradientSum:
     bias: int
     space: str = "class"
 
-    def __call__(self, index: WholeIndex, labels: np.ndarray) -> np.ndarray:
+    def __call__(self, index: Counted, labels: np.ndarray) -> np.ndarray:
         features = index.features
         sums = np.zeros(self.weights.shape, dtype=np.int64)
         residuals = RESIDUALS[self.space]
-        for start in range(0, len(features), ROWS):
-            rows = slice(start, start + ROWS)
+        counted = np.full((len(sums), 1), 0)
+        for rows, persons in _blocks(index, self.weights[0].size if len(self.weights) else 1):
             inputs = _with_bias(features[rows], self.bias)  # float64 [r, d + 1]
             squares = np.einsum("nd,nd->n", inputs, inputs).astype(np.int64)  # below 2^24
             for total, weights, unit in zip(sums, self.weights, self.units, strict=True):
                 logits = (inputs @ weights.astype(np.float64)).astype(np.int64)  # below 2^33
                 found = clipped(residuals(logits, labels[rows], unit), squares)
-                # each product is at most CLIP, so each partial sum is at most ROWS * CLIP = 2^32
-                total += (inputs.T @ found.astype(np.float64)).astype(np.int64)
-        counted = np.full((len(sums), 1), COUNT * len(features))
+                total += _summed(inputs, found.astype(np.float64), persons)
+            counted += COUNT * (persons or len(inputs))
         return np.concatenate([sums.reshape(len(sums), -1), counted], axis=1)
 
 
@@ -153,6 +156,43 @@ def exponentials() -> np.ndarray:
     found = np.array([int(e * (1 << EXPONENT)) for e in exact] + [0], dtype=np.int64)
     found.flags.writeable = False
     return found
+
+
+def _blocks(index: Counted, entries: int) -> Iterator[tuple[slice | np.ndarray, int]]:
+    """Rows whose parts are summed together, and how many persons they are, each with as many rows.
+
+    0 persons where every row is a record of its own. ``entries``: of a part, a count.
+    """
+    if index.persons is None:
+        for start in range(0, len(index), ROWS):
+            yield slice(start, start + ROWS), 0
+        return
+    order = np.argsort(index.persons, kind="stable")
+    starts = np.unique(index.persons[order], return_index=True)[1]
+    sizes = np.diff(np.append(starts, len(order)))
+    for size in np.unique(sizes).tolist():
+        own = starts[sizes == size]
+        together = max(1, min(ROWS // size, PARTS // entries)) if size > 1 else ROWS
+        for first in range(0, len(own), together):
+            part = own[first : first + together]
+            rows = order[(part[:, np.newaxis] + np.arange(size)).ravel()]
+            yield rows, len(part) if size > 1 else 0
+
+
+def _summed(inputs: np.ndarray, residuals: np.ndarray, persons: int) -> np.ndarray:
+    """Sum of the parts of rows, or of persons: int64 [d + 1, c].
+
+    ``inputs``: float64 [r, d + 1]; ``residuals``: float64 [r, c], both integers, a person's rows
+    beside each other. Each product is at most CLIP, so that partial sums are exact.
+    """
+    if not persons:
+        summed: np.ndarray = (inputs.T @ residuals).astype(np.int64)
+        return summed
+    size = len(inputs) // persons
+    of_rows = inputs.reshape(persons, size, -1).transpose(0, 2, 1)  # [persons, d + 1, size]
+    parts = (of_rows @ residuals.reshape(persons, size, -1)).astype(np.int64)
+    averages: np.ndarray = (np.sign(parts) * (np.abs(parts) // size)).sum(axis=0)
+    return averages
 
 
 def _with_bias(features: np.ndarray, bias: int) -> np.ndarray:

@@ -51,6 +51,7 @@ class LinearSums(Mechanism):
     stages = (SUM,)
     solved = ("sigma",)
     sharded = True
+    persons = True
     max_clip: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:

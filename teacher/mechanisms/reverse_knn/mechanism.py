@@ -61,6 +61,7 @@ class ReverseKnn(Mechanism):
     stages = (HISTOGRAM,)
     solved = ("sigma",)
     sharded = True
+    persons = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.cells <= MAX_CELLS:

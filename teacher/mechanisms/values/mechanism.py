@@ -55,6 +55,7 @@ class Regression(Mechanism):
 
     label_space = "value"
     sharded = True
+    persons = True
 
     k: int = 100
     sampling_probability: float = 0.1

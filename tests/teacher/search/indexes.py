@@ -14,7 +14,7 @@ from labelwall.teacher.search.gpu import DeviceIndex
 from labelwall.teacher.search.index import WholeIndex
 from labelwall.teacher.search.int8_matmul import PRODUCTS
 
-Make = Callable[[np.ndarray, np.ndarray], WholeIndex]
+Make = Callable[..., WholeIndex]
 
 _found = torch.accelerator.current_accelerator(check_available=True)
 PRESENT = ["cpu", *([_found.type] if _found else [])]

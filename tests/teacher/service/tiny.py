@@ -30,6 +30,7 @@ from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.unit import Unit
 
 DIMENSIONS, CLASSES, RECORDS = 6, 3, 80
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
@@ -45,9 +46,12 @@ def rows(n: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(n, DIMENSIONS)).astype(np.float32)
 
 
-def make_plan(asked: int, answered: int, mechanism: AnyMechanism = MECHANISM) -> Plan:
+def make_plan(
+    asked: int, answered: int, mechanism: AnyMechanism = MECHANISM, unit: Unit = "row"
+) -> Plan:
     """A plan of one slot, for caps of queries that are asked and answered."""
-    return Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
+    slot = Slot(mechanism.fields(), mechanism.releases(asked, answered))
+    return Plan(1e9, 1e-5, (slot,), unit)
 
 
 @dataclass
@@ -80,6 +84,7 @@ def make(
         rows(RECORDS, 0), np.arange(RECORDS) % CLASSES, np.arange(RECORDS)
     ),
     adversary: str = POOLED,
+    unit: Unit = "row",
 ) -> Made:
     """A new service in ``folder``, or that of an earlier call.
 
@@ -87,7 +92,7 @@ def make(
     a server's; ``anchor``: its place; ``adversary``: EACH for a budget for each analyst.
     """
     entropy = entropy or SystemEntropy()
-    plan = make_plan(asked, answered, mechanism)
+    plan = make_plan(asked, answered, mechanism, unit)
     ledger_url = place if isinstance(place, LedgerUrl) else None
     custodian = open_custodian(
         folder,

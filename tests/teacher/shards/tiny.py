@@ -27,6 +27,7 @@ from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.sharded_teacher import ShardedTeacher
 from labelwall.teacher.shards.config import ScaleConfig
@@ -36,6 +37,7 @@ from labelwall.wall.cells import Cells
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.matrix import Matrix
 from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.unit import Unit
 from labelwall.wall.weights import Weights
 
 DIMENSIONS, CLASSES = 3, 3
@@ -88,14 +90,21 @@ SIDES = {"mean": (0.0,) * DIMENSIONS, "std": (4.0,) * DIMENSIONS}
 BOX = ExtractorSpec("box", (DIMENSIONS,), CLASSES, **SIDES)
 
 
-def records(n: int = 400, seed: int = 0, attributes: bool = False) -> Records:
+def records(n: int = 400, seed: int = 0, attributes: bool = False, unit: Unit = "row") -> Records:
     """Rounded, so that distances tie and rows repeat; ids neither sorted nor dense nor positive."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 1 << CLASSES if attributes else CLASSES, n)
     x = (rng.normal(size=(n, DIMENSIONS)) + 2 * np.eye(CLASSES)[labels % CLASSES]).round()
     x[:3] = np.inf  # dropped before ranking
     ids = rng.permutation(7 * n)[:n] - n
-    return Records(x.astype(np.float32), labels.astype(np.int64), ids.astype(np.int64))
+    found = Records(x.astype(np.float32), labels.astype(np.int64), ids.astype(np.int64))
+    return found if unit == "row" else of_persons(found, rng.integers(0, max(1, n // 5), n))
+
+
+def of_persons(held: Records, persons: np.ndarray) -> Records:
+    """The rows under persons by number."""
+    codes = codes_of([str(person) for person in persons.tolist()])
+    return Records(held.inputs, held.labels, row_ids(codes, held.ids), codes)
 
 
 def queries(n: int = 40, seed: int = 1) -> np.ndarray:
@@ -123,21 +132,25 @@ def streamed(held: Records) -> Stream:
         for first in range(start, len(held.ids), size):
             part = slice(first, first + size)
             done = min(first + size, len(held.ids))
-            block = Records(held.inputs[part], held.labels[part], held.ids[part])
-            yield done, len(held.ids), block
+            yield done, len(held.ids), held.take(part)
 
     return stream
 
 
-def ledger_in(directory: Path, mechanism: AnyMechanism, asked: int) -> Ledger:
+def ledger_in(directory: Path, mechanism: AnyMechanism, asked: int, unit: Unit = "row") -> Ledger:
     directory.mkdir(parents=True, exist_ok=True)
     # PATE's teachers are the same in every directory.
     (directory / KEY).write_bytes(bytes(range(KEY_BYTES)))
     path = directory / "ledger.sqlite"
-    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, asked)),))
     if path.exists():
         return Ledger(path)
-    return Ledger.create(path, dataset="d", plan=plan, unsafe=True)
+    return Ledger.create(path, dataset="d", plan=plan_of(mechanism, asked, unit), unsafe=True)
+
+
+def plan_of(mechanism: AnyMechanism, asked: int, unit: Unit = "row") -> Plan:
+    """A plan of the one mechanism, with room for its price."""
+    slot = Slot(mechanism.fields(), mechanism.releases(asked, asked))
+    return Plan(1e9, 1e-5, (slot,), unit)
 
 
 def teacher(
@@ -147,9 +160,11 @@ def teacher(
     scale: ScaleConfig,
     asked: int = 1000,
     device: str = "cpu",
+    unit: Unit = "row",
 ) -> Teacher:
     """A Teacher for 0 shards, else a ShardedTeacher; on a test tape."""
-    place = ledger_in(directory, MECHANISMS[name], asked), directory, CLASSES, UnsafeTape(5)
+    ledger = ledger_in(directory, MECHANISMS[name], asked, unit)
+    place = ledger, directory, CLASSES, UnsafeTape(5)
     if not scale.shards:
         return Teacher(lambda: held, *place, batch_size=16, device=device)
     return ShardedTeacher(

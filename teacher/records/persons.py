@@ -1,0 +1,51 @@
+"""Persons by codes: whose a private row is, where the unit of privacy is a person.
+
+Ids of persons never leave this file: rows have codes, which are private, too. Rows are told apart
+by person *and* id. If an id alone did, a row of one person could hide a row of another with the
+same id, and adding that person would take away more than is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from labelwall.wall.datasets.readers import stable_hash
+from labelwall.wall.errors import InvalidInput, shape_text
+
+NOBODY = -1  # the code of a row without a person
+MAX_LENGTH = 256  # of an id, characters
+
+
+def code_of(text: str) -> int:
+    """A person's code: 63 bits of a hash of the id without spaces around it.
+
+    NOBODY for an empty id, and for one of more than MAX_LENGTH characters.
+    """
+    text = text.strip()
+    return stable_hash(f"person {text}") if 0 < len(text) <= MAX_LENGTH else NOBODY
+
+
+def codes_of(texts: Sequence[str] | np.ndarray) -> np.ndarray:
+    """Codes of persons by their ids: int64 [n]."""
+    known = {text: code_of(text) for text in dict.fromkeys(texts)}
+    return np.array([known[text] for text in texts], dtype=np.int64)
+
+
+def codes_in(name: str, values: np.ndarray, rows: int) -> np.ndarray:
+    """Codes of an array of ids, whole numbers or texts: int64 [rows].
+
+    Raises InvalidInput, which says neither an id nor how many rows there are.
+    """
+    if values.dtype.kind not in "iuU" or values.ndim != 1:
+        raise InvalidInput(name, "whole numbers or texts [n]", shape_text(values))
+    if len(values) != rows:
+        raise InvalidInput(name, "one for each row", "another count")
+    return codes_of(values.astype(str).tolist())
+
+
+def row_ids(persons: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Ids of rows within all persons' rows: int64 [n]; a function of person and id."""
+    pairs = zip(persons.tolist(), ids.tolist(), strict=True)
+    return np.array([stable_hash(f"{person} {row}") for person, row in pairs], dtype=np.int64)
