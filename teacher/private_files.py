@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from labelwall.wall.errors import InvalidInput
+from labelwall.wall.errors import InvalidInput, TeacherFailed
 
 ERRORS = "errors.log"
 LARGEST_LOG = 1 << 20  # bytes; the one before is kept as errors.log.1
@@ -31,6 +32,20 @@ def log_failure(directory: Path) -> None:
             path.replace(path.with_name(f"{ERRORS}.1"))
         with open(_opened(path, os.O_WRONLY | os.O_APPEND), "a") as log:
             log.write(traceback.format_exc()[-LARGEST_LOG:])
+
+
+@contextmanager
+def failures_hidden(directory: Path) -> Iterator[None]:
+    """Replace every failure of private work by one constant text; the directory's log has it.
+
+    It catches every Exception, since which one is raised may depend on a record. An interrupt comes
+    from the operator, and passes.
+    """
+    try:
+        yield
+    except Exception as error:
+        log_failure(directory)
+        raise TeacherFailed from error
 
 
 def _opened(path: Path, flags: int) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +14,13 @@ from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers
-from labelwall.teacher.mechanisms.registry import from_slot
+from labelwall.teacher.mechanisms.registry import from_slot, space_of
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
-from labelwall.teacher.private_files import log_failure
+from labelwall.teacher.private_files import failures_hidden
 from labelwall.teacher.private_rows import Prepared, PrivateRows, Workplace
 from labelwall.teacher.records.sources import Records
-from labelwall.wall.errors import InvalidInput, TeacherFailed
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.labels.registry import numbered_space
+from labelwall.wall.errors import InvalidInput
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Answers, ExtractorSpec, Queries
 from labelwall.wall.progress import Progress, quiet
@@ -83,7 +81,7 @@ class Teacher:
         self._unit = ledger.state.plan.unit
         for mechanism in self._mechanisms:
             mechanism.require_unit(self._unit)
-        self._space = _space_of(self._mechanisms, num_classes)
+        self._space = space_of(self._mechanisms, num_classes)
         self._progress = progress
         place = Workplace(directory, batch_size, workers, device, lambda *now: self._progress(*now))
         self._place = place
@@ -178,12 +176,12 @@ class Teacher:
             self._change(lambda: self._rows.with_stored(stored))
 
     def remove(self, ids: np.ndarray) -> None:
-        """Remove records (int64 [n] ids, of persons where the guarantee is for those): they never
-        vote again, and their data is deleted.
+        """Remove records, which never vote again, and delete their data.
 
-        That is features, caches and rows that ``add`` stored; their ids and what they spent stay,
-        in private. Answers afterwards are distributed as if they had left before the last answer.
-        An id that is not there is no error. The data source itself is the custodian's to clean.
+        ``ids``: int64 [n], of persons where the guarantee is for those. Data are features, caches
+        and rows that ``add`` stored; ids and what they spent stay, in private. Answers afterwards
+        are distributed as if the records had left before the last answer. An id that is not there
+        is no error. The data source itself is the custodian's to clean.
         """
         if ids.dtype != np.int64 or ids.ndim != 1:
             raise InvalidInput("ids", "int64 [n]", f"{ids.dtype} {list(ids.shape)}")
@@ -397,25 +395,5 @@ class Teacher:
         if self._ledger.state.extractor != spec.sha256():
             self._ledger.use_extractor(spec.public_fields())
         batch = Batch(slot, mechanism, keys, voters, self._serials, self._memories[slot])
-        settle(batch, self._ledger, self._entropy, self._charged, self._failures)
-
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        """Replace every failure of private work by one constant text.
-
-        It catches every Exception, since which one is raised may depend on a record. An interrupt
-        comes from the operator, and passes.
-        """
-        try:
-            yield
-        except Exception as error:
-            log_failure(self._place.directory)
-            raise TeacherFailed from error
-
-
-def _space_of(mechanisms: Sequence[Mechanism], count: int) -> LabelSpace:
-    """The one label space of a plan's mechanisms. Raises InvalidInput where they have several."""
-    kinds = {mechanism.label_space for mechanism in mechanisms}
-    if len(kinds) > 1:
-        raise InvalidInput("plan", "of mechanisms that answer alike", " and ".join(sorted(kinds)))
-    return numbered_space(kinds.pop(), count)
+        hidden = partial(failures_hidden, self._place.directory)
+        settle(batch, self._ledger, self._entropy, self._charged, hidden)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -24,6 +24,8 @@ from labelwall.teacher.mechanisms.private_linear.mechanism import (
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
+from labelwall.wall.labels.base import LabelSpace
+from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import canonical_json
 
 REGISTERED: tuple[type[Mechanism], ...] = (
@@ -81,6 +83,14 @@ def from_slot(slot: Slot) -> Mechanism:
     if _text(releases) != _text(slot.releases):
         raise LedgerMismatch("the ledger's plan accounts for other releases than its mechanism's.")
     return mechanism
+
+
+def space_of(mechanisms: Sequence[Mechanism], count: int) -> LabelSpace:
+    """The one label space of a plan's mechanisms. Raises InvalidInput where they have several."""
+    kinds = {mechanism.label_space for mechanism in mechanisms}
+    if len(kinds) > 1:
+        raise InvalidInput("plan", "of mechanisms that answer alike", " and ".join(sorted(kinds)))
+    return numbered_space(kinds.pop(), count)
 
 
 def require_types(made: type, fields: Mapping[str, object]) -> None:

@@ -285,12 +285,16 @@ def _efficientnet_lite0(shape: tuple[int, ...], num_classes: int) -> Backbone:
 
     Its public weights: wall/networks/pretrained.py.
     """
+    return Backbone(_Enlarged(_lite0(shape), 160), 1280, num_classes)
+
+
+def _lite0(shape: tuple[int, ...]) -> nn.Module:
     import timm
 
     if len(shape) != 3:
         raise InvalidInput("backbone", "mlp for feature vectors", "efficientnet_lite0")
-    network = timm.create_model("tf_efficientnet_lite0", pretrained=False, num_classes=0)
-    return Backbone(_Enlarged(network, 160), 1280, num_classes)
+    network: nn.Module = timm.create_model("tf_efficientnet_lite0", pretrained=False, num_classes=0)
+    return network
 
 
 class _Stages(nn.Module):
@@ -302,11 +306,12 @@ class _Stages(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """float32 [n, 3, h, w] -> float32 [n, width]."""
-        x, pooled = self.network.bn1(self.network.conv_stem(x)), []
-        for stage in self.network.blocks:
+        part = dict(self.network.named_children())
+        x, pooled = part["bn1"](part["conv_stem"](x)), []
+        for stage in part["blocks"].children():
             x = stage(x)
             pooled.append(x.mean(dim=(2, 3)))
-        last = self.network.bn2(self.network.conv_head(x)).mean(dim=(2, 3))
+        last = part["bn2"](part["conv_head"](x)).mean(dim=(2, 3))
         return torch.cat([*pooled[-2:], last], dim=1)
 
 
@@ -315,9 +320,8 @@ def _efficientnet_lite0_stages(shape: tuple[int, ...], num_classes: int) -> Back
 
     Earlier stages know images better that are unlike ImageNet's, the last layer those alike.
     """
-    plain = _efficientnet_lite0(shape, num_classes)
-    plain.trunk.network = _Stages(plain.trunk.network)
-    return Backbone(plain.trunk, 192 + 320 + 1280, num_classes)
+    trunk = _Enlarged(_Stages(_lite0(shape)), 160)
+    return Backbone(trunk, 192 + 320 + 1280, num_classes)
 
 
 NETWORKS = {

@@ -58,7 +58,7 @@ def efficientnet_lite0(
     gamma, beta = (own_value.double().tolist() for own_value in stored[len(own) - 5 : len(own) - 3])
     center = tuple(round(_clipped_mean(b, abs(g)), 6) for b, g in zip(beta, gamma, strict=True))
     if stages:
-        blocks = network.trunk.network.network.blocks
+        blocks = list(network.trunk.get_submodule("network.network.blocks").children())
         center = (*_expected_output(blocks[-2]), *_expected_output(blocks[-1]), *center)
     channels, scale = input_shape[2], UNIT * math.sqrt(len(center))
     statistics = (MIDDLE,) * channels, (SPREAD,) * channels
@@ -73,10 +73,10 @@ def efficientnet_lite0(
     )
 
 
-def _expected_output(stage: torch.nn.Sequential) -> tuple[float, ...]:
+def _expected_output(stage: torch.nn.Module) -> tuple[float, ...]:
     """Means of a stage's channels: its first block has no shortcut, the others add to it."""
-    total = sum(block.bn3.bias.double() for block in stage)
-    return tuple(round(value, 6) for value in total.tolist())
+    added: list[torch.Tensor] = [block.get_parameter("bn3.bias") for block in stage.children()]
+    return tuple(round(value, 6) for value in torch.stack(added).double().sum(dim=0).tolist())
 
 
 def timm_model(

@@ -59,7 +59,7 @@ def test_stages_are_the_averages_of_the_last_two_before_the_plain_features() -> 
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     found = load(efficientnet_lite0((32, 32, 3), 10, stages=True)).features(images)
     plain, seen = load(efficientnet_lite0((32, 32, 3), 10)), []
-    for stage in plain.trunk.network.blocks[-2:]:
+    for stage in list(plain.trunk.get_submodule("network.blocks").children())[-2:]:
         stage.register_forward_hook(lambda _, inputs, output: seen.append(output.mean((2, 3))))
     expected = plain.features(images)
     assert torch.allclose(found, torch.cat([*seen, expected], dim=1), atol=1e-4)
@@ -67,9 +67,9 @@ def test_stages_are_the_averages_of_the_last_two_before_the_plain_features() -> 
 
 def test_a_stage_is_centred_by_the_means_that_its_blocks_add() -> None:
     spec = efficientnet_lite0((32, 32, 3), 10, stages=True)
-    stage = load(spec).trunk.network.network.blocks[-2]
-    assert [block.has_skip for block in stage] == [False, True, True, True]
-    total = sum(block.bn3.bias for block in stage)
+    stage = list(load(spec).trunk.get_submodule("network.network.blocks").children())[-2]
+    assert [block.has_skip for block in stage.children()] == [False, True, True, True]
+    total = sum(block.get_parameter("bn3.bias") for block in stage.children())
     assert np.allclose(spec.center[:192], total.numpy(), atol=1e-5)
 
 
