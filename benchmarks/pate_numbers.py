@@ -156,7 +156,8 @@ def sanitised(votes: np.ndarray) -> Sanitised:
 
 def mnist_votes(root: Path, cache: Path) -> np.ndarray:
     """Votes of 250 classifiers on the public half of MNIST's test images: int64 [5000, 10]."""
-    from labelwall.experiment.config.config import Config, RoundConfig, first_extractor
+    from labelwall.experiment.config.config import Config, RoundConfig
+    from labelwall.experiment.config.first_features import first_extractor
     from labelwall.experiment.run.console import Console
     from labelwall.teacher.features.cache import embed_records
     from labelwall.teacher.features.embedder import Embedder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,37 @@ def main(args: Sequence[str]) -> int:
     )
     args, *_ = without_own_options(args)
     parser = config_parser("records", does, args)
+    add_options(parser)
+    config, rest = parse(parser, args)
+    from labelwall.experiment.run.console import Console
+    from labelwall.experiment.run.records_cli import (
+        add_records,
+        parse_ids,
+        parse_persons,
+        remove_records,
+    )
+
+    if (rest.change == "add") != (rest.rows is not None):
+        raise InvalidInput("rows", "given with add, and with nothing else", rest.rows)
+    if rest.change == "add":
+        print(add_records(config, Path(rest.rows), dry_run=rest.dry_run, console=Console()))
+        return 0
+    if rest.persons or rest.persons_file:
+        if rest.ids or rest.ids_file or rest.images:
+            raise InvalidInput("persons", "given without ids of rows", "both")
+        file = Path(rest.persons_file) if rest.persons_file else None
+        ids = parse_persons(config, rest.persons, file)
+    elif config.privacy.unit == "person":
+        rule = "persons or persons_file where privacy.unit is person"
+        raise InvalidInput("remove", rule, None)
+    else:
+        ids = parse_ids(rest.ids, Path(rest.ids_file) if rest.ids_file else None, rest.images)
+    print(remove_records(config, ids, dry_run=rest.dry_run, console=Console()))
+    return 0
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """What is to change."""
     parser.add_argument(
         "change",
         choices=["add", "remove"],
@@ -52,29 +84,3 @@ def main(args: Sequence[str]) -> int:
     parser.add_argument(
         "--dry_run", action="store_true", help="say what would be done, and change nothing"
     )
-    config, rest = parse(parser, args)
-    from labelwall.experiment.run.console import Console
-    from labelwall.experiment.run.records_cli import (
-        add_records,
-        parse_ids,
-        parse_persons,
-        remove_records,
-    )
-
-    if (rest.change == "add") != (rest.rows is not None):
-        raise InvalidInput("rows", "given with add, and with nothing else", rest.rows)
-    if rest.change == "add":
-        print(add_records(config, Path(rest.rows), dry_run=rest.dry_run, console=Console()))
-        return 0
-    if rest.persons or rest.persons_file:
-        if rest.ids or rest.ids_file or rest.images:
-            raise InvalidInput("persons", "given without ids of rows", "both")
-        file = Path(rest.persons_file) if rest.persons_file else None
-        ids = parse_persons(config, rest.persons, file)
-    elif config.privacy.unit == "person":
-        rule = "persons or persons_file where privacy.unit is person"
-        raise InvalidInput("remove", rule, None)
-    else:
-        ids = parse_ids(rest.ids, Path(rest.ids_file) if rest.ids_file else None, rest.images)
-    print(remove_records(config, ids, dry_run=rest.dry_run, console=Console()))
-    return 0

@@ -23,8 +23,8 @@ from labelwall.experiment.config.config import (
     CapsConfig,
     Config,
     RoundConfig,
-    first_extractor,
 )
+from labelwall.experiment.config.first_features import first_extractor
 from labelwall.experiment.config.own import EMBEDDED, Findings, default_mechanism
 from labelwall.experiment.plan.rehearsal import (
     MAX_LABELLED,

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.experiment.config.config import CapsConfig, Config, RoundConfig, first_extractor
+from labelwall.experiment.config.config import CapsConfig, Config, RoundConfig
+from labelwall.experiment.config.first_features import first_extractor
 from labelwall.experiment.run.clusters import k_means
 from labelwall.experiment.run.matrix_round import ask_matrices
 from labelwall.experiment.run.public_features import embedder_of, features_of

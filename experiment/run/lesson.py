@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from labelwall.experiment.config.config import Config, first_extractor
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.first_features import first_extractor
 from labelwall.experiment.run.public_features import PublicFeatures
 from labelwall.student.data import Pool, channel_statistics
 from labelwall.student.export import export

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from labelwall.experiment.config.config import Config, first_extractor
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.first_features import first_extractor
 from labelwall.experiment.config.solved import solved_line, solved_numbers
 from labelwall.experiment.run.asking import ask, asking_extractor
 from labelwall.experiment.run.console import Console

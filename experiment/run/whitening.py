@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from labelwall.experiment.config.config import Config, first_extractor
+from labelwall.experiment.config.config import Config
+from labelwall.experiment.config.first_features import first_extractor
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Asks
 from labelwall.teacher.search.int8_matmul import LARGEST

@@ -6,7 +6,7 @@ Bad rows are dropped here, silently, before anything else sees them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -219,23 +219,6 @@ def ingest_more(
                 "rows", "an npz file with private_x, private_y and private_id", "no private_id"
             )
     return ingest(given, task, progress, unit)
-
-
-def received(arrays: Mapping[str, np.ndarray]) -> Records:
-    """Records of arrays that a custodian sent: inputs, labels, ids, and persons if there are any.
-
-    Raises InvalidInput for persons, or ids beside them, that are not whole numbers, one a row.
-    """
-    inputs, labels, ids, named = (arrays.get(n) for n in ("inputs", "labels", "ids", "persons"))
-    assert inputs is not None
-    assert labels is not None
-    assert ids is not None
-    if named is None:
-        return Records(inputs, labels, ids)
-    if ids.dtype != np.int64 or ids.shape != inputs.shape[:1]:
-        raise InvalidInput("records.ids", "int64, one for each row", shape_text(ids))
-    persons = codes_in("records.persons", named, len(inputs))
-    return Records(inputs, labels, row_ids(persons, ids), persons)
 
 
 def _percent(progress: TaskProgress | None) -> TaskProgress | None:

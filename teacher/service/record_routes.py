@@ -8,7 +8,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import ValidationError
 
 from labelwall.teacher.records.persons import codes_of
-from labelwall.teacher.records.sources import received
+from labelwall.teacher.records.received import received
 from labelwall.teacher.service import models
 from labelwall.teacher.service.jobs import TaskJob, job_id
 from labelwall.teacher.service.route_parts import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.config.config import box_extractor
+from labelwall.experiment.config.first_features import box_extractor
 from labelwall.experiment.config.settings import load_config
 from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.ledger.auditor.auditor import audit
