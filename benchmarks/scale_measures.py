@@ -187,7 +187,8 @@ class FixedPool:
 
         if isinstance(requests[0], EmbeddedRows):
             return [
-                (np.sort(ids), np.zeros(len(ids), dtype=np.int64), DIMENSIONS) for ids in self._ids
+                (np.sort(ids), np.zeros(len(ids), dtype=np.int64), DIMENSIONS, None)
+                for ids in self._ids
             ]
         found = []
         for number, (request, ids) in enumerate(zip(requests, self._ids, strict=True)):

@@ -159,7 +159,6 @@ class Config:
     data: DataConfig
     rounds: list[RoundConfig]
     budget: BudgetConfig = field(default_factory=BudgetConfig)
-    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     mechanism: AnyMechanism = field(default_factory=PrivateKnn)
     caps: CapsConfig = field(default_factory=CapsConfig)
     features: str = "auto"
@@ -178,6 +177,7 @@ class Config:
     batch_size: int = 256
     device: Literal["cpu", "cuda"] = "cpu"
     scale: ScaleConfig = field(default_factory=ScaleConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
 
     def __post_init__(self) -> None:
         if not self.rounds:

@@ -196,7 +196,7 @@ def test_a_baseline_for_classes_is_refused_before_anything_is_read(
 
 
 def test_planning_for_attributes_is_by_hand(folder: Path) -> None:
-    from labelwall.experiment.plan.optimise import planner_of
+    from labelwall.experiment.plan.auto import planners_for
 
     with pytest.raises(InvalidInput, match="private_knn, ind_knn"):
-        planner_of(load_config(folder / "config.yaml"))
+        planners_for(load_config(folder / "config.yaml"))

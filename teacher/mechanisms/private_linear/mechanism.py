@@ -80,12 +80,6 @@ class LinearSums(Mechanism):
         """See ``Mechanism.with_noise``. A sum moves by SENSITIVITY, the unit of sigma."""
         return self.filled(sigma=more_noise(min(level, MAX_SIGMA)))
 
-    def planner(self) -> RehearsedPlanner[PrivateLinear]:
-        """See ``Mechanism.planner``."""
-        from labelwall.teacher.mechanisms.private_linear import planning
-
-        return planning.PLANNER
-
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
         from labelwall.teacher.mechanisms.private_linear import audit
@@ -166,6 +160,12 @@ class PrivateLinear(_Margin):
 
     kind: Literal["private_linear"] = "private_linear"
     max_clip = 1.5  # no residual is longer than sqrt(2)
+
+    def planner(self) -> RehearsedPlanner[PrivateLinear]:
+        """See ``Mechanism.planner``."""
+        from labelwall.teacher.mechanisms.private_linear import planning
+
+        return planning.PLANNER
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ import pytest
 from labelwall import pipeline
 from labelwall.experiment.config.config import RoundConfig
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.plan.optimise import Request, best_plan, planned_config, planner_of
+from labelwall.experiment.plan.auto import planned_config, planners_for
+from labelwall.experiment.plan.optimise import Request, best_plan
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.ind_knn import planning as planner
@@ -184,7 +185,7 @@ def test_what_can_not_be_records_is_refused(config_file: Path, tmp_path: Path) -
         mechanism=replace(config.mechanism, rho=0.001),
     )
     with pytest.raises(InvalidInput, match="for all rounds"):
-        planner_of(own)
+        planners_for(own)
     with pytest.raises(InvalidInput, match="expected_records"):
         optimise(config.mechanism, simulated(config.mechanism), replace(GOAL, expected_records=1))
     with np.load(tmp_path / "data.npz") as data:

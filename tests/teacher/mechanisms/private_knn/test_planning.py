@@ -13,7 +13,8 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.plan.optimise import Request, best_plan, planned_config
+from labelwall.experiment.plan.auto import planned_config
+from labelwall.experiment.plan.optimise import Request, best_plan
 from labelwall.teacher.accounting.accountant import certified_epsilon, odometer
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
 from labelwall.teacher.mechanisms.planning import Choice, Goal
@@ -237,7 +238,7 @@ def test_the_command_writes_a_configuration_that_loads_and_fits(
     )
     assert out.read_text().startswith("# Written by `labelwall plan --optimise`")
     assert plot.read_bytes().startswith(b"\x89PNG")
-    assert shown["proxy"]["votes"].startswith("votes among 400 labelled rows")
+    assert shown["proxy"]["votes"].startswith("votes among 400 labelled public rows")
     assert pipeline.main([*arguments, "--out", str(out)]) == 2  # never overwritten
     assert pipeline.main(["plan", "--config", str(out), "--json"]) == 0
 
@@ -310,7 +311,8 @@ def test_a_mechanism_that_no_planner_knows_is_refused(arrays_config, capsys):
     command = ["plan", "--config", str(arrays_config), "--optimise"]
     assert pipeline.main([*command, "--mechanism.kind", "gnmax"]) == 2
     refused = (
-        "`mechanism.kind` must be one that has a planner: private_knn, ind_knn. Found 'gnmax'."
+        "`mechanism.kind` must be one that has a planner: private_knn, ind_knn, reverse_knn, "
+        "private_linear, private_knn_mean, private_knn_median. Found 'gnmax'."
     )
     assert refused in capsys.readouterr().err
     arrays_config.write_text(
