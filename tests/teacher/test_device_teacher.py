@@ -31,9 +31,11 @@ def test_answers_are_the_processors(
     held = tiny.records(attributes=mechanism.endswith("attributes"))
     made = []
 
-    def on_device(where: torch.device, features: np.ndarray, ids: np.ndarray) -> DeviceIndex:
+    def on_device(
+        where: torch.device, features: np.ndarray, ids: np.ndarray, persons: None
+    ) -> DeviceIndex:
         made.append(where.type)
-        return DeviceIndex(features, ids, device=where)
+        return DeviceIndex(features, ids, persons, device=where)
 
     results = []
     for place, shards in (("plain", 0), ("whole", 0), ("sharded", 2)):
