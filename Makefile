@@ -9,10 +9,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 demo: $(INSTALLED)  ## fresh machine to result: two rounds on 5,000 real MNIST images
 	$(BIN)/labelwall run --config configs/quickstart.yaml --run_dir runs/demo
 
-test: $(TESTS)  ## the fast tests: at most ten minutes on two cores
+test: $(TESTS)  ## what every change must pass
 	$(BIN)/python -m pytest -n 2 -m "not slow" --durations 10
 
-test-all: $(TESTS)  ## what every change must pass: the sweeps as well, kills at every step, clusters
+test-all: $(TESTS)  ## the sweeps as well: kills at every step, long fuzzing, clusters
 	$(BIN)/python -m pytest -n 2 --durations 10
 
 lint: $(TESTS)

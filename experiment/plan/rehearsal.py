@@ -226,13 +226,14 @@ class Rehearsal:
         return k_means(plain, count, seed=self.config.seed, iterations=50)[1].astype(np.int64)
 
     def embedded(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """See ``PublicRows.embed``: by the configuration's own features."""
+        """See ``PublicRows.embed``: as a run's first round embeds them, distances included."""
         order = np.random.default_rng(self.config.seed).permutation(len(self.labels))
         rows = order[:MAX_NEIGHBOURS]
-        plain = self.features.plain[1][rows]
-        spec = self.features.spec(self.default_view.whiten)
-        found = Embedder(spec, probe=None).embed(plain)[0]
-        return found, self.labels[rows], unit_length(spec, found.shape[1])
+        config = replace(self.config, whiten=self.default_view.whiten)
+        spec = starting_extractor(config, self._task, self._inputs[0])
+        embedder = Embedder(spec, probe=None, workers=config.workers)
+        found, finite = embedder.embed(self._inputs[1][rows])
+        return found[finite], self.labels[rows][finite], embedder.length(found.shape[1])
 
     @property
     def default_view(self) -> View:
