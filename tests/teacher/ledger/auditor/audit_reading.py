@@ -205,6 +205,8 @@ def _named(bodies: list[tuple[str, dict]]) -> bool:
 
 def _is_extractor(body: dict) -> bool:
     """Whether the fields make an extractor of this hash, its weights and axes apart."""
+    if "fields" not in body:  # they would stand in a table, which the mutants do not have
+        return False
     fields = dict(body["fields"])
     hashes = [fields.pop(name, "") for name in ("weights_sha256", "axes_sha256")]
     try:
