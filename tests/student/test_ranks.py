@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,7 +145,9 @@ def test_an_interrupted_training_ends_with_the_same_bytes(
     original = launch._wait
     seen: list[subprocess.Popen[bytes]] = []
 
-    def leave(processes: list[subprocess.Popen[bytes]], scratch: Path) -> None:
+    def leave(
+        processes: list[subprocess.Popen[bytes]], scratch: Path, done: Callable[[int], None]
+    ) -> None:
         until = time.monotonic() + 120
         while not (tmp_path / "stopped").exists():
             assert time.monotonic() < until
@@ -154,7 +156,7 @@ def test_an_interrupted_training_ends_with_the_same_bytes(
             assert process.stdin is not None
             process.stdin.close()  # what the end of the caller does
         seen.extend(processes)
-        original(processes, scratch)
+        original(processes, scratch, done)
 
     with monkeypatch.context() as patch:
         patch.setattr(launch, "_wait", leave)
