@@ -164,7 +164,7 @@ def test_the_command_writes_a_configuration_that_loads_and_fits(
     )
     assert loaded.caps.answered is None
     assert "theorem10" not in shown
-    assert shown["proxy"]["votes"].startswith("a rehearsal among 400 labelled rows")
+    assert shown["proxy"]["votes"].startswith("a rehearsal among 400 labelled public rows")
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert pipeline.main(["plan", "--config", str(out), "--json"]) == 0
     capsys.readouterr()
