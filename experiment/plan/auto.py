@@ -47,7 +47,7 @@ from labelwall.teacher.mechanisms.planning import (
     View,
 )
 from labelwall.teacher.mechanisms.registry import MECHANISMS, mechanism_class
-from labelwall.teacher.mechanisms.rehearsed import TIMES, RehearsedPlanner, Search
+from labelwall.teacher.mechanisms.rehearsed import TIMES, Search
 from labelwall.wall.datasets.sources import PublicData, Task
 from labelwall.wall.errors import BudgetRefused, InvalidInput
 from labelwall.wall.progress import Progress
@@ -91,7 +91,7 @@ def search(
     with stages(config, task, public, goal.expected_records, progress) as prepared:
         rows, told = public_rows(task, prepared), prepared[0].labelled.told
         if config.open and not told:
-            planners = [planner for planner in planners if isinstance(planner, RehearsedPlanner)]
+            planners = [planner for planner in planners if planner.rehearses]
         for planner in planners:
             try:
                 optimum = planner.plan(goal, rows, progress)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -174,7 +174,12 @@ class Optimum(Generic[M]):
 
 
 class Planner(Protocol):
-    """The search for the parameters of one mechanism."""
+    """The search for the parameters of one mechanism.
+
+    ``rehearses``: whether it rehearses whole rounds, so that clusters may stand for classes.
+    """
+
+    rehearses: ClassVar[bool]
 
     def check_rounds(self, own: Sequence[Mechanism]) -> None:
         """Raise InvalidInput for rounds whose ``own`` mechanisms it can not plan."""

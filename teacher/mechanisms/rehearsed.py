@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic
+from typing import ClassVar, Generic
 
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
 from labelwall.teacher.mechanisms.base import M, Mechanism, Priced
@@ -41,6 +41,7 @@ class RehearsedPlanner(Generic[M]):
     candidates: Callable[[View, int], list[M]]
     around: Callable[[View, M], list[M]]
     stricter: Callable[[M], list[M]]
+    rehearses: ClassVar[bool] = True
 
     def check_rounds(self, own: Sequence[Mechanism]) -> None:
         """See ``Planner.check_rounds``: all rounds must share one mechanism."""

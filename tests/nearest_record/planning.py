@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from labelwall.wall.errors import InvalidInput
 
 class NearestRecordPlanner:
     """Pure releases add up, so that q queries have a q-th of epsilon each."""
+
+    rehearses: ClassVar[bool] = False
 
     def check_rounds(self, own: Sequence[Mechanism]) -> None:
         """All rounds must share one mechanism."""

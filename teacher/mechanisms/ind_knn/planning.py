@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -48,6 +49,7 @@ class IndKnnPlanner:
     """The search for threshold, noise and rho; all other fields are those of ``kernel``."""
 
     kernel: IndKnn
+    rehearses: ClassVar[bool] = False
 
     def check_rounds(self, own: Sequence[Mechanism]) -> None:
         """See ``Planner.check_rounds``: all rounds must share one mechanism."""

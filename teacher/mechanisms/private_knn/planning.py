@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 
@@ -54,6 +55,8 @@ _BIT_REACH = 6  # the bit curve covers thresholds up to this many sigma away fro
 @dataclass(frozen=True)
 class PrivateKnnPlanner:
     """The search for all fields of a private_knn; those of the configuration are ignored."""
+
+    rehearses: ClassVar[bool] = False
 
     def check_rounds(self, own: Sequence[Mechanism]) -> None:
         """See ``Planner.check_rounds``: the result replaces any other private_knn."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -50,6 +50,7 @@ class ValuesPlanner:
     """The search for k and the sampling probability; other fields are those of ``mechanism``."""
 
     mechanism: Regression
+    rehearses: ClassVar[bool] = False
 
     def check_rounds(self, own: Sequence[Mechanism]) -> None:
         """See ``Planner.check_rounds``: all rounds must share one mechanism."""
