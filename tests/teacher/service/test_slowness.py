@@ -78,9 +78,12 @@ def upload(token: str, length: int) -> bytes:
 
 def test_accepted_connections_send_small_parts_at_once() -> None:
     """Without TCP_NODELAY every reply but the first waits 40 ms for an acknowledgement."""
-    with listen(ServiceConfig(port=0)) as bound:
-        with socket.create_connection(bound.getsockname()), bound.accept()[0] as accepted:
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    with (
+        listen(ServiceConfig(port=0)) as bound,
+        socket.create_connection(bound.getsockname()),
+        bound.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_unfinished_headers_end(
