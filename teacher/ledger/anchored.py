@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -53,6 +53,19 @@ class Anchored:
 
     def __init__(self, database: Database, anchor: Anchor | None) -> None:
         self._database, self._anchor = database, anchor
+        self._with_write: Callable[[sa.Connection], None] | None = None
+
+    @contextmanager
+    def with_next_write(self, work: Callable[[sa.Connection], None]) -> Iterator[None]:
+        """Within, the first transaction that writes runs ``work`` at its end.
+
+        Both are stored or neither: what ``work`` raises undoes the transaction.
+        """
+        self._with_write = work
+        try:
+            yield
+        finally:
+            self._with_write = None
 
     @contextmanager
     def transaction(self) -> Iterator[Step]:
@@ -70,6 +83,9 @@ class Anchored:
                     position = stored_position(connection)
                     anchor = until_moved.enter_context(self._anchor.locked(position))
                 yield step
+                if step.written and self._with_write is not None:
+                    work, self._with_write = self._with_write, None
+                    work(connection)
                 if self._anchor is not None and step.written:
                     moved = take_turn(connection, position.newest.turn)
             if moved is not None:

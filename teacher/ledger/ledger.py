@@ -102,6 +102,7 @@ class Ledger:
             )
         self._anchor = Anchor(anchor) if anchor else None
         self._anchored = Anchored(self._database, self._anchor)
+        self.with_next_write = self._anchored.with_next_write
         # (seq, hash) of the last entry that this process knows to be stored
         self._newest = (-1, GENESIS_PREV)
         self.state, self.individual_budgets = LedgerState(), IndividualBudgets()

@@ -29,10 +29,11 @@ from labelwall.teacher.service.jobs import (
 from labelwall.teacher.service.network_tests import NetworkTests
 from labelwall.teacher.service.room import Room
 from labelwall.teacher.service.snapshot import Snapshot
-from labelwall.teacher.service.usage import Call, Usage
+from labelwall.teacher.service.usage import Call, OverCap, Usage
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
 from labelwall.wall.matrix import Matrix
+from labelwall.wall.messages import Answers, Queries
 from labelwall.wall.progress import Progress, quiet
 from labelwall.wall.wire import result_to_json
 
@@ -311,23 +312,14 @@ class RequestQueue:
         self._use(jobs[0].extractor)
         jobs = [job for job in jobs if self._admit(job)]
         room = len(jobs[0].rows) if jobs and jobs[0].single_batch else self._batch_size
-        batch, calls = [], []
+        asked: list[tuple[QueryJob, Queries, Call]] = []
         for job in jobs:
             queries = job.next_batch(room)
             room -= len(queries.inputs)
-            batch.append(queries)
-        for job, queries in zip(jobs, batch, strict=True):
             new = self._teacher.chargeable(queries)
             job.reserved = max(0, job.reserved - new)
-            calls.append((Call(job.caller, job.slot, new, self.snapshot.position), job.quota))
-        asked = []
-        for job, queries, allowed in zip(jobs, batch, self.usage.note(calls), strict=True):
-            if allowed:
-                asked.append((job, queries))
-            else:  # another process charged the same caller since the job was admitted
-                self._finish(job, refused("quota_reached"))
-        replies = self._teacher.answer_together([queries for _, queries in asked]) if asked else []
-        for (job, _), answers in zip(asked, replies, strict=True):
+            asked.append((job, queries, self._call(job.caller, job.slot, new)))
+        for job, answers in self._charged(asked) if asked else ():
             job.add_answers(answers)
             if job.done == len(job.rows):
                 self._finish(job, result_to_json(job.all_answers()))
@@ -335,6 +327,23 @@ class RequestQueue:
                 with self._changed:
                     self._pending.remove(job)
                     self._pending.append(job)
+
+    def _charged(
+        self, asked: list[tuple[QueryJob, Queries, Call]]
+    ) -> list[tuple[QueryJob, Answers]]:
+        """Answers to those that fit their caps; the others are refused, uncharged."""
+        jobs, batch, calls = zip(*asked, strict=True)
+        try:
+            with self.usage.noted([(c, job.quota) for job, c in zip(jobs, calls, strict=True)]):
+                return list(zip(jobs, self._teacher.answer_together(batch), strict=True))
+        except OverCap as error:  # another process charged a caller since its job was admitted
+            for position in error.positions:
+                self._finish(jobs[position], refused("quota_reached"))
+            left = [each for i, each in enumerate(asked) if i not in error.positions]
+            return self._charged(left) if left else []
+
+    def _call(self, caller: str, slot: int, new: int) -> Call:
+        return Call(caller, slot, new, self.snapshot.position)
 
     def _admit(self, job: QueryJob) -> bool:
         """Whether the whole job fits the caller's quota. Decided before its first charge."""
@@ -359,10 +368,13 @@ class RequestQueue:
     def count(self, caller: str, matrix: Matrix, quota: int | None) -> Result:
         """Noisy counts by a public matrix: the work of a task, on the writer's thread."""
         new = self._teacher.chargeable(matrix)
-        call = Call(caller, matrix.slot, new, self.snapshot.position)
-        if self._exceeds(caller, new, quota) or not all(self.usage.note([(call, quota)])):
+        if self._exceeds(caller, new, quota):
             raise refused("quota_reached")
-        return result_to_json(self._teacher.count(matrix))
+        try:
+            with self.usage.noted([(self._call(caller, matrix.slot, new), quota)]):
+                return result_to_json(self._teacher.count(matrix))
+        except OverCap as error:
+            raise refused("quota_reached") from error
 
     def _finish(self, job: Job, outcome: Result | Refused) -> None:
         self.snapshot = self._take_snapshot()  # before the caller can ask what is left

@@ -1,20 +1,21 @@
-"""Usage by caller: a private table in the ledger's file, written before each charge.
+"""Usage by caller: a private table in the ledger's file, written with each call's first charge.
 
-The table is never exported. Per-key caps are enforced here. A crash between the note and the charge
-leaves the note, so a caller reaches its own cap that much earlier. What the data set has spent is
-recorded by the ledger alone.
+The table is never exported. Per-key caps are enforced here: check, note and charge are one
+transaction. What the data set has spent is recorded by the ledger alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from labelwall.teacher.ledger import event_times
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.wall.errors import LabelwallError
 
 metadata = sa.MetaData()
 calls = sa.Table(
@@ -41,6 +42,14 @@ class Call:
     position: int
 
 
+class OverCap(LabelwallError):
+    """Calls would exceed their caps. ``positions``: theirs in what was requested."""
+
+    def __init__(self, positions: Sequence[int]) -> None:
+        self.positions = positions
+        super().__init__("calls exceed their caps")
+
+
 class Usage:
     """The table of one ledger. ``charged``: caller -> new queries noted so far.
 
@@ -55,23 +64,37 @@ class Usage:
             ledger.in_custody(tables.create_all)
         self._newest, self.charged = ledger.in_custody(self._read)
 
-    def note(self, requested: Sequence[tuple[Call, int | None]]) -> list[bool]:
-        """Note calls durably before they are charged. Returns which fit their cap (None: no cap).
+    @contextmanager
+    def noted(self, requested: Sequence[tuple[Call, int | None]]) -> Iterator[None]:
+        """Within, note calls with what is written first, unless one exceeds its cap (None: no cap).
 
-        Check and note are one transaction, so notes of other processes in the same ledger count. A
-        call without new queries always fits and is not noted.
+        Check, note and charge are one transaction, so notes of other processes in the same ledger
+        count. A call without new queries always fits and is not noted. Raises OverCap where calls
+        do not fit: nothing was charged, and nothing noted.
         """
         if not any(call.queries for call, _ in requested):
-            return [True] * len(requested)
+            yield
+            return
+        over: list[int] = []
+        stored = self._newest, self.charged
 
-        def work(connection: sa.Connection) -> tuple[list[bool], int, Counter[str]]:
+        def work(connection: sa.Connection) -> None:
+            nonlocal stored
             newest, charged = self._read(connection)
             allowed, newest = _note(connection, requested, newest, charged)
-            return allowed, newest, charged
+            over.extend(i for i, fits in enumerate(allowed) if not fits)
+            if over:
+                raise OverCap(over)
+            stored = newest, charged
 
-        # What was read and noted counts here once it is stored.
-        allowed, self._newest, self.charged = self._ledger.in_custody(work)
-        return allowed
+        try:
+            with self._ledger.with_next_write(work):
+                yield
+        except LabelwallError:  # of a prepaid release it does not say why
+            if over:
+                raise OverCap(over) from None
+            raise
+        self._newest, self.charged = stored
 
     def _read(self, connection: sa.Connection) -> tuple[int, Counter[str]]:
         """(number of the last row, sums by caller), with what other processes have noted."""

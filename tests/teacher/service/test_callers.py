@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import pytest
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.service.usage import Call, Usage
-from labelwall.wall.errors import Refused
+from labelwall.teacher.service.usage import Call, OverCap, Usage
+from labelwall.wall.errors import LedgerMismatch, Refused
 from labelwall.wall.messages import Queries
 from tests.teacher.ledger.test_ledger import plan
 from tests.teacher.service import tiny
@@ -122,46 +123,67 @@ def test_a_keys_cap_is_below_the_plans_and_a_refused_request_is_not_charged(
     again.custodian.close()
 
 
+def noted(usage: Usage, ledger: Ledger, *requested: tuple[Call, int | None]) -> Sequence[int]:
+    """Note calls with a charge. Returns the positions of those over their caps; nothing is noted
+    then."""
+    try:
+        with usage.noted(requested):
+            ledger.charge(0, "screen", ["a"])
+    except OverCap as error:
+        return error.positions
+    return ()
+
+
 def test_a_cap_is_kept_by_services_that_share_a_ledger(place: Place) -> None:
-    """Neither process's memory knows of the other's charges; the note's transaction decides."""
-    ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
-    one, other = Usage(ledger), Usage(Ledger(place))
-    call = Call("ann", 0, 20, 0)
-    assert one.note([(call, 50), (replace(call, caller="bob"), None), (call, 50)]) == [
-        True,
-        True,
-        True,
-    ]
+    """Neither process's memory knows of the other's charges; the charge's transaction decides."""
+    ledger, theirs = Ledger.create(place, dataset="d", plan=plan(), unsafe=False), Ledger(place)
+    one, other = Usage(ledger), Usage(theirs)
+    call, fewer = Call("ann", 0, 20, 0), Call("ann", 0, 10, 0)
+    assert noted(one, ledger, (call, 50), (replace(call, caller="bob"), None), (call, 50)) == ()
     assert other.charged["ann"] == 0
-    assert other.note(
-        [(call, 50), (replace(call, queries=10), 50), (replace(call, queries=0), 1), (call, 50)]
-    ) == [
-        False,
-        True,
-        True,
-        False,
-    ]
+    head = Ledger(place).state.head
+    none = replace(call, queries=0)
+    assert noted(other, theirs, (call, 50), (fewer, 50), (none, 1), (call, 50)) == [0, 3]
+    assert Ledger(place).state.head == head  # undone, with what was noted
+    assert [found.queries for found in one.calls("ann")] == [20, 20]
+    assert noted(other, theirs, (fewer, 50), (none, 1)) == ()
     assert other.charged["ann"] == 50
-    assert [(found.caller, found.queries) for found in one.calls()] == [
-        ("ann", 20),
-        ("bob", 20),
-        ("ann", 20),
-        ("ann", 10),
-    ]
+    assert [found.queries for found in one.calls("ann")] == [20, 20, 10]
+
+
+def test_a_note_is_stored_with_the_first_entry_alone(place: Place) -> None:
+    ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
+    usage, call = Usage(ledger), Call("ann", 0, 1, 0)
+    with usage.noted([(call, None)]):
+        ledger.catch_up()
+        assert Usage(Ledger(place)).charged["ann"] == 0  # nothing is written yet
+        charge = ledger.charge(0, "screen", ["a"])
+        assert Usage(Ledger(place)).charged["ann"] == 1
+        ledger.record(charge, {"a": 1})
+    with pytest.raises(LedgerMismatch), usage.noted([(call, None)]):
+        ledger.charge(0, "no such release", ["b"])
+    ledger.charge(0, "screen", ["b"])  # no note waits for it
+    assert usage.charged["ann"] == Usage(Ledger(place)).charged["ann"] == 1
 
 
 def test_a_caller_that_another_service_charged_meanwhile_is_refused(
     tmp_path: Path, place: Place
 ) -> None:
     made = tiny.make(tmp_path, quota=30, place=place)
-    with served(made) as url, client(url, made.tokens["ann"]) as ann:
-        Usage(Ledger(place)).note([(Call("ann", 0, 25, 0), None)])
+    with (
+        served(made) as url,
+        client(url, made.tokens["ann"]) as ann,
+        client(url, made.tokens["bob"]) as bob,
+    ):
+        theirs = Ledger(place)
+        assert noted(Usage(theirs), theirs, (Call("ann", 0, 25, 0), None)) == ()
         before = Ledger(place).state.head
         with pytest.raises(Refused) as refusal:
             ann.answer(Queries(rows(10, 1)))
         assert refusal.value.code == "quota_reached"
         assert Ledger(place).state.head == before
         assert ann.answer(Queries(rows(5, 1))).receipt.charged["screen"] == 5
+        assert bob.answer(Queries(rows(10, 1))).receipt.charged["screen"] == 5
 
 
 def test_a_fast_caller_is_told_to_come_back(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -25,6 +28,7 @@ from labelwall.wall.cells import Cells
 from labelwall.wall.errors import Refused
 from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt
 from tests.postgres import audited
+from tests.programs import REPOSITORY, environment
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, client, rows, served
 
@@ -239,3 +243,15 @@ def test_an_extractor_that_would_see_other_records_can_not_be_sent(
         with pytest.raises(Refused, match="num_classes"):
             remote.use_extractor(ExtractorSpec("mlp", (DIMENSIONS,), 1 << 19, b"", scale=50.0))
         remote.use_extractor(SPEC)
+
+
+def test_threads_share_two_arenas(tmp_path: Path) -> None:
+    """So that the memory of a service does not grow with short requests."""
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("only glibc has arenas to share")
+    command = [sys.executable, "-m", "tests.programs.arenas", str(tmp_path / "info.xml")]
+    options = {"capture_output": True, "check": True, "cwd": REPOSITORY, "env": environment()}
+    alone, shared = (
+        int(subprocess.run(each, **options).stdout) for each in (command, [*command, "shared"])
+    )
+    assert shared <= 2 < alone
