@@ -12,8 +12,8 @@ demo: $(INSTALLED)  ## fresh machine to result: two rounds on 5,000 real MNIST i
 test: $(TESTS)  ## what every change must pass
 	$(BIN)/python -m pytest -n 2 -m "not slow" --durations 10
 
-test-all: $(TESTS)  ## the sweeps as well: kills at every step, long fuzzing, clusters
-	$(BIN)/python -m pytest -n 2 --durations 10
+test-all: test  ## the sweeps as well: kills at every step, long fuzzing, clusters
+	$(BIN)/python -m pytest -n 2 -m slow --durations 10
 
 lint: $(TESTS)
 	$(BIN)/ruff check .
