@@ -50,6 +50,7 @@ gamma < 1, which keeps L small at high orders.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -99,10 +100,15 @@ def argmax_log_excess(orders: np.ndarray, *, sigma: float, gamma: float) -> np.n
 
 def reach(order: float, sigma: float, gamma: float) -> int:
     """The smallest L > order, up to a step of 1%, whose tail is below exp(-60)."""
-    length = math.ceil(order) + 1
-    while _log_tail(order, sigma, gamma, length) > _LOG_TAIL:
-        length += max(1, length // 100)
-    return length
+
+    def covers(length: int) -> bool:
+        return _log_tail(order, sigma, gamma, length) <= _LOG_TAIL
+
+    lengths = [math.ceil(order) + 1]
+    while not covers(lengths[-1]):
+        for _ in range(32):
+            lengths.append(lengths[-1] + max(1, lengths[-1] // 100))
+    return lengths[bisect_left(lengths, True, key=covers)]  # tails fall with the length
 
 
 def _log_tail(order: float, sigma: float, gamma: float, length: int) -> float:
