@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from clocks import Clocks
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +39,7 @@ K = 300
 CLASSES = 10
 GAMMA = 0.15
 LOOP_QUERIES = 4  # the per-query loop is too slow for whole batches
+ALL = "all"
 FAISS = "FAISS IndexFlatL2, k=300, float32"
 OURS = "labelwall: the ordered prefix that k hits need"
 PATH = "labelwall: 2 samples, screening, argmax, ledger"
@@ -138,16 +140,25 @@ def published_loop(records: np.ndarray, queries: np.ndarray) -> int:
     return len(queries)
 
 
-def path(task: Task, device: torch.device, workplace: Path) -> Callable[[np.ndarray], int]:
+def path(
+    task: Task,
+    device: torch.device,
+    workplace: Path,
+    clocks: Clocks | None = None,
+    *,
+    split: bool = False,
+) -> Callable[[np.ndarray], int]:
     """Charge, sample and screen, record; charge, sample and vote, record.
 
-    Every query takes both stages, the most expensive case.
+    Every query takes both stages, the most expensive case. ``split``: clock the search's products
+    and selection as well.
     """
     from labelwall.teacher.accounting.plan import Plan, Slot
     from labelwall.teacher.ledger.ledger import Ledger
+    from labelwall.teacher.mechanisms import voters as voters_module
     from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import SystemEntropy
+    from labelwall.teacher.search import top_k
     from labelwall.teacher.search.gpu import index_on
 
     noise = {"sigma_screen": 75.0, "sigma_vote": 25.0}
@@ -161,15 +172,31 @@ def path(task: Task, device: torch.device, workplace: Path) -> Callable[[np.ndar
     # Not shared: a batch searched before would be free.
     index = index_on(device, task.records, np.arange(len(task.records)))
 
+    if clocks is None:
+        clocks = Clocks()
+    else:
+        clocks.around(index, "prefix", "search: bounds and the rest" if split else "search")
+        clocks.around(entropy, "inclusion", "inclusion bits")
+        clocks.around(entropy, "discrete_gaussian", "noise")
+        clocks.around(voters_module, "sampled_votes", "votes")
+    if split:
+        clocks.around(index, "_product", "search: products")
+        clocks.around(top_k.TopK, "add", "search: selection")
+        clocks.around(top_k.TopK, "order", "search: selection")
+
     def run_path(batch: np.ndarray) -> int:
         nonlocal asked
-        keys = [f"{asked + i:064x}" for i in range(len(batch))]
-        asked += len(batch)
-        voters = Voters(index, task.labels, CLASSES, batch)
-        for stage in mechanism.stages:
-            charge = ledger.charge(0, stage, keys)
-            drawn = mechanism.draw(stage, voters, keys, entropy)
-            ledger.record(charge, dict(zip(keys, drawn.tolist(), strict=True)))
+        with clocks.part("the rest"):
+            keys = [f"{asked + i:064x}" for i in range(len(batch))]
+            asked += len(batch)
+            voters = voters_module.Voters(index, task.labels, CLASSES, batch)
+            for stage in mechanism.stages:
+                with clocks.part("ledger: charge"):
+                    charge = ledger.charge(0, stage, keys)
+                with clocks.part("screening and argmax"):
+                    drawn = mechanism.draw(stage, voters, keys, entropy)
+                with clocks.part("ledger: record"):
+                    ledger.record(charge, dict(zip(keys, drawn.tolist(), strict=True)))
         return len(batch)
 
     return run_path
@@ -212,83 +239,51 @@ def compare(
     }
 
 
-def shares(task: Task, device: torch.device, workplace: Path, rounds: int) -> dict[str, float]:
-    """Milliseconds a query, medians at batch 256, of the parts of the path."""
-    from labelwall.teacher.noise.entropy import SystemEntropy
-    from labelwall.teacher.search.gpu import index_on
-    from labelwall.teacher.search.poisson_sampling import prefix_length, sampled_votes
+def shares(
+    task: Task, device: torch.device, workplace: Path, sizes: list[int], rounds: int, threads: int
+) -> dict[int, dict[str, np.ndarray]]:
+    """Milliseconds a query of each part of the path by batch size: 10th, 50th, 90th percentile.
 
-    index = index_on(device, task.records, np.arange(len(task.records)))
-    entropy, keys = SystemEntropy(), ["q"] * 256
-    whole = path(task, device, workplace)
-
-    def votes(batch: np.ndarray) -> None:
-        for release in ("screen", "aggregate"):
-            sampled_votes(
-                index,
-                task.labels,
-                batch,
-                k=K,
-                num_classes=CLASSES,
-                sampling_probability=GAMMA,
-                entropy=entropy,
-                keys=keys,
-                release=release,
-            )
-
-    def noise(batch: np.ndarray) -> None:
-        entropy.discrete_gaussian(75.0, keys, "screen", 1)
-        entropy.discrete_gaussian(25.0, keys, "aggregate", CLASSES)
-
-    steps: dict[str, Callable[[np.ndarray], object]] = {
-        "product": product_alone(task, device),
-        "search": lambda batch: index.prefix(batch, prefix_length(K, GAMMA)),
-        "sampling": votes,  # searched just before: the lists are kept
-        "noise": noise,
-        "path": whole,
-    }
-    source = batches(task.queries, 256)
-    taken: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(rounds + 1):
-        batch = next(source)
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step(batch)
-            if number:
-                taken[name].append((time.perf_counter() - start) / 256 * 1e3)
-    middle = {name: float(np.median(values)) for name, values in taken.items()}
-    parts = {
-        "product": middle["product"],
-        "selection": middle["search"] - middle["product"],
-        "sampling and votes, twice": middle["sampling"],
-        "noise": middle["noise"],
-    }
-    whole_path = middle["path"]
-    return {**parts, "ledger and the rest": whole_path - sum(parts.values()), "all": whole_path}
+    All parts are clocked inside the same calls, each without the parts inside it; "all" has a clock
+    of its own. On one thread of the processor the search is split further.
+    """
+    results, split = {}, threads == 1 and device.type == "cpu"
+    with Clocks() as clocks:
+        run = path(task, device, workplace, clocks, split=split)
+        for size in sizes:
+            source, taken = batches(task.queries, size), []
+            for _ in range(rounds + 1):
+                clocks.seconds.clear()
+                batch = next(source)
+                start = time.perf_counter()
+                run(batch)
+                taken.append({**clocks.seconds, ALL: time.perf_counter() - start})
+            results[size] = {
+                name: np.percentile([t[name] for t in taken[1:]], [10, 50, 90]) / size * 1e3
+                for name in sorted(taken[1], key=lambda name: -taken[1][name])
+            }
+    return results
 
 
-def product_alone(task: Task, device: torch.device) -> Callable[[np.ndarray], object]:
-    """All products of a batch, of 32 queries or more, and nothing else."""
-    import torch
-
-    from labelwall.teacher.search.devices import aligned, product_on
-    from labelwall.teacher.search.int8_matmul import choose_product, minus_twice
-
-    if device.type == "cpu":
-        chosen, out = choose_product(), np.empty((256, len(task.records)), dtype=np.int32)
-        return lambda batch: chosen(minus_twice(batch), task.records, out[: len(batch)])
-    product, width = product_on(device), aligned(task.records.shape[1])
-    resident = torch.zeros((aligned(len(task.records)), width), dtype=torch.int8, device=device)
-    resident[: len(task.records), : task.records.shape[1]] = torch.from_numpy(task.records)
-
-    def run(batch: np.ndarray) -> None:
-        left = torch.zeros((len(batch), width), dtype=torch.int8, device=device)
-        left[:, : batch.shape[1]] = torch.from_numpy(minus_twice(batch))
-        for start in range(0, len(resident), 1 << 16):
-            product(left, resident[start : start + (1 << 16)])
-        torch.accelerator.synchronize(device)
-
-    return run
+def parts_table(results: dict[int, dict[str, np.ndarray]], rounds: int) -> list[str]:
+    """Lines of Markdown."""
+    lines = []
+    for size, parts in results.items():
+        whole = parts[ALL][1]
+        summed = sum(middle for name, (_, middle, _) in parts.items() if name != ALL)
+        lines += [
+            "",
+            f"Parts of the path at batch {size}, ms a query over {rounds} rounds; the medians of "
+            f"the parts add up to {summed:.3f}:",
+            "",
+            "| part | median | 10% to 90% | share |",
+            "|---|---|---|---|",
+        ]
+        lines += [
+            f"| {name} | {middle:.3f} | {low:.3f} to {high:.3f} | {100 * middle / whole:.0f}% |"
+            for name, (low, middle, high) in parts.items()
+        ]
+    return lines
 
 
 def reached(
@@ -320,7 +315,7 @@ def reached(
 def table(
     task: Task,
     results: dict[int, dict[str, tuple[float, float]]],
-    parts: dict[str, float],
+    parts: dict[int, dict[str, np.ndarray]],
     shares_of_limit: list[str],
     threads: int,
     rounds: int,
@@ -339,16 +334,7 @@ def table(
             f"{rate:,.0f} ({ratio:.2f}x)" for rate, ratio in (results[size][name] for size in sizes)
         ]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "Parts of the path at batch 256:",
-        "",
-        "| part | ms a query | share |",
-        "|---|---|---|",
-    ]
-    lines += [
-        f"| {name} | {ms:.3f} | {100 * ms / parts['all']:.0f}% |" for name, ms in parts.items()
-    ]
+    lines += parts_table(parts, rounds)
     return "\n".join([*lines, "", *shares_of_limit]) + "\n"
 
 
@@ -382,7 +368,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
         runners = methods(task, options.threads, device, Path(one))
         results = {size: compare(task, runners, size, options.rounds) for size in options.batches}
-        parts = shares(task, device, Path(two), options.rounds)
+        parts = shares(task, device, Path(two), options.batches, options.rounds, options.threads)
     limit = reached(task, results, limits, device)
     text = table(task, results, parts, limit, options.threads, options.rounds)
     print(text)

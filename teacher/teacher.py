@@ -46,7 +46,7 @@ class Teacher:
         entropy: the source of sampling bits and noise; there is no default.
         batch_size: queries charged, searched and recorded together; a crash costs at most one batch
             of charges. A mechanism charged by the batch takes all new queries of a call together.
-        workers: processes that compute features.
+        workers: threads that compute features.
         device: type of the one that computes networks, products and lists: cpu, or an accelerator.
         progress: callback for the progress of work on private rows; for the custodian alone.
 

@@ -104,7 +104,7 @@ class CompareConfig:
         box: domain of feature vectors, as in a run.
         whiten: principal axes of the public rows, as in a run (a count).
         threads: CPU threads of torch, a count.
-        workers: processes that compute HOG features, a count.
+        workers: threads that compute HOG features, a count.
         batch_size: queries charged, answered and recorded together, a count.
     """
 

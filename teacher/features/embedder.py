@@ -28,7 +28,7 @@ class Embedder:
 
     ``spec``: one of
 
-    - "hog", by scikit-image;
+    - "hog", histograms of oriented gradients of images;
     - "raw", float32 vectors as they are;
     - "box", float32 vectors that are not normalised: each side of the declared domain becomes
       -63..63, and points outside move to its edge;
@@ -40,7 +40,7 @@ class Embedder:
     ``probe``: PUBLIC inputs on which a network is tested for slot independence when it is loaded.
     If a bit of a row's output depends on the other rows, or there is no probe, the network runs one
     row at a time. ``batch_size``: rows of the one padded shape that a network sees. ``workers``:
-    processes for HOG. ``device``: type of the device that computes and tests networks; the
+    threads for HOG. ``device``: type of the device that computes and tests networks; the
     processor computes all else.
 
     Raises InvalidInput for inputs or a spec of another shape, and for an absent device.

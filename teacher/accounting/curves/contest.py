@@ -50,6 +50,7 @@ gamma < 1, which keeps L small at high orders.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -57,7 +58,6 @@ import numpy as np
 from scipy.special import gammaln
 
 from labelwall.teacher.accounting.curves.lattice import (
-    log_distance,
     log_excess,
     log_growth,
     log_mixed_ratio,
@@ -66,7 +66,9 @@ from labelwall.teacher.accounting.curves.lattice import (
 
 _LOG_TAIL = -60.0  # log of (1 + alpha) tau: 1e-26, against excesses of 1e-12 and more
 _BLOCK = 1 << 16  # contests in a block
-_BINS = 2048  # of log r, for the bounds that skip contests
+_BINS = 1 << 14  # of log r, for the bounds that skip contests
+_GROUP = 8  # neighbouring contests that are bounded together
+_SLACK = 1e-9  # by which the bins exceed the range of log r, for rounding
 _MAX_SIGMA = 400.0
 _MAX_LENGTH = 5000  # L beyond which nothing is enumerated, 100 million contests
 # Enumerated: L up to _SHORT, or up to _STRETCH times the shortest L.
@@ -99,10 +101,15 @@ def argmax_log_excess(orders: np.ndarray, *, sigma: float, gamma: float) -> np.n
 
 def reach(order: float, sigma: float, gamma: float) -> int:
     """The smallest L > order, up to a step of 1%, whose tail is below exp(-60)."""
-    length = math.ceil(order) + 1
-    while _log_tail(order, sigma, gamma, length) > _LOG_TAIL:
-        length += max(1, length // 100)
-    return length
+
+    def covers(length: int) -> bool:
+        return _log_tail(order, sigma, gamma, length) <= _LOG_TAIL
+
+    lengths = [math.ceil(order) + 1]
+    while not covers(lengths[-1]):
+        for _ in range(32):
+            lengths.append(lengths[-1] + max(1, lengths[-1] // 100))
+    return lengths[bisect_left(lengths, True, key=covers)]  # tails fall with the length
 
 
 def _log_tail(order: float, sigma: float, gamma: float, length: int) -> float:
@@ -148,66 +155,93 @@ def _groups(reaches: np.ndarray) -> Iterator[np.ndarray]:
 def _worst_contest(orders: np.ndarray, sigma: float, gamma: float, length: int) -> np.ndarray:
     """Largest log excess over all contests on G, tie orders and directions, float64 [n_orders]."""
     worst = np.full(len(orders), -np.inf)
+    edges = _edges(sigma, gamma, length)
+    both = [[_Growth(t, log_growth(t, edges)) for t in (float(o), 1.0 - float(o))] for o in orders]
     for tie in (0, 1):
         for log_p, log_shift in _contests(sigma, length, tie):
-            block = _Block.of(log_p, log_mixed_ratio(log_shift, gamma))
-            for i, order in enumerate(orders):
-                worst[i] = max(
-                    block.worst(t, float(worst[i])) for t in (float(order), 1.0 - float(order))
-                )
+            block = _Block.of(log_p, log_mixed_ratio(log_shift, gamma), edges)
+            for i, directions in enumerate(both):
+                worst[i] = max(block.worst(growth, float(worst[i])) for growth in directions)
     return worst
+
+
+def _edges(sigma: float, gamma: float, length: int) -> np.ndarray:
+    """Edges of bins of log r, float64 [_BINS + 1].
+
+    On G, log l = (u - v - 1) / sigma^2 lies between the ends, so every outcome's log r is between
+    their mixtures, which the bins exceed by more than rounding.
+    """
+    ends = np.array([-2 * length - 1, 2 * length - 1]) / sigma**2
+    low, high = log_mixed_ratio(ends, gamma)
+    return np.linspace(low - _SLACK, high + _SLACK, _BINS + 1)
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """``edges``: float64 [_BINS + 1], the log of phi_t at the edges of the bins of log r.
+
+    phi_t(r) = r^t - 1 - t (r - 1). It is convex, so an interval's largest value is at an end.
+    """
+
+    t: float
+    edges: np.ndarray
+
+    def largest(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Between the edges ``low`` and ``high``, int64 of any shape."""
+        return np.maximum(self.edges.take(low), self.edges.take(high))
 
 
 @dataclass(frozen=True)
 class _Block:
-    """n contests: ``log_p``, ``log_r`` float64 [3, n]; ``low``, ``high``: int64 [n].
+    """n contests: ``log_p``, ``log_r`` float64 [3, n], ``bins`` of log r, int64 [3, n].
 
-    ``low`` and ``high`` are the bins of a contest's smallest and largest log r. ``log_chi``: log of
-    sum p (r - 1)^2. phi_t(u) / u^2 = t (t - 1) int_0^1 (1 - s) (1 + s u)^(t - 2) ds grows with u
-    for t > 2 and falls for t < 2, so its value at the largest (smallest) u of a contest times chi
-    bounds the contest's excess.
+    Of groups of _GROUP contests, the last one shorter: ``most``, the largest log p, float64
+    [3, groups]; ``low`` and ``high``, the edges around their log r, int64 [3, groups].
     """
 
     log_p: np.ndarray
     log_r: np.ndarray
-    log_chi: np.ndarray
+    bins: np.ndarray
+    most: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    edges: np.ndarray  # float64 [_BINS + 1]
 
     @classmethod
-    def of(cls, log_p: np.ndarray, log_r: np.ndarray) -> _Block:
-        live = np.where(np.isneginf(log_p), 0.0, log_r)
-        log_chi = np.logaddexp.reduce(log_p + 2 * log_distance(live), axis=0)
-        smallest, largest = live.min(axis=0), live.max(axis=0)
-        edges = np.linspace(smallest.min() - 1e-12, largest.max() + 1e-12, _BINS + 1)
-        width = edges[1] - edges[0]
-        low = np.clip(((smallest - edges[0]) / width).astype(np.int64), 0, _BINS)
-        high = np.clip(((largest - edges[0]) / width).astype(np.int64) + 1, 0, _BINS)
-        return cls(log_p, live, log_chi, low, high, edges)
+    def of(cls, log_p: np.ndarray, log_r: np.ndarray, edges: np.ndarray) -> _Block:
+        places = (log_r - edges[0]) * (_BINS / (edges[-1] - edges[0]))
+        bins = np.clip(places.astype(np.int64), 0, _BINS - 1)
+        groups = np.arange(0, log_p.shape[1], _GROUP)
+        most = np.maximum.reduceat(log_p, groups, axis=1)
+        low = np.minimum.reduceat(bins, groups, axis=1)
+        return cls(log_p, log_r, bins, most, low, np.maximum.reduceat(bins, groups, axis=1) + 1)
 
-    def worst(self, t: float, known: float) -> float:
-        """The larger of ``known`` and the block's largest log excess at exponent t.
+    def worst(self, growth: _Growth, known: float) -> float:
+        """The larger of ``known`` and the block's largest log excess.
 
-        Bounded contests are skipped.
+        Contests that are bounded by less are skipped, first by groups, then one by one. An excess
+        is a sum of three products p phi_t: at most three times the largest.
         """
-        bound = self.log_chi + self._ratio(t)[self.high if t > 2 else self.low]
+        bound = (self.most + growth.largest(self.low, self.high)).max(axis=0) + math.log(3)
         first = int(bound.argmax())
         if bound[first] < known - _MARGIN:
             return known
-        known = max(known, self._excess(t, np.array([first])))
-        survivors = np.flatnonzero(bound >= known - _MARGIN)
-        return max(known, self._excess(t, survivors)) if len(survivors) else known
+        known = max(known, self._excess(growth.t, self._members(np.array([first]))))
+        chosen = self._members(np.flatnonzero(bound >= known - _MARGIN))
+        bins = self.bins.take(chosen, axis=1)
+        bound = np.logaddexp.reduce(
+            self.log_p.take(chosen, axis=1) + growth.largest(bins, bins + 1), axis=0
+        )
+        known = max(known, self._excess(growth.t, chosen[bound.argmax()][np.newaxis]))
+        return max(known, self._excess(growth.t, chosen[bound >= known - _MARGIN]))
+
+    def _members(self, groups: np.ndarray) -> np.ndarray:
+        """Contests of these groups, int64 [n]."""
+        members = (groups[:, np.newaxis] * _GROUP + np.arange(_GROUP)).ravel()
+        return members[members < self.log_p.shape[1]]
 
     def _excess(self, t: float, chosen: np.ndarray) -> float:
-        return float(log_excess(t, self.log_p[:, chosen], self.log_r[:, chosen]).max())
-
-    def _ratio(self, t: float) -> np.ndarray:
-        """log of phi_t(u) / u^2 at the edges, float64 [_BINS + 1]; t (t - 1) / 2 at u = 0."""
-        near = np.abs(self.edges) < 1e-9
-        away = np.where(near, 1.0, self.edges)
-        return np.where(
-            near, math.log(t * (t - 1) / 2), log_growth(t, away) - 2 * log_distance(away)
+        return float(
+            log_excess(t, self.log_p[:, chosen], self.log_r[:, chosen]).max(initial=-np.inf)
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, gaussian_rdp
-from labelwall.teacher.accounting.curves.contest import argmax_log_excess, reach
+from labelwall.teacher.accounting.curves.contest import _log_tail, argmax_log_excess, reach
 
 ARGMAX = {"sigma": 25.0, "sampling_probability": 0.15}
 
@@ -131,6 +131,15 @@ def test_any_sigma_is_answered_and_never_above_the_gaussian_bound(sigma, gamma):
         assert np.isfinite(curve).all()
         assert (curve <= gaussian).all()
     assert (curves[False][0] <= curves[True][0] * (1 + 1e-7)).all()
+
+
+@pytest.mark.parametrize("gamma", [0.01, 0.3, 1.0])
+@pytest.mark.parametrize("order", [1.05, 7.0, 300.5])
+def test_the_reach_is_the_first_length_of_its_steps_that_suffices(order, gamma):
+    length = math.ceil(order) + 1
+    while _log_tail(order, 12.5, gamma, length) > -60:
+        length += max(1, length // 100)
+    assert reach(order, 12.5, gamma) == length
 
 
 def test_the_tail_bound_covers_the_mass_it_stands_for():

@@ -1,0 +1,78 @@
+"""Histograms of gradients are scikit-image's to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from skimage.feature import hog
+
+from labelwall.teacher.features.hog import _gradients, cell_size, hog_features
+
+SHAPES = st.tuples(st.integers(4, 40), st.integers(4, 40), st.sampled_from([1, 2, 3]))
+
+
+def same(images: np.ndarray) -> bool:
+    """Whether the features have scikit-image's bytes."""
+    colour = images.shape[3] > 1
+    size = {"pixels_per_cell": cell_size(*images.shape[1:3]), "cells_per_block": (2, 2)}
+    options = {"orientations": 9, "channel_axis": -1 if colour else None, **size}
+    by_image = [hog(image if colour else image[..., 0], **options) for image in images]
+    ours, reference = hog_features(images, 1), np.array(by_image)
+    return ours.dtype == reference.dtype and ours.tobytes() == reference.tobytes()
+
+
+@given(SHAPES.flatmap(lambda shape: arrays(np.uint8, (2, *shape))))
+@settings(max_examples=40, deadline=None)
+def test_any_image_of_any_size(images):
+    assert same(images)
+
+
+@pytest.mark.parametrize(
+    "shape", [(28, 28, 1), (32, 32, 3), (64, 64, 1), (4, 5, 1), (97, 33, 3), (100, 224, 1)]
+)
+@pytest.mark.parametrize("levels", [2, 5, 256])
+def test_noise_from_black_and_white_to_all_levels(shape, levels):
+    rng = np.random.default_rng(levels)
+    values = np.linspace(0, 255, levels).astype(np.uint8)
+    assert same(values[rng.integers(0, levels, (8, *shape))])
+
+
+def test_every_gradient():
+    """In the middle of an image of 4 x 4 pixels, with another gradient in the pixel beside it."""
+    steps = np.arange(-255, 256, 15)
+    down, across = (grid.ravel() for grid in np.meshgrid(steps, steps))
+    images = np.zeros((len(down), 4, 4, 1), dtype=np.uint8)
+    for step, (low, high) in ((down, ((0, 1), (2, 1))), (across, ((1, 0), (1, 2)))):
+        images[:, *low, 0], images[:, *high, 0] = np.maximum(-step, 0), np.maximum(step, 0)
+    assert same(images)
+
+
+def test_no_orientation_is_near_the_edge_of_a_bin():
+    """The least distance, in degrees, is far above rounding, so no machine moves one."""
+    _, bins = _gradients()
+    down, across = np.mgrid[-255:256, -255:256]
+    degrees = np.rad2deg(np.arctan2(down, across).astype(np.longdouble)) % 180
+    edges = abs(degrees / 20 - np.rint(degrees / 20))
+    assert edges[down != 0].min() > 1e-6
+    assert np.array_equal(bins[down != 0], (degrees // 20)[down != 0])
+    assert not bins[down == 0].any()
+
+
+@pytest.mark.parametrize("layout", [np.asfortranarray, lambda x: x[::-1], lambda x: x[:, :, ::-1]])
+def test_the_layout_in_memory_does_not_matter(layout):
+    images = layout(np.random.default_rng(0).integers(0, 256, (6, 28, 28, 3), dtype=np.uint8))
+    features = hog_features(images, 1)
+    assert np.array_equal(features, hog_features(images.copy(order="C"), 1))
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["MNIST", "FashionMNIST"])
+def test_all_of_a_published_set(realdata_root, name):
+    from torchvision import datasets
+
+    images = getattr(datasets, name)(realdata_root, train=True).data.numpy()[..., None]
+    assert all(same(images[start : start + 1000]) for start in range(0, len(images), 1000))
