@@ -17,8 +17,8 @@ epsilon:
 The mechanisms' own draws and the public side's own fit label public rows; a logistic regression on
 the labelled ones is the student. Parameters follow from the number of records alone. NoisySGD is a
 linear model of the same features by one averaged gradient a person, clipped and noisy through
-Opacus (its accountant's claim); its learning rate is chosen on public rows, which simulate persons.
-Seeds draw persons, noise, queries and batches anew. Prints one table.
+Opacus (its accountant's claim); its clip and learning rate are chosen on public rows, which
+simulate persons. Seeds draw persons, noise, queries and batches anew. Prints one table.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +56,8 @@ DELTA, CLASSES, PUBLIC, AXES = 1e-5, 10, 5000, 48
 LENGTH = RAW_UNIT * math.sqrt(AXES)
 SHIFT, TURN = 2, 10.0  # pixels, degrees
 QUERIES, GAMMA, NEAR, AGREE = 200, 0.3, 0.05, 0.6  # of private_knn
-RATE, STEPS, CLIP = 0.25, 60, 1.0  # of NoisySGD
-LEARNING_RATES = 0.5, 2.0, 8.0
+RATE, STEPS = 1.0, 20  # of NoisySGD: whole batches
+TRIED = tuple(product((1.0, 0.3, 0.1), (2.0, 8.0, 32.0)))  # clip and learning rate
 
 
 @dataclass(frozen=True)
@@ -219,11 +220,10 @@ def noisy_sgd(rows: Split, epsilon: float, seed: int) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         multiplier = calibrate(epsilon, DELTA, RATE, STEPS)[0]
-        alone = np.repeat(rest[:, None], 1, axis=1), rest_y[:, None]
+        alone = rest[:, None], rest_y[:, None]
         weaker = multiplier * len(rest) / len(persons[0])  # the same noise on a mean gradient
-        scores = [trained(*alone, held, held_y, weaker, r, seed) for r in LEARNING_RATES]
-        rate = LEARNING_RATES[int(np.argmax(scores))]
-        return trained(*persons, *rows.test, multiplier, rate, seed)
+        scores = [trained(*alone, held, held_y, weaker, *tried, seed) for tried in TRIED]
+        return trained(*persons, *rows.test, multiplier, *TRIED[int(np.argmax(scores))], seed)
 
 
 def trained(
@@ -232,6 +232,7 @@ def trained(
     test_x: np.ndarray,
     test_y: np.ndarray,
     multiplier: float,
+    clip: float,
     learning_rate: float,
     seed: int,
 ) -> float:
@@ -248,7 +249,7 @@ def trained(
     optimizer = DPOptimizer(
         plain,
         noise_multiplier=multiplier,
-        max_grad_norm=CLIP,
+        max_grad_norm=clip,
         expected_batch_size=int(RATE * len(labels)),
     )
     for _ in range(STEPS):
