@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction as F
 
 import numpy as np
@@ -26,11 +26,13 @@ from labelwall.teacher.mechanisms.counts import shared_votes
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.pate.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms.private_linear import gradient
+from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear, PrivateLinearValue
 from labelwall.teacher.mechanisms.registry import MECHANISMS
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import MAX_PARTS
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import MAX_PARTS, ReverseKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.weights import CLIP, COUNT, MAX_GAIN
 
@@ -325,3 +327,24 @@ def test_a_mechanism_that_does_not_declare_persons_refuses() -> None:
     Mechanism.require_unit(Rows(), "row")
     with pytest.raises(Exception, match=r"`privacy.unit` must be row for ind_knn. Found 'person'."):
         Rows().require_unit("person")
+
+
+def test_the_unit_fills_in_what_is_left_to_it() -> None:
+    """A row's fields stay out of its ledger; a given number stays as it is; prices keep a ratio."""
+    for made, name, default in (
+        (ReverseKnn(sigma=2.0), "parts", MAX_PARTS),
+        (PrivateLinear(sigma=2.0), "gain", 2),
+        (PrivateLinearValue(sigma=2.0), "gain", 1),
+    ):
+        assert made.for_unit("row") == made
+        assert name not in made.fields()
+        assert made.for_unit("person").fields()[name] == default
+        given = replace(made, **{name: 3})
+        assert given.for_unit("person") == given
+        (row,), (person,) = made.releases(1, 1), made.for_unit("person").releases(1, 1)
+        assert row.parameters["sigma"] / row.parameters["sensitivity"] == (
+            person.parameters["sigma"] / person.parameters["sensitivity"]
+        )
+        for wrong in (0, MAX_PARTS + 1):
+            with pytest.raises(InvalidInput, match=rf"`mechanism.{name}` must be from 1 to "):
+                replace(made, **{name: wrong})
