@@ -1,175 +1,308 @@
 """What protecting persons costs and brings: accuracy at equal epsilon, persons of 10 rows each.
 
-    python benchmarks/persons.py --data ../shared/data --seeds 0 1 2
+    python benchmarks/persons.py --data ../shared/data --cache hog.npz --persons 600 6000
 
-Private rows are MNIST's training images (the first --rows) as HOG vectors, in persons of 10 rows
-that are near each other (person_search.py, ``alike``): what one person writes repeats itself.
-Public rows are the first 5,000 test images, and the other 5,000 measure the student. delta = 1e-5.
+MNIST under HOG, on the 48 principal axes of public rows. Persons of 10 rows are made in two ways:
 
-- row: epsilon for one row; a person has what group privacy leaves, about 10 epsilon;
-- group: epsilon for a person by group privacy: rows at epsilon / 10, delta / (10 e^(0.9 epsilon));
-- person: epsilon for a person, `privacy.unit: person`;
-- NoisySGD: a linear model of the same vectors, one averaged gradient a person, clipped and noisy
-  through Opacus (its own accountant's claim; its learning rate is not tuned).
+- alike: a training image with those of its neighbours that are nearest (person_search.py);
+- moved: a training image ten times, shifted by up to 2 pixels and turned by up to 10 degrees.
 
-Every seed draws noise, queries and training anew. Prints one table.
+Public rows are the first 5,000 test images; the other 5,000 measure. delta = 1e-5. Ways to spend
+epsilon:
+
+- row: for one row; a person has what group privacy leaves, about 10 epsilon;
+- group: for a person by group privacy: rows at epsilon / 10, delta / (10 e^(0.9 epsilon));
+- person: for a person, as with `privacy.unit: person`.
+
+The mechanisms' own draws and the public side's own fit label public rows; a logistic regression on
+the labelled ones is the student. Parameters follow from the number of records alone. NoisySGD is a
+linear model of the same features by one averaged gradient a person, clipped and noisy through
+Opacus (its accountant's claim); its clip and learning rate are chosen on public rows, which
+simulate persons. Seeds draw persons, noise, queries and batches anew. Prints one table.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 from person_search import SIZE, alike
 
-DELTA, CLASSES, PUBLIC = 1e-5, 10, 5000
-STEPS = 300  # of NoisySGD
-RATE, LEARNING_RATE, CLIP = 0.1, 2.0, 1.0
-MECHANISMS = {
-    "reverse_knn": {"kind": "reverse_knn", "cells": 150},
-    "private_linear": {"kind": "private_linear"},
-    "private_knn": {"kind": "private_knn", "k": 60, "threshold": 30, "sampling_probability": 0.2},
-}
-CONFIG = {
-    "features": "raw",
-    "student": {
-        "backbone": "mlp",
-        "objective": "supervised",
-        "steps": 300,
-        "prune_folds": 2,
-        "prune_steps": 50,
-    },
-    "threads": 1,
-    "workers": 1,
-}
+from labelwall.experiment.run.fitted import Question
+from labelwall.experiment.run.matrix_round import FIT_BY
+from labelwall.experiment.run.whitening import HALF_WHITENED, principal_axes
+from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
+from labelwall.teacher.mechanisms.base import Mechanism, Priced
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import LEAST_VOTES, ReverseKnn
+from labelwall.teacher.mechanisms.solve import solve
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.matrix import Matrix, NoisyCounts
+from labelwall.wall.messages import ExtractorSpec, Outcome, Receipt
+from labelwall.wall.unit import Unit
+
+DELTA, CLASSES, PUBLIC, AXES = 1e-5, 10, 5000, 48
+LENGTH = RAW_UNIT * math.sqrt(AXES)
+SHIFT, TURN = 2, 10.0  # pixels, degrees
+QUERIES, GAMMA, NEAR, AGREE = 200, 0.3, 0.05, 0.6  # of private_knn
+RATE, STEPS = 1.0, 20  # of NoisySGD: whole batches
+TRIED = tuple(product((1.0, 0.3, 0.1), (2.0, 8.0, 32.0)))  # clip and learning rate
 
 
-def hog_vectors(data: str, rows: int) -> tuple[np.ndarray, ...]:
-    """(private x, y, public x, y, test x, y): float32 [n, 1296] and int64 [n]."""
+@dataclass(frozen=True)
+class Split:
+    """Features int8 [n, AXES] and labels int64 [n]; ``persons``: int64 [n] of the private rows."""
+
+    private: tuple[np.ndarray, np.ndarray] = field(repr=False)
+    public: tuple[np.ndarray, np.ndarray] = field(repr=False)
+    test: tuple[np.ndarray, np.ndarray] = field(repr=False)
+    persons: np.ndarray = field(repr=False)
+
+    @property
+    def people(self) -> int:
+        return len(np.unique(self.persons))
+
+
+def hog(images: np.ndarray) -> np.ndarray:
+    """HOG vectors int8 [n, 1296] of uint8 [n, 28, 28]."""
+    embedder = Embedder(ExtractorSpec("hog", (28, 28, 1), CLASSES), probe=None, workers=1)
+    return embedder.embed(images[..., None])[0]
+
+
+def moved(images: np.ndarray, seed: int) -> np.ndarray:
+    """Each of uint8 [n, 28, 28] SIZE times, shifted and turned: uint8 [n * SIZE, 28, 28]."""
+    import torch
+    from torch.nn.functional import affine_grid, grid_sample
+
+    rng = np.random.default_rng(seed)
+    many = torch.from_numpy(np.repeat(images, SIZE, axis=0))[:, None].float()
+    turns = np.deg2rad(rng.uniform(-TURN, TURN, len(many)))
+    shifts = rng.uniform(-SHIFT, SHIFT, (len(many), 2)) / 14  # 14 pixels are half an image
+    rows = [np.cos(turns), -np.sin(turns), shifts[:, 0], np.sin(turns), np.cos(turns), shifts[:, 1]]
+    maps = torch.from_numpy(np.stack(rows, axis=1).reshape(-1, 2, 3)).float()
+    grid = affine_grid(maps, list(many.shape), align_corners=False)
+    found = grid_sample(many, grid, align_corners=False)
+    return found[:, 0].round().byte().numpy()
+
+
+def vectors(data: str, cache: Path | None, most: int) -> dict[str, np.ndarray]:
+    """HOG vectors of MNIST and of ``most`` moved persons, labels, and persons of alike rows."""
     from torchvision.datasets import MNIST
 
-    from labelwall.teacher.features.embedder import Embedder
-    from labelwall.wall.messages import ExtractorSpec
-
-    hog = Embedder(ExtractorSpec("hog", (28, 28, 1), CLASSES), probe=None, workers=2)
-    found = []
-    for train, part in ((True, slice(rows)), (False, slice(PUBLIC)), (False, slice(PUBLIC, None))):
-        held = MNIST(data, train=train)
-        vectors, _ = hog.embed(held.data.numpy()[part][..., None])
-        found += [vectors.astype(np.float32), held.targets.numpy()[part]]
-    return tuple(found)
-
-
-def budgets(epsilon: float) -> Iterator[tuple[str, dict[str, object], dict[str, object]]]:
-    """(name, budget, privacy) of each way to spend epsilon."""
-    shared = {"epsilon": epsilon / SIZE, "delta": DELTA / (SIZE * math.exp(0.9 * epsilon))}
-    yield "row", {"epsilon": epsilon, "delta": DELTA}, {"unit": "row"}
-    yield "group", shared, {"unit": "row"}
-    yield "person", {"epsilon": epsilon, "delta": DELTA}, {"unit": "person"}
-
-
-def answered(place: Path, npz: Path, seed: int, mechanism: dict, **settings: object) -> dict:
-    """The summary of one run."""
-    import yaml
-
-    from labelwall import pipeline
-
-    asked = {"queries": 1000} if mechanism["kind"] == "private_knn" else {}
-    config = {
-        "data": {"source": "arrays", "path": str(npz)},
-        "rounds": [asked],
-        "mechanism": mechanism,
-        "seed": seed,
-        **CONFIG,
-        **settings,
+    if cache is not None and cache.exists():
+        return dict(np.load(cache))
+    train, test = (MNIST(data, train=part) for part in (True, False))
+    base = np.random.default_rng(0).permutation(len(train.data))[:most]
+    found = {
+        "train": hog(train.data.numpy()),
+        "train_y": train.targets.numpy(),
+        "test": hog(test.data.numpy()),
+        "test_y": test.targets.numpy(),
+        "moved": hog(moved(train.data.numpy()[base], 0)),
+        "moved_y": np.repeat(train.targets.numpy()[base], SIZE),
     }
-    place.mkdir(parents=True)
-    (place / "config.yaml").write_text(yaml.safe_dump(config))
-    code = pipeline.main(
-        ["run", "--config", str(place / "config.yaml"), "--run_dir", str(place / "run")]
-    )
-    assert code == 0, f"a run failed with exit code {code}"
-    found: dict = json.loads((place / "run" / "summary.json").read_text())
+    found["alike"] = alike(found["train"])
+    if cache is not None:
+        np.savez(cache, **found)
     return found
 
 
-def noisy_sgd(
-    rows: tuple[np.ndarray, ...], persons: np.ndarray, epsilon: float, seed: int
-) -> float:
+def split(held: dict[str, np.ndarray], how: str, people: int, seed: int) -> Split:
+    """``people`` of the persons, drawn anew for each seed."""
+    if how == "alike":
+        x, y, persons = held["train"], held["train_y"], held["alike"]
+    else:
+        x, y, persons = held["moved"], held["moved_y"], np.arange(len(held["moved"])) // SIZE
+    whole = np.flatnonzero(np.bincount(persons) == SIZE)
+    chosen = np.random.default_rng(seed).permutation(whole)[:people]
+    rows = np.flatnonzero(np.isin(persons, chosen))
+    mean, axes = principal_axes(held["test"][:PUBLIC].astype(np.float64), AXES, HALF_WHITENED)
+
+    def seen(features: np.ndarray) -> np.ndarray:
+        return quantise(features.astype(np.float64), tuple(mean), LENGTH, axes)[0]
+
+    test, test_y = seen(held["test"]), held["test_y"]
+    return Split(
+        (seen(x[rows]), y[rows]),
+        (test[:PUBLIC], test_y[:PUBLIC]),
+        (test[PUBLIC:], test_y[PUBLIC:]),
+        persons[rows],
+    )
+
+
+def budgets(epsilon: float) -> Iterator[tuple[str, Unit, float, float]]:
+    """(way, unit, epsilon, delta) of each way to spend epsilon."""
+    yield "row", "row", epsilon, DELTA
+    yield "group", "row", epsilon / SIZE, DELTA / (SIZE * math.exp(0.9 * epsilon))
+    yield "person", "person", epsilon, DELTA
+
+
+def mechanism(kind: str, unit: Unit, records: int, epsilon: float, delta: float) -> Mechanism:
+    """As a user would set it for so many records."""
+    asked, made = 1, PrivateLinear()
+    if kind == "private_linear":
+        asked = made.steps
+    elif kind == "reverse_knn":
+        whole = priced(ReverseKnn(), unit, 1, epsilon, delta)
+        cells = int(records / (LEAST_VOTES * whole.number("sigma")))  # as its warning says
+        made = ReverseKnn(cells=max(2 * CLASSES, min(150, cells)))
+    else:
+        asked, k = QUERIES, round(NEAR * GAMMA * records)
+        made = PrivateKnn(k=k, threshold=round(AGREE * k), sampling_probability=GAMMA)
+    return priced(made, unit, asked, epsilon, delta)
+
+
+def priced(made: Mechanism, unit: Unit, asked: int, epsilon: float, delta: float) -> Mechanism:
+    return solve([Priced(made.for_unit(unit), asked, asked)], epsilon, delta)[0]
+
+
+def labelled(made: Mechanism, unit: Unit, rows: Split, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """(public rows that have a label, int64 [m]; their labels)."""
+    x, y = rows.private
+    persons = rows.persons if unit == "person" else None
+    index, entropy = ExactIndex(x, np.arange(len(x)), persons), SystemEntropy()
+    if made.asks.matrix is None:
+        asked = np.random.default_rng(seed).permutation(PUBLIC)[:QUERIES]
+        voters = Voters(index, y, CLASSES, rows.public[0][asked], LENGTH)
+        keys = [f"{row}" for row in asked]
+        passed = made.draw("screen", voters, keys, entropy).astype(bool)
+        known = np.flatnonzero(passed).tolist()
+        drawn = made.draw("aggregate", voters.select(known), [keys[i] for i in known], entropy)
+        return asked[known], drawn
+
+    def count(matrix: Matrix) -> NoisyCounts:
+        voters = Voters(index, y, CLASSES, matrix.entries[None], LENGTH)
+        drawn = made.draw(made.stages[0], voters, ["asked"], entropy)[0]
+        counts = drawn.reshape(made.asks.cells or 1, -1)
+        return NoisyCounts(counts, Receipt(1, 0, {"drawn": 1}, {"drawn": 0}, 0, ""))
+
+    with tempfile.TemporaryDirectory() as folder:
+        question = Question(
+            count, rows.public[0], LENGTH, CLASSES, made.asks, 0, seed, "", Path(folder)
+        )
+        labels, outcomes = FIT_BY[made.asks.matrix](question).label(rows.public[0])
+    known = np.flatnonzero(outcomes == Outcome.ANSWERED)
+    return known, labels[known]
+
+
+def student(rows: Split, known: np.ndarray, labels: np.ndarray) -> float:
+    """Test accuracy of a logistic regression on the labelled public rows."""
+    from sklearn.linear_model import LogisticRegression
+
+    if len(np.unique(labels)) < 2:
+        return float((rows.test[1] == (labels[0] if len(labels) else 0)).mean())
+    fitted = LogisticRegression(C=0.1, max_iter=200).fit(rows.public[0][known] / LENGTH, labels)
+    return float(fitted.score(rows.test[0] / LENGTH, rows.test[1]))
+
+
+def noisy_sgd(rows: Split, epsilon: float, seed: int) -> float:
     """Test accuracy of a linear model by one clipped average gradient a person."""
+    from labelwall.teacher.baselines.noisy_sgd import calibrate
+
+    order = np.argsort(rows.persons, kind="stable")
+    x, y = (part[order] for part in rows.private)
+    persons = x.reshape(-1, SIZE, AXES), y.reshape(-1, SIZE)
+    fold = PUBLIC // 4
+    (held, held_y), (rest, rest_y) = (
+        tuple(part[cut] for part in rows.public) for cut in (slice(fold), slice(fold, None))
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        multiplier = calibrate(epsilon, DELTA, RATE, STEPS)[0]
+        alone = rest[:, None], rest_y[:, None]
+        weaker = multiplier * len(rest) / len(persons[0])  # the same noise on a mean gradient
+        scores = [trained(*alone, held, held_y, weaker, *tried, seed) for tried in TRIED]
+        return trained(*persons, *rows.test, multiplier, *TRIED[int(np.argmax(scores))], seed)
+
+
+def trained(
+    x: np.ndarray,
+    y: np.ndarray,
+    test_x: np.ndarray,
+    test_y: np.ndarray,
+    multiplier: float,
+    clip: float,
+    learning_rate: float,
+    seed: int,
+) -> float:
+    """Accuracy on the test rows after training on persons: int8 [p, rows, d], int64 [p, rows]."""
     import torch
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
+    from torch.nn.functional import cross_entropy
 
-    from labelwall.teacher.baselines.noisy_sgd import calibrate
+    torch.manual_seed(seed)
+    inputs, labels = torch.from_numpy(x / LENGTH).float(), torch.from_numpy(y)
+    wrapped = GradSampleModule(torch.nn.Linear(AXES, CLASSES))
+    plain = torch.optim.SGD(wrapped.parameters(), lr=learning_rate, momentum=0.9)
+    optimizer = DPOptimizer(
+        plain,
+        noise_multiplier=multiplier,
+        max_grad_norm=clip,
+        expected_batch_size=int(RATE * len(labels)),
+    )
+    for _ in range(STEPS):
+        chosen = torch.nonzero(torch.rand(len(labels)) < RATE).squeeze(1)
+        said = wrapped(inputs[chosen])  # [persons, rows, classes]
+        each = cross_entropy(said.flatten(0, 1), labels[chosen].flatten(), reduction="none")
+        each.reshape(len(chosen), -1).mean(dim=1).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.no_grad():
+        said = wrapped.to_standard_module()(torch.from_numpy(test_x / LENGTH).float())
+    return float((said.argmax(dim=1).numpy() == test_y).mean())
 
-    x, y, *_, test_x, test_y = rows
-    order = np.argsort(persons, kind="stable")[: len(persons) // SIZE * SIZE]
-    scale = float(np.linalg.norm(rows[2], axis=1).mean())  # of public rows
-    inputs = torch.from_numpy(x[order].reshape(-1, SIZE, x.shape[1]) / scale)
-    labels = torch.from_numpy(y[order].reshape(-1, SIZE))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        multiplier, *_ = calibrate(epsilon, DELTA, RATE, STEPS)
-        torch.manual_seed(seed)
-        wrapped = GradSampleModule(torch.nn.Linear(x.shape[1], CLASSES))
-        plain = torch.optim.SGD(wrapped.parameters(), lr=LEARNING_RATE, momentum=0.9)
-        expected = int(RATE * len(labels))
-        optimizer = DPOptimizer(
-            plain, noise_multiplier=multiplier, max_grad_norm=CLIP, expected_batch_size=expected
-        )
-        for _ in range(STEPS):
-            chosen = torch.nonzero(torch.rand(len(labels)) < RATE).squeeze(1)
-            said = wrapped(inputs[chosen])  # [persons, SIZE, classes]
-            each = torch.nn.functional.cross_entropy(
-                said.flatten(0, 1), labels[chosen].flatten(), reduction="none"
-            )
-            each.reshape(-1, SIZE).mean(dim=1).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        model = wrapped.to_standard_module()
-        with torch.no_grad():
-            found = model(torch.from_numpy(test_x / scale)).argmax(dim=1).numpy()
-    return float((found == test_y).mean())
+
+def measured(rows: Split, kinds: list[str], epsilon: float, seed: int) -> Iterator[tuple]:
+    """(mechanism, way, test accuracy)."""
+    for kind in kinds:
+        if kind == "NoisySGD":
+            yield kind, "person (claimed)", noisy_sgd(rows, epsilon, seed)
+            continue
+        for way, unit, *budget in budgets(epsilon):
+            records = len(rows.persons) if unit == "row" else rows.people
+            made = mechanism(kind, unit, records, *budget)
+            yield kind, way, student(rows, *labelled(made, unit, rows, seed))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="folder with MNIST in torchvision's layout")
-    parser.add_argument("--rows", type=int, default=60_000, help="private rows, a count")
+    parser.add_argument("--cache", type=Path, help="npz file that keeps the vectors")
+    parser.add_argument("--persons", type=int, nargs="+", default=[600, 6000], help="counts")
+    parser.add_argument("--made", nargs="+", default=["alike", "moved"])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--mechanisms", nargs="+", default=list(MECHANISMS))
+    kinds = ["private_knn", "reverse_knn", "private_linear", "NoisySGD"]
+    parser.add_argument("--mechanisms", nargs="+", default=kinds, choices=kinds)
     options = parser.parse_args()
-    rows = hog_vectors(options.data, options.rows)
-    persons = alike(rows[0].astype(np.int8))
-    names = ("private_x", "private_y", "public_x", "public_y", "test_x", "test_y")
-    found: dict[tuple[float, str, str], list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        npz = Path(folder) / "data.npz"
-        np.savez(npz, **dict(zip(names, rows, strict=True)), private_person=persons)
-        for epsilon in options.epsilons:
-            for seed in options.seeds:
-                for name in options.mechanisms:
-                    for way, budget, privacy in budgets(epsilon):
-                        place = Path(folder) / f"{epsilon}-{seed}-{name}-{way}"
-                        summary = answered(
-                            place, npz, seed, MECHANISMS[name], budget=budget, privacy=privacy
-                        )
-                        accuracy = summary["test_accuracy"]
-                        found.setdefault((epsilon, name, way), []).append(accuracy)
-                accuracy = noisy_sgd(rows, persons, epsilon, seed)
-                found.setdefault((epsilon, "NoisySGD", "person (claimed)"), []).append(accuracy)
-    print("| epsilon | mechanism | for | test accuracy, median (range) |\n|---|---|---|---|")
-    for (epsilon, name, way), each in found.items():
-        spread = f"{100 * min(each):.1f} to {100 * max(each):.1f}"
-        print(f"| {epsilon:g} | {name} | {way} | {100 * np.median(each):.1f}% ({spread}) |")
+    held = vectors(options.data, options.cache, max(options.persons))
+    print("| persons | made | epsilon | mechanism | for | test accuracy, median (range) |")
+    print("|---|---|---|---|---|---|", flush=True)
+    for people in options.persons:
+        for how in options.made:
+            for epsilon in options.epsilons:
+                started = time.process_time()
+                found: dict[tuple[str, str], list[float]] = {}
+                for seed in options.seeds:
+                    rows = split(held, how, people, seed)
+                    for kind, way, accuracy in measured(rows, options.mechanisms, epsilon, seed):
+                        found.setdefault((kind, way), []).append(100 * accuracy)
+                for (kind, way), each in found.items():
+                    spread = f"{np.median(each):.1f}% ({min(each):.1f} to {max(each):.1f})"
+                    print(f"| {people:,} | {how} | {epsilon:g} | {kind} | {way} | {spread} |")
+                print(f"<!-- {time.process_time() - started:.0f} s of CPU -->", flush=True)
 
 
 if __name__ == "__main__":

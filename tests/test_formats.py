@@ -2,6 +2,7 @@
 
 tests/fixtures/format_1 holds what the version before rooms wrote: the heads of one ledger for
 each mechanism on the same tape, and a run of tests/experiment/tiny.py, as SQL and YAML.
+tests/fixtures/persons holds the same of the first version whose ledgers are for persons.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -23,21 +25,25 @@ from labelwall.teacher.mechanisms.base import added
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.messages import Queries
+from labelwall.wall.unit import Unit
 from tests.experiment import tiny as tiny_run
 from tests.ledgers import extractors
 from tests.teacher.shards import tiny
 
 FIXTURES = Path(__file__).parent / "fixtures" / "format_1"
+PERSONS = Path(__file__).parent / "fixtures" / "persons"
 HEADS = json.loads((FIXTURES / "tape_heads.json").read_text())
+PERSONS_HEADS = json.loads((PERSONS / "tape_heads.json").read_text())
 RUN = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet"]
+PERSONS_EPSILON = 1.0
 EPSILON = 3.554  # of the fixture's ledger, as the version that wrote it audited it
 
 
-def restore(name: str, path: Path) -> Path:
+def restore(name: str, path: Path, fixtures: Path = FIXTURES) -> Path:
     """A ledger of the fixtures as an SQLite file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with sqlite3.connect(path) as connection:
-        connection.executescript((FIXTURES / f"{name}.sql").read_text())
+        connection.executescript((fixtures / f"{name}.sql").read_text())
     return path
 
 
@@ -46,28 +52,43 @@ def entries(path: Path) -> list[tuple[int, str, str]]:
         return connection.execute("SELECT seq, kind, body FROM entries ORDER BY seq").fetchall()
 
 
+def killed(folder: Path, fixtures: Path) -> Path:
+    """A run folder and custodian's directory of the fixtures, of a run killed in round 1."""
+    tiny_run.write(folder)
+    (folder / "out").mkdir()
+    shutil.copy(fixtures / "config.yaml", folder / "out")
+    restore("run_ledger", folder / "out" / "ledger.sqlite", fixtures)
+    restore("custodian_ledger", folder / "out.custodian" / "ledger.sqlite", fixtures)
+    shutil.copy(fixtures / "dataset.json", folder / "out.custodian")
+    return folder
+
+
 @pytest.fixture
 def earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An earlier version's run folder and custodian's directory, of a run killed in round 1."""
-    tiny_run.write(tmp_path)
-    (tmp_path / "out").mkdir()
-    shutil.copy(FIXTURES / "config.yaml", tmp_path / "out")
-    restore("run_ledger", tmp_path / "out" / "ledger.sqlite")
-    restore("custodian_ledger", tmp_path / "out.custodian" / "ledger.sqlite")
-    shutil.copy(FIXTURES / "dataset.json", tmp_path / "out.custodian")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(killed(tmp_path, FIXTURES))
     return tmp_path
 
 
 def test_every_mechanism_has_a_fixture() -> None:
-    assert set(HEADS) == set(tiny.MECHANISMS)
+    assert set(HEADS) == set(PERSONS_HEADS) == set(tiny.MECHANISMS)
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_the_same_tape_gives_the_same_ledger(tmp_path: Path, name: str) -> None:
     """The head is a hash over every byte of every entry, here in the form of format 1."""
-    held = tiny.records(attributes="attributes" in name)
-    teacher = tiny.teacher(tmp_path / "store", name, held, ScaleConfig())
+    assert head_in_format_1(asked_ledger(tmp_path, name, "row")) == HEADS[name]
+
+
+@pytest.mark.parametrize("name", PERSONS_HEADS)
+def test_the_same_tape_gives_the_same_ledger_for_persons(tmp_path: Path, name: str) -> None:
+    path = asked_ledger(tmp_path, name, "person")
+    assert head_in_format_1(path) == PERSONS_HEADS[name]
+
+
+def asked_ledger(folder: Path, name: str, unit: Unit) -> Path:
+    """The exported ledger of a teacher on a test tape that was asked twice."""
+    held = tiny.records(attributes="attributes" in name, unit=unit)
+    teacher = tiny.teacher(folder / "store", name, held, ScaleConfig(), unit=unit)
     teacher.use_extractor(tiny.spec_of(name))
     if (matrix := tiny.matrix(tiny.MECHANISMS[name])) is not None:
         teacher.count(matrix)
@@ -75,8 +96,8 @@ def test_the_same_tape_gives_the_same_ledger(tmp_path: Path, name: str) -> None:
         asked = tiny.queries()
         teacher.answer(Queries(asked[:25]))
         teacher.answer(Queries(asked))
-    teacher.export(tmp_path / "copy.sqlite")
-    assert head_in_format_1(tmp_path / "copy.sqlite") == HEADS[name]
+    teacher.export(folder / "copy.sqlite")
+    return folder / "copy.sqlite"
 
 
 def head_in_format_1(path: Path) -> str:
@@ -104,6 +125,28 @@ def test_an_earlier_run_resumes_and_pays_for_nothing_twice(earlier: Path) -> Non
     assert after[: len(before)] == before
     new = [kind for _, kind, _ in after[len(before) :]]
     assert "charge" not in new[: new.index("extractor")] if "extractor" in new else not new
+
+
+def test_an_earlier_run_for_persons_is_still_for_persons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reverse kNN, whose votes have parts: the ledger is audited, and the run goes on for free."""
+    monkeypatch.chdir(killed(tmp_path, PERSONS))
+    shutil.copy(PERSONS / "settings.yaml", "config.yaml")
+    held = dict(np.load("data.npz"))
+    np.savez("data.npz", **held, private_person=np.arange(200) % 40)
+    ledger = tmp_path / "out" / "ledger.sqlite"
+    finding = audit(ledger)
+    assert finding.consistent
+    assert (finding.unit, finding.epsilon) == ("person", PERSONS_EPSILON)
+    before = entries(ledger)
+    assert pipeline.main([*RUN, "--privacy.unit", "row"]) == 2
+    assert "privacy" in capsys.readouterr().err
+    assert entries(ledger) == before
+    assert pipeline.main(RUN) == 0
+    after = entries(ledger)
+    assert after[: len(before)] == before
+    assert "charge" not in [kind for _, kind, _ in after[len(before) :]]
 
 
 def test_a_setting_that_an_earlier_version_did_not_have_is_at_its_default(earlier: Path) -> None:

@@ -74,14 +74,15 @@ def inherit(
 
     Post-processing: free.
 
-    ``counts``: as in NoisyCounts; ``cells_of_row``: int64 [n, reach]. Each row sums the noisy votes
-    of its cells. It gets the class with the most votes (the lowest on ties) where these exceed the
-    second most by more than ``margin`` votes, and abstains elsewhere.
+    ``counts``: votes [m, c], as in NoisyCounts or in parts of them; ``cells_of_row``: int64
+    [n, reach]. Each row sums the noisy votes of its cells. It gets the class with the most votes
+    (the lowest on ties) where these exceed the second most by more than ``margin`` votes, and
+    abstains elsewhere.
     """
     labels = np.full(len(cells_of_row), ABSTAINED, dtype=np.int64)
     if counts is None:
         return labels, np.full(len(labels), Outcome.CAP_REACHED, dtype=np.uint8)
-    votes = counts[cells_of_row].sum(axis=1)  # int64 [n, n_classes]
+    votes = counts[cells_of_row].sum(axis=1)  # [n, n_classes]
     ordered = np.sort(votes, axis=1)
     clear = ordered[:, -1] - ordered[:, -2] > margin
     labels[clear] = votes[clear].argmax(axis=1)

@@ -20,6 +20,7 @@ MAX_ENTRIES = 1 << 20  # of one matrix
 MAX_BIAS = 63  # the last input of every record is a public constant
 CLIP = 1 << 20  # largest length of a record's part of the gradient, in units of the sum
 COUNT = CLIP >> 3  # what a record adds to the last entry, by which records are counted
+MAX_GAIN = 64  # of a record's gradient before it is clipped
 MAX_UNIT = 1 << 18  # of residuals, so that products of squares fit int64
 # Length of a record's whole part, rounded up: the L2 sensitivity of a sum.
 SENSITIVITY = math.isqrt(CLIP**2 + COUNT**2 - 1) + 1

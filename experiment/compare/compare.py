@@ -39,7 +39,7 @@ from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.values import ERRORS
 
 # Settings that cells of earlier versions do not record, at their defaults.
-LATER = {"share": None, "screen_ratio": SCREEN_RATIO}
+LATER = {"share": None, "screen_ratio": SCREEN_RATIO, "parts": None, "gain": None}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from labelwall.experiment.config.settings import BadSetting, evaluate_annotation
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.baselines.config import AnyBaseline
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.registry import AnyMechanism
+from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism
 from labelwall.wall.datasets.sources import DataConfig
 from labelwall.wall.errors import InvalidInput
 
@@ -133,7 +133,10 @@ class CompareConfig:
                 rule = f"for rows of one class, not for data.labels: {self.data.labels}"
                 raise InvalidInput(f"methods[{method.name}].baseline", rule, method.baseline.kind)
             if method.baseline is not None and self.privacy.unit != "row":
-                rule = "left out with privacy.unit: person: its epsilon is for one row"
+                rule = (
+                    "left out with privacy.unit: person, as its epsilon is for one row; "
+                    f"instead points with a mechanism for persons: {', '.join(for_persons())}"
+                )
                 raise InvalidInput(f"methods[{method.name}].baseline", rule, method.baseline.kind)
             for point in method.points:
                 self.run_config(point, self.seeds[0], "")  # every rule of a run's own settings
@@ -158,6 +161,11 @@ class CompareConfig:
             workers=self.workers,
             batch_size=self.batch_size,
         )
+
+
+def for_persons() -> list[str]:
+    """Kinds of mechanisms whose price holds for persons."""
+    return [kind for kind, known in MECHANISMS.items() if known.persons]
 
 
 def compare_parser() -> jsonargparse.ArgumentParser:

@@ -247,8 +247,9 @@ class Config:
         return LedgerUrl.parse(self.anchor, "anchor") if "://" in self.anchor else Path(self.anchor)
 
     def mechanism_of(self, number: int) -> AnyMechanism:
-        """The mechanism of round ``number``, counted from 1."""
-        return self.rounds[number - 1].mechanism or self.mechanism
+        """The mechanism of round ``number``, counted from 1, for the unit of privacy."""
+        found = self.rounds[number - 1].mechanism or self.mechanism
+        return found.for_unit(self.privacy.unit)
 
     def slots(self) -> list[int]:
         """The plan's slot that pays for each round.
@@ -315,8 +316,9 @@ class Config:
             members = [i for i, paying in enumerate(slots) if paying == slot]
             rounds = [self.rounds[i] for i in members]
             own = rounds[0].mechanism
-            paid = (self.mechanism, self.caps) if own is None else (own, rounds[0].caps)
-            found.append(_priced(*paid, rounds, sum(shares[i] for i in members)))
+            paid, caps = (self.mechanism, self.caps) if own is None else (own, rounds[0].caps)
+            paid = paid.for_unit(self.privacy.unit)
+            found.append(_priced(paid, caps, rounds, sum(shares[i] for i in members)))
         return found
 
 

@@ -256,6 +256,7 @@ class Rehearsal:
 
     def _fold(self, view: View, mechanism: Mechanism, number: int) -> tuple[float, float]:
         """(share of rows with a label, share with the right one) of one rehearsal."""
+        mechanism = mechanism.for_unit(self.config.privacy.unit)
         labels, asks = self.labels, mechanism.asks
         asked = self._folds == number % FOLDS
         spec, public, rows = self._seen(view.whiten, asks.axes)

@@ -33,13 +33,14 @@ def fit_cells(question: Question) -> Fitted:
     def nearest(features: np.ndarray) -> np.ndarray:
         return nearest_cells(features, centers, asked.reach)
 
-    own, estimate = nearest(question.features), None
-    if found.counts is not None:
-        estimate = by_counts(found.counts, own, asked.margin, noise)
+    own, estimate, votes = nearest(question.features), None, found.counts
+    if votes is not None:
+        votes = votes if asked.parts == 1 else votes / asked.parts
+        estimate = by_counts(votes, own, asked.margin, noise)
 
     def label(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         rows = own if features is question.features else nearest(features)
-        return inherit(found.counts, rows, asked.margin)
+        return inherit(votes, rows, asked.margin)
 
     return Fitted(label, found.receipt, estimate)
 

@@ -32,6 +32,7 @@ class SumsModel(ABC):
         length: of a unit vector after quantisation (``Embedder.length``).
         noise_multiplier: of a sum's noise.
         clip: of the mechanism.
+        gain: of the mechanism. With more than 1 a sum's count is of weighted records.
         weights: int16 [d + 1, c], the fitted ones; all 0 before the first sum.
 
     Class attributes:
@@ -44,6 +45,7 @@ class SumsModel(ABC):
     length: float
     noise_multiplier: float
     clip: float
+    gain: int = 1
     weights: np.ndarray = field(init=False, repr=False)
 
     space: ClassVar[str]
@@ -63,7 +65,8 @@ class SumsModel(ABC):
         """Take the step of the noisy sum for ``next_weights``: int64 [(d + 1) * c + 1]."""
         self._counts.append(sums[-1] / COUNT)
         unit = residual_unit(self.weights, self.clip, self.length, self.space)
-        total = unit * max(MIN_RECORDS, float(np.mean(self._counts))) * self._unit
+        counted = float(np.mean(self._counts)) if self.gain == 1 else self._counts[-1]
+        total = self.gain * unit * max(MIN_RECORDS, counted) * self._unit
         gradient = sums[:-1].reshape(self.weights.shape) / total
         deviation = self.noise_multiplier * SENSITIVITY / total
         if self.weights.any():

@@ -51,7 +51,8 @@ class Asks:
     principal axes of the public rows' features that it looks at, all features where None.
 
     ``noise``: the scale of each number's noise, public: votes for cells, sensitivities of a sum for
-    weights; None where the budget does not decide it yet.
+    weights; None where the budget does not decide it yet. ``parts``: counts of cells are in
+    1 / ``parts`` votes. ``gain``: sums are of so many times the gradients, clipped.
     """
 
     cells: int | None = None
@@ -62,6 +63,8 @@ class Asks:
     clip: float = 1.0
     labels: LabelKind = "class"
     axes: int | None = None
+    parts: int = 1
+    gain: int = 1
 
     @property
     def matrix(self) -> str | None:
@@ -196,6 +199,10 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         """Raise InvalidInput where its price does not hold for the unit of privacy."""
         if unit != "row" and not self.persons:
             raise InvalidInput("privacy.unit", f"row for {self.kind}", unit)
+
+    def for_unit(self, unit: Unit) -> Self:
+        """With the fields filled in that are null and that the unit of privacy decides."""
+        return self
 
     def require(self, queries: int, dimensions: int) -> None:
         """Raise InvalidInput, before anything is charged, for a batch that can not be answered."""

@@ -18,17 +18,18 @@ from labelwall.wall.cells import nearest_cells
 
 @dataclass(frozen=True, eq=False)
 class CellVotes:
-    """Votes of every record for its label in its nearest cells.
+    """Votes of every record for its label in its nearest cells, each of ``parts`` parts.
 
-    A person casts as many votes as a row: those that most of its rows cast.
+    A person's votes are those of its rows together (``shared_votes``).
 
     ``cells``: int8 [n_queries, m, d]. Result: int64 [n_queries, m * n_classes], all entries
-    present.
+    present, in parts.
     """
 
     cells: np.ndarray = field(repr=False)
     neighbours: int
     num_classes: int
+    parts: int = 1
 
     def __call__(self, index: Counted, labels: np.ndarray) -> np.ndarray:
         features = index.features
@@ -36,19 +37,24 @@ class CellVotes:
         for counts, centers in zip(votes, self.cells, strict=True):
             nearest = nearest_cells(features, centers, self.neighbours)
             if index.persons is None:
-                np.add.at(counts, (nearest, labels[:, None]), 1)
+                np.add.at(counts, (nearest, labels[:, None]), self.parts)
             else:
                 pairs = nearest * self.num_classes + labels[:, None]  # [n_records, neighbours]
-                ballots = most_frequent(pairs, index.persons, pairs.shape[1])
-                counts += np.bincount(ballots, minlength=counts.size).reshape(counts.shape)
+                np.add.at(counts.reshape(-1), *shared_votes(pairs, index.persons, self.parts))
         return votes.reshape(len(votes), -1)  # [n_queries, m, n_classes] -> [., m * n_classes]
 
 
-def most_frequent(ballots: np.ndarray, persons: np.ndarray, most: int) -> np.ndarray:
-    """Of each person the ``most`` ballots that most of its rows cast, ties to the lowest.
+def shared_votes(
+    ballots: np.ndarray, persons: np.ndarray, parts: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ballots that persons cast, and the parts of a vote that each of these gets.
 
-    ``ballots``: int64 [n, m], by row, those of a row distinct; ``persons``: int64 [n]. Returns
-    int64 [votes], distinct for one person, exactly ``most`` of each where that is at most m.
+    A ballot gets parts times the square root of the share of the person's rows that cast it,
+    rounded down: with m ballots a row the squares of a person add up to parts^2 m at most, as those
+    of a single row do, and many ballots get more together than few.
+
+    ``ballots``: int64 [n, m], by row, those of a row distinct; ``persons``: int64 [n]; ``parts``:
+    1..4096. Returns int64 [votes] twice; a ballot comes once for each person.
     """
     owners = np.repeat(persons, ballots.shape[1])
     order = np.lexsort((ballots.ravel(), owners))
@@ -56,12 +62,11 @@ def most_frequent(ballots: np.ndarray, persons: np.ndarray, most: int) -> np.nda
     new = np.ones(len(cast), dtype=bool)
     new[1:] = (owners[1:] != owners[:-1]) | (cast[1:] != cast[:-1])
     starts = np.flatnonzero(new)
-    times = np.diff(np.append(starts, len(cast)))
-    owners, cast = owners[starts], cast[starts]  # by person, then by ballot
-    order = np.lexsort((-times, owners))  # stable: ties stay in the ballots' order
-    owners, cast = owners[order], cast[order]
-    first = np.searchsorted(owners, owners, side="left")  # place of the person's first ballot
-    return cast[np.arange(len(cast)) - first < most]
+    times = np.diff(np.append(starts, len(cast)))  # rows of the person that cast the ballot
+    _, person, rows = np.unique(persons, return_inverse=True, return_counts=True)
+    rows = rows[np.repeat(person, ballots.shape[1])[order][starts]]  # of the ballot's person
+    # At most parts^2 <= 2^24, so that the float64 root, rounded down, is exact.
+    return cast[starts], np.sqrt(times * parts**2 // rows).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

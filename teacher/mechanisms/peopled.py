@@ -35,7 +35,7 @@ def for_persons(mechanism: M) -> M:
     def draw(
         self: Mechanism, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
     ) -> np.ndarray:
-        asked = peopled(voters, alike=self.asks.steps is not None)
+        asked = peopled(voters, alike=self.asks.matrix is not None)
         return rows.draw(self, stage, asked, keys, entropy)
 
     overridden = {"draw": draw, "audited_unit": "person", "__module__": rows.__module__}
@@ -47,7 +47,7 @@ def for_persons(mechanism: M) -> M:
 def peopled(voters: Voters, *, alike: bool = False) -> Voters:
     """Every record of an audit's pair as a person.
 
-    ``alike``: persons of equal rows alone, for sums, which average what rows say.
+    ``alike``: persons of equal rows alone, for sums, to which persons of other rows add less.
     """
     from labelwall.teacher.search.cpu import ExactIndex
 

@@ -95,14 +95,18 @@ class Voters:
             release=release,
         )
 
-    def cell_votes(self, neighbours: int) -> np.ndarray:
-        """Votes of every record for its label in its nearest cells: int64 [n_queries, m * c]."""
-        return self.index.total(CellVotes(self.queries, neighbours, self.num_classes), self.labels)
+    def cell_votes(self, neighbours: int, parts: int = 1) -> np.ndarray:
+        """Votes of every record for its label in its nearest cells: int64 [n_queries, m * c].
 
-    def gradients(self, clip: float, space: str = "class") -> np.ndarray:
+        ``parts``: of a vote, the unit of the result.
+        """
+        counted = CellVotes(self.queries, neighbours, self.num_classes, parts)
+        return self.index.total(counted, self.labels)
+
+    def gradients(self, clip: float, space: str = "class", gain: int = 1) -> np.ndarray:
         """Sums of the records' gradients: int64 [n_queries, (d + 1) * c + 1] (``GradientSum``)."""
         units = tuple(residual_unit(w, clip, self.length, space) for w in self.queries)
-        summed = GradientSum(self.queries, units, bias(self.length), space)
+        summed = GradientSum(self.queries, units, bias(self.length), space, gain)
         return self.index.total(summed, self.labels)
 
     def ball_votes(self, squared_radii: np.ndarray) -> np.ndarray:

@@ -96,10 +96,14 @@ def _individual(f: Fields) -> list[Priced]:
 
 
 def _cells(f: Fields) -> list[Priced]:
-    """A record adds 1 to ``neighbours`` entries: L2 sensitivity sqrt(neighbours). Section 13."""
-    sensitivity = math.sqrt(f["neighbours"])
-    parameters = {"sigma": f["sigma"], "sensitivity": sensitivity, "sampling_probability": 1.0}
-    noisy = results.histogram(f["cells"], f["sigma"], LARGEST_COUNT)
+    """A record adds ``parts`` to ``neighbours`` entries, a person no more in length.
+
+    L2 sensitivity parts sqrt(neighbours): sections 13 and 22.
+    """
+    vote = f.get("parts", 1)
+    noise, sensitivity = f["sigma"] * vote, vote * math.sqrt(f["neighbours"])
+    parameters = {"sigma": noise, "sensitivity": sensitivity, "sampling_probability": 1.0}
+    noisy = results.histogram(f["cells"], noise, vote * LARGEST_COUNT)
     return [Priced("histogram", "gaussian", parameters, noisy)]
 
 
@@ -230,6 +234,7 @@ _CELLS = {
     "sigma": NOISE,
     "margin": AT_LEAST_0,
     "reach": integer(1, 64),
+    "parts": integer(1, 4096),
 }
 _CONFIDENT = {
     "teachers": VOTERS,
@@ -288,7 +293,9 @@ _SUMS = {
     "sigma": number(1e-3, 900),
     "clip": number(0.01, 1),
     "axes": nullable(integer(1, 4000)),
+    "gain": integer(1, 64),
 }
+_GAIN = frozenset({"gain"})
 _BELOW_1: dict[str, Callable[[Fields], bool]] = {
     "margin must be below 1": lambda f: f["margin"] < 1
 }
@@ -308,7 +315,7 @@ KINDS: dict[str, Known] = {
     "reverse_knn": Known(
         _CELLS,
         _cells,
-        frozenset({"reach"}),
+        frozenset({"reach", "parts"}),
         {
             "neighbours and reach must be at most cells": lambda f: (
                 max(f["neighbours"], f.get("reach", 1)) <= f["cells"]
@@ -316,7 +323,7 @@ KINDS: dict[str, Known] = {
         },
     ),
     "private_linear": Known(
-        {**_SUMS, "clip": number(0.01, 1.5), "margin": number(0, 1)}, _sums, related=_BELOW_1
+        {**_SUMS, "clip": number(0.01, 1.5), "margin": number(0, 1)}, _sums, _GAIN, _BELOW_1
     ),
     "naive_knn": Known({"k": integer(1, LARGEST_COUNT), "sigma_vote": NOISE}, _unsampled),
     "lnmax": Known(
@@ -345,8 +352,8 @@ KINDS: dict[str, Known] = {
         {**_ATTRIBUTES, "k": VOTERS, "sampling_probability": PROBABILITY}, _attributes("k")
     ),
     "gnmax_attributes": Known({**_ATTRIBUTES, "teachers": VOTERS}, _attributes("teachers")),
-    "private_linear_attributes": Known({**_SUMS, "margin": number(0, 1)}, _sums, related=_BELOW_1),
-    "private_linear_value": Known(_SUMS, _sums),
+    "private_linear_attributes": Known({**_SUMS, "margin": number(0, 1)}, _sums, _GAIN, _BELOW_1),
+    "private_linear_value": Known(_SUMS, _sums, _GAIN),
     "private_knn_mean": Known({**_VALUES, "sigma_mean": SMALLER_NOISE}, _mean, _RATIO, _WINDOWED),
     "private_knn_median": Known({**_VALUES, "epsilon": PURE}, _median, _RATIO, _WINDOWED),
 }

@@ -87,5 +87,6 @@ def voters(mechanism: LinearSums, queries: int, added: bool) -> Voters:
 
 def of_record(mechanism: LinearSums) -> np.ndarray:
     """What the record adds: int64 [(d + 1) * c + 1], about SENSITIVITY long, no entry 0."""
-    found: np.ndarray = voters(mechanism, 1, True).gradients(mechanism.clip, mechanism.label_space)
+    how = mechanism.clip, mechanism.label_space, mechanism.gain or 1
+    found: np.ndarray = voters(mechanism, 1, True).gradients(*how)
     return found[0]

@@ -31,34 +31,40 @@ LARGEST = 16  # exp(-16) is counted as 0
 class GradientSum:
     """Sums of all records' clipped gradients, and COUNT for each record.
 
-    A person adds the average of its rows' parts, every entry rounded towards 0.
+    A person adds the average of its rows' parts, every entry rounded towards 0. With a ``gain``
+    that is multiplied and clipped again, and COUNT shrinks as the clipped part does, so that sums
+    over counts stay weighted means of gradients (``_boosted``).
 
     Result: int64 [n_queries, (d + 1) * c + 1]: row after row of the weights, then the records.
     A record's part has the length sqrt(CLIP^2 + COUNT^2) at most, whatever the weights.
 
     ``weights``: int16 [n_queries, d + 1, c]; ``units``: the residuals' unit for each of them
     (``residual_unit``), 1..MAX_UNIT; ``bias``: the last input of every record, 1..MAX_BIAS.
-    ``space``: what a record's label is, a key of RESIDUALS.
+    ``space``: what a record's label is, a key of RESIDUALS. ``gain``: 1..MAX_GAIN.
     """
 
     weights: np.ndarray = field(repr=False)
     units: tuple[int, ...]
     bias: int
     space: str = "class"
+    gain: int = 1
 
     def __call__(self, index: Counted, labels: np.ndarray) -> np.ndarray:
         features = index.features
         sums = np.zeros(self.weights.shape, dtype=np.int64)
         residuals = RESIDUALS[self.space]
         counted = np.full((len(sums), 1), 0)
-        for rows, persons in _blocks(index, self.weights[0].size if len(self.weights) else 1):
+        entries = self.weights[0].size if len(self.weights) else 1
+        for rows, persons in _blocks(index, entries, whole=self.gain == 1):
             inputs = _with_bias(features[rows], self.bias)  # float64 [r, d + 1]
             squares = np.einsum("nd,nd->n", inputs, inputs).astype(np.int64)  # below 2^24
-            for total, weights, unit in zip(sums, self.weights, self.units, strict=True):
+            each = zip(sums, counted, self.weights, self.units, strict=True)
+            for total, records, weights, unit in each:
                 logits = (inputs @ weights.astype(np.float64)).astype(np.int64)  # below 2^33
                 found = clipped(residuals(logits, labels[rows], unit), squares)
-                total += _summed(inputs, found.astype(np.float64), persons)
-            counted += COUNT * (persons or len(inputs))
+                added, number = _summed(inputs, found.astype(np.float64), persons, self.gain)
+                total += added
+                records += number
         return np.concatenate([sums.reshape(len(sums), -1), counted], axis=1)
 
 
@@ -158,41 +164,62 @@ def exponentials() -> np.ndarray:
     return found
 
 
-def _blocks(index: Counted, entries: int) -> Iterator[tuple[slice | np.ndarray, int]]:
+def _blocks(
+    index: Counted, entries: int, *, whole: bool
+) -> Iterator[tuple[slice | np.ndarray, int]]:
     """Rows whose parts are summed together, and how many persons they are, each with as many rows.
 
-    0 persons where every row is a record of its own. ``entries``: of a part, a count.
+    0 persons where every row's part is added as it is: those of single rows, if ``whole``.
+    ``entries``: of a part, a count.
     """
-    if index.persons is None:
+    if index.persons is None and whole:
         for start in range(0, len(index), ROWS):
             yield slice(start, start + ROWS), 0
         return
-    order = np.argsort(index.persons, kind="stable")
-    starts = np.unique(index.persons[order], return_index=True)[1]
+    persons = index.ids if index.persons is None else index.persons
+    order = np.argsort(persons, kind="stable")
+    starts = np.unique(persons[order], return_index=True)[1]
     sizes = np.diff(np.append(starts, len(order)))
     for size in np.unique(sizes).tolist():
-        own = starts[sizes == size]
-        together = max(1, min(ROWS // size, PARTS // entries)) if size > 1 else ROWS
+        own, apart = starts[sizes == size], size > 1 or not whole
+        together = max(1, min(ROWS // size, PARTS // entries)) if apart else ROWS
         for first in range(0, len(own), together):
             part = own[first : first + together]
             rows = order[(part[:, np.newaxis] + np.arange(size)).ravel()]
-            yield rows, len(part) if size > 1 else 0
+            yield rows, len(part) if apart else 0
 
 
-def _summed(inputs: np.ndarray, residuals: np.ndarray, persons: int) -> np.ndarray:
-    """Sum of the parts of rows, or of persons: int64 [d + 1, c].
+def _summed(
+    inputs: np.ndarray, residuals: np.ndarray, persons: int, gain: int
+) -> tuple[np.ndarray, int]:
+    """Sum of the parts of rows, or of persons: int64 [d + 1, c], and what counts them.
 
     ``inputs``: float64 [r, d + 1]; ``residuals``: float64 [r, c], both integers, a person's rows
     beside each other. Each product is at most CLIP, so that partial sums are exact.
     """
     if not persons:
-        summed: np.ndarray = (inputs.T @ residuals).astype(np.int64)
-        return summed
+        return (inputs.T @ residuals).astype(np.int64), COUNT * len(inputs)
     size = len(inputs) // persons
     of_rows = inputs.reshape(persons, size, -1).transpose(0, 2, 1)  # [persons, d + 1, size]
     parts = (of_rows @ residuals.reshape(persons, size, -1)).astype(np.int64)
-    averages: np.ndarray = (np.sign(parts) * (np.abs(parts) // size)).sum(axis=0)
-    return averages
+    averages = np.sign(parts) * (np.abs(parts) // size)
+    if gain == 1:
+        return averages.sum(axis=0), COUNT * persons
+    boosted, counted = _boosted(averages, gain)
+    return boosted.sum(axis=0), int(counted.sum())
+
+
+def _boosted(averages: np.ndarray, gain: int) -> tuple[np.ndarray, np.ndarray]:
+    """``gain`` times the averages, shrunk to CLIP where longer, and COUNT shrunk alike.
+
+    ``averages``: int64 [n, d + 1, c], each of length CLIP at most. Returns the same form, each of
+    length CLIP at most: for s >= max(CLIP, gain |a|) every entry is at most gain |a_j| CLIP / s;
+    and int64 [n], floor(COUNT CLIP / s). The largest products are below 2^53.
+    """
+    squares = gain**2 * (averages * averages).sum(axis=(1, 2))  # at most 2^12 2^40
+    lengths = np.maximum(CLIP, ceil_sqrt(np.maximum(squares, 1)))
+    shrunk = gain * CLIP * np.abs(averages) // lengths[:, np.newaxis, np.newaxis]
+    return np.sign(averages) * shrunk, COUNT * CLIP // lengths
 
 
 def _with_bias(features: np.ndarray, bias: int) -> np.ndarray:

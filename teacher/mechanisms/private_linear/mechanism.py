@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import Asks, Mechanism
+from labelwall.teacher.mechanisms.base import Asks, Mechanism, added
 from labelwall.teacher.noise.scales import more_noise
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
-from labelwall.wall.weights import MAX_DIMENSIONS, SENSITIVITY
+from labelwall.wall.unit import Unit
+from labelwall.wall.weights import MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
 
 if TYPE_CHECKING:  # loading the search would load torch
     from labelwall.teacher.mechanisms.rehearsed import RehearsedPlanner
@@ -47,12 +48,14 @@ class LinearSums(Mechanism):
     sigma: float | None = None
     clip: float = 1.0
     axes: int | None = None
+    gain: int | None = added(None)
 
     stages = (SUM,)
     solved = ("sigma",)
     sharded = True
     persons = True
     max_clip: ClassVar[float] = 1.0
+    persons_gain: ClassVar[int] = 2  # of more the count of the records becomes uncertain
 
     def __post_init__(self) -> None:
         if not 1 <= self.steps <= MAX_STEPS:
@@ -64,6 +67,14 @@ class LinearSums(Mechanism):
             raise InvalidInput("mechanism.clip", f"from {MIN_CLIP} to {self.max_clip:g}", self.clip)
         if self.axes is not None and not 1 <= self.axes <= MAX_DIMENSIONS:
             raise InvalidInput("mechanism.axes", f"from 1 to {MAX_DIMENSIONS}", self.axes)
+        if self.gain is not None and not 1 <= self.gain <= MAX_GAIN:
+            raise InvalidInput("mechanism.gain", f"from 1 to {MAX_GAIN}", self.gain)
+
+    def for_unit(self, unit: Unit) -> Self:
+        """See ``Mechanism.for_unit``: averages of many rows are shorter than single gradients."""
+        if unit != "person" or self.gain is not None:
+            return self
+        return replace(self, gain=self.persons_gain)
 
     @property
     def asks(self) -> Asks:
@@ -74,6 +85,7 @@ class LinearSums(Mechanism):
             clip=self.clip,
             labels=self.label_space,
             axes=self.axes,
+            gain=self.gain or 1,
         )
 
     def with_noise(self, level: float, asked: int) -> Self:
@@ -111,7 +123,7 @@ class LinearSums(Mechanism):
 
         ``keys``: the weights' identities, charged for this stage already.
         """
-        sums = voters.gradients(self.clip, self.label_space)
+        sums = voters.gradients(self.clip, self.label_space, self.gain or 1)
         return sums + entropy.discrete_gaussian(self._noise(), keys, stage, sums.shape[1])
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
@@ -154,6 +166,8 @@ class PrivateLinear(_Margin):
         axes: principal axes of the public rows' features that the classifier looks at, a count,
             each divided by the root of its deviation; null: the features as they are. The noise on
             every axis is the same, so that few records and a small budget want few of them; free.
+        gain: factor of a record's gradient (of a person's, the average of its rows'), a count,
+            before it is clipped to the length of a row's; null: 1, or 2 with privacy.unit: person.
         margin: a public row is labelled only if its best class leads the next by more, in
             probability; free.
     """
@@ -185,6 +199,8 @@ class PrivateLinearAttributes(_Margin):
         axes: principal axes of the public rows' features that the classifiers look at, a count,
             each divided by the root of its deviation; null: the features as they are. The noise on
             every axis is the same, so that few records and a small budget want few of them; free.
+        gain: factor of a record's gradient (of a person's, the average of its rows'), a count,
+            before it is clipped to the length of a row's; null: 1, or 2 with privacy.unit: person.
         margin: a public row's attribute is labelled only if one answer leads the other by more, in
             probability; free.
     """
@@ -211,8 +227,11 @@ class PrivateLinearValue(LinearSums):
         axes: principal axes of the public rows' features that the regression looks at, a count,
             each divided by the root of its deviation; null: the features as they are. The noise on
             every axis is the same, so that few records and a small budget want few of them; free.
+        gain: factor of a record's gradient (of a person's, the average of its rows'), a count,
+            before it is clipped to the length of a row's; null: 1.
     """
 
     kind: Literal["private_linear_value"] = "private_linear_value"
     clip: float = 0.25
     label_space = "value"
+    persons_gain = 1  # clipping large values would bend the moments of the first sum

@@ -25,6 +25,7 @@ from labelwall.teacher.statistical_audit import (
     Part,
     audit_parts,
     fresh_keys,
+    normal_law,
     sum_codes,
 )
 
@@ -70,11 +71,15 @@ def run_cells(mechanism: ReverseKnn, added: bool, n: int, entropy: Entropy) -> n
 
 
 def _deviation(mechanism: ReverseKnn) -> float:
-    return mechanism.number("sigma") * math.sqrt(mechanism.neighbours)
+    return mechanism.vote * mechanism.number("sigma") * math.sqrt(mechanism.neighbours)
 
 
 def _laws(mechanism: ReverseKnn) -> tuple[np.ndarray, np.ndarray]:
     """Probabilities of the codes without and with the record, float64 [OUTCOMES + 1] each."""
+    if mechanism.vote > 1:  # noise of many steps is as good as continuous
+        shift = math.sqrt(mechanism.neighbours) / mechanism.number("sigma")
+        without, added = normal_law(np.array([0.0, shift]))
+        return without, added
     reach = math.ceil(12 * mechanism.number("sigma")) + 1
     single = np.exp(log_pmf(np.arange(-reach, reach + 1), mechanism.number("sigma")))
     law = single

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import Asks, Mechanism
+from labelwall.teacher.mechanisms.base import Asks, Mechanism, added
 from labelwall.teacher.noise.scales import check_scale, more_noise
 from labelwall.wall.cells import MAX_CELLS
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
+from labelwall.wall.unit import Unit
 
 if TYPE_CHECKING:  # loading the search would load torch
     from labelwall.teacher.mechanisms.rehearsed import RehearsedPlanner
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # loading the search would load torch
 
 HISTOGRAM = "histogram"
 MAX_NEIGHBOURS = 64
+MAX_PARTS = 1 << 12  # of a vote; what a person gets by default
 LEAST_VOTES = 3.0  # on a row, in deviations of their noise: with fewer, most labels are chance
 
 
@@ -35,8 +37,9 @@ class ReverseKnn(Mechanism):
     label in ``neighbours`` different cells and changes nothing else, so the L2 sensitivity is
     sqrt(neighbours) for any number of cells; the cost is that of one Gaussian release
     (``curves.gaussian_rdp``; the discrete privacy loss distribution is exact up to its grid for 1,
-    2 or 3 neighbours). Cells without records get the same noise as all others. All fields are
-    publishable and fixed without looking at private rows.
+    2 or 3 neighbours and whole votes). A person adds a vector that is no longer than a row's
+    (``counts.shared_votes``). Cells without records get the same noise as all others. All fields
+    are publishable and fixed without looking at private rows.
 
     Args:
         kind: the mechanism's name.
@@ -49,6 +52,8 @@ class ReverseKnn(Mechanism):
             votes; free.
         reach: nearest cells whose noisy counts a public row adds up, a count; free. Small cells are
             purer, and adding their neighbours' votes makes up for their few votes.
+        parts: of a vote, a count: votes are multiples of 1 / parts, so that a person can share its
+            votes among the cells of its rows; null: 1, or 4096 with privacy.unit: person.
     """
 
     kind: Literal["reverse_knn"] = "reverse_knn"
@@ -57,6 +62,7 @@ class ReverseKnn(Mechanism):
     sigma: float | None = None
     margin: float = 0.0
     reach: int = 1
+    parts: int | None = added(None)
 
     stages = (HISTOGRAM,)
     solved = ("sigma",)
@@ -74,11 +80,22 @@ class ReverseKnn(Mechanism):
             raise InvalidInput("mechanism.margin", "at least 0 and finite", self.margin)
         if not 1 <= self.reach <= min(self.cells, MAX_NEIGHBOURS):
             raise InvalidInput("mechanism.reach", rule, self.reach)
+        if self.parts is not None and not 1 <= self.parts <= MAX_PARTS:
+            raise InvalidInput("mechanism.parts", f"from 1 to {MAX_PARTS}", self.parts)
+
+    def for_unit(self, unit: Unit) -> Self:
+        """See ``Mechanism.for_unit``: a person's votes have parts."""
+        return replace(self, parts=MAX_PARTS) if unit == "person" and not self.parts else self
+
+    @property
+    def vote(self) -> int:
+        """A whole vote, in the units of the counts."""
+        return self.parts or 1
 
     @property
     def asks(self) -> Asks:
         """The cells of a round."""
-        return Asks(self.cells, self.reach, self.margin, self.sigma)
+        return Asks(self.cells, self.reach, self.margin, self.sigma, parts=self.vote)
 
     def foresee(self, records: int, share: Callable[[float], float]) -> str | None:
         """See ``Mechanism.foresee``: votes a row sees, against the noise of their sum."""
@@ -120,20 +137,24 @@ class ReverseKnn(Mechanism):
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` noisy histograms; each of them is answered."""
         noisy = {
-            "sigma": self.number("sigma"),
-            "sensitivity": math.sqrt(self.neighbours),
+            "sigma": self._noise(),
+            "sensitivity": self.vote * math.sqrt(self.neighbours),
             "sampling_probability": 1.0,
         }
         return (Release(HISTOGRAM, "gaussian", noisy, asked),)
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
-        """Noisy histograms of sets of cells: int64 [n_queries, cells * n_classes].
+        """Noisy histograms of sets of cells, in 1 / parts votes: int64 [n_queries, m * n_classes].
 
         ``keys``: the sets' identities, charged for this stage already.
         """
-        votes = voters.cell_votes(self.neighbours)  # int64 [n_queries, cells * n_classes]
-        return votes + entropy.discrete_gaussian(self.number("sigma"), keys, stage, votes.shape[1])
+        votes = voters.cell_votes(self.neighbours, self.vote)
+        return votes + entropy.discrete_gaussian(self._noise(), keys, stage, votes.shape[1])
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """A set of cells has counts and no label; its rows get labels by ``wall.cells.inherit``."""
         return Outcome.ANSWERED, ABSTAINED
+
+    def _noise(self) -> float:
+        """Scale of the noise in the units of the counts."""
+        return self.number("sigma") * self.vote

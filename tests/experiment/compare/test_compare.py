@@ -14,6 +14,7 @@ from labelwall import pipeline
 from labelwall.experiment.compare.compare import render, summarise
 from labelwall.experiment.compare.config import parse_comparison
 from labelwall.experiment.compare.plots import plots
+from labelwall.teacher.ledger.auditor.auditor import audit
 from tests.experiment import tiny
 
 CONFIG = """
@@ -111,6 +112,46 @@ def test_a_table_of_every_kind_of_method_that_resumes(
     }
     assert (folder / "out.custodian").stat().st_mode & 0o077 == 0
     assert not list((folder / "out").rglob("*embeddings*"))
+
+
+PERSONS = """
+data: {source: arrays, path: data.npz}
+privacy: {unit: person}
+seeds: [0]
+student: {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16,
+  batch_unlabelled: 16, prune_folds: 0}
+threads: 1
+workers: 1
+methods:
+  - name: reverse kNN
+    points: [{epsilon: 50.0, mechanism: {kind: reverse_knn, cells: 6}, rounds: [{}]}]
+  - name: linear
+    points: [{epsilon: 50.0, mechanism: {kind: private_linear, steps: 1}, rounds: [{}]}]
+"""
+ROWS_ALONE = """  - name: SGD
+    baseline: {kind: linear_noisy_sgd, batch_size: 50, expected_records: 200}
+    epsilons: [8.0]
+"""
+
+
+def test_persons_are_compared_by_mechanisms_and_baselines_for_rows_are_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = dict(np.load("data.npz"))
+    np.savez("data.npz", **held, private_person=np.arange(len(held["private_y"])) % 60)
+    Path("compare.yaml").write_text(PERSONS + ROWS_ALONE)
+    assert pipeline.main(COMMAND) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "`methods[SGD].baseline` must be left out with privacy.unit: person" in line
+    assert "reverse_knn" in line
+    assert not (folder / "out").exists()
+    assert not (folder / "out.custodian").exists()
+    Path("compare.yaml").write_text(PERSONS)
+    assert pipeline.main(COMMAND) == 0
+    ledgers = sorted((folder / "out").rglob("ledger.sqlite"))
+    assert [audit(path).unit for path in ledgers] == ["person", "person"]
+    table = json.loads((folder / "out/comparison.json").read_text())["table"]
+    assert all(0 < row["epsilon"] <= 50 and row["accuracy"] > 0.5 for row in table)
 
 
 BASELINE = CONFIG.partition("  - name: Linear")[2].partition("  - name: DP")[0]

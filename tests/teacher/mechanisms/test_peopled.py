@@ -18,7 +18,11 @@ from labelwall.teacher.mechanisms.pate.mechanism import Gnmax
 from labelwall.teacher.mechanisms.peopled import LATER, for_persons
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.private_linear import gradient
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.private_linear.mechanism import (
+    PrivateLinear,
+    PrivateLinearAttributes,
+    PrivateLinearValue,
+)
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.search.by_person import ByPerson
@@ -41,8 +45,12 @@ AUDITED: dict[str, tuple[Mechanism, tuple[str, ...]]] = {
         ),
         (),
     ),
-    "reverse_knn": (ReverseKnn(cells=6, neighbours=2, sigma=2.0), ()),
-    "private_linear": (PrivateLinear(sigma=1.0), ()),
+    "reverse_knn": (ReverseKnn(cells=6, neighbours=2, sigma=2.0).for_unit("person"), ()),
+    "whole_votes": (ReverseKnn(cells=6, neighbours=2, sigma=2.0), ()),
+    "private_linear": (PrivateLinear(sigma=1.0).for_unit("person"), ()),
+    "averages": (PrivateLinear(sigma=1.0), ()),
+    "attributes_sums": (PrivateLinearAttributes(sigma=1.0).for_unit("person"), ()),
+    "value_sums": (PrivateLinearValue(sigma=1.0, gain=3), ()),
     "radius": (RadiusNeighbours(radius=0.1, epsilon=2.0), ()),
     "batch_knn": (BatchKnn(k=1, records=12, epsilon=2.0, conversion="interactive"), ()),
     "ind_knn": (IndKnn(threshold=0.5, sigma_count=1.0, sigma_label=0.2, rho=0.5), ("count",)),
@@ -78,12 +86,15 @@ def second_ballots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unclipped_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts, "most_frequent", lambda cast, *_: cast.ravel())
+    monkeypatch.setattr(counts, "shared_votes", lambda cast, _, parts: (cast.ravel(), parts))
 
 
 def unclipped_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    def summed(inputs: np.ndarray, residuals: np.ndarray, persons: int) -> np.ndarray:
-        return (inputs.T @ residuals).astype(np.int64)
+    whole = gradient._summed
+
+    def summed(x: np.ndarray, r: np.ndarray, persons: int, gain: int) -> tuple[np.ndarray, int]:
+        added, counted = whole(x, r, persons, gain)
+        return added * max(1, len(x) // max(1, persons)), counted
 
     monkeypatch.setattr(gradient, "_summed", summed)
 
@@ -120,7 +131,11 @@ def counted_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
         ("private_knn", second_ballots),
         ("naive_knn", second_ballots),
         ("reverse_knn", unclipped_cells),
+        ("whole_votes", unclipped_cells),
         ("private_linear", unclipped_gradients),
+        ("averages", unclipped_gradients),
+        ("attributes_sums", unclipped_gradients),
+        ("value_sums", unclipped_gradients),
         ("reverse_knn", shards_by_row),
         ("private_linear", shards_by_row),
         pytest.param("radius", shards_by_row, marks=pytest.mark.slow),

@@ -6,8 +6,11 @@ curves and pairs price.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction as F
 
 import numpy as np
 import pytest
@@ -19,16 +22,19 @@ from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.attributes.mechanism import GRID, ballots
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch.overlap import clique_bounds
-from labelwall.teacher.mechanisms.counts import most_frequent
+from labelwall.teacher.mechanisms.counts import shared_votes
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.pate.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms.private_linear import gradient
+from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear, PrivateLinearValue
 from labelwall.teacher.mechanisms.registry import MECHANISMS
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import MAX_PARTS, ReverseKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS
-from labelwall.wall.weights import CLIP, COUNT
+from labelwall.wall.weights import CLIP, COUNT, MAX_GAIN
 
 CLASSES, QUERIES, DIMENSIONS = 3, 6, 2
 KEYS = [f"q{i}" for i in range(QUERIES)]
@@ -111,22 +117,35 @@ def test_means(drawn: Drawn, k: int, gamma: float) -> None:
 
 
 @few
-@given(data(), st.integers(1, 4))
-def test_cells(drawn: Drawn, neighbours: int) -> None:
-    """The shift is a vector of ``neighbours`` ones, as of a row: the pair is the same."""
-    moves = drawn.moved(lambda v: v.cell_votes(neighbours), drawn.queries[np.newaxis])
-    assert sorted(set(moves.ravel().tolist())) in ([0, 1], [1])
-    assert moves.sum() == neighbours
+@given(data(), st.integers(1, 4), st.sampled_from([1, 7, MAX_PARTS]))
+def test_cells(drawn: Drawn, neighbours: int, parts: int) -> None:
+    """A person's votes are no longer than ``neighbours`` whole votes, and at most whole."""
+    moves = drawn.moved(lambda v: v.cell_votes(neighbours, parts), drawn.queries[np.newaxis])
+    assert squared(moves) <= parts**2 * neighbours
+    assert moves.min() >= 0
+    assert moves.max() <= parts
 
 
 @few
-@given(data(), st.integers(0, 10**6))
-def test_gradients(drawn: Drawn, seed: int) -> None:
+@given(data(), st.integers(0, 10**6), st.sampled_from([1, 2, MAX_GAIN]))
+def test_gradients(drawn: Drawn, seed: int, gain: int) -> None:
     rng = np.random.default_rng(seed)
     weights = rng.integers(-32767, 32768, (2, DIMENSIONS + 1, CLASSES)).astype(np.int16)
-    moves = drawn.moved(lambda v: v.gradients(1.0), weights)
+    moves = drawn.moved(lambda v: v.gradients(1.0, gain=gain), weights)
     assert squared(moves[:, :-1]) <= CLIP**2
-    assert (moves[:, -1] == COUNT).all()
+    assert moves[:, -1].min() >= COUNT // gain - 1
+    assert moves[:, -1].max() <= COUNT
+    assert gain > 1 or (moves[:, -1] == COUNT).all()
+
+
+@few
+@given(data(labels=1 << CLASSES), st.sampled_from([1, 3]), st.sampled_from(["attributes", "value"]))
+def test_gradients_of_attributes_and_values(drawn: Drawn, gain: int, space: str) -> None:
+    outputs = CLASSES if space == "attributes" else 1
+    weights = np.full((1, DIMENSIONS + 1, outputs), 900, dtype=np.int16)
+    moves = drawn.moved(lambda v: v.gradients(0.5, space, gain), weights)
+    assert squared(moves[:, :-1]) <= CLIP**2
+    assert 0 <= moves[:, -1].max() <= COUNT
 
 
 @few
@@ -185,30 +204,64 @@ def test_individual_budgets(drawn: Drawn, hashed: bool) -> None:
             assert weight == of_rows.weights[own].max()
 
 
-def test_a_person_casts_what_most_of_its_rows_cast() -> None:
-    """Ties go to the lowest; each person casts as many different ballots as a row."""
-    cast = np.array([[5, 2], [5, 9], [9, 2], [1, 0], [7, 6], [8, 6]])
-    found = most_frequent(cast, np.array([4, 4, 4, -1, 8, 8]), 2)
-    assert sorted(found.tolist()) == sorted([0, 1, 2, 5, 6, 7])
+def test_a_person_casts_the_root_of_the_share_of_its_rows() -> None:
+    """In Fractions and integer roots, person by person; a person of one row casts whole votes."""
+    rng = np.random.default_rng(3)
+    cast = np.array([rng.permutation(9)[:2] for _ in range(40)])
+    persons = rng.integers(-3, 6, 40)
+    persons[:2] = 77, 78
+    for parts in (1, 10, MAX_PARTS):
+        ballots, votes = shared_votes(cast, persons, parts)
+        expected = []
+        for person in np.unique(persons):
+            own = cast[persons == person]
+            for ballot, times in Counter(own.ravel().tolist()).items():
+                expected.append((ballot, math.isqrt(math.floor(F(times, len(own)) * parts**2))))
+        assert sorted(zip(ballots.tolist(), votes.tolist(), strict=True)) == sorted(expected)
+        assert (cast[0, 0], parts) in expected
+
+
+@pytest.mark.parametrize("space", ["class", "value"])
+def test_a_gain_of_rows_is_that_of_persons_with_one_row(space: str) -> None:
+    """And a person of equal rows is one of them: how many there are does not count."""
+    features = np.array([[20, -7], [3, 4], [0, 0], [63, 63]], dtype=np.int8)
+    labels, weights = np.array([0, 2, 1, 1]), np.ones((1, DIMENSIONS + 1, 1), dtype=np.int16)
+    outputs = 3 if space == "class" else 1
+    found = []
+    for copies, persons in ((1, None), (1, np.arange(4)), (3, np.tile(np.arange(4), 3))):
+        rows, ids = np.tile(features, (copies, 1)), np.arange(4 * copies)
+        index = ExactIndex(rows, ids, persons)
+        asked = np.repeat(weights, outputs, axis=2)
+        voters = Voters(index, np.tile(labels, copies), outputs, asked, 10.0)
+        found.append(voters.gradients(1.0, space, gain=2).tolist())
+    assert found[0] == found[1] == found[2]
 
 
 def test_many_rows_say_more_precisely_what_one_says() -> None:
-    """A person's gradient is the average of its rows', rounded towards 0."""
+    """A person's gradient is the average of its rows', rounded towards 0; a gain clips it."""
     rng = np.random.default_rng(0)
     features = rng.integers(-20, 21, (12, DIMENSIONS)).astype(np.int8)
     labels, ids = rng.integers(0, CLASSES, 12), np.arange(12)
     weights = rng.integers(-99, 99, (1, DIMENSIONS + 1, CLASSES)).astype(np.int16)
     persons = np.array([0] * 7 + [1] + [2, 2] * 2)
 
-    def summed(rows: np.ndarray, persons: np.ndarray | None) -> np.ndarray:
+    def summed(rows: np.ndarray, persons: np.ndarray | None, gain: int = 1) -> np.ndarray:
         index = ExactIndex(features[rows], ids[rows], persons)
-        return Voters(index, labels[rows], CLASSES, weights, 10.0).gradients(1.0)[0]
+        return Voters(index, labels[rows], CLASSES, weights, 10.0).gradients(1.0, gain=gain)[0]
 
     expected = np.zeros_like(summed(ids, None))
+    boosted = [0] * len(expected)
     for person in range(3):
         of_rows = np.array([summed(np.array([r]), None) for r in np.flatnonzero(persons == person)])
-        expected += np.trunc(of_rows.sum(axis=0) / len(of_rows)).astype(np.int64)
+        average = np.trunc(of_rows.sum(axis=0) / len(of_rows)).astype(np.int64)
+        expected += average
+        square = sum(9 * entry**2 for entry in average[:-1].tolist())
+        length = max(CLIP, math.isqrt(square - 1) + 1)
+        clipped = [math.trunc(F(3 * CLIP * entry, length)) for entry in average[:-1].tolist()]
+        clipped.append(COUNT * CLIP // length)
+        boosted = [old + new for old, new in zip(boosted, clipped, strict=True)]
     assert summed(ids, persons).tolist() == expected.tolist()
+    assert summed(ids, persons, gain=3).tolist() == boosted
 
 
 # --- faults that these tests must find ---
@@ -221,10 +274,16 @@ def test_a_second_ballot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unclipped_sum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counts_module, "most_frequent", lambda cast, *_: cast.ravel())
+    monkeypatch.setattr(counts_module, "shared_votes", lambda cast, _, parts: (cast.ravel(), parts))
     with pytest.raises(FOUND):
         test_cells()
-    monkeypatch.setattr(gradient, "_summed", lambda x, r, persons: (x.T @ r).astype(np.int64))
+    with monkeypatch.context() as unclipped:
+        unclipped.setattr(gradient, "_boosted", lambda a, gain: (gain * a, COUNT + 0 * a[:, 0, 0]))
+        with pytest.raises(FOUND):
+            test_gradients()
+    monkeypatch.setattr(
+        gradient, "_summed", lambda x, r, n, gain: ((x.T @ r).astype(np.int64), n * COUNT)
+    )
     with pytest.raises(FOUND):
         test_gradients()
 
@@ -268,3 +327,24 @@ def test_a_mechanism_that_does_not_declare_persons_refuses() -> None:
     Mechanism.require_unit(Rows(), "row")
     with pytest.raises(Exception, match=r"`privacy.unit` must be row for ind_knn. Found 'person'."):
         Rows().require_unit("person")
+
+
+def test_the_unit_fills_in_what_is_left_to_it() -> None:
+    """A row's fields stay out of its ledger; a given number stays as it is; prices keep a ratio."""
+    for made, name, default in (
+        (ReverseKnn(sigma=2.0), "parts", MAX_PARTS),
+        (PrivateLinear(sigma=2.0), "gain", 2),
+        (PrivateLinearValue(sigma=2.0), "gain", 1),
+    ):
+        assert made.for_unit("row") == made
+        assert name not in made.fields()
+        assert made.for_unit("person").fields()[name] == default
+        given = type(made)(**{**vars(made), name: 3})
+        assert given.for_unit("person") == given
+        (row,), (person,) = made.releases(1, 1), made.for_unit("person").releases(1, 1)
+        assert row.parameters["sigma"] / row.parameters["sensitivity"] == (
+            person.parameters["sigma"] / person.parameters["sensitivity"]
+        )
+        for wrong in (0, MAX_PARTS + 1):
+            with pytest.raises(InvalidInput, match=rf"`mechanism.{name}` must be from 1 to "):
+                type(made)(**{**vars(made), name: wrong})

@@ -149,6 +149,7 @@ def ledger_in(directory: Path, mechanism: AnyMechanism, asked: int, unit: Unit =
 
 def plan_of(mechanism: AnyMechanism, asked: int, unit: Unit = "row") -> Plan:
     """A plan of the one mechanism, with room for its price."""
+    mechanism = mechanism.for_unit(unit)
     slot = Slot(mechanism.fields(), mechanism.releases(asked, asked))
     return Plan(1e9, 1e-5, (slot,), unit)
 
