@@ -55,8 +55,17 @@ def _predictions(trained: TrainedStudent) -> np.ndarray:
     return predict(export(POOL, "mlp", trained.weights), TEST_X, SPACE)
 
 
-@pytest.mark.parametrize("prior", ["none", "uniform"])
-@pytest.mark.parametrize("objective", ["supervised", "vat", "uda"])
+@pytest.mark.parametrize(
+    ("objective", "prior"),
+    [
+        ("supervised", "uniform"),
+        ("vat", "none"),
+        ("uda", "none"),
+        pytest.param("supervised", "none", marks=pytest.mark.slow),
+        pytest.param("vat", "uniform", marks=pytest.mark.slow),
+        pytest.param("uda", "uniform", marks=pytest.mark.slow),
+    ],
+)
 def test_every_objective_learns(objective: str, prior: str, tmp_path: Path) -> None:
     trained = _train(tmp_path, replace(CONFIG, objective=objective, class_prior=prior))  # type: ignore[arg-type]
     accuracy = float((_predictions(trained) == TEST_Y).mean())
@@ -66,8 +75,17 @@ def test_every_objective_learns(objective: str, prior: str, tmp_path: Path) -> N
     json.dumps(trained.history, allow_nan=False)
 
 
-@pytest.mark.parametrize("objective", ["supervised", "vat", "uda"])
-@pytest.mark.parametrize("stop", [150, 200])
+@pytest.mark.parametrize(
+    ("objective", "stop"),
+    [
+        ("uda", 150),
+        ("vat", 200),
+        pytest.param("uda", 200, marks=pytest.mark.slow),
+        pytest.param("vat", 150, marks=pytest.mark.slow),
+        pytest.param("supervised", 150, marks=pytest.mark.slow),
+        pytest.param("supervised", 200, marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_training_ends_with_the_same_bytes(
     objective: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
