@@ -28,8 +28,15 @@ URL = "postgresql://owner@/postgres?schema={}&socket={}"
 INDIVIDUAL = IndKnn(threshold=0.2, sigma_label=0.3, sigma_count=3.0, rho=2.0)
 
 
-@pytest.mark.parametrize("copy_first", [False, True])
-@pytest.mark.parametrize("open_early", [False, True])
+@pytest.mark.parametrize(
+    ("copy_first", "open_early"),
+    [
+        (False, True),
+        (True, False),
+        pytest.param(False, False, marks=pytest.mark.slow),
+        pytest.param(True, True, marks=pytest.mark.slow),
+    ],
+)
 def test_one_of_two_copies_goes_on(
     place: Place, anchor: Place, copy_first: bool, open_early: bool
 ) -> None:

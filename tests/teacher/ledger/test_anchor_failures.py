@@ -50,9 +50,19 @@ def slot_of(anchor: Place) -> type:
     return anchor_store._Row if isinstance(anchor, LedgerUrl) else FileStore
 
 
-@pytest.mark.parametrize("copy_first", [False, True])
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("step", ["charge", "record"])
+@pytest.mark.parametrize(
+    ("copy_first", "late", "step"),
+    [
+        (False, False, "charge"),
+        (True, True, "charge"),
+        (True, False, "record"),
+        (False, True, "record"),
+        pytest.param(True, False, "charge", marks=pytest.mark.slow),
+        pytest.param(False, True, "charge", marks=pytest.mark.slow),
+        pytest.param(False, False, "record", marks=pytest.mark.slow),
+        pytest.param(True, True, "record", marks=pytest.mark.slow),
+    ],
+)
 def test_killed_between_the_commit_and_the_anchor(
     place: Place,
     anchor: Place,
