@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import io
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,13 +60,25 @@ def test_make_targets_exist() -> None:
     assert {"demo", "test"} <= set(asked) <= targets
 
 
-@pytest.mark.parametrize("line", EXAMPLES)
-def test_an_examples_options_exist(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command, *arguments = shlex.split(line)
-    with pytest.raises(SystemExit):
+@cache
+def options(command: str) -> set[str]:
+    """All that a command's help names. Asked once: a help takes a part of a second."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
         pipeline.main([command, "--help-all" if command in SETTINGS else "--help"])
-    known = set(re.findall(r"--[\w.]+", capsys.readouterr().out))
-    assert {argument for argument in arguments if argument.startswith("--")} <= known
+    return set(re.findall(r"--[\w.]+", out.getvalue()))
+
+
+@cache
+def settings_of(kind: str) -> set[str]:
+    """Dotted names of all settings with one mechanism."""
+    parser = config_parser("test", "", ["--mechanism.kind", kind])
+    return {action.dest for action in parser._actions}
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_an_examples_options_exist(line: str) -> None:
+    command, *arguments = shlex.split(line)
+    assert {argument for argument in arguments if argument.startswith("--")} <= options(command)
 
 
 @pytest.mark.parametrize("line", [line for line in EXAMPLES if line.startswith("compare ")])
@@ -112,8 +127,7 @@ def test_the_readmes_table_of_commands_is_complete() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_setting_that_is_named_exists(page: Path) -> None:
-    parsers = [config_parser("test", "", ["--mechanism.kind", kind]) for kind in MECHANISMS]
-    known = {action.dest for parser in parsers for action in parser._actions}
+    known = set().union(*map(settings_of, MECHANISMS))
     text = page.read_text()
     named = re.findall(
         r"(?:`|--)((?:data|budget|mechanism|caps|student)\.(?!safetensors)[a-z_]+)", text

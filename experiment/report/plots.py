@@ -51,27 +51,14 @@ def accuracy_by_round(
     """
 
     def draw(axes: Axes) -> None:
-        rounds = list(range(1, len(student_accuracy) + 1))
-        known = [(r, 100 * a) for r, a in zip(rounds, label_accuracy, strict=True) if a is not None]
-        if known:
-            axes.plot(
-                *zip(*known, strict=True),
-                color=LABELS,
-                marker="s",
-                linestyle="--",
-                label="released labels right",
-            )
-        axes.plot(
-            rounds,
-            [100 * a for a in student_accuracy],
-            color=STUDENT,
-            marker="o",
-            label="student right on the test split",
-        )
-        for x, y in zip(rounds, student_accuracy, strict=True):
+        labels = [None if a is None else 100 * a for a in label_accuracy]
+        students = [100 * a for a in student_accuracy]
+        names = "released labels right", "student right on the test split"
+        _labels_and_students(axes, labels, students, *names)
+        for x, y in enumerate(students, start=1):
             axes.annotate(
-                f"{100 * y:.1f}",
-                (x, 100 * y),
+                f"{y:.1f}",
+                (x, y),
                 textcoords="offset points",
                 xytext=(0, -15),
                 ha="center",
@@ -79,9 +66,7 @@ def accuracy_by_round(
             )
         axes.margins(y=0.25)
         axes.set_ylim(top=min(100.6, axes.get_ylim()[1]))
-        _round_axis(axes, len(rounds))
         axes.set_ylabel("percent")
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
     return svg(draw, height=3.2)
 
@@ -95,23 +80,10 @@ def errors_by_round(label_rmse: Sequence[float | None], student_rmse: Sequence[f
     """
 
     def draw(axes: Axes) -> None:
-        rounds = list(range(1, len(student_rmse) + 1))
-        known = [(r, e) for r, e in zip(rounds, label_rmse, strict=True) if e is not None]
-        if known:
-            axes.plot(
-                *zip(*known, strict=True),
-                color=LABELS,
-                marker="s",
-                linestyle="--",
-                label="released values",
-            )
-        axes.plot(
-            rounds, student_rmse, color=STUDENT, marker="o", label="student on the test split"
-        )
+        names = "released values", "student on the test split"
+        _labels_and_students(axes, label_rmse, student_rmse, *names)
         axes.set_ylim(bottom=0)
-        _round_axis(axes, len(rounds))
         axes.set_ylabel("root mean squared error")
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
     return svg(draw, height=3.2)
 
@@ -301,6 +273,19 @@ def png(image: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).save(buffer, format="PNG")
     return buffer.getvalue()
+
+
+def _labels_and_students(
+    axes: Axes, labels: Sequence[float | None], students: Sequence[float], *names: str
+) -> None:
+    """Two lines over the rounds with their names; a label's score of None is left out."""
+    ours, theirs = names
+    known = [(r, y) for r, y in enumerate(labels, start=1) if y is not None]
+    if known:
+        axes.plot(*zip(*known, strict=True), color=LABELS, marker="s", linestyle="--", label=ours)
+    axes.plot(range(1, len(students) + 1), students, color=STUDENT, marker="o", label=theirs)
+    _round_axis(axes, len(students))
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
 
 def _round_axis(axes: Axes, rounds: int) -> None:

@@ -32,7 +32,7 @@ budget: {epsilon: 3000.0, delta: 1.0e-5}
 mechanism: {kind: private_knn_attributes, tau: 2, k: 15,
   sampling_probability: 0.5, sigma_vote: 0.5, threshold: 0.4}
 rounds: [{queries: 12}, {queries: 12}]
-student: {backbone: mlp, objective: uda, steps: 60, batch_labelled: 16, batch_unlabelled: 16,
+student: {backbone: mlp, objective: uda, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
   prune_folds: 2, prune_steps: 10}
 custodian_dir: custody
 batch_size: 5
@@ -79,7 +79,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_answers_learns_reports_and_resumes_for_nothing(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, drawn: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What depends on chance is compared with itself; that students learn, tests/student says."""
     assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0

@@ -37,7 +37,7 @@ def entries(path: Path) -> list[tuple[str, dict]]:
 
 
 def test_two_rounds_end_to_end_and_resumption(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, drawn: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run() == 0
     summary = json.loads((folder / "out/summary.json").read_text())

@@ -82,7 +82,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_answers_learns_reports_and_resumes_for_nothing(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, drawn: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What depends on chance is compared with itself; that students learn, tests/student says."""
     assert pipeline.main(["plan", "--config", "config.yaml", "--json"]) == 0

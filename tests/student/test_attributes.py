@@ -77,8 +77,17 @@ def test_consistency_is_the_mean_over_attributes() -> None:
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("loss", ["gce", "cross_entropy"])
-@pytest.mark.parametrize("objective", ["supervised", "vat", "uda"])
+@pytest.mark.parametrize(
+    ("objective", "loss"),
+    [
+        ("supervised", "gce"),
+        ("vat", "cross_entropy"),
+        ("uda", "gce"),
+        pytest.param("supervised", "cross_entropy", marks=pytest.mark.slow),
+        pytest.param("vat", "gce", marks=pytest.mark.slow),
+        pytest.param("uda", "cross_entropy", marks=pytest.mark.slow),
+    ],
+)
 def test_every_objective_learns_from_partly_said_labels(
     objective: str, loss: str, tmp_path: Path
 ) -> None:

@@ -69,7 +69,8 @@ def test_a_class_with_few_labels_keeps_them() -> None:
 
 def test_the_same_seed_prunes_the_same() -> None:
     x, labels, _ = planted()
-    np.testing.assert_array_equal(pruned(x, labels), pruned(x, labels))
+    two = replace(CONFIG, prune_folds=2)
+    np.testing.assert_array_equal(pruned(x, labels, two), pruned(x, labels, two))
 
 
 def test_judges_are_trained_on_the_configured_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +89,11 @@ def test_judges_are_trained_on_the_configured_devices(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(train, "train_apart", played)
     x, labels, _ = planted()
-    one = replace(CONFIG, batch_unlabelled=2)
+    one = replace(CONFIG, prune_folds=2, batch_unlabelled=2)
     np.testing.assert_array_equal(
         pruned(x, labels, replace(one, devices=2)), pruned(x, labels, one)
     )
-    assert len(handed) == CONFIG.prune_folds
+    assert len(handed) == one.prune_folds
     assert all(
         job.config.objective == "supervised" and job.config.steps == CONFIG.prune_steps
         for job in handed

@@ -63,8 +63,17 @@ def test_a_linear_student_becomes_its_linear_teacher(tmp_path: Path) -> None:
     assert np.abs(_probabilities(hard) - SOFT).mean() > 0.1
 
 
-@pytest.mark.parametrize("backbone", ["linear", "mlp"])
-@pytest.mark.parametrize("objective", ["supervised", "vat", "uda"])
+@pytest.mark.parametrize(
+    ("objective", "backbone"),
+    [
+        ("supervised", "linear"),
+        ("vat", "mlp"),
+        ("uda", "linear"),
+        pytest.param("supervised", "mlp", marks=pytest.mark.slow),
+        pytest.param("vat", "linear", marks=pytest.mark.slow),
+        pytest.param("uda", "mlp", marks=pytest.mark.slow),
+    ],
+)
 def test_every_objective_learns_probabilities(
     objective: str, backbone: str, tmp_path: Path
 ) -> None:

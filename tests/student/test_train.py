@@ -28,6 +28,8 @@ CLASSES = 3
 CONFIG = StudentConfig(
     backbone="mlp", steps=STEPS_A_CHAPTER * 2 + 30, batch_labelled=16, batch_unlabelled=24
 )
+# One checkpoint, and some steps after it.
+BRIEF = replace(CONFIG, steps=STEPS_A_CHAPTER + 10)
 
 
 def _clusters(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -55,8 +57,17 @@ def _predictions(trained: TrainedStudent) -> np.ndarray:
     return predict(export(POOL, "mlp", trained.weights), TEST_X, SPACE)
 
 
-@pytest.mark.parametrize("prior", ["none", "uniform"])
-@pytest.mark.parametrize("objective", ["supervised", "vat", "uda"])
+@pytest.mark.parametrize(
+    ("objective", "prior"),
+    [
+        ("supervised", "uniform"),
+        ("vat", "none"),
+        ("uda", "none"),
+        pytest.param("supervised", "none", marks=pytest.mark.slow),
+        pytest.param("vat", "uniform", marks=pytest.mark.slow),
+        pytest.param("uda", "uniform", marks=pytest.mark.slow),
+    ],
+)
 def test_every_objective_learns(objective: str, prior: str, tmp_path: Path) -> None:
     trained = _train(tmp_path, replace(CONFIG, objective=objective, class_prior=prior))  # type: ignore[arg-type]
     accuracy = float((_predictions(trained) == TEST_Y).mean())
@@ -66,8 +77,17 @@ def test_every_objective_learns(objective: str, prior: str, tmp_path: Path) -> N
     json.dumps(trained.history, allow_nan=False)
 
 
-@pytest.mark.parametrize("objective", ["supervised", "vat", "uda"])
-@pytest.mark.parametrize("stop", [150, 200])
+@pytest.mark.parametrize(
+    ("objective", "stop"),
+    [
+        ("uda", 150),
+        ("vat", 200),
+        pytest.param("uda", 200, marks=pytest.mark.slow),
+        pytest.param("vat", 150, marks=pytest.mark.slow),
+        pytest.param("supervised", 150, marks=pytest.mark.slow),
+        pytest.param("supervised", 200, marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_training_ends_with_the_same_bytes(
     objective: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,20 +114,21 @@ def test_a_killed_training_ends_with_the_same_bytes(
 
 
 def test_a_finished_training_is_returned_as_it_ended(tmp_path: Path) -> None:
-    first = _train(tmp_path)
-    assert _train(tmp_path).weights == first.weights
+    first = _train(tmp_path, BRIEF)
+    assert _train(tmp_path, BRIEF).weights == first.weights
 
 
 def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
-    assert _train(tmp_path / "a", seed=1).weights != _train(tmp_path / "b", seed=2).weights
+    one, other = (_train(tmp_path / str(seed), BRIEF, seed) for seed in (1, 2))
+    assert one.weights != other.weights
 
 
 def test_true_labels_change_metrics_alone(tmp_path: Path) -> None:
     """Neither selection nor batch statistics: another test split, or none, and the weights are the
     same bytes."""
-    usual = _train(tmp_path / "usual")
-    lied_to = _train(tmp_path / "lied_to", test_y=(TEST_Y + 1) % CLASSES)
-    without = _train(tmp_path / "without", test_x=None, test_y=None)
+    usual = _train(tmp_path / "usual", BRIEF)
+    lied_to = _train(tmp_path / "lied_to", BRIEF, test_y=(TEST_Y + 1) % CLASSES)
+    without = _train(tmp_path / "without", BRIEF, test_x=None, test_y=None)
     assert usual.weights == lied_to.weights == without.weights
     assert usual.history != lied_to.history
 
@@ -191,7 +212,7 @@ def test_writes_nothing_but_events_and_checkpoints(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _train(tmp_path / "run")
+    _train(tmp_path / "run", BRIEF)
     assert capfd.readouterr().out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     names = {path.name.split(".")[0] for path in (tmp_path / "run").iterdir()}

@@ -244,7 +244,16 @@ def compare(
     assert ((left[1] >= 0) & (left[1] <= FULL)).all()
 
 
-@pytest.mark.parametrize("asked", list(QUERIES))
+@pytest.mark.parametrize(
+    ("place", "asked"),
+    [
+        *(("sqlite", asked) for asked in QUERIES),
+        ("postgresql", "one_in_common"),
+        pytest.param("postgresql", "others", marks=pytest.mark.slow),
+        pytest.param("postgresql", "the_same", marks=pytest.mark.slow),
+    ],
+    indirect=["place"],
+)
 def test_both_are_answered_and_a_record_changes_nothing_public(
     place: Place, tmp_path: Path, asked: str
 ) -> None:

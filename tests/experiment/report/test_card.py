@@ -12,7 +12,7 @@ from labelwall.experiment.report.card import write_card
 from labelwall.experiment.report.report import cell
 from labelwall.teacher.accounting.accountant import certified_epsilon, smallest_certified
 from labelwall.teacher.accounting.conversion import round_up
-from tests.experiment.report.test_report import config_of, finished_run
+from tests.experiment.report.finished_run import config_of, finished_run
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,16 +51,14 @@ def test_what_happened_when(tmp_path: Path, place: Place, monkeypatch: pytest.Mo
         history.catch_up()
         chart = Chart(made.service.plan, 1.0, history)
         charged = ledger.in_custody(lambda connection: event_times.listed(connection, CHARGED))
-        changes = ledger.in_custody(
-            lambda connection: event_times.listed(connection, ADDED, REMOVED)
-        )
+        changes = ledger.in_custody(lambda opened: event_times.listed(opened, ADDED, REMOVED))
         told = [
             call(url, made.tokens[name], path=path).json()
             for name in ("ann", "carol")
             for path in ("budget", "receipts")
         ]
         ann.export(tmp_path / "copy.sqlite")
-    by_day = {(moment.caller, (moment.time - 1_900_000_000) // DAY): 0 for moment in charged}
+    by_day: Counter[tuple[str, int]] = Counter()
     for moment in charged:
         by_day[moment.caller, (moment.time - 1_900_000_000) // DAY] += moment.size
     assert by_day == {("ann", 0): 20, ("bob", 1): 7}

@@ -71,7 +71,7 @@ TRIALS = {**dict.fromkeys(SLOW, 1000), "mean": 80_000}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in AUDITED]
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in (*SLOW, "median"))) for n in AUDITED]
 )
 def test_faithful_code_passes_and_shows_what_rows_show(name: str) -> None:
     finding = audited(name, TRIALS.get(name, 20_000))

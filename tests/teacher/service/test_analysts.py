@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.service import models
-from labelwall.teacher.service.fair_lock import FairLock
 from labelwall.wall.adversary import EACH, POOLED, single_analyst
 from labelwall.wall.errors import LedgerMismatch, Refused
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
@@ -376,29 +374,3 @@ def test_an_extractor_has_to_fit_for_everybody(shared: tuple[tiny.Made, str]) ->
         pytest.raises(Refused, match="backbone"),
     ):
         bob.use_extractor(ExtractorSpec("timm/resnet18", (DIMENSIONS,), CLASSES))
-
-
-def test_the_lock_is_granted_in_the_order_of_asking() -> None:
-    """A thread that has just released the lock comes after all that wait."""
-    lock, order, waiting = FairLock(), [], threading.Barrier(2)
-
-    def busy() -> None:
-        for number in range(3):
-            with lock:
-                if number == 0:
-                    waiting.wait()
-                    while lock._next_ticket < 2:
-                        pass
-                order.append(f"busy {number}")
-
-    def patient() -> None:
-        waiting.wait()
-        with lock:
-            order.append("patient")
-
-    threads = [threading.Thread(target=work) for work in (busy, patient)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert order == ["busy 0", "patient", "busy 1", "busy 2"]

@@ -77,14 +77,20 @@ class SilentWhenEmpty(RadiusNeighbours):
         ),
         pytest.param(RadiusNeighbours(noise="laplace", accounting="component"), id="algorithm 3"),
         pytest.param(
-            RadiusNeighbours(noise="laplace", accounting="local"), id="algorithm 3 by own clique"
+            RadiusNeighbours(noise="laplace", accounting="local"),
+            id="algorithm 3 by own clique",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             RadiusNeighbours(noise="exponential", accounting="component"),
             id="algorithm 3 by exponential noise",
         ),
         pytest.param(BatchKnn(conversion="none"), id="algorithm 4"),
-        pytest.param(BatchKnn(conversion="interactive"), id="algorithms 5 and 6 by own clique"),
+        pytest.param(
+            BatchKnn(conversion="interactive"),
+            id="algorithms 5 and 6 by own clique",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             BatchKnn(
                 conversion="interactive", candidate_accounting="queries", accounting="component"
@@ -113,7 +119,7 @@ def test_a_planted_fault_is_caught(
     assert found.refuted, found.render()
 
 
-@pytest.mark.parametrize("noise", ["laplace", "exponential"])
+@pytest.mark.parametrize("noise", ["laplace", pytest.param("exponential", marks=pytest.mark.slow)])
 def test_a_clique_that_is_not_paid_for_is_caught(
     noise: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +134,9 @@ def test_a_clique_that_is_not_paid_for_is_caught(
     assert found.refuted, found.render()
 
 
-@pytest.mark.parametrize("conversion", ["interactive", "grid"])
+@pytest.mark.parametrize(
+    "conversion", ["interactive", pytest.param("grid", marks=pytest.mark.slow)]
+)
 def test_radii_without_noise_are_caught(conversion: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Exact:
         """Radii as they are, labels with their noise."""

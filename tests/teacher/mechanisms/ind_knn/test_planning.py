@@ -77,7 +77,13 @@ def asked_for_real(mechanism: IndKnn, asked: int) -> float:
 
 
 @pytest.mark.parametrize(
-    "kernel", [{}, {"kernel": "rbf", "bandwidth": 0.8, "near": 0.3}], ids=["cosine", "rbf"]
+    "kernel",
+    [
+        pytest.param({}, id="cosine"),
+        pytest.param(
+            {"kernel": "rbf", "bandwidth": 0.8, "near": 0.3}, id="rbf", marks=pytest.mark.slow
+        ),
+    ],
 )
 def test_the_forecast_comes_true_and_no_neighbour_is_better(
     config_file: Path, small_grids, kernel: dict
