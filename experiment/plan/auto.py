@@ -2,7 +2,7 @@
 
 Nothing private is read: not a row, not a count. Every kind of features that the data allow is
 computed once; every mechanism that has a planner searches on them (planners beside the mechanisms).
-The choice is the one with the most right labels of all public rows.
+The choice is the one with the most right labels of all public rows, or with the best R2 of values.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def search(
             raise refused or goal.nothing_affordable()
         if config.open and not told:
             found = [_told_by_clusters(task, found, Search(goal, rows, progress))]
-    planner, optimum = max(found, key=lambda entry: entry[1].chosen.forecast.right)
+    planner, optimum = max(found, key=lambda entry: entry[1].chosen.worth)
     tried = [choice for _, other in found for choice in other.tried or (other.chosen,)]
-    tried.sort(key=lambda choice: -choice.forecast.right)
+    tried.sort(key=lambda choice: -choice.worth)
     return Found(planner, optimum, tuple(tried), time.monotonic() - began)
 
 
@@ -125,7 +125,7 @@ def _told_by_clusters(
     Clusters are no classes: what looks alike in them may be chance.
     """
     goal = search.goal
-    planner, best = max(found, key=lambda entry: entry[1].chosen.forecast.right)
+    planner, best = max(found, key=lambda entry: entry[1].chosen.worth)
     facts = Findings("vectors", task.labels.names, goal.queries)
     fields = default_mechanism(facts, goal.expected_records, goal.epsilon, goal.delta, goal.rounds)
     mechanism = mechanism_class(fields["kind"])(**fields)
