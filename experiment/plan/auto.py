@@ -274,11 +274,27 @@ def sentence(found: Found, goal: Goal) -> str:
     return f"{text}."
 
 
+def of_values(choice: Choice[Any]) -> bool:
+    """Whether the accuracy of a forecast is R2, and not a share of right labels."""
+    return choice.mechanism.label_space == "value"
+
+
+def accuracy_text(choice: Choice[Any]) -> str:
+    """The accuracy of a forecast, for a table: a share, or R2."""
+    accuracy = choice.forecast.accuracy
+    return f"{accuracy:.3f}" if of_values(choice) else f"{100 * accuracy:.1f}%"
+
+
+def spread_text(choice: Choice[Any]) -> str:
+    """Its spread in the same unit, empty where it was not rehearsed often enough to tell."""
+    spread = choice.forecast.spread
+    if not spread:
+        return ""
+    return f"{spread:.3f}" if of_values(choice) else f"{100 * spread:.1f}"
+
+
 def expected(choice: Choice[Any]) -> str:
     """The accuracy of a forecast, for a reader."""
-    found, spread = choice.forecast, ""
-    if choice.mechanism.label_space == "value":
-        return f"R2 {found.accuracy:.3f} (+-{found.spread:.3f})"
-    if found.spread:
-        spread = f" (+-{100 * found.spread:.1f})"
-    return f"{100 * found.accuracy:.1f}%{spread} of the labels right"
+    spread = spread_text(choice)
+    text = accuracy_text(choice) + (f" (+-{spread})" if spread else "")
+    return f"R2 {text}" if of_values(choice) else f"{text} of the labels right"

@@ -63,7 +63,8 @@ def with_private(config: Path) -> None:
 def test_a_choice_needs_no_private_rows_and_is_nearly_the_best(config: Path) -> None:
     """The three Gaussian classes have linear borders: Bayes' rule is right on about 74%."""
     folder = RunFolder(config.parent / "out")
-    found = decided(load_config(config), folder, planning.PRIVATE, Console(quiet=True))
+    open_ = replace(load_config(config), expected_records=planning.PRIVATE)
+    found = decided(open_, folder, Console(quiet=True))
     assert not found.open
     table = json.loads(folder.candidates.read_text())
     first = table["candidates"][0]
@@ -95,7 +96,7 @@ def test_a_run_keeps_its_choice(
 
 def test_another_budget_before_the_run_began_is_another_search(config: Path) -> None:
     folder = RunFolder(config.parent / "out")
-    decided(load_config(config), folder, planning.PRIVATE, Console(quiet=True))
+    decided(load_config(config), folder, Console(quiet=True))
     config.write_text(config.read_text().replace("epsilon: 2.0", "epsilon: 0.1"))
     assert folder.decided(load_config(config)).open
 
@@ -107,7 +108,7 @@ def test_a_folder_with_another_run_is_refused_before_a_search(
     folder.prepare(replace(found, mechanism=PrivateLinear(axes=4)))
     monkeypatch.setattr("labelwall.experiment.plan.optimise.search", None)
     with pytest.raises(LabelwallError, match="other settings"):
-        decided(found, folder, None, Console(quiet=True))
+        decided(found, folder, Console(quiet=True))
     assert not folder.choice.exists()
 
 
@@ -177,5 +178,5 @@ def test_clusters_stand_for_labels_that_nobody_knows(config: Path) -> None:
         x = stored["public_x"]
     np.savez(config.parent / "data.npz", public_x=x, test_x=x[:20], test_y=np.arange(20) % 3)
     folder = RunFolder(config.parent / "out")
-    decided(load_config(config), folder, planning.PRIVATE, Console(quiet=True))
+    decided(load_config(config), folder, Console(quiet=True))
     assert "clusters" in json.loads(folder.candidates.read_text())["source"]
