@@ -181,7 +181,7 @@ def public_rows(task: Task, prepared: Sequence[Rehearsal]) -> PublicRows:
     return PublicRows(
         len(first.labelled.labels) if first.labelled.told else 0,
         task.num_classes,
-        first.embedded,
+        lambda: first.embedded,
         lambda: tuple(view for stage in prepared for view in stage.features.views()),
         lambda view, mechanism, times: by_name[view.features].score(view, mechanism, times),
         first.labelled.source,

@@ -234,6 +234,7 @@ class Rehearsal:
         count = min(classes, len(plain))
         return k_means(plain, count, seed=self.config.seed, iterations=50)[1].astype(np.int64)
 
+    @cached_property
     def embedded(self) -> tuple[np.ndarray, np.ndarray, float]:
         """See ``PublicRows.embed``: as a run's first round embeds them, distances included."""
         order = np.random.default_rng(self.config.seed).permutation(len(self.labels))

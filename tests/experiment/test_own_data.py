@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from labelwall import pipeline
 from labelwall.experiment.config.own_options import without_own_options
@@ -142,6 +143,66 @@ def test_bad_folders_are_one_line(
     loose.unlink()
     Path(image_folders["test"], "dog").rename(tmp_path / "elsewhere")
     assert "at least 2" in refused(capsys, *options, *hog)
+
+
+def test_images_of_all_kinds_run_to_the_end(
+    image_folders: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other sizes, modes, suffixes and names, a damaged private file, a class without records."""
+    monkeypatch.chdir(tmp_path)
+    for name, place in image_folders.items():
+        Path(place, "dog").rename(Path(place, "Hündin 犬"))
+        source = Image.open(Path(place, "cat", "0.png"))
+        odd = {"RGBA": "a.PNG", "L": "b é.bmp", "P": "c.png", "CMYK": "d.JPEG", "I;16": "e.png"}
+        for number, (mode, file) in enumerate(odd.items()):
+            image = source.convert("L").convert(mode) if mode == "I;16" else source.convert(mode)
+            image.resize((9 + 30 * number, 60 - 8 * number)).save(Path(place, "cat", file))
+        (Path(place) / ("ghost" if name != "private" else ".hidden")).mkdir()
+    Image.new("RGB", (8, 8)).save(Path(image_folders["test"], "ghost", "1.png"))
+    Path(image_folders["private"], "cat", "broken.jpg").write_bytes(b"no image")
+    options = [word for name, path in image_folders.items() for word in (f"--{name}", path)]
+    hog = ["--features", "hog", "--student.backbone", "small_cnn", "--run_dir", "out ☃"]
+    assert pipeline.main(["run", *options, *hog, "--epsilon", "8", *QUICK]) == 0
+    summary = json.loads(Path("out ☃", "summary.json").read_text())
+    assert summary["epsilon"] <= 8
+    assert "Hündin 犬" in Path("out ☃", "MODEL_CARD.md").read_text()
+    assert "broken" not in "".join(
+        path.read_text(errors="replace") for path in Path("out ☃").rglob("*") if path.is_file()
+    )
+
+
+def test_rows_without_labels_or_numbers_are_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with np.load("data.npz") as stored:
+        rows = dict(stored)
+    np.savez("without.npz", **{n: v for n, v in rows.items() if n != "test_y"})
+    assert "an npz file with test_y" in refused(capsys, "--data", "without.npz")
+    tables = ["--private", "a.csv", "--public", "b.csv", "--test", "c.csv", "--label", "kind"]
+    good, header = "1,2,yes\n3,4,no\n", "x,y,kind\n"
+    for name in "abc":
+        Path(f"{name}.csv").write_text(header + good)
+    Path("c.csv").write_text("x,y\n1,2\n")
+    assert "columns of data.test. Found 'kind'" in refused(capsys, *tables)
+    for bad in ("nan", "", "twelve", "inf", "1e999"):
+        Path("c.csv").write_text(f"{header}{good}{bad},4,no\n")
+        assert "`data.test`" in refused(capsys, *tables)
+        Path("c.csv").write_text(header + good)
+        Path("b.csv").write_text(f"{header}{good}{bad},4,no\n")
+        assert "`data.public`" in refused(capsys, *tables)
+        Path("b.csv").write_text(header + good)
+
+
+def test_places_that_can_not_be_written_are_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """/proc refuses new folders to every user."""
+    data = ["--data", "data.npz"]
+    assert "`run_dir` must be" in refused(capsys, *data, "--run_dir", "/proc/labelwall")
+    line = refused(capsys, *data, "--run_dir", "here", "--custodian_dir", "/proc/labelwall")
+    assert "/proc/labelwall" in line
+    assert pipeline.main(["init", *data, "--out", "/proc/labelwall.yaml"]) == 2
+    assert "`out` must be a file that can be written" in capsys.readouterr().err
 
 
 def test_lines_without_a_terminal_come_now_and_then(
