@@ -28,6 +28,7 @@ from labelwall.experiment.run.clusters import k_means
 from labelwall.experiment.run.matrix_round import ask_matrices
 from labelwall.experiment.run.public_features import embedder_of, features_of, quantised
 from labelwall.experiment.run.whitening import (
+    MAX_ROWS,
     extractor_of_round,
     principal_axes,
     starting_extractor,
@@ -163,6 +164,11 @@ class Features:
         )
         return starting_extractor(config, replace(self.task, input_shape=shape), self.plain[0])
 
+    @cached_property
+    def directions(self) -> int:
+        """In which the public rows spread: columns may be constant, or sums of others."""
+        return principal_axes(self.plain[0][:MAX_ROWS], self.plain[0].shape[1])[1].shape[1]
+
     def views(self) -> tuple[View, ...]:
         """Those that fit the rows and the configuration."""
         rows, width = len(self.plain[0]), self.plain[0].shape[1]
@@ -170,7 +176,7 @@ class Features:
         box = tuple((low, high) for low, high in self.box)
         if self.box:
             return (View(name, 0, width, 0, rows, box),)
-        axes = max(1, min(width, rows // ROWS_AN_AXIS))
+        axes = max(1, min(self.directions, rows // ROWS_AN_AXIS))
         if self.config.whiten:
             return (View(name, self.config.whiten, width, axes, rows),)
         counts = sorted({min(count, axes) for count in WHITENED})

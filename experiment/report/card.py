@@ -60,6 +60,7 @@ def card(run: FinishedRun, file: str = "student.safetensors") -> str:
         "adversary": None if run.finding.adversary == POOLED else run.finding.adversary,
         "head": run.summary["ledger_head"],
         "config": run.config,
+        "choice": run.choice,
         "rounds": [
             {**metrics, "mechanism": run.config.mechanism_of(number).kind}
             for number, metrics in enumerate(run.rounds, start=1)

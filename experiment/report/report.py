@@ -70,7 +70,8 @@ CUSTODIANS = "(the custodian's, not shown)"  # a report is shared more widely th
 class FinishedRun:
     """What a run folder says.
 
-    ``summary``, ``rounds``: summary.json and each metrics.json; ``finding``: the ledger's audit.
+    ``summary``, ``rounds``: summary.json and each metrics.json; ``finding``: the ledger's audit;
+    ``choice``: candidates.json, where `auto` chose the method.
     """
 
     folder: RunFolder
@@ -78,6 +79,7 @@ class FinishedRun:
     summary: dict[str, Any]
     rounds: list[dict[str, Any]]
     finding: Finding
+    choice: dict[str, Any] | None = None
 
     @property
     def unsafe(self) -> bool:
@@ -171,11 +173,19 @@ def read_run(run_dir: Path) -> FinishedRun:
             summary,
             rounds,
             audit(folder.ledger, expect_head=summary["ledger_head"]),
+            _choice(folder),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise LabelwallError(
-            f"summary.json or metrics.json of {run_dir} is damaged ({type(error).__name__})."
+            f"A JSON file of {run_dir} is damaged ({type(error).__name__})."
         ) from error
+
+
+def _choice(folder: RunFolder) -> dict[str, Any] | None:
+    if not folder.candidates.is_file():
+        return None
+    found = json.loads(folder.candidates.read_text())
+    return {name: str(found[name]) for name in ("reason", "source")}
 
 
 def _metrics(folder: RunFolder, number: int) -> dict[str, Any]:
@@ -228,6 +238,7 @@ def contents(run: FinishedRun) -> dict[str, object]:
         if run.last.get("reliability")
         else None,
         "kept": run.kept,
+        "choice": run.choice,
         "estimates": [estimate_of(r) for r in run.rounds],
         "curves": training_curves([r["history"] for r in run.rounds]),
         "examples": examples(run.config.data, run.folder, len(run.rounds), space),

@@ -183,6 +183,20 @@ def test_with_little_noise_a_forecast_of_values_is_that_of_least_squares(tmp_pat
     assert forecast.accuracy == pytest.approx(best, abs=0.04)
 
 
+def test_no_more_axes_than_the_public_rows_spread_in(tmp_path: Path) -> None:
+    """Constant columns and copies of others, as tables have: each view can be rehearsed."""
+    (public, _), (x, y) = vectors(2, 400), vectors(3, 200)
+    wide = [np.hstack([rows, rows, np.ones((len(rows), 4), np.float32)]) for rows in (public, x)]
+    config = Config(CASES["class"].data, [RoundConfig()], mechanism=ReverseKnn(cells=5, sigma=9.0))
+    task = Task(CASES["class"].space, (2 * DIMENSIONS + 4,))
+    labelled = Labelled(wide[1], y, "")
+    stage = Rehearsal(config, task, wide[0], labelled, RECORDS, quiet, tmp_path)
+    views = stage.features.views()
+    assert [(view.whiten, view.axes) for view in views] == [(0, DIMENSIONS), (DIMENSIONS,) * 2]
+    for view in views:
+        assert stage.score(view, config.mechanism, 1).accuracy > 0.5
+
+
 def test_labelled_public_rows_come_before_the_test_split() -> None:
     inputs, labels = vectors(1, 300)
     some = np.where(np.arange(300) < 150, labels, -1)
