@@ -154,9 +154,8 @@ class Config:
         device: device for the private rows' networks, products and neighbour lists, and for the
             networks of public rows that may be asked: cpu, or cuda, a GPU of this machine.
         scale: where the private rows are stored and searched.
-        expected_records: a PUBLIC guess of the number of private records (a count), for the choice
-            of auto, for plans and for warnings; the published split's or the public rows' when
-            null.
+        expected_records: a PUBLIC guess of the number of private records (a count), for plans and
+            warnings; the published split's or the public rows' when null.
     """
 
     data: DataConfig

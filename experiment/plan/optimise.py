@@ -265,14 +265,22 @@ def found_view(answer: Answer) -> str:
 
 
 def frontier_png(frontier: Sequence[Choice[Any]]) -> bytes:
-    """PNG: expected right labels (left axis) and label accuracy (right axis) against epsilon."""
+    """PNG: expected right labels (left axis) and label accuracy (right axis) against epsilon.
+
+    For values: answers (left axis) and R2 (right axis).
+    """
     import io
 
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    epsilons = [choice.epsilon for choice in frontier]
+    epsilons, values = [choice.epsilon for choice in frontier], of_values(frontier[-1])
+    counted, shared = (
+        ("expected answers", "R2, percent")
+        if values
+        else ("expected right labels", "labels right, percent")
+    )
     with matplotlib.rc_context(STYLE | {"axes.spines.right": True}):
         figure = Figure(figsize=(WIDTH, 3.6), layout="constrained", dpi=150)
         FigureCanvasAgg(figure)
@@ -280,10 +288,10 @@ def frontier_png(frontier: Sequence[Choice[Any]]) -> bytes:
         right = left.twinx()
         left.plot(
             epsilons,
-            [c.forecast.right for c in frontier],
+            [c.forecast.answered if values else c.forecast.right for c in frontier],
             color=STUDENT,
             marker="o",
-            label="expected right labels",
+            label=counted,
         )
         percent = [100 * c.forecast.accuracy for c in frontier]
         right.plot(
@@ -292,13 +300,13 @@ def frontier_png(frontier: Sequence[Choice[Any]]) -> bytes:
             color=LABELS,
             marker="s",
             linestyle="--",
-            label="labels right, percent",
+            label=shared,
         )
         left.set_ylim(bottom=0)
         right.set_ylim(0, 102)
         left.set_xlabel("epsilon")
-        left.set_ylabel("expected right labels", color=STUDENT)
-        right.set_ylabel("labels right, percent", color=LABELS)
+        left.set_ylabel(counted, color=STUDENT)
+        right.set_ylabel(shared, color=LABELS)
         figure.legend(loc="outside upper center", ncols=2, labelcolor=INK)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", metadata={"Software": None})
