@@ -72,6 +72,7 @@ def card(run: FinishedRun, file: str = "student.safetensors") -> str:
         "temperature": info.temperature if info else last.get("temperature", 1.0),
         "version": info.version if info else None,
         "shape": shape,
+        "table": info.table if info else None,
     }
     return environment().get_template("model_card.md").render(shown).rstrip() + "\n"
 

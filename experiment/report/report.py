@@ -61,6 +61,11 @@ PICTURES: dict[str, Callable[[np.ndarray, LabelSpace], bytes]] = {
     "attributes": lambda counts, space: plots.attribute_accuracy(counts, space.names),
     "value": lambda counts, space: plots.value_scatter(counts, *space.bounds),
 }
+MEASURES = {  # of a training
+    "accuracy/test": "share of test rows right",
+    "loss/supervised": "loss on released labels",
+    "loss/unlabelled": "loss on unlabelled rows",
+}
 MOST_NAMES = 50  # classes whose accuracy is shown: of more, the worst
 ScoreOfName = tuple[str, int, float | None]
 CUSTODIANS = "(the custodian's, not shown)"  # a report is shared more widely than a run folder
@@ -231,6 +236,7 @@ def contents(run: FinishedRun) -> dict[str, object]:
         if space.kind == "class"
         else None,
         "vectors": run.rounds[0]["extractor"] in ("raw", "box"),  # which images do not have
+        "of_table": run.config.data.source == "table",
         "named": len(space.names),
         "most_names": MOST_NAMES,
         "last": run.last,
@@ -299,19 +305,18 @@ def scores_by_name(metrics: dict[str, Any], space: LabelSpace) -> list[ScoreOfNa
 
 
 def training_curves(histories: Sequence[Sequence[dict[str, float]]]) -> dict[str, bytes]:
-    """Metric -> SVG, one line a round.
+    """Metric -> SVG, one line a round; what is 0 throughout, such as an unused loss, is left out.
 
     ``histories``: by round, the student's rows of a step and its metrics.
     """
     curves = {}
-    for name in sorted(
-        {name for history in histories for row in history for name in row} - {"step"}
-    ):
+    rows_of_all = [row for history in histories for row in history]
+    for name in sorted({name for row in rows_of_all for name in row if row[name]} - {"step"}):
         lines = {}
         for number, history in enumerate(histories, start=1):
             rows = [row for row in history if name in row]
             lines[f"round {number}"] = [row["step"] for row in rows], [row[name] for row in rows]
-        curves[name] = plots.curve(lines, x="optimiser step", y=name)
+        curves[name] = plots.curve(lines, x="optimiser step", y=MEASURES.get(name, name))
     return curves
 
 

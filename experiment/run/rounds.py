@@ -139,6 +139,8 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     rounds[kept - 1] = calibrated(experiment, kept, rounds[kept - 1])
     plan, labels = config.plan(), experiment.task.labels
     summary = run_summary(plan, folder.ledger_state(), rounds, kept, config.seed)
-    folder.write_bytes(folder.student, described_student(folder, labels, summary, plan))
+    folder.write_bytes(
+        folder.student, described_student(folder, config.data, labels, summary, plan)
+    )
     folder.write_text(folder.summary, json.dumps(summary, indent=2))
     return summary

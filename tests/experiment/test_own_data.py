@@ -4,7 +4,9 @@ a person gets wrong is one line, before anything is charged.
 
 from __future__ import annotations
 
+import csv
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -56,7 +58,7 @@ def test_vectors_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]
     ]
 
 
-def test_tables_in_one_command(folder: Path) -> None:
+def test_tables_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with np.load("data.npz") as arrays:
         for name in ("private", "public", "test"):
             x, y = arrays[f"{name}_x"], arrays[f"{name}_y"]
@@ -71,7 +73,24 @@ def test_tables_in_one_command(folder: Path) -> None:
     ]
     assert pipeline.main(["run", *files, "--label", "kind", "--epsilon", "8", *QUICK]) == 0
     (run_dir,) = [path for path in Path("runs").iterdir() if path.suffix == ""]
-    assert json.loads((run_dir / "summary.json").read_text())["test_accuracy"] > 0.5
+    accuracy = json.loads((run_dir / "summary.json").read_text())["test_accuracy"]
+    assert accuracy > 0.5
+    # A table is classified as it is, columns in another order; the file alone knows their scales.
+    lines = [line.split(",") for line in Path("test.csv").read_text().splitlines()]
+    Path("new.csv").write_text("\n".join(",".join(reversed(line)) for line in lines))
+    Path("alone").mkdir()
+    student = shutil.copy(run_dir / "student.safetensors", "alone")
+    command = ["classify", "--student", student, "--vectors", "new.csv", "--out", "labels.csv"]
+    assert pipeline.main(command) == 0
+    with Path("labels.csv").open(newline="") as file:
+        found = [row["label"] for row in csv.DictReader(file)]
+    right = np.mean([label == line[-1] for label, line in zip(found, lines[1:], strict=True)])
+    assert right == pytest.approx(accuracy)
+    Path("new.csv").write_text("x0,x1\n1,2\n")
+    assert pipeline.main(command) == 2
+    assert "a table with the column x2" in capsys.readouterr().err
+    assert "--vectors rows.csv" in (run_dir / "MODEL_CARD.md").read_text()
+    assert "--vectors rows.csv" in (run_dir / "report.html").read_text()
 
 
 def test_options_override_a_configuration(folder: Path) -> None:
