@@ -52,7 +52,7 @@ from labelwall.wall.datasets.readers import constant_order
 from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.registry import label_space
-from labelwall.wall.labels.values import errors
+from labelwall.wall.labels.values import ValueLabels, errors
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Receipt
 from labelwall.wall.progress import quiet
@@ -84,22 +84,34 @@ HEADER = (
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Features float32 [n, d] with labels int64 [n], of each split."""
+    """Features float32 [n, d] with labels int64 [n], of each split.
+
+    Where rows have values, private labels are their codes, others are values, float64 [n].
+    """
 
     name: str
     private: Rows = field(repr=False)
     public: Rows = field(repr=False)
     test: Rows = field(repr=False)
+    values: ValueLabels | None = None
 
     @property
     def classes(self) -> int:
-        """Their number."""
-        return int(self.private[1].max()) + 1
+        """Their number, 1 for a value."""
+        return 1 if self.values else int(self.private[1].max()) + 1
+
+    def right(self, labels: np.ndarray) -> float:
+        """The share of right labels of the test rows; R2 of values."""
+        if self.values is None:
+            return float((labels == self.test[1]).mean())
+        found = errors(self.values.decode(labels), self.test[1])
+        return 0.0 if found is None else found["r2"]
 
     def config(self, epsilon: float) -> Config:
         """One round, everything open."""
+        bounds = list(self.values.bounds) if self.values else []
         return Config(
-            DataConfig("arrays", path="-"),
+            DataConfig("arrays", path="-", labels="value" if bounds else "class", bounds=bounds),
             [RoundConfig()],
             budget=BudgetConfig(epsilon, DELTA),
             mechanism=Auto(),
@@ -107,7 +119,9 @@ class Data:
 
     @property
     def task(self) -> Task:
-        """Numbered classes of vectors."""
+        """Numbered classes, or values, of vectors."""
+        if self.values is not None:
+            return Task(self.values, (self.public[0].shape[1],))
         names = [str(number) for number in range(self.classes)]
         return Task(label_space("class", names, []), (self.public[0].shape[1],))
 
@@ -229,7 +243,7 @@ def features_of(data: Data, config: Config, view: View) -> Features:
 
 
 def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws: int) -> float:
-    """Share of test rows with their right label, mean of ``draws`` rounds."""
+    """Share of test rows with their right label (R2 of values), mean of ``draws`` rounds."""
     found = features_of(data, config, view)
     spec = extractor_of_round(found.spec(view.whiten), mechanism.asks, lambda _: data.public[0])
     embedder = Embedder(spec, probe=None)
@@ -244,7 +258,7 @@ def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws
                 teacher, replace(asking, seed=seed), 1, spec, public, data.classes,
                 Path(folder), test,
             )  # fmt: skip
-        shares.append(float((answers.labels == data.test[1]).mean()))
+        shares.append(data.right(answers.labels))
     return float(np.mean(shares))
 
 
@@ -312,48 +326,53 @@ def row(data: Data, epsilon: float, known: list[Candidate]) -> str:
 
 
 def value_row(epsilon: float) -> str:
-    """The cell of diamonds: R2 of the answers to QUERIES queries, as benchmarks/regression.py."""
+    """The cell of diamonds: R2 of the test rows, or of QUERIES public ones where rows are asked."""
     x, y = regression.diamonds()
     ends = (regression.PRIVATE, regression.PRIVATE + regression.PUBLIC)
     (private, public, test), values = np.split(x, ends), np.split(y, ends)
-    data = DataConfig("arrays", path="-", labels="value", bounds=list(regression.SCALE.bounds))
-    config = Config(
-        data,
-        [RoundConfig(queries=regression.QUERIES)],
+    steps = regression.SCALE.steps(values[0])
+    data = Data(VALUED, (private, steps), (public, values[1]), (test, values[2]), regression.SCALE)
+    config = data.config(epsilon)
+    asking = replace(
+        config,
+        rounds=[RoundConfig(queries=regression.QUERIES)],
         budget=BudgetConfig(epsilon, regression.DELTA),
-        mechanism=Auto(),
     )
     goal = Goal(epsilon, regression.DELTA, len(private), len(public), 1, asked=regression.QUERIES)
-    began, task = time.process_time(), Task(regression.SCALE, (4,))
-    rows = PublicData(public, values[1], test, values[2])
-    found = search(config, task, rows, goal, planners_for(config), quiet)
+    rows, began = PublicData(public, values[1], test, values[2]), time.process_time()
+    found = search(asking, data.task, rows, goal, planners_for(asking), quiet)
     seconds, best = time.process_time() - began, found.optimum.chosen
-    assert best.view is not None
-    box = [list(side) for side in best.view.box]
-    seen = replace(config, features=best.view.features, box=box)
-    spec = Features(seen, task, box, (public, private), 4).spec(best.view.whiten)
-    embedder = Embedder(spec, probe=None)
-    features, asked = (embedder.embed(part)[0] for part in (private, public))
-    index, steps = ExactIndex(features, np.arange(len(private))), regression.SCALE.steps(values[0])
 
-    def r2(mechanism: Mechanism) -> float:
-        mechanism, scores = (
-            replace(seen, mechanism=mechanism, features="raw", box=[]).solved().mechanism,
-            [],
-        )
+    def r2(view: View, mechanism: Mechanism) -> float:
+        mechanism = replace(mechanism, **dict.fromkeys(mechanism.solved))
+        if mechanism.once_a_round:
+            return accuracy(data, asking, view, solved(asking, mechanism), DRAWS)
+        mechanism = replace(asking, mechanism=mechanism).solved().mechanism
+        kinds = features_of(data, asking, view)
+        embedder, scores = Embedder(kinds.spec(view.whiten), probe=None), []
+        near, asked = (embedder.embed(part)[0] for part in (private, public))
         for draw in range(DRAWS):
             picked = np.random.default_rng(draw).permutation(len(public))[: regression.QUERIES]
-            labels = regression.answered(mechanism, Voters(index, steps, 1, asked[picked]))
-            found = errors(regression.SCALE.decode(labels), values[1][picked])
-            scores.append(0.0 if found is None else found["r2"])
+            voters = Voters(ExactIndex(near, np.arange(len(near))), steps, 1, asked[picked])
+            scored = errors(
+                regression.SCALE.decode(regression.answered(mechanism, voters)), values[1][picked]
+            )
+            scores.append(0.0 if scored is None else scored["r2"])
         return float(np.mean(scores))
 
-    grid = [(r2(m), m) for m in (cls(k=k) for k in NEIGHBOURS for cls in VALUES)]
-    auto = r2(replace(best.mechanism, **dict.fromkeys(best.mechanism.solved)))
-    most, mechanism = max([*grid, (auto, best.mechanism)], key=lambda entry: entry[0])
+    views = list(dict.fromkeys(c.view for c in found.tried if c.view is not None))
+    grid = [(views[0], cls(k=k)) for k in NEIGHBOURS for cls in VALUES]
+    linear = [(c.view, c.mechanism) for c in found.tried if c.mechanism.once_a_round and c.view]
+    grid += linear[:GRID]
+    assert best.view is not None
+    auto = r2(best.view, best.mechanism)
+    scored = [(r2(*entry), *entry) for entry in grid]
+    most, view, mechanism = max(
+        [*scored, (auto, best.view, best.mechanism)], key=lambda entry: entry[0]
+    )
     return (
         f"| diamonds | {epsilon:g} | {100 * auto:.1f}% | {shown(best.view, best.mechanism)} | "
-        f"{shown(best.view, mechanism)} | {100 * most:.1f}% | {100 * (most - auto):.1f} | - | "
+        f"{shown(view, mechanism)} | {100 * most:.1f}% | {100 * (most - auto):.1f} | - | "
         f"{100 * best.forecast.accuracy:.1f}% | {seconds:.0f} |\n"
     )
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from labelwall.student.student_file import StudentInfo, read_file, unpack
 from labelwall.wall.datasets import readers
+from labelwall.wall.datasets.tables import is_table, read_table
 from labelwall.wall.errors import InvalidInput, shape_text
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import architectures
@@ -80,11 +81,15 @@ class StudentModel:
         """Inputs as the network takes them: uint8 [n, h, w, c] or float32 [n, d].
 
         ``inputs``: a path of an image file or several, images uint8 [n, h, w] or [n, h, w, c] of
-        any size, or vectors [n, d]. Images are cut, resized and converted as a run's public rows
-        are. Raises InvalidInput for vectors of another width, images for a student of vectors and
-        the other way round, and a file that is no readable image, which it names.
+        any size, vectors [n, d], or for a student of a table the path of another one with its
+        columns, which are scaled as ``info.table`` says. Images are cut, resized and converted as a
+        run's public rows are. Raises InvalidInput for vectors of another width, images for a
+        student of vectors and the other way round, a table without one of the columns, and a file
+        that is no readable image, which it names.
         """
         shape = self.info.input_shape
+        if isinstance(inputs, str | Path) and self.info.table and is_table(Path(inputs)):
+            return self.rows(self.info.table.inputs("inputs", read_table("inputs", inputs)))
         if isinstance(inputs, str | Path):
             return self.rows([inputs])
         if not isinstance(inputs, np.ndarray):

@@ -15,6 +15,7 @@ from typing import Any
 import safetensors
 import safetensors.torch
 
+from labelwall.wall.datasets.table import Scaling
 from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
@@ -61,6 +62,7 @@ class StudentInfo:
     ``backbone``, ``input_shape``, ``mean``, ``std``: as in ExtractorSpec. ``labels``: what it
     predicts. ``temperature``: its outputs are divided by it before they become probabilities.
     ``kind``: how the file's tensors are read. ``version``: of the labelwall that wrote it.
+    ``table``: the columns of its vectors, where they come from a table, and their scales.
     """
 
     backbone: str
@@ -72,6 +74,7 @@ class StudentInfo:
     privacy: Privacy
     kind: str = NETWORK
     version: str = field(default_factory=own_version)
+    table: Scaling | None = field(default=None, compare=False)
 
     def spec(self, weights: bytes) -> ExtractorSpec:
         """The network, as wall.networks loads it."""
@@ -80,7 +83,7 @@ class StudentInfo:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object in the file; the unit of rows, the first one, is not named."""
+        """The JSON object in the file; rows as the unit, and the lack of a table, are not named."""
         privacy = asdict(self.privacy)
         if self.privacy.unit == "row":
             del privacy["unit"]
@@ -94,6 +97,7 @@ class StudentInfo:
             "labels": self.labels.fields(),
             "temperature": self.temperature,
             "privacy": privacy,
+            **({"table": self.table.to_json()} if self.table else {}),
         }
 
     @classmethod
@@ -113,6 +117,7 @@ class StudentInfo:
                 Privacy(**found["privacy"]),
                 found["kind"],
                 str(found["version"]),
+                Scaling.from_json(found["table"]) if "table" in found else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInput("student", "a file with whole metadata", "a damaged one") from error

@@ -99,7 +99,7 @@ def test_an_examples_settings_are_valid(line: str) -> None:
         own_folder if a == EXAMPLE else str(REPOSITORY / a) if a.startswith("configs/") else a
         for a in arguments
     ]
-    arguments, *_ = without_own_options(arguments)
+    arguments, _ = without_own_options(arguments)
     parser = config_parser(command, "", arguments)
     if command == "serve":
         parser.add_class_arguments(ServiceConfig, "service")

@@ -10,7 +10,7 @@ def main(args: Sequence[str]) -> int:
     from labelwall.experiment.config.settings import config_parser, parse
 
     does = "PRIVATE, for the custodian: counts, classes and bad rows of the private data set."
-    args, *_ = without_own_options(args)
+    args, _ = without_own_options(args)
     parser = config_parser("data", does, args)
     config, _ = parse(parser, args)
     from labelwall.teacher.records.inspect import preview, render

@@ -14,7 +14,9 @@ def main(args: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         "labelwall init",
         description="Write a configuration for your own data, or a copy of a packaged one "
-        "(--from). Opens no private file.",
+        "(--from). Opens no private file. Settings as for `run`, such as --student.steps 900, are "
+        "written too.",
+        allow_abbrev=False,
     )
     parser.add_argument(
         "--from",
@@ -24,7 +26,7 @@ def main(args: Sequence[str]) -> int:
     )
     add_own_options(parser)
     parser.add_argument("--out", type=Path, default=Path("labelwall.yaml"), help="file to write")
-    options = parser.parse_args(args)
-    done = init(options.out, options.name, own_data(options), *numbers(options))
+    options, settings = parser.parse_known_args(args)
+    done = init(options.out, options.name, own_data(options), *numbers(options), settings)
     print(f"wrote {options.out}. Next: {done}")
     return 0

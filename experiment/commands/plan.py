@@ -22,7 +22,7 @@ def main(args: Sequence[str]) -> int:
         "Show what a configuration costs; exit code 2 when its caps exceed the budget. "
         "Reads no data."
     )
-    args, _, records = without_own_options(args)
+    args, _ = without_own_options(args)
     parser = config_parser("plan", does, args)
     parser.add_argument(
         "--json", action="store_true", help="one JSON object: epsilon, delta, certificates, rounds"
@@ -34,7 +34,7 @@ def main(args: Sequence[str]) -> int:
     from labelwall.teacher.accounting.accountant import require_affordable
 
     if rest.optimise or config.open:
-        return _optimise(config, rest, records)
+        return _optimise(config, rest)
     for name in ("out", "plot", "mean_accuracy", "min_accuracy"):
         if getattr(rest, name):
             raise InvalidInput(name, "given together with --optimise", getattr(rest, name))
@@ -75,7 +75,7 @@ def _add_optimise_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _optimise(config: Config, options: argparse.Namespace, records: int | None) -> int:
+def _optimise(config: Config, options: argparse.Namespace) -> int:
     from labelwall.experiment.plan.optimise import (
         Request,
         best_plan,
@@ -85,7 +85,7 @@ def _optimise(config: Config, options: argparse.Namespace, records: int | None) 
     from labelwall.experiment.run.console import Console
 
     out, plot = (Path(name) if name else None for name in (options.out, options.plot))
-    request = Request(out, plot, records, options.mean_accuracy, options.min_accuracy)
+    request = Request(out, plot, options.mean_accuracy, options.min_accuracy)
     answer = best_plan(config, request, Console(quiet=options.json))
     if options.json:
         print(json.dumps(describe_optimum(answer)))

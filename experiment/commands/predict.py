@@ -11,7 +11,7 @@ def main(args: Sequence[str]) -> int:
     from labelwall.experiment.config.settings import config_parser, parse
 
     does = "Answer the rows of an npz file (array x) and write labels, receipt and ledger."
-    args, *_ = without_own_options(args)
+    args, _ = without_own_options(args)
     parser = config_parser("predict", does, args)
     parser.add_argument(
         "--queries",

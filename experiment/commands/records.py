@@ -18,7 +18,7 @@ def main(args: Sequence[str]) -> int:
         "two queries. Removed data is deleted from the directory; what a record spent stays, so "
         "that adding it again refills nothing. Nothing is charged."
     )
-    args, *_ = without_own_options(args)
+    args, _ = without_own_options(args)
     parser = config_parser("records", does, args)
     add_options(parser)
     config, rest = parse(parser, args)

@@ -10,7 +10,7 @@ def main(args: Sequence[str]) -> int:
     from labelwall.experiment.config.own_options import without_own_options
     from labelwall.experiment.config.settings import config_parser, parse
 
-    args, name, records = without_own_options(args)
+    args, name = without_own_options(args)
     does = "Run or resume an experiment: ask, train, send features back. Prints the price first."
     parser = config_parser("run", does, args)
     parser.add_argument(
@@ -33,7 +33,7 @@ def main(args: Sequence[str]) -> int:
 
     console = Console(quiet=rest.quiet)
     run_dir = Path(rest.run_dir) if rest.run_dir else default_run_dir(config, name, console.say)
-    config = decided(config, RunFolder(run_dir), records, console)
+    config = decided(config, RunFolder(run_dir), console)
     announce(config, RunFolder(run_dir).resumed(config), console)
 
     import torch
@@ -51,7 +51,6 @@ def main(args: Sequence[str]) -> int:
         entropy=SystemEntropy(),
         console=console,
         isolate=rest.isolate,
-        expected_records=records,
     )
     write_report(run_dir)
     write_card(run_dir)

@@ -15,7 +15,7 @@ def main(args: Sequence[str]) -> int:
         "Answer requests over HTTP from one custodian's directory, until SIGTERM or Ctrl-C. "
         "Prints the URL."
     )
-    args, *_ = without_own_options(args)
+    args, _ = without_own_options(args)
     parser = config_parser("serve", does, args)
     parser.add_class_arguments(ServiceConfig, "service")
     parser.add_argument(

@@ -154,6 +154,8 @@ class Config:
         device: device for the private rows' networks, products and neighbour lists, and for the
             networks of public rows that may be asked: cpu, or cuda, a GPU of this machine.
         scale: where the private rows are stored and searched.
+        expected_records: a PUBLIC guess of the number of private records (a count), for plans and
+            warnings; the published split's or the public rows' when null.
     """
 
     data: DataConfig
@@ -178,10 +180,13 @@ class Config:
     device: Literal["cpu", "cuda"] = "cpu"
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    expected_records: int | None = None
 
     def __post_init__(self) -> None:
         if not self.rounds:
             raise InvalidInput("rounds", "a list of at least one round", [])
+        if self.expected_records is not None and self.expected_records < 1:
+            raise InvalidInput("expected_records", "a count, at least 1", self.expected_records)
         for name in ("threads", "workers", "batch_size"):
             if getattr(self, name) < 1:
                 raise InvalidInput(name, "at least 1", getattr(self, name))
@@ -235,6 +240,10 @@ class Config:
             box=self.box if fixed else known.box,
             whiten=self.whiten or known.whiten,
         )
+
+    def records(self, public: int) -> int:
+        """A guess of the number of private records, where so many rows are ``public``."""
+        return self.expected_records or data_set(self.data.source).private_records or public
 
     def ledger_url(self) -> LedgerUrl | None:
         """The address of a ledger on a server, None for a file."""

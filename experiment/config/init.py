@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from labelwall.experiment.config.own import OwnData, own_config
+from labelwall.experiment.config.own import OwnData, as_yaml, own_settings
+from labelwall.experiment.config.own_options import options_of
+from labelwall.experiment.config.settings import config_parser, parse
 from labelwall.wall.errors import InvalidInput
 
 CONFIGS = "labelwall.configs"
@@ -20,22 +25,48 @@ def init(
     epsilon: float = 1.0,
     delta: float | None = None,
     expected_records: int | None = None,
+    options: Sequence[str] = (),
 ) -> str:
     """Write a packaged configuration, or one for one's own data; returns the command to run next.
 
-    Raises InvalidInput unless exactly one of both is named, and as ``copy_config`` and
-    ``own_config`` do.
+    ``options``: dotted ones for settings, as `run` takes them.
+
+    Raises InvalidInput unless exactly one of both is named, and as ``copy_config``,
+    ``own_settings`` and ``with_options`` do.
     """
-    if packaged is not None and own.given:
-        raise InvalidInput("from", "left out with one's own data", packaged)
+    if packaged is not None and (own.given or options):
+        rule = "left out with one's own data and settings"
+        raise InvalidInput("from", rule, packaged)
     if packaged is not None:
         copy_config(packaged, out)
         if packaged.startswith(COMPARISON):
             return f"labelwall compare --config {out} --out DIR"
         return f"labelwall plan --config {out}"
     _require_new(out)
-    _write(out, own_config(own, epsilon, delta, expected_records).encode())
+    settings = own_settings(own, epsilon, delta, expected_records)
+    _write(out, as_yaml(with_options(settings, options)).encode())
     return f"labelwall plan --config {out}"
+
+
+def with_options(settings: dict[str, Any], options: Sequence[str]) -> dict[str, Any]:
+    """``settings`` with what dotted ``options`` change, of which a parser makes values.
+
+    Raises BadSetting, InvalidInput for an option that is no setting, or with a bad value.
+    """
+    args = [f"--config={as_yaml(settings)}", *options]
+    values = asdict(parse(config_parser("init", "", args), args)[0])
+    found = {name: dict(v) if isinstance(v, dict) else v for name, v in settings.items()}
+    if values["mechanism"]["kind"] != settings["mechanism"]["kind"]:
+        found["mechanism"] = {"kind": values["mechanism"]["kind"]}
+    for name in (option.removeprefix("--") for _, option, _ in options_of(options)):
+        group, _, field = name.partition(".")
+        if group not in values:
+            raise InvalidInput(group, "left out with init, which writes a file", f"--{name}")
+        if field:
+            found.setdefault(group, {})[field] = values[group][field]
+        else:
+            found[group] = values[group]
+    return found
 
 
 def packaged_configs() -> list[str]:

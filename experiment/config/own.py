@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+import yaml
 from PIL import Image
 
 from labelwall.teacher.accounting.plan import Plan
@@ -136,7 +138,17 @@ def own_config(
     delta: float | None = None,
     expected_records: int | None = None,
 ) -> str:
-    """A commented YAML configuration.
+    """A commented YAML configuration (``own_settings``)."""
+    return as_yaml(own_settings(own, epsilon, delta, expected_records))
+
+
+def own_settings(
+    own: OwnData,
+    epsilon: float = 1.0,
+    delta: float | None = None,
+    expected_records: int | None = None,
+) -> dict[str, Any]:
+    """Settings by name, those of a group as a dict, in the order of a file.
 
     ``expected_records``: a PUBLIC guess of the number of private records; the public rows' number
     by default.
@@ -147,26 +159,40 @@ def own_config(
     found = look(data)
     records = expected_records or found.rows
     delta = default_delta(max(found.rows, records)) if delta is None else delta
-    student = default_student(found)
+    Plan(epsilon, delta, ())  # raises for a budget that is none
     rounds = 2 if found.kind == "grey" else 1
     features = default_features(found)
+    mechanism: dict[str, object] = {"kind": AUTO}
     if found.labelled >= MIN_ROWS:  # rehearsals choose
-        Plan(epsilon, delta, ())  # raises for a budget that is none
-        mechanism: dict[str, object] = {"kind": AUTO}
         features["features"] = "auto"
     else:
         mechanism = default_mechanism(found, records, epsilon, delta, rounds)
-    return TEMPLATE.format(
-        data=_section(_data(data, found)),
-        rows=found.rows,
-        epsilon=epsilon,
-        delta=f"{delta:.1e}",
-        mechanism=_section(mechanism),
-        records=records,
-        rounds="\n".join(["  - {}"] * rounds),
-        **{name: _quote(value) for name, value in features.items()},
-        student=_section(student),
-    )
+    return {
+        "data": _data(data, found),
+        "budget": {"epsilon": epsilon, "delta": float(f"{delta:.1e}")},
+        "expected_records": expected_records,
+        "mechanism": mechanism,
+        "rounds": [{}] * rounds,
+        **features,
+        "student": default_student(found),
+        "seed": 0,
+        "custodian_dir": None,
+    }
+
+
+def as_yaml(settings: dict[str, Any]) -> str:
+    """A commented YAML file of settings; those of several groups or rounds in a line each."""
+    parts = [HEADER]
+    for name, value in settings.items():
+        lines = [f"# {line}" for line in NOTES.get(name, "").splitlines()]
+        if isinstance(value, dict) and value:
+            lines += [f"{name}:", *(_line(key, entry, 1) for key, entry in value.items())]
+        elif isinstance(value, list) and value:
+            lines += [f"{name}:", *(f"  - {_quote(entry)}" for entry in value)]
+        else:
+            lines.append(_line(name, value, 0))
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
 
 
 def default_delta(rows: int) -> float:
@@ -214,7 +240,6 @@ def default_mechanism(
     """
     from labelwall.teacher.mechanisms.solve import solve  # the import takes a second
 
-    Plan(epsilon, delta, ())  # raises for a budget that is none
     (solved,) = solve([Priced(PrivateLinear(steps=1), rounds, rounds)], epsilon, delta)
     strength = records / (solved.number("sigma") * len(found.classes))
     steps = 2 if strength >= TWO_STEPS else 1
@@ -286,17 +311,23 @@ def _data(data: dict[str, object], found: Findings) -> dict[str, object]:
 
 
 def _quote(value: object) -> str:
-    """A value as YAML, of which JSON is a part."""
+    """A value as YAML, of which JSON is a part but for numbers such as 1e-05."""
+    if isinstance(value, float):
+        return yaml.safe_dump(value).split("\n")[0]
     return json.dumps(value, ensure_ascii=False)
 
 
-def _section(settings: dict[str, object]) -> str:
-    return "\n".join(
-        f"  {name}: {_quote(value)}" + (f"  # {COMMENTS[name]}" if name in COMMENTS else "")
-        for name, value in settings.items()
-    )
+def _line(name: str, value: object, depth: int) -> str:
+    comment = f"  # {COMMENTS[name]}" if name in COMMENTS else ""
+    return f"{'  ' * depth}{name}: {_quote(value)}{comment}"
 
 
+HEADER = """\
+# Written by labelwall from public rows alone. Next:
+#   labelwall plan --config THIS_FILE    the price, before anything private is read
+#   labelwall data --config THIS_FILE    the custodian's check of the private rows (not for release)
+#   labelwall run  --config THIS_FILE
+"""
 COMMENTS = {
     "private": "PRIVATE: read on the private side alone",
     "public": "no labels are needed; where there are any, they serve reported metrics",
@@ -305,48 +336,31 @@ COMMENTS = {
     "channels": "1 grey, 3 RGB",
     "steps": "of the mechanism: noisy sums a round; of the student: optimiser steps",
     "axes": "principal axes of the public rows that the classifier looks at",
+    "batch_size": "rows that a network sees at once",
     "backbone": "small_cnn, cifar_conv3, mlp, linear, or timm/NAME",
     "objective": "supervised, vat or uda: how unlabelled public rows are used",
     "augment": "random distortions: none, shift (characters) or natural",
 }
-TEMPLATE = """\
-# Written by labelwall from {rows} public rows alone. Next:
-#   labelwall plan --config THIS_FILE    the price, before anything private is read
-#   labelwall data --config THIS_FILE    the custodian's check of the private rows (not for release)
-#   labelwall run  --config THIS_FILE
-
-data:
-{data}
-
-# The guarantee: everything that leaves the private side is (epsilon, delta)-differentially private
-# under adding or removing one record. Fix delta without looking at the number of private records;
-# it should be far below 1 over that number. This one is 1e-5, or less by the number of public rows.
-budget:
-  epsilon: {epsilon}
-  delta: {delta}
-
-# Fix these settings without looking at private results. `auto`: before the run, mechanisms and
-# features are rehearsed on public rows, and the best is kept; `plan --out FILE` writes it to a
-# file. They are for about {records} records: the public rows' number, unless --expected_records
-# guessed another, which `run` is to be told as well. The noise follows from the budget: `plan`
-# prints it.
-mechanism:
-{mechanism}
-
-# Each round asks about all public rows and trains the student. With a small network, its features
-# go back for better votes in the next round.
-rounds:
-{rounds}
-
-# Features of the first round: auto, efficientnet_lite0_stages (ImageNet's weights, in a package)
-# or timm/NAME for colour images, hog for grey characters, raw or box for vectors.
-features: {features}
-batch_size: {batch_size}  # rows that a network sees at once
-
-student:
-{student}
-# Public randomness alone (initialisation, batches, which rows are asked); never the noise.
-seed: 0
-# Directory of the ledger and private caches, mode 0700; beside the run folder when null.
-custodian_dir: null
-"""
+NOTES = {
+    "budget": """\
+The guarantee: everything that leaves the private side is (epsilon, delta)-differentially private
+under adding or removing one record. Fix delta without looking at the number of private records;
+it should be far below 1 over that number. By default it is 1e-5, or less by the number of public
+rows.""",
+    "expected_records": """\
+A guess of the number of private records from public knowledge; null: as many as public rows.""",
+    "mechanism": """\
+Fix these settings without looking at private results. `auto`: before the run, mechanisms and
+features are rehearsed on public rows, and the best is kept; `plan --out FILE` writes it to a
+file. The noise follows from the budget: `plan` prints it.""",
+    "rounds": """\
+Each round asks about all public rows and trains the student. With a small network, its features
+go back for better votes in the next round.""",
+    "features": """\
+Features of the first round: auto, efficientnet_lite0_stages (ImageNet's weights, in a package)
+or timm/NAME for colour images, hog for grey characters, raw or box for vectors.""",
+    "seed": """\
+Public randomness alone (initialisation, batches, which rows are asked); never the noise.""",
+    "custodian_dir": """\
+Directory of the ledger and private caches, mode 0700; beside the run folder when null.""",
+}

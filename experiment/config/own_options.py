@@ -83,8 +83,8 @@ def split_options(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     return parser.parse_known_args(list(args))
 
 
-def without_own_options(args: Sequence[str]) -> tuple[list[str], str, int | None]:
-    """(arguments of settings alone, a name for the run, expected records).
+def without_own_options(args: Sequence[str]) -> tuple[list[str], str]:
+    """(arguments of settings alone, a name for the run).
 
     Without --config the options become a whole configuration (``own_config``), with it they
     override its settings. The name is the data's or the file's, and may be empty.
@@ -92,12 +92,12 @@ def without_own_options(args: Sequence[str]) -> tuple[list[str], str, int | None
     Raises InvalidInput, MissingData, BadOption; no private file is opened.
     """
     if {"-h", "--help", "--help-all"} & set(args):
-        return list(args), "", None
+        return list(args), ""
     options, rest = split_options(args)
     own = own_data(options)
     epsilon, delta, records = numbers(options)
     if own.given and not any(arg.split("=")[0] == "--config" for arg in rest):
-        return [f"--config={own_config(own, epsilon, delta, records)}", *rest], own.name, records
+        return [f"--config={own_config(own, epsilon, delta, records)}", *rest], own.name
     overrides: dict[str, object] = {}
     if own.data is not None:
         overrides |= own.settings()
@@ -105,8 +105,13 @@ def without_own_options(args: Sequence[str]) -> tuple[list[str], str, int | None
         places = {name: getattr(options, name) for name in PLACES}
         overrides |= {name: value for name, value in places.items() if value is not None}
     found = [f"--data.{name}={value}" for name, value in overrides.items()]
-    given = (("epsilon", options.epsilon, epsilon), ("delta", options.delta, delta))
-    found += [f"--budget.{name}={value}" for name, text, value in given if text is not None]
+    numbered = {"budget.epsilon": epsilon, "budget.delta": delta, "expected_records": records}
+    given = (options.epsilon, options.delta, options.expected_records)
+    found += [
+        f"--{name}={value}"
+        for (name, value), text in zip(numbered.items(), given, strict=True)
+        if text is not None
+    ]
     files = [value for _, option, value in options_of(rest) if option == "--config"]
     name = own.name if own.data else Path(files[-1]).stem if files else ""
-    return [*rest, *found], name, records
+    return [*rest, *found], name

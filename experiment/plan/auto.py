@@ -2,7 +2,7 @@
 
 Nothing private is read: not a row, not a count. Every kind of features that the data allow is
 computed once; every mechanism that has a planner searches on them (planners beside the mechanisms).
-The choice is the one with the most right labels of all public rows.
+The choice is the one with the most right labels of all public rows, or with the best R2 of values.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def search(
             raise refused or goal.nothing_affordable()
         if config.open and not told:
             found = [_told_by_clusters(task, found, Search(goal, rows, progress))]
-    planner, optimum = max(found, key=lambda entry: entry[1].chosen.forecast.right)
+    planner, optimum = max(found, key=lambda entry: entry[1].chosen.worth)
     tried = [choice for _, other in found for choice in other.tried or (other.chosen,)]
-    tried.sort(key=lambda choice: -choice.forecast.right)
+    tried.sort(key=lambda choice: -choice.worth)
     return Found(planner, optimum, tuple(tried), time.monotonic() - began)
 
 
@@ -125,7 +125,7 @@ def _told_by_clusters(
     Clusters are no classes: what looks alike in them may be chance.
     """
     goal = search.goal
-    planner, best = max(found, key=lambda entry: entry[1].chosen.forecast.right)
+    planner, best = max(found, key=lambda entry: entry[1].chosen.worth)
     facts = Findings("vectors", task.labels.names, goal.queries)
     fields = default_mechanism(facts, goal.expected_records, goal.epsilon, goal.delta, goal.rounds)
     mechanism = mechanism_class(fields["kind"])(**fields)
@@ -181,7 +181,7 @@ def public_rows(task: Task, prepared: Sequence[Rehearsal]) -> PublicRows:
     return PublicRows(
         len(first.labelled.labels) if first.labelled.told else 0,
         task.num_classes,
-        first.embedded,
+        lambda: first.embedded,
         lambda: tuple(view for stage in prepared for view in stage.features.views()),
         lambda view, mechanism, times: by_name[view.features].score(view, mechanism, times),
         first.labelled.source,
@@ -274,11 +274,27 @@ def sentence(found: Found, goal: Goal) -> str:
     return f"{text}."
 
 
+def of_values(choice: Choice[Any]) -> bool:
+    """Whether the accuracy of a forecast is R2, and not a share of right labels."""
+    return choice.mechanism.label_space == "value"
+
+
+def accuracy_text(choice: Choice[Any]) -> str:
+    """The accuracy of a forecast, for a table: a share, or R2."""
+    accuracy = choice.forecast.accuracy
+    return f"{accuracy:.3f}" if of_values(choice) else f"{100 * accuracy:.1f}%"
+
+
+def spread_text(choice: Choice[Any]) -> str:
+    """Its spread in the same unit, empty where it was not rehearsed often enough to tell."""
+    spread = choice.forecast.spread
+    if not spread:
+        return ""
+    return f"{spread:.3f}" if of_values(choice) else f"{100 * spread:.1f}"
+
+
 def expected(choice: Choice[Any]) -> str:
     """The accuracy of a forecast, for a reader."""
-    found, spread = choice.forecast, ""
-    if choice.mechanism.label_space == "value":
-        return f"R2 {found.accuracy:.3f} (+-{found.spread:.3f})"
-    if found.spread:
-        spread = f" (+-{100 * found.spread:.1f})"
-    return f"{100 * found.accuracy:.1f}%{spread} of the labels right"
+    spread = spread_text(choice)
+    text = accuracy_text(choice) + (f" (+-{spread})" if spread else "")
+    return f"R2 {text}" if of_values(choice) else f"{text} of the labels right"

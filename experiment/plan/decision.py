@@ -10,9 +10,7 @@ from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.run_folder import RunFolder
 
 
-def decided(
-    config: Config, folder: RunFolder, expected_records: int | None, console: Console
-) -> Config:
+def decided(config: Config, folder: RunFolder, console: Console) -> Config:
     """``config`` with a mechanism: its own, the one that the folder records, or the best found.
 
     What is found is written to chosen.yaml, with the table of candidates in candidates.json, so
@@ -35,7 +33,7 @@ def decided(
 
     folder.create()
     console.say("auto: rehearsing mechanisms and features on public rows")
-    answer = best_plan(config, Request(expected_records=expected_records), console)
+    answer = best_plan(config, Request(), console)
     console.show(candidates(answer))
     console.say(reason(answer))
     table = json.dumps(describe_candidates(answer), indent=2)

@@ -15,11 +15,14 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import to_yaml
 from labelwall.experiment.plan.auto import (
     Found,
+    accuracy_text,
     expected,
+    of_values,
     planned_config,
     planners_for,
     search,
     sentence,
+    spread_text,
 )
 from labelwall.experiment.plan.show_plan import describe_plan
 from labelwall.experiment.report.plots import INK, LABELS, STUDENT, STYLE, WIDTH
@@ -27,7 +30,6 @@ from labelwall.experiment.run.console import Console
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.mechanisms.planning import Choice, Goal, Optimum
-from labelwall.wall.datasets.registry import data_set
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import InvalidInput
 
@@ -44,15 +46,12 @@ class Request:
 
     out: Path | None = None
     plot: Path | None = None
-    expected_records: int | None = None
     mean_accuracy: float | None = None
     min_accuracy: float = 0.0
 
     def __post_init__(self) -> None:
         if self.out is not None and self.out.exists():
             raise InvalidInput("out", "a file that does not exist yet", str(self.out))
-        if self.expected_records is not None and self.expected_records < 1:
-            raise InvalidInput("expected_records", "at least 1", self.expected_records)
         if not 0 <= self.min_accuracy < 1:
             raise InvalidInput("min_accuracy", "in [0, 1)", self.min_accuracy)
 
@@ -85,8 +84,7 @@ def best_plan(config: Config, request: Request, console: Console) -> Answer:
     goal = Goal(
         config.budget.epsilon,
         config.budget.delta,
-        # the published split's size, else as many as there are public inputs
-        request.expected_records or data_set(config.data.source).private_records or queries,
+        config.records(queries),
         queries,
         len(config.rounds),
         request.min_accuracy,
@@ -182,36 +180,49 @@ def candidates(answer: Answer) -> Table:
     from rich.table import Table
 
     table = Table(title=f"candidates: the best {SHOWN} of {len(answer.found.tried)}")
-    for name in ("labels right", "spread", "answered", "features", "mechanism"):
+    right = "R2" if of_values(answer.optimum.chosen) else "labels right"
+    for name in (right, "+-", "answered", "features", "mechanism"):
         table.add_column(name)
     for choice in answer.found.tried[:SHOWN]:
-        found = choice.forecast
-        fields = {k: v for k, v in choice.mechanism.fields().items() if k != "kind"}
         table.add_row(
-            f"{100 * found.accuracy:.1f}%",
-            f"{100 * found.spread:.1f}" if found.spread else "",
-            f"{found.answered:.0f}",
+            accuracy_text(choice),
+            spread_text(choice),
+            f"{choice.forecast.answered:.0f}",
             "" if choice.view is None else str(choice.view),
-            f"{choice.mechanism.kind}: {', '.join(f'{k} {v}' for k, v in fields.items())}",
+            _described(choice),
         )
     return table
+
+
+def _described(choice: Choice[Any]) -> str:
+    """Its mechanism: kind and fields, those that are not given left out."""
+    fields = choice.mechanism.fields().items()
+    words = (
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in fields
+        if name != "kind" and value not in (None, 0.0)
+    )
+    return f"{choice.mechanism.kind}: {', '.join(words)}"
 
 
 def _table(answer: Answer) -> Table:
     from rich.table import Table
 
-    table = Table(title="most expected right labels, by budget")
+    values = of_values(answer.optimum.chosen)
+    table = Table(title="best R2, by budget" if values else "most expected right labels, by budget")
     settings = answer.found.planner.settings(answer.optimum.chosen.mechanism)
-    for name in ("epsilon", "asked", "answered", "right", "accuracy", *settings):
+    scores = ("R2",) if values else ("right", "accuracy")
+    for name in ("epsilon", "asked", "answered", *scores, *settings):
         table.add_column(name.removesuffix("_probability"), justify="right")
     for choice in answer.optimum.frontier:
         found = choice.forecast
+        right = () if values else (f"{found.right:.0f}",)
         table.add_row(
             f"{round_up(choice.epsilon):.3f}",
             f"{found.asked}",
             f"{found.answered:.0f}",
-            f"{found.right:.0f}",
-            f"{100 * found.accuracy:.1f}%",
+            *right,
+            accuracy_text(choice),
             *answer.found.planner.settings(choice.mechanism).values(),
         )
     return table
@@ -254,14 +265,22 @@ def found_view(answer: Answer) -> str:
 
 
 def frontier_png(frontier: Sequence[Choice[Any]]) -> bytes:
-    """PNG: expected right labels (left axis) and label accuracy (right axis) against epsilon."""
+    """PNG: expected right labels (left axis) and label accuracy (right axis) against epsilon.
+
+    For values: answers (left axis) and R2 (right axis).
+    """
     import io
 
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    epsilons = [choice.epsilon for choice in frontier]
+    epsilons, values = [choice.epsilon for choice in frontier], of_values(frontier[-1])
+    counted, shared = (
+        ("expected answers", "R2, percent")
+        if values
+        else ("expected right labels", "labels right, percent")
+    )
     with matplotlib.rc_context(STYLE | {"axes.spines.right": True}):
         figure = Figure(figsize=(WIDTH, 3.6), layout="constrained", dpi=150)
         FigureCanvasAgg(figure)
@@ -269,10 +288,10 @@ def frontier_png(frontier: Sequence[Choice[Any]]) -> bytes:
         right = left.twinx()
         left.plot(
             epsilons,
-            [c.forecast.right for c in frontier],
+            [c.forecast.answered if values else c.forecast.right for c in frontier],
             color=STUDENT,
             marker="o",
-            label="expected right labels",
+            label=counted,
         )
         percent = [100 * c.forecast.accuracy for c in frontier]
         right.plot(
@@ -281,13 +300,13 @@ def frontier_png(frontier: Sequence[Choice[Any]]) -> bytes:
             color=LABELS,
             marker="s",
             linestyle="--",
-            label="labels right, percent",
+            label=shared,
         )
         left.set_ylim(bottom=0)
         right.set_ylim(0, 102)
         left.set_xlabel("epsilon")
-        left.set_ylabel("expected right labels", color=STUDENT)
-        right.set_ylabel("labels right, percent", color=LABELS)
+        left.set_ylabel(counted, color=STUDENT)
+        right.set_ylabel(shared, color=LABELS)
         figure.legend(loc="outside upper center", ncols=2, labelcolor=INK)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", metadata={"Software": None})

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,8 +26,9 @@ from labelwall.experiment.config.config import CapsConfig, Config, RoundConfig
 from labelwall.experiment.config.first_features import first_extractor
 from labelwall.experiment.run.clusters import k_means
 from labelwall.experiment.run.matrix_round import ask_matrices
-from labelwall.experiment.run.public_features import embedder_of, features_of
+from labelwall.experiment.run.public_features import embedder_of, features_of, quantised
 from labelwall.experiment.run.whitening import (
+    MAX_ROWS,
     extractor_of_round,
     principal_axes,
     starting_extractor,
@@ -162,6 +164,11 @@ class Features:
         )
         return starting_extractor(config, replace(self.task, input_shape=shape), self.plain[0])
 
+    @cached_property
+    def directions(self) -> int:
+        """In which the public rows spread: columns may be constant, or sums of others."""
+        return principal_axes(self.plain[0][:MAX_ROWS], self.plain[0].shape[1])[1].shape[1]
+
     def views(self) -> tuple[View, ...]:
         """Those that fit the rows and the configuration."""
         rows, width = len(self.plain[0]), self.plain[0].shape[1]
@@ -169,7 +176,7 @@ class Features:
         box = tuple((low, high) for low, high in self.box)
         if self.box:
             return (View(name, 0, width, 0, rows, box),)
-        axes = max(1, min(width, rows // ROWS_AN_AXIS))
+        axes = max(1, min(self.directions, rows // ROWS_AN_AXIS))
         if self.config.whiten:
             return (View(name, self.config.whiten, width, axes, rows),)
         counts = sorted({min(count, axes) for count in WHITENED})
@@ -199,22 +206,30 @@ class Rehearsal:
         self._folds = np.random.default_rng(config.seed).permutation(len(labelled.labels)) % FOLDS
 
     @cached_property
-    def features(self) -> Features:
-        """Computed once."""
+    def computed(self) -> tuple[np.ndarray, np.ndarray]:
+        """Features of the public and of the labelled rows, float32 [n, d], as they are."""
         config, (public, labelled) = self.config, self._inputs
         if config.features == "box":
-            return Features(config, self._task, config.box, (public, labelled), public.shape[1])
-        spec = first_extractor(config, self._task)
-        embedder = embedder_of(config, spec, public)
-        plain = tuple(
-            np.asarray(self._plain(embedder, rows, name), dtype=np.float32)
-            for rows, name in ((public, "public"), (labelled, "labelled"))
+            return self._inputs
+        embedder = embedder_of(config, first_extractor(config, self._task), public)
+        found = (
+            self._plain(embedder, public, "public"),
+            self._plain(embedder, labelled, "labelled"),
         )
+        return found[0].astype(np.float32, copy=False), found[1].astype(np.float32, copy=False)
+
+    @cached_property
+    def features(self) -> Features:
+        """Computed once."""
+        config, plain = self.config, self.computed
         dimensions = plain[0].shape[1]
+        if config.features == "box":
+            return Features(config, self._task, config.box, plain, dimensions)
         if dimensions > MOST_AXES:
             mean, axes = principal_axes(plain[0], MOST_AXES, 0.0)
-            plain = tuple(((x - mean) @ axes.astype(np.float64)).astype(np.float32) for x in plain)
-        return Features(config, self._task, [], (plain[0], plain[1]), dimensions)
+            turned = [((x - mean) @ axes.astype(np.float64)).astype(np.float32) for x in plain]
+            plain = turned[0], turned[1]
+        return Features(config, self._task, [], plain, dimensions)
 
     @cached_property
     def labels(self) -> np.ndarray:
@@ -225,15 +240,16 @@ class Rehearsal:
         count = min(classes, len(plain))
         return k_means(plain, count, seed=self.config.seed, iterations=50)[1].astype(np.int64)
 
+    @cached_property
     def embedded(self) -> tuple[np.ndarray, np.ndarray, float]:
         """See ``PublicRows.embed``: as a run's first round embeds them, distances included."""
         order = np.random.default_rng(self.config.seed).permutation(len(self.labels))
         rows = order[:MAX_NEIGHBOURS]
-        config = replace(self.config, whiten=self.default_view.whiten)
-        spec = starting_extractor(config, self._task, self._inputs[0])
-        embedder = Embedder(spec, probe=None, workers=config.workers)
-        found, finite = embedder.embed(self._inputs[1][rows])
-        return found[finite], self.labels[rows][finite], embedder.length(found.shape[1])
+        config, (public, labelled) = self.config, self.computed
+        config = replace(config, whiten=self.default_view.whiten)
+        spec = starting_extractor(config, self._task, self._inputs[0], lambda _: public)
+        found, finite = quantised(spec, labelled[rows])
+        return found[finite], self.labels[rows][finite], unit_length(spec, found.shape[1])
 
     @property
     def default_view(self) -> View:
@@ -249,14 +265,18 @@ class Rehearsal:
     def score(self, view: View, mechanism: Mechanism, times: int) -> Score:
         """See ``PublicRows.rehearse``. Deterministic."""
         held = [self._fold(view, mechanism, number) for number in range(times)]
-        answered, right = np.array(held).T
-        accuracies = right / np.maximum(answered, 1e-9)
-        spread = float(accuracies.std(ddof=1)) if times > 1 else 0.0
-        return Score(float(answered.mean()), float(right.sum() / max(answered.sum(), 1e-9)), spread)
+        answered, scores = np.array(held).T
+        spread = float(scores.std(ddof=1)) if times > 1 else 0.0
+        accuracy = float((answered * scores).sum() / max(answered.sum(), 1e-9))
+        return Score(float(answered.mean()), accuracy, spread)
 
     def _fold(self, view: View, mechanism: Mechanism, number: int) -> tuple[float, float]:
+<<<<<<< HEAD
         """(share of rows with a label, share with the right one) of one rehearsal."""
         mechanism = mechanism.for_unit(self.config.privacy.unit)
+=======
+        """(share of rows with a label, how good these are) of one rehearsal."""
+>>>>>>> use
         labels, asks = self.labels, mechanism.asks
         asked = self._folds == number % FOLDS
         spec, public, rows = self._seen(view.whiten, asks.axes)
@@ -277,8 +297,10 @@ class Rehearsal:
             answers, _ = ask_matrices(
                 teacher, config, 1, spec, public, classes, Path(folder), rows[asked]
             )
-        has, truth = answers.labels != ABSTAINED, labels[asked]
-        return float(has.mean()), float((answers.labels == truth).mean())
+        space, has = self._task.labels, answers.labels != ABSTAINED
+        truth = self.labelled.labels if self.labelled.told else labels
+        found = space.score(space.decode(answers.labels), truth[asked], has)
+        return float(has.mean()), _share(found)
 
     def _seen(self, whiten: int, axes: int | None) -> tuple[ExtractorSpec, np.ndarray, np.ndarray]:
         """What a round asks with, and its features of public and labelled rows, int8 [n, d]."""
@@ -301,6 +323,12 @@ class Rehearsal:
         if cells is None:
             return _Folder(self._scratch, None)
         return _Folder(self._scratch, f"{view.features}-{view.whiten}-{cells}".replace("/", "_"))
+
+
+def _share(score: dict[str, Any]) -> float:
+    """Of right labels, 0 where there are none; R2 of values."""
+    errors = score.get("errors")
+    return float(errors["r2"] if errors else score["accuracy"] or 0.0)
 
 
 class _Folder:
@@ -327,7 +355,7 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
     """
     rng, found = np.random.default_rng(seed), None
     if public.labels is not None:
-        known = np.flatnonzero(has_value(public.labels))
+        known = np.flatnonzero(has_value(public.labels).reshape(len(public.labels), -1).all(axis=1))
         if len(known) >= least:
             rows = np.sort(rng.permutation(known)[:most])
             text = f"{len(rows)} labelled public rows"
@@ -343,7 +371,7 @@ def labelled_rows(public: PublicData, least: int, most: int, seed: int) -> Label
 
 
 def has_value(labels: np.ndarray) -> np.ndarray:
-    """Whether public rows have a label: classes from 0, finite values. bool [n]."""
+    """Which public labels are known: classes and attributes from 0, finite values."""
     return np.isfinite(labels) if labels.dtype.kind == "f" else labels >= 0
 
 

@@ -60,6 +60,7 @@ def card(run: FinishedRun, file: str = "student.safetensors") -> str:
         "adversary": None if run.finding.adversary == POOLED else run.finding.adversary,
         "head": run.summary["ledger_head"],
         "config": run.config,
+        "choice": run.choice,
         "rounds": [
             {**metrics, "mechanism": run.config.mechanism_of(number).kind}
             for number, metrics in enumerate(run.rounds, start=1)
@@ -71,6 +72,7 @@ def card(run: FinishedRun, file: str = "student.safetensors") -> str:
         "temperature": info.temperature if info else last.get("temperature", 1.0),
         "version": info.version if info else None,
         "shape": shape,
+        "table": info.table if info else None,
     }
     return environment().get_template("model_card.md").render(shown).rstrip() + "\n"
 

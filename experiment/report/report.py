@@ -61,6 +61,11 @@ PICTURES: dict[str, Callable[[np.ndarray, LabelSpace], bytes]] = {
     "attributes": lambda counts, space: plots.attribute_accuracy(counts, space.names),
     "value": lambda counts, space: plots.value_scatter(counts, *space.bounds),
 }
+MEASURES = {  # of a training
+    "accuracy/test": "share of test rows right",
+    "loss/supervised": "loss on released labels",
+    "loss/unlabelled": "loss on unlabelled rows",
+}
 MOST_NAMES = 50  # classes whose accuracy is shown: of more, the worst
 ScoreOfName = tuple[str, int, float | None]
 CUSTODIANS = "(the custodian's, not shown)"  # a report is shared more widely than a run folder
@@ -70,7 +75,8 @@ CUSTODIANS = "(the custodian's, not shown)"  # a report is shared more widely th
 class FinishedRun:
     """What a run folder says.
 
-    ``summary``, ``rounds``: summary.json and each metrics.json; ``finding``: the ledger's audit.
+    ``summary``, ``rounds``: summary.json and each metrics.json; ``finding``: the ledger's audit;
+    ``choice``: candidates.json, where `auto` chose the method.
     """
 
     folder: RunFolder
@@ -78,6 +84,7 @@ class FinishedRun:
     summary: dict[str, Any]
     rounds: list[dict[str, Any]]
     finding: Finding
+    choice: dict[str, Any] | None = None
 
     @property
     def unsafe(self) -> bool:
@@ -171,11 +178,19 @@ def read_run(run_dir: Path) -> FinishedRun:
             summary,
             rounds,
             audit(folder.ledger, expect_head=summary["ledger_head"]),
+            _choice(folder),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise LabelwallError(
-            f"summary.json or metrics.json of {run_dir} is damaged ({type(error).__name__})."
+            f"A JSON file of {run_dir} is damaged ({type(error).__name__})."
         ) from error
+
+
+def _choice(folder: RunFolder) -> dict[str, Any] | None:
+    if not folder.candidates.is_file():
+        return None
+    found = json.loads(folder.candidates.read_text())
+    return {name: str(found[name]) for name in ("reason", "source")}
 
 
 def _metrics(folder: RunFolder, number: int) -> dict[str, Any]:
@@ -221,6 +236,7 @@ def contents(run: FinishedRun) -> dict[str, object]:
         if space.kind == "class"
         else None,
         "vectors": run.rounds[0]["extractor"] in ("raw", "box"),  # which images do not have
+        "of_table": run.config.data.source == "table",
         "named": len(space.names),
         "most_names": MOST_NAMES,
         "last": run.last,
@@ -228,6 +244,7 @@ def contents(run: FinishedRun) -> dict[str, object]:
         if run.last.get("reliability")
         else None,
         "kept": run.kept,
+        "choice": run.choice,
         "estimates": [estimate_of(r) for r in run.rounds],
         "curves": training_curves([r["history"] for r in run.rounds]),
         "examples": examples(run.config.data, run.folder, len(run.rounds), space),
@@ -288,19 +305,18 @@ def scores_by_name(metrics: dict[str, Any], space: LabelSpace) -> list[ScoreOfNa
 
 
 def training_curves(histories: Sequence[Sequence[dict[str, float]]]) -> dict[str, bytes]:
-    """Metric -> SVG, one line a round.
+    """Metric -> SVG, one line a round; what is 0 throughout, such as an unused loss, is left out.
 
     ``histories``: by round, the student's rows of a step and its metrics.
     """
     curves = {}
-    for name in sorted(
-        {name for history in histories for row in history for name in row} - {"step"}
-    ):
+    rows_of_all = [row for history in histories for row in history]
+    for name in sorted({name for row in rows_of_all for name in row if row[name]} - {"step"}):
         lines = {}
         for number, history in enumerate(histories, start=1):
             rows = [row for row in history if name in row]
             lines[f"round {number}"] = [row["step"] for row in rows], [row[name] for row in rows]
-        curves[name] = plots.curve(lines, x="optimiser step", y=name)
+        curves[name] = plots.curve(lines, x="optimiser step", y=MEASURES.get(name, name))
     return curves
 
 

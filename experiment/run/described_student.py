@@ -8,12 +8,15 @@ from labelwall.teacher.accounting.accountant import smallest_certified
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.wall.adversary import POOLED
 from labelwall.wall.datasets.sources import DataConfig, describe
+from labelwall.wall.datasets.table import Table, scaling
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
 
 
-def described_student(folder: RunFolder, labels: LabelSpace, summary: dict, plan: Plan) -> bytes:
+def described_student(
+    folder: RunFolder, data: DataConfig, labels: LabelSpace, summary: dict, plan: Plan
+) -> bytes:
     """The kept round's student with its metadata: a safetensors file.
 
     ``summary``: what summary.json holds. All of it is public, so nothing is charged. A folder of
@@ -38,6 +41,7 @@ def described_student(folder: RunFolder, labels: LabelSpace, summary: dict, plan
         labels,
         metrics.get("temperature", 1.0),
         privacy,
+        table=scaling(data) if data.source == Table.name else None,
     )
     return pack(info, spec.weights)
 

@@ -7,16 +7,16 @@ import hashlib
 import numpy as np
 
 from labelwall.experiment.config.config import Config
-from labelwall.teacher.features.embedder import Embedder, integers
+from labelwall.teacher.features.embedder import Embedder, integers, quantise_box
 from labelwall.wall.datasets.sources import PublicData
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import Progress, TaskProgress
 
 PROBE = 64  # public rows that test whether a network treats rows of a batch independently
 Network = tuple[str, str, tuple[float, ...], tuple[float, ...]]
-# Features by network that this process computed last: a run asks for those of its rehearsals again.
-_RECENT: dict[tuple[Network, str], np.ndarray] = {}
-MAX_RECENT = 4
+# Rows' features by network and by the rows' bytes: a run asks for those of its rehearsals again.
+_KNOWN: dict[Network, dict[bytes, np.ndarray]] = {}
+MAX_NETWORKS, MAX_ROWS = 2, 5_000  # that are kept: the last ones, of each the first
 
 
 def embedder_of(config: Config, spec: ExtractorSpec, public: np.ndarray) -> Embedder:
@@ -33,15 +33,27 @@ def embedder_of(config: Config, spec: ExtractorSpec, public: np.ndarray) -> Embe
 def features_of(
     embedder: Embedder, rows: np.ndarray, progress: TaskProgress | None = None
 ) -> np.ndarray:
-    """float [n, d] of PUBLIC rows, before they are centred; a network computes them once."""
-    if not embedder.spec.weights:
+    """float [n, d] of PUBLIC rows, before they are centred; a network computes a row once."""
+    if not (embedder.spec.weights and len(rows)):
         return embedder.features(rows, progress)
-    key = network_of(embedder.spec), hashlib.sha256(rows.tobytes()).hexdigest()
-    if key not in _RECENT:
-        while len(_RECENT) >= MAX_RECENT:
-            del _RECENT[next(iter(_RECENT))]
-        _RECENT[key] = embedder.features(rows, progress)
-    return _RECENT[key]
+    known = _KNOWN.setdefault(network_of(embedder.spec), {})
+    while len(_KNOWN) > MAX_NETWORKS:
+        del _KNOWN[next(iter(_KNOWN))]
+    keys = [hashlib.sha256(row.tobytes()).digest() for row in rows]
+    new = [number for number, key in enumerate(keys) if key not in known]
+    found = dict(known)
+    if new:
+        computed = embedder.features(rows[new], progress)
+        found |= zip((keys[number] for number in new), computed, strict=True)
+        kept = new[: max(0, MAX_ROWS - len(known))]
+        known |= {keys[number]: found[keys[number]].copy() for number in kept}
+    return np.stack([found[key] for key in keys])
+
+
+def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(int8 [n, d], bool [n]) of ``features_of`` PUBLIC rows, or of a box's rows: ``embed``'s."""
+    box = spec.backbone == "box"
+    return quantise_box(rows, spec.mean, spec.std) if box else integers(spec, rows)
 
 
 def network_of(spec: ExtractorSpec) -> Network:
@@ -75,9 +87,8 @@ class PublicFeatures:
 
     def quantised(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
         """int8 [n, d]: features as the teacher has them."""
-        if spec.backbone == "box":
-            return self._embedder_of(spec).embed(self._rows[rows])[0]
-        return integers(spec, self.plain(spec, rows))[0]
+        plain = self._rows[rows] if spec.backbone == "box" else self.plain(spec, rows)
+        return quantised(spec, plain)[0]
 
     def _embedder_of(self, spec: ExtractorSpec) -> Embedder:
         network = network_of(spec)

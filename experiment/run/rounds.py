@@ -25,7 +25,6 @@ from labelwall.experiment.run.training import calibrated, train_round
 from labelwall.student.devices import require_devices
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.noise.entropy import Entropy
-from labelwall.wall.datasets.registry import data_set
 from labelwall.wall.datasets.sources import PublicData, Task, describe, read_public
 
 SHARE_ROWS = 2_000  # test rows among which neighbours are counted, for a warning
@@ -38,7 +37,6 @@ def run(
     entropy: Entropy,
     console: Console,
     isolate: bool = False,
-    expected_records: int | None = None,
 ) -> dict[str, object]:
     """Run, or resume, an experiment; returns what summary.json holds.
 
@@ -47,8 +45,6 @@ def run(
     training continues from its checkpoint.
 
     ``isolate``: the teacher runs in a child process, and this process opens no private file.
-    ``expected_records``: a PUBLIC guess of the number of private records, for warnings alone; by
-    default the published split's, or the public rows'.
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
@@ -65,7 +61,7 @@ def run(
     check_student(config, first_extractor(config, task), task)  # fails early
     features = PublicFeatures(config, public, console.progress)
     if folder.metrics(1) is None:
-        _foresee(config, task, public, features, expected_records, console)
+        _foresee(config, task, public, features, console)
     directory = Path(config.custodian_dir or f"{run_dir}.custodian")
     with teacher_of(
         config, task, directory, entropy, console, known_dataset=known, isolate=isolate
@@ -97,12 +93,9 @@ def _foresee(
     task: Task,
     public: PublicData,
     features: PublicFeatures,
-    expected_records: int | None,
     console: Console,
 ) -> None:
     """Say, before anything is charged, where public facts foresee a useless round."""
-    published = data_set(config.data.source).private_records
-    records = expected_records or published or len(public.inputs)
 
     def share(part: float) -> float:
         if task.labels.kind != "class":
@@ -111,7 +104,7 @@ def _foresee(
         test = features.quantised(spec, "test")[rows]
         return plurality(test, public.test_labels[rows], part)
 
-    for line in foreseen(config, records, share):
+    for line in foreseen(config, config.records(len(public.inputs)), share):
         console.say(line)
 
 
@@ -146,6 +139,8 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     rounds[kept - 1] = calibrated(experiment, kept, rounds[kept - 1])
     plan, labels = config.plan(), experiment.task.labels
     summary = run_summary(plan, folder.ledger_state(), rounds, kept, config.seed)
-    folder.write_bytes(folder.student, described_student(folder, labels, summary, plan))
+    folder.write_bytes(
+        folder.student, described_student(folder, config.data, labels, summary, plan)
+    )
     folder.write_text(folder.summary, json.dumps(summary, indent=2))
     return summary

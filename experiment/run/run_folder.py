@@ -29,7 +29,15 @@ from labelwall.wall.wire import SAFETENSORS, decode_extractor, encode_extractor,
 
 PROBABILITIES = "probabilities.npy"  # of a round
 # What may change between a run and its resumption.
-NOT_IDENTITY = ("format", "threads", "workers", "batch_size", "device", "teacher")
+NOT_IDENTITY = (
+    "format",
+    "threads",
+    "workers",
+    "batch_size",
+    "device",
+    "teacher",
+    "expected_records",  # which decides nothing once a method is chosen
+)
 
 
 RUNS = Path("runs")
@@ -96,8 +104,8 @@ class RunFolder:
             return config
         known = load_config(self.choice)
         found = config.chosen(known)
-        began = (self.path / "config.yaml").exists()
-        return found if began or not _differing(known, found) else config
+        same = not _differing(known, found) and known.expected_records == config.expected_records
+        return found if same or (self.path / "config.yaml").exists() else config
 
     def create(self) -> None:
         """Create the folder. Raises InvalidInput where it can not be written."""

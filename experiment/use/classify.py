@@ -12,6 +12,7 @@ import numpy as np
 from labelwall.experiment.use.output import writing
 from labelwall.student.model import StudentModel
 from labelwall.wall.datasets import readers
+from labelwall.wall.datasets.tables import is_table
 from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.progress import Progress, quiet
@@ -61,10 +62,12 @@ def classify_rows(
 ) -> Classified:
     """Write the student's answer for each row of an array to ``out``.
 
-    ``file``: npy, or npz with the array x, of vectors [n, d] or images uint8 [n, h, w, c]. Raises
-    MissingData, InvalidInput; then ``out`` is as it was.
+    ``file``: npy, or npz with the array x, of vectors [n, d] or images uint8 [n, h, w, c]; or a
+    table, for a student of a table. Raises MissingData, InvalidInput; then ``out`` is as it was.
     """
-    rows = _array(file)
+    if is_table(file) and student.info.table is None:
+        raise InvalidInput("vectors", "an array: this student was trained on no table", str(file))
+    rows = student.rows(file) if is_table(file) else _array(file)
     checked = student.rows(rows[:1])  # before a line is written
     assert len(checked) <= 1
 

@@ -38,7 +38,7 @@ def _described(folder: RunFolder) -> bytes:
     try:
         summary = json.loads(folder.summary.read_text())
         labels = labels_of(config.data, folder.load_extractor(len(summary["rounds"])).num_classes)
-        return described_student(folder, labels, summary, config.plan())
+        return described_student(folder, config.data, labels, summary, config.plan())
     except (ValueError, KeyError, TypeError, OSError) as error:
         kind = type(error).__name__
         raise LabelwallError(f"the run folder {folder.path} is damaged ({kind}).") from error

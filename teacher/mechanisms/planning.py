@@ -129,7 +129,7 @@ class Forecast:
 
     @property
     def right(self) -> float:
-        """Expected number of right labels; the search maximises it."""
+        """Expected number of right labels."""
         return self.answered * self.accuracy
 
 
@@ -145,6 +145,12 @@ class Choice(Generic[M]):
     mechanism: M
     forecast: Forecast
     view: View | None = None
+
+    @property
+    def worth(self) -> float:
+        """What a search maximises: right labels, or R2 of values, however many rows get one."""
+        of_values = self.mechanism.label_space == "value"
+        return self.forecast.accuracy if of_values else self.forecast.right
 
     def plan(self, goal: Goal) -> Plan:
         """A plan with this mechanism alone."""

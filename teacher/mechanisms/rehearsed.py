@@ -71,7 +71,8 @@ class RehearsedPlanner(Generic[M]):
         tried += search.once(
             [(_seen(best), m) for best in tried[:REFINED] for m in self._near(best, tried)]
         )
-        tried = search.again(sorted(tried, key=_right)[:FINAL]) + sorted(tried, key=_right)[FINAL:]
+        tried.sort(key=_worth)
+        tried = search.again(tried[:FINAL]) + tried[FINAL:]
         chosen = tried[0]
         if chosen.forecast.accuracy < goal.min_accuracy:
             chosen = self._strict(search, chosen)
@@ -110,7 +111,7 @@ class Search:
             self.progress(what, number, len(candidates))
             found.append(self.rehearsed(view, mechanism, 1))
             self.progress(what, number + 1, len(candidates))
-        return sorted(found, key=_right)
+        return sorted(found, key=_worth)
 
     def again(self, choices: Sequence[Choice[M]]) -> list[Choice[M]]:
         """Each rehearsed TIMES, best first."""
@@ -119,7 +120,7 @@ class Search:
             self.progress("rehearsing the best again", number, len(choices))
             found.append(self.rehearsed(_seen(choice), _open(choice.mechanism), TIMES))
             self.progress("rehearsing the best again", number + 1, len(choices))
-        return sorted(found, key=_right)
+        return sorted(found, key=_worth)
 
     def rehearsed(self, view: View, mechanism: M, times: int, share: float = 1.0) -> Choice[M]:
         """With its noise for a ``share`` of the budget."""
@@ -154,5 +155,5 @@ def _seen(choice: Choice[M]) -> View:
     return choice.view
 
 
-def _right(choice: Choice[M]) -> float:
-    return -choice.forecast.right
+def _worth(choice: Choice[M]) -> float:
+    return -choice.worth

@@ -4,8 +4,9 @@ in one file with a column that names the split.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -66,6 +67,17 @@ class Scaling:
     widths: tuple[int, ...]
     mean: np.ndarray = field(repr=False)
     deviation: np.ndarray = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """What a student's file holds of it."""
+        numbers = {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
+        return {"features": list(self.features), "widths": list(self.widths), **numbers}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Scaling:
+        """Inverse of ``to_json``. Raises KeyError, TypeError, ValueError for anything else."""
+        arrays = (np.array(found[name], dtype=np.float64) for name in ("mean", "deviation"))
+        return cls(tuple(map(str, found["features"])), tuple(map(int, found["widths"])), *arrays)
 
     def inputs(self, name: str, table: TableFile) -> np.ndarray:
         """float32 [n, d]; NaN where a cell is no number. Raises InvalidInput for other columns."""

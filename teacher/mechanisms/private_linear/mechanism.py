@@ -55,7 +55,12 @@ class LinearSums(Mechanism):
     sharded = True
     persons = True
     max_clip: ClassVar[float] = 1.0
+<<<<<<< HEAD
     persons_gain: ClassVar[int] = 2  # of more the count of the records becomes uncertain
+=======
+    clips: ClassVar[tuple[float, ...]]  # and margins, that a search tries (planning.py)
+    margins: ClassVar[tuple[float, ...]] = ()
+>>>>>>> use
 
     def __post_init__(self) -> None:
         if not 1 <= self.steps <= MAX_STEPS:
@@ -91,6 +96,12 @@ class LinearSums(Mechanism):
     def with_noise(self, level: float, asked: int) -> Self:
         """See ``Mechanism.with_noise``. A sum moves by SENSITIVITY, the unit of sigma."""
         return self.filled(sigma=more_noise(min(level, MAX_SIGMA)))
+
+    def planner(self) -> RehearsedPlanner[Self]:
+        """See ``Mechanism.planner``."""
+        from labelwall.teacher.mechanisms.private_linear import planning
+
+        return planning.planner(type(self))
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
@@ -141,6 +152,8 @@ class _Margin(LinearSums):
 
     margin: float = 0.0
 
+    margins = (0.1, 0.2, 0.4, 0.6, 0.8)  # in probability
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.margin < 1:
@@ -174,12 +187,7 @@ class PrivateLinear(_Margin):
 
     kind: Literal["private_linear"] = "private_linear"
     max_clip = 1.5  # no residual is longer than sqrt(2)
-
-    def planner(self) -> RehearsedPlanner[PrivateLinear]:
-        """See ``Mechanism.planner``."""
-        from labelwall.teacher.mechanisms.private_linear import planning
-
-        return planning.PLANNER
+    clips = (0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -208,6 +216,7 @@ class PrivateLinearAttributes(_Margin):
     kind: Literal["private_linear_attributes"] = "private_linear_attributes"
     clip: float = 0.5
     label_space = "attributes"
+    clips = (0.25, 0.5)
 
 
 @dataclass(frozen=True)
@@ -234,4 +243,8 @@ class PrivateLinearValue(LinearSums):
     kind: Literal["private_linear_value"] = "private_linear_value"
     clip: float = 0.25
     label_space = "value"
+<<<<<<< HEAD
     persons_gain = 1  # clipping large values would bend the moments of the first sum
+=======
+    clips = (0.1, 0.25, 0.5)
+>>>>>>> use

@@ -1,32 +1,39 @@
-"""Candidates of a search for private_linear: principal axes, steps and clipping."""
+"""Candidates of a search for linear models: principal axes, steps and clipping."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
 
 from labelwall.teacher.mechanisms.planning import View
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.private_linear.mechanism import LinearSums
 from labelwall.teacher.mechanisms.rehearsed import RehearsedPlanner
 
 AXES = (4, 8, 16, 32, 64, 128, 256)
 STEPS = 2  # of the first candidates
-CLIPS = (0.5, 1.0)
-MARGINS = (0.1, 0.2, 0.4, 0.6, 0.8)  # in probability
+
+L = TypeVar("L", bound=LinearSums)
 
 
-def candidates(view: View, classes: int) -> list[PrivateLinear]:
+def planner(made: type[L]) -> RehearsedPlanner[L]:
+    """The search for one of the linear models."""
+    return RehearsedPlanner(partial(candidates, made), around, stricter)
+
+
+def candidates(made: type[L], view: View, classes: int) -> list[L]:
     """Every number of axes up to the view's; it needs no whitening."""
     if view.whiten:
         return []
     if not view.axes:
-        return [PrivateLinear(steps=STEPS)]
+        return [made(steps=STEPS)]
     axes = sorted({min(count, view.axes) for count in AXES})
-    return [PrivateLinear(steps=STEPS, axes=count) for count in axes]
+    return [made(steps=STEPS, axes=count) for count in axes]
 
 
-def around(view: View, found: PrivateLinear) -> list[PrivateLinear]:
+def around(view: View, found: L) -> list[L]:
     """A half more and a third fewer axes; a step more and a step less; the other clipping."""
-    near = [replace(found, clip=clip) for clip in CLIPS]
+    near = [replace(found, clip=clip) for clip in found.clips]
     near += [replace(found, steps=found.steps + step) for step in (-1, 1) if found.steps + step]
     if found.axes is not None:
         sizes = (round(found.axes / 1.5), min(round(found.axes * 1.5), view.axes))
@@ -34,9 +41,7 @@ def around(view: View, found: PrivateLinear) -> list[PrivateLinear]:
     return near
 
 
-def stricter(found: PrivateLinear) -> list[PrivateLinear]:
-    """With margins, rising."""
-    return [replace(found, margin=margin) for margin in MARGINS]
-
-
-PLANNER = RehearsedPlanner(candidates, around, stricter)
+def stricter(found: L) -> list[L]:
+    """With margins, rising, where its labels have any."""
+    fields: list[dict[str, Any]] = [{"margin": margin} for margin in found.margins]
+    return [replace(found, **more) for more in fields]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -93,21 +92,20 @@ class ValuesPlanner:
         asked = goal.asked or min(goal.queries, max(goal.rounds, DEFAULT_ASKED))
         n, rows, found = goal.expected_records, known.shape[1], list[Choice[Regression]]()
         smallest = min(MAX_FRACTION, max(1 / rows, LEAST_K / n))
-        for gamma, fraction in product(
-            SAMPLING, np.geomspace(smallest, MAX_FRACTION, FRACTIONS).tolist()
-        ):
-            k = round(gamma * fraction * n)
-            if not LEAST_K <= k <= MAX_NEIGHBOURS:
-                continue
-            open_noise: dict[str, Any] = dict.fromkeys(self.mechanism.solved)
-            shape = replace(self.mechanism, threshold=None, **open_noise)
+        open_noise: dict[str, Any] = dict.fromkeys(self.mechanism.solved)
+        shape = replace(self.mechanism, threshold=None, **open_noise)
+        for gamma in SAMPLING:
             shape = replace(shape, sampling_probability=gamma)
             (noisy,) = solve([Priced(shape, asked, asked)], epsilon, goal.delta)
-            mechanism = replace(noisy, k=k)  # on which the noise does not depend
-            errors = squared_errors(mechanism, known[:, : max(1, round(fraction * rows))], labels)
-            r2, spread = explained(errors, labels)
-            forecast = Forecast(asked, asked, 1.0, asked, max(r2, 0.0), spread)
-            found.append(Choice(epsilon, mechanism, forecast))
+            for fraction in np.geomspace(smallest, MAX_FRACTION, FRACTIONS).tolist():
+                k = round(gamma * fraction * n)
+                if not LEAST_K <= k <= MAX_NEIGHBOURS:
+                    continue
+                mechanism = replace(noisy, k=k)  # on which the noise does not depend
+                near = known[:, : max(1, round(fraction * rows))]
+                r2, spread = explained(squared_errors(mechanism, near, labels), labels)
+                forecast = Forecast(asked, asked, 1.0, asked, max(r2, 0.0), spread)
+                found.append(Choice(epsilon, mechanism, forecast))
         if not found:
             raise goal.nothing_affordable()
         return sorted(found, key=lambda choice: -choice.forecast.accuracy)

@@ -12,6 +12,7 @@ from jsonargparse import ArgumentParser
 from PIL import Image
 
 from labelwall import pipeline
+from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.init import packaged_configs
 from labelwall.experiment.config.own import (
     OwnData,
@@ -20,7 +21,8 @@ from labelwall.experiment.config.own import (
     look,
     own_config,
 )
-from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.config.own_options import without_own_options
+from labelwall.experiment.config.settings import config_parser, load_config, parse
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.records.sources import open_records
 from labelwall.wall.datasets.sources import DataConfig, describe, read_public
@@ -226,6 +228,58 @@ def test_an_existing_file_is_not_overwritten(
     assert pipeline.main(["init", "--from", "mnist"]) == 2
     assert "`out` must be a file that does not exist yet" in capsys.readouterr().err
     assert Path("labelwall.yaml").read_text() == "mine"
+
+
+FLAGS = [
+    ["--epsilon", "0.5", "--expected_records", "7000"],
+    ["--delta", "1e-7", "--student.steps", "40", "--threads=1"],
+    ["--features", "hog", "--student.backbone", "small_cnn", "--student.learning_rate", "1e-3"],
+    [
+        "--mechanism.kind",
+        "reverse_knn",
+        "--mechanism.cells=9",
+        "--rounds",
+        "[{queries: 5}, {queries: 6}]",
+    ],
+    ["--seed", "3", "--custodian_dir", "apart", "--privacy.unit", "row", "--batch_size", "8"],
+]
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+def test_a_run_of_what_init_wrote_is_the_run_with_the_same_options(
+    image_folders: dict[str, str], elsewhere: Path, flags: list[str]
+) -> None:
+    folders = [word for name, path in image_folders.items() for word in (f"--{name}", path)]
+    assert pipeline.main(["init", *folders, *flags]) == 0
+    args, _ = without_own_options([*folders, *flags])
+    parsed, _ = parse(config_parser("run", "", args), args)
+    written = load_config(Path("labelwall.yaml"))
+    assert written == parsed
+    assert isinstance(yaml.safe_load(Path("labelwall.yaml").read_text())["budget"]["delta"], float)
+    assert parsed != load_config_of(folders)
+
+
+def load_config_of(args: list[str]) -> Config:
+    """Of a run without further options."""
+    plain, _ = without_own_options(args)
+    return parse(config_parser("run", "", plain), plain)[0]
+
+
+def test_what_is_no_setting_is_not_written(
+    image_folders: dict[str, str], elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [word for name, path in image_folders.items() for word in (f"--{name}", path)]
+    for options, line in (
+        (["--run_dir", "x"], "unknown setting `run_dir`"),
+        (["--student.stpes", "4"], "Did you mean `student.steps`?"),
+        (["--student.steps", "many"], "student.steps"),
+        (["--config", "other.yaml"], "`--config` must be an existing YAML file"),
+        (["--from", "mnist", "--seed", "1"], "`from` must be left out"),
+    ):
+        assert pipeline.main(["init", *folders, *options]) == 2
+        (found,) = capsys.readouterr().err.splitlines()
+        assert line in found
+    assert not Path("labelwall.yaml").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,19 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
+from labelwall.experiment.config.config import Config, RoundConfig
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan import auto
 from labelwall.experiment.plan.decision import decided
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.teacher.mechanisms.auto import Auto
+from labelwall.teacher.mechanisms.planning import Goal
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.errors import LabelwallError
+from labelwall.wall.labels.registry import label_space
+from labelwall.wall.progress import quiet
 from tests.experiment.plan import planning
 
 SETTINGS = """
@@ -57,7 +63,8 @@ def with_private(config: Path) -> None:
 def test_a_choice_needs_no_private_rows_and_is_nearly_the_best(config: Path) -> None:
     """The three Gaussian classes have linear borders: Bayes' rule is right on about 74%."""
     folder = RunFolder(config.parent / "out")
-    found = decided(load_config(config), folder, planning.PRIVATE, Console(quiet=True))
+    open_ = replace(load_config(config), expected_records=planning.PRIVATE)
+    found = decided(open_, folder, Console(quiet=True))
     assert not found.open
     table = json.loads(folder.candidates.read_text())
     first = table["candidates"][0]
@@ -89,7 +96,7 @@ def test_a_run_keeps_its_choice(
 
 def test_another_budget_before_the_run_began_is_another_search(config: Path) -> None:
     folder = RunFolder(config.parent / "out")
-    decided(load_config(config), folder, planning.PRIVATE, Console(quiet=True))
+    decided(load_config(config), folder, Console(quiet=True))
     config.write_text(config.read_text().replace("epsilon: 2.0", "epsilon: 0.1"))
     assert folder.decided(load_config(config)).open
 
@@ -101,7 +108,7 @@ def test_a_folder_with_another_run_is_refused_before_a_search(
     folder.prepare(replace(found, mechanism=PrivateLinear(axes=4)))
     monkeypatch.setattr("labelwall.experiment.plan.optimise.search", None)
     with pytest.raises(LabelwallError, match="other settings"):
-        decided(found, folder, None, Console(quiet=True))
+        decided(found, folder, Console(quiet=True))
     assert not folder.choice.exists()
 
 
@@ -120,7 +127,7 @@ def test_the_plan_is_the_choice(config: Path, capsys: pytest.CaptureFixture[str]
     [
         ("--mechanism.k=5", "unknown setting"),
         ("--caps.asked=5", "`caps` must be left out with auto"),
-        ("--data.labels=attributes", "mechanism.kind"),
+        ("--data.labels=attributes", "`test_y` must be 0 and 1"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -138,10 +145,38 @@ def test_nothing_to_rehearse_on(config: Path, capsys: pytest.CaptureFixture[str]
     assert "at least 100 public or test rows" in capsys.readouterr().err
 
 
+def test_values_are_compared_by_r2(tmp_path: Path) -> None:
+    """A linear value: the noisy median of a hundred queries explains less than the regression."""
+    (x, _), (test, _) = planning.vectors(2, 300), planning.vectors(3, 300)
+    values, truth = (rows[:, 0] - rows[:, 1] for rows in (x, test))
+    config = Config(
+        DataConfig("arrays", path="-", labels="value", bounds=[-8.0, 8.0]),
+        [RoundConfig()],
+        mechanism=Auto(),
+        features="raw",
+        threads=1,
+    )
+    task = Task(label_space("value", [], [-8.0, 8.0]), (planning.DIMENSIONS,))
+    found = auto.search(
+        config,
+        task,
+        PublicData(x, values, test, truth),
+        Goal(1.0, 1e-5, 5_000, 300, 1, asked=100),
+        auto.planners_for(config),
+        quiet,
+    )
+    kinds = {choice.mechanism.kind for choice in found.tried}
+    assert kinds == {"private_linear_value", "private_knn_mean", "private_knn_median"}
+    best = found.optimum.chosen
+    assert best.mechanism.kind == "private_linear_value"
+    assert 0.7 < best.forecast.accuracy == best.worth < 1
+    assert "R2" in auto.expected(best)
+
+
 def test_clusters_stand_for_labels_that_nobody_knows(config: Path) -> None:
     with np.load(config.parent / "data.npz") as stored:
         x = stored["public_x"]
     np.savez(config.parent / "data.npz", public_x=x, test_x=x[:20], test_y=np.arange(20) % 3)
     folder = RunFolder(config.parent / "out")
-    decided(load_config(config), folder, planning.PRIVATE, Console(quiet=True))
+    decided(load_config(config), folder, Console(quiet=True))
     assert "clusters" in json.loads(folder.candidates.read_text())["source"]

@@ -267,3 +267,19 @@ def test_a_round_that_was_kept_is_named(copied: Path) -> None:
     text = squeezed(page_of(copied))
     assert "Kept round 1." in text
     assert "93.75% about 58% right by noisy counts 81.25%" in text
+
+
+def test_a_choice_by_rehearsals_is_told_with_its_rows(copied: Path) -> None:
+    """Those of the test split make its accuracy optimistic, which page and card must say."""
+    source = "300 rows of the test split: accuracy on this split is slightly optimistic"
+    told = {"reason": "private_linear is chosen: 64.0% expected.", "source": source}
+    RunFolder(copied).candidates.write_text(json.dumps({**told, "candidates": []}))
+    write_report(copied)
+    text = squeezed(page_in(copied))
+    assert told["reason"] in text
+    assert source in text
+    write_card(copied)
+    assert source in " ".join((copied / "MODEL_CARD.md").read_text().split())
+    RunFolder(copied).candidates.write_text("{}")
+    with pytest.raises(LabelwallError, match="is damaged"):
+        write_report(copied)

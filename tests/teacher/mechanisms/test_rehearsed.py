@@ -19,9 +19,9 @@ GOAL = Goal(1.0, 1e-5, 5000, 400, 2)
 
 
 def test_candidates_fit_their_features() -> None:
-    assert [m.axes for m in linear.candidates(VIEW, 3)] == [4, 8, 16, 20]
-    assert linear.candidates(replace(VIEW, whiten=16), 3) == []
-    assert [m.axes for m in linear.candidates(replace(VIEW, axes=0), 3)] == [None]
+    assert [m.axes for m in linear.candidates(PrivateLinear, VIEW, 3)] == [4, 8, 16, 20]
+    assert linear.candidates(PrivateLinear, replace(VIEW, whiten=16), 3) == []
+    assert [m.axes for m in linear.candidates(PrivateLinear, replace(VIEW, axes=0), 3)] == [None]
     assert {m.cells for m in cells.candidates(VIEW, 3)} == {3, 10, 40, 100}
     assert {m.cells for m in cells.candidates(replace(VIEW, rows=5), 3)} == {1}
     assert cells.candidates(replace(VIEW, dimensions=500), 3) == []
@@ -32,7 +32,7 @@ def test_neighbours_of_a_good_candidate_are_valid() -> None:
     for found in cells.candidates(VIEW, 3):
         for near in cells.around(VIEW, found):
             assert max(near.neighbours, near.reach) <= near.cells <= 100
-    for entry in linear.candidates(VIEW, 3):
+    for entry in linear.candidates(PrivateLinear, VIEW, 3):
         for close in linear.around(VIEW, entry):
             assert close.axes is not None
             assert 1 <= close.axes <= 20

@@ -198,4 +198,4 @@ def test_what_can_not_be_records_is_refused(config_file: Path, tmp_path: Path) -
         few = {name: data[name][:99] for name in data.files}
     np.savez(tmp_path / "data.npz", **few)
     with pytest.raises(InvalidInput, match=r"data\.test.*at least 100"):
-        best_plan(config, Request(expected_records=500), Quiet())
+        best_plan(replace(config, expected_records=500), Request(), Quiet())

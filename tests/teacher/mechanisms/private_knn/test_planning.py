@@ -266,7 +266,7 @@ def test_options_of_the_search_are_refused_without_it(arrays_config, tmp_path, c
         == 2
     )
     assert "`out` must be given together with --optimise" in capsys.readouterr().err
-    for bad in ({"min_accuracy": 1.0}, {"expected_records": 0}, {"out": arrays_config}):
+    for bad in ({"min_accuracy": 1.0}, {"out": arrays_config}):
         with pytest.raises(InvalidInput):
             Request(**bad)
 
@@ -279,7 +279,7 @@ def test_no_private_file_is_opened_or_listed(image_folders, tmp_path, small_grid
         "budget: {epsilon: 3.0}\nrounds: [{queries: 5}]\n"
     )
     with opened() as paths:
-        answer = best_plan(load_config(config), Request(expected_records=500), Quiet())
+        answer = best_plan(replace(load_config(config), expected_records=500), Request(), Quiet())
     assert [path for path in paths if path.startswith(image_folders["test"])]
     assert not [path for path in paths if path.startswith(image_folders["private"])]
     assert answer.optimum.votes.startswith("a margin model")  # 12 test images are too few
@@ -312,7 +312,8 @@ def test_a_mechanism_that_no_planner_knows_is_refused(arrays_config, capsys):
     assert pipeline.main([*command, "--mechanism.kind", "gnmax"]) == 2
     refused = (
         "`mechanism.kind` must be one that has a planner: private_knn, ind_knn, reverse_knn, "
-        "private_linear, private_knn_mean, private_knn_median. Found 'gnmax'."
+        "private_linear, private_linear_attributes, private_knn_mean, private_knn_median, "
+        "private_linear_value. Found 'gnmax'."
     )
     assert refused in capsys.readouterr().err
     arrays_config.write_text(
