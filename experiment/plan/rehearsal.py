@@ -271,12 +271,8 @@ class Rehearsal:
         return Score(float(answered.mean()), accuracy, spread)
 
     def _fold(self, view: View, mechanism: Mechanism, number: int) -> tuple[float, float]:
-<<<<<<< HEAD
-        """(share of rows with a label, share with the right one) of one rehearsal."""
-        mechanism = mechanism.for_unit(self.config.privacy.unit)
-=======
         """(share of rows with a label, how good these are) of one rehearsal."""
->>>>>>> use
+        mechanism = mechanism.for_unit(self.config.privacy.unit)
         labels, asks = self.labels, mechanism.asks
         asked = self._folds == number % FOLDS
         spec, public, rows = self._seen(view.whiten, asks.axes)

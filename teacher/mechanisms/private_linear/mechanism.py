@@ -55,12 +55,9 @@ class LinearSums(Mechanism):
     sharded = True
     persons = True
     max_clip: ClassVar[float] = 1.0
-<<<<<<< HEAD
     persons_gain: ClassVar[int] = 2  # of more the count of the records becomes uncertain
-=======
     clips: ClassVar[tuple[float, ...]]  # and margins, that a search tries (planning.py)
     margins: ClassVar[tuple[float, ...]] = ()
->>>>>>> use
 
     def __post_init__(self) -> None:
         if not 1 <= self.steps <= MAX_STEPS:
@@ -243,8 +240,5 @@ class PrivateLinearValue(LinearSums):
     kind: Literal["private_linear_value"] = "private_linear_value"
     clip: float = 0.25
     label_space = "value"
-<<<<<<< HEAD
     persons_gain = 1  # clipping large values would bend the moments of the first sum
-=======
     clips = (0.1, 0.25, 0.5)
->>>>>>> use
