@@ -11,23 +11,27 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from labelwall.experiment.config.checks import (
+    check_box,
+    check_features,
+    check_labels,
+    check_persons,
+    check_whitening,
+)
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.base import Charging, Priced
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism
+from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.datasets.registry import data_set
 from labelwall.wall.datasets.sources import DataConfig
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.progress import Progress, quiet
-from labelwall.wall.unit import UNITS, Unit
+from labelwall.wall.unit import UNITS
 
 DEVICES = ("cpu", "cuda")
-STAGES = "efficientnet_lite0_stages"
-FEATURES = ("auto", "hog", "raw", "efficientnet_lite0", STAGES, "box")  # of the first round
-TIMM = "timm/"  # with a model's name: further features
 
 
 @dataclass(frozen=True)
@@ -269,6 +273,12 @@ class Config:
         first_own = 0 if all(own) else 1
         return [first_own + sum(own[:position]) if mine else 0 for position, mine in enumerate(own)]
 
+    def mechanisms(self) -> list[AnyMechanism]:
+        """The mechanism of each slot of the plan, in order, as it is given."""
+        slots = self.slots()
+        payers = [self.rounds[slots.index(slot)] for slot in range(max(slots) + 1)]
+        return [payer.mechanism or self.mechanism for payer in payers]
+
     def plan(self) -> Plan:
         """The releases with caps that the ledger fixes before the first; with noise ``solved``."""
         slots = tuple(entry.slot() for entry in self.solved().priced())
@@ -292,17 +302,18 @@ class Config:
 
         Another version may solve otherwise; what was fixed before the first release stays.
         """
-        priced = self.priced()
-        if len(plan.slots) != len(priced):
+        found = self.mechanisms()
+        if len(plan.slots) != len(found):
             return self
-        slots = zip(priced, plan.slots, strict=True)
-        return self.with_mechanisms([e.mechanism.recorded(slot.mechanism) for e, slot in slots])
+        slots, unit = zip(found, plan.slots, strict=True), self.privacy.unit
+        return self.with_mechanisms([m.recorded(slot.mechanism, unit) for m, slot in slots])
 
     def as_given(self, known: Config) -> Config:
         """With the missing numbers that another configuration, a run's, has for the same rounds."""
-        slots = zip(self.priced(), known.priced(), strict=False)
-        found = [e.mechanism.recorded(asdict(other.mechanism)) for e, other in slots]
-        return self.with_mechanisms(found) if len(found) == len(self.priced()) else self
+        own = self.mechanisms()
+        slots, unit = zip(own, known.mechanisms(), strict=False), self.privacy.unit
+        found = [m.recorded(asdict(other), unit) for m, other in slots]
+        return self.with_mechanisms(found) if len(found) == len(own) else self
 
     def with_mechanisms(self, mechanisms: Sequence[AnyMechanism]) -> Config:
         """With another mechanism for each slot of the plan."""
@@ -321,12 +332,11 @@ class Config:
         """
         slots, shares = self.slots(), shares_of([entry.share for entry in self.rounds])
         found = []
-        for slot in range(max(slots) + 1):
+        for slot, mechanism in enumerate(self.mechanisms()):
             members = [i for i, paying in enumerate(slots) if paying == slot]
             rounds = [self.rounds[i] for i in members]
-            own = rounds[0].mechanism
-            paid, caps = (self.mechanism, self.caps) if own is None else (own, rounds[0].caps)
-            paid = paid.for_unit(self.privacy.unit)
+            caps = self.caps if rounds[0].mechanism is None else rounds[0].caps
+            paid = mechanism.for_unit(self.privacy.unit)
             found.append(_priced(paid, caps, rounds, sum(shares[i] for i in members)))
         return found
 
@@ -357,46 +367,3 @@ def shares_of(given: Sequence[float | None]) -> list[float]:
         rule = "less than 1 together with the others'" if None in given else "1 with the others'"
         raise InvalidInput("rounds.share", rule, total)
     return [left if share is None else share for share in given]
-
-
-def check_labels(data: DataConfig, mechanism: AnyMechanism) -> None:
-    """Raises InvalidInput unless the mechanism answers with what rows have as labels."""
-    if mechanism.label_space != data.labels:
-        fitting = [kind for kind, known in MECHANISMS.items() if known.label_space == data.labels]
-        rule = f"one of {', '.join(fitting)} for data.labels: {data.labels}"
-        raise InvalidInput("mechanism.kind", rule, mechanism.kind)
-
-
-def check_persons(data: DataConfig, unit: Unit) -> None:
-    """Raises InvalidInput unless the data set says whose a row is, where the unit is a person."""
-    if unit == "row":
-        return
-    where = data_set(data.source).persons
-    if where is None:
-        raise InvalidInput("privacy.unit", f"row for the source {data.source!r}", unit)
-    if (where == "setting") != bool(data.person):
-        rule = "given with privacy.unit: person" if where == "setting" else "empty for arrays"
-        raise InvalidInput("data.person", rule, data.person)
-
-
-def check_features(features: str, weights: str | None) -> None:
-    """Raises InvalidInput for an unknown name, and for weights with anything but a timm model."""
-    if features not in FEATURES and not features.startswith(TIMM):
-        raise InvalidInput("features", f"one of {', '.join(FEATURES)}, {TIMM}NAME", features)
-    if weights is not None and not features.startswith(TIMM):
-        raise InvalidInput("weights", f"given with features: {TIMM}NAME alone", weights)
-
-
-def check_box(features: str, box: list[list[float]]) -> None:
-    """Raises InvalidInput unless a box is given for "box" alone, with low < high, finite."""
-    if (features == "box") != bool(box):
-        raise InvalidInput("box", "given with features: box, and with nothing else", box)
-    for side in box:
-        if len(side) != 2 or not all(map(math.isfinite, side)) or side[0] >= side[1]:
-            raise InvalidInput("box", "a list of [low, high] with low < high, finite", side)
-
-
-def check_whitening(features: str, whiten: int) -> None:
-    """Raises InvalidInput unless ``whiten`` is a count, and 0 for "box", which declares scales."""
-    if whiten < 0 or (whiten and features == "box"):
-        raise InvalidInput("whiten", "a count, and 0 with features: box", whiten)

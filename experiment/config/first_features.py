@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labelwall.experiment.config.config import STAGES, TIMM, Config
+from labelwall.experiment.config.checks import STAGES, TIMM
+from labelwall.experiment.config.config import Config
 from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec

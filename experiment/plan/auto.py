@@ -18,12 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from labelwall.experiment.config.config import (
-    STAGES,
-    CapsConfig,
-    Config,
-    RoundConfig,
-)
+from labelwall.experiment.config.checks import STAGES
+from labelwall.experiment.config.config import CapsConfig, Config, RoundConfig
 from labelwall.experiment.config.first_features import first_extractor
 from labelwall.experiment.config.own import EMBEDDED, Findings, default_mechanism
 from labelwall.experiment.plan.rehearsal import (

@@ -124,9 +124,12 @@ class Prepaid(Protocol):
 ADDED = "added"
 
 
-def added(default: float | int | str | bool | None) -> Any:
-    """A mechanism's field that earlier ledgers do not have; ``default`` is what they meant."""
-    return field(default=default, metadata={ADDED: True})
+def added(default: float | int | str | bool | None, *same: object) -> Any:
+    """A mechanism's field that earlier ledgers do not have; ``default`` is what they meant.
+
+    ``same``: other values with the meaning of the default.
+    """
+    return field(default=default, metadata={ADDED: (default, *same)})
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,8 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         solved: fields that the budget decides where they are null (``with_noise``, solve.py).
         sharded: whether lists, sets and sums over disjoint records are enough for it.
         open: whether it only stands for one that is still to be chosen (auto.py).
+        by_unit: fields that the unit of privacy decides where they are null (``for_unit``); 1 is
+            what they meant before.
         persons: whether its price holds for all rows of a person together (docs/privacy.md,
             section 22).
         audited_unit: what a record of its statistical audit is (peopled.py).
@@ -150,6 +155,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
     label_space: ClassVar[LabelKind] = "class"
     charging: ClassVar[Charging] = Charging.PER_QUERY
     solved: ClassVar[tuple[str, ...]] = ()
+    by_unit: ClassVar[tuple[str, ...]] = ()
     sharded: ClassVar[bool] = False
     open: ClassVar[bool] = False
     persons: ClassVar[bool] = False
@@ -216,7 +222,9 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         """
         found = asdict(self)
         implied = {
-            f.name for f in fields(self) if ADDED in f.metadata and found[f.name] == f.default
+            f.name
+            for f in fields(self)
+            if ADDED in f.metadata and found[f.name] in f.metadata[ADDED]
         }
         return {name: value for name, value in found.items() if name not in implied}
 
@@ -238,11 +246,14 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         """With those of ``values`` that are ``missing``."""
         return replace(self, **{name: values[name] for name in self.missing})
 
-    def recorded(self, fields: Mapping[str, object]) -> Self:
-        """With the numbers of ``solved`` that are null as a ledger records them for this kind."""
+    def recorded(self, fields: Mapping[str, object], unit: Unit = "row") -> Self:
+        """With the numbers that are null and ``solved``, or decided by the unit, as a ledger
+        records them for this kind."""
         if fields.get("kind") != self.kind:
             return self
         found = {n: fields.get(n) for n in self.solved if vars(self)[n] is None}
+        if unit != "row":
+            found |= {n: fields.get(n, 1) for n in self.by_unit if vars(self)[n] is None}
         return replace(self, **{n: v for n, v in found.items() if isinstance(v, int | float)})
 
     def number(self, name: str) -> float:

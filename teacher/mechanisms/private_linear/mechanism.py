@@ -48,10 +48,11 @@ class LinearSums(Mechanism):
     sigma: float | None = None
     clip: float = 1.0
     axes: int | None = None
-    gain: int | None = added(None)
+    gain: int | None = added(None, 1)
 
     stages = (SUM,)
     solved = ("sigma",)
+    by_unit = ("gain",)
     sharded = True
     persons = True
     max_clip: ClassVar[float] = 1.0

@@ -62,10 +62,11 @@ class ReverseKnn(Mechanism):
     sigma: float | None = None
     margin: float = 0.0
     reach: int = 1
-    parts: int | None = added(None)
+    parts: int | None = added(None, 1)
 
     stages = (HISTOGRAM,)
     solved = ("sigma",)
+    by_unit = ("parts",)
     sharded = True
     persons = True
 
