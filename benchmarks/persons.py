@@ -15,7 +15,8 @@ epsilon:
 - person: for a person, as with `privacy.unit: person`.
 
 The mechanisms' own draws and the public side's own fit label public rows; a logistic regression on
-the labelled ones is the student. Parameters follow from the number of records alone. NoisySGD is a
+the labelled ones is the student. Parameters follow from the number of records alone, private_knn's
+and the number of its queries from its planner and the labelled public rows. NoisySGD is a
 linear model of the same features by one averaged gradient a person, clipped and noisy through
 Opacus (its accountant's claim); its clip and learning rate are chosen on public rows, which
 simulate persons. Seeds draw persons, noise, queries and batches anew. Prints one table.
@@ -41,7 +42,8 @@ from labelwall.experiment.run.matrix_round import FIT_BY
 from labelwall.experiment.run.whitening import HALF_WHITENED, principal_axes
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.planning import Goal, PublicRows
+from labelwall.teacher.mechanisms.private_knn.planning import PrivateKnnPlanner
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import LEAST_VOTES, ReverseKnn
 from labelwall.teacher.mechanisms.solve import solve
@@ -55,7 +57,6 @@ from labelwall.wall.unit import Unit
 DELTA, CLASSES, PUBLIC, AXES = 1e-5, 10, 5000, 48
 LENGTH = RAW_UNIT * math.sqrt(AXES)
 SHIFT, TURN = 2, 10.0  # pixels, degrees
-QUERIES, GAMMA, NEAR, AGREE = 200, 0.3, 0.05, 0.6  # of private_knn
 RATE, STEPS = 1.0, 20  # of NoisySGD: whole batches
 TRIED = tuple(product((1.0, 0.3, 0.1), (2.0, 8.0, 32.0)))  # clip and learning rate
 
@@ -148,36 +149,54 @@ def budgets(epsilon: float) -> Iterator[tuple[str, Unit, float, float]]:
     yield "person", "person", epsilon, DELTA
 
 
-def mechanism(kind: str, unit: Unit, records: int, epsilon: float, delta: float) -> Mechanism:
+@dataclass(frozen=True)
+class Paid:
+    """A mechanism, and the caps of its queries and of its labels."""
+
+    made: Mechanism
+    asked: int = PUBLIC
+    answered: int = PUBLIC
+
+
+PLANS: dict[Goal, Paid] = {}  # of private_knn
+
+
+def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) -> Paid:
     """As a user would set it for so many records."""
+    records = len(rows.persons) if unit == "row" else rows.people
     asked, made = 1, PrivateLinear()
+    if kind == "private_knn":
+        public = PublicRows(PUBLIC, CLASSES, lambda: (*rows.public, LENGTH))
+        goal = Goal(epsilon, delta, records, PUBLIC, 1)
+        if goal not in PLANS:  # public rows are the same for all seeds
+            choice = PrivateKnnPlanner().plan(goal, public).chosen
+            PLANS[goal] = Paid(choice.mechanism, choice.forecast.asked, choice.forecast.cap)
+        return PLANS[goal]
     if kind == "private_linear":
         asked = made.steps
-    elif kind == "reverse_knn":
+    else:
         whole = priced(ReverseKnn(), unit, 1, epsilon, delta)
         cells = int(records / (LEAST_VOTES * whole.number("sigma")))  # as its warning says
         made = ReverseKnn(cells=max(2 * CLASSES, min(150, cells)))
-    else:
-        asked, k = QUERIES, round(NEAR * GAMMA * records)
-        made = PrivateKnn(k=k, threshold=round(AGREE * k), sampling_probability=GAMMA)
-    return priced(made, unit, asked, epsilon, delta)
+    return Paid(priced(made, unit, asked, epsilon, delta))
 
 
 def priced(made: Mechanism, unit: Unit, asked: int, epsilon: float, delta: float) -> Mechanism:
     return solve([Priced(made.for_unit(unit), asked, asked)], epsilon, delta)[0]
 
 
-def labelled(made: Mechanism, unit: Unit, rows: Split, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def labelled(paid: Paid, unit: Unit, rows: Split, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(public rows that have a label, int64 [m]; their labels)."""
+    made = paid.made
     x, y = rows.private
     persons = rows.persons if unit == "person" else None
     index, entropy = ExactIndex(x, np.arange(len(x)), persons), SystemEntropy()
     if made.asks.matrix is None:
-        asked = np.random.default_rng(seed).permutation(PUBLIC)[:QUERIES]
+        asked = np.random.default_rng(seed).permutation(PUBLIC)[: paid.asked]
         voters = Voters(index, y, CLASSES, rows.public[0][asked], LENGTH)
         keys = [f"{row}" for row in asked]
         passed = made.draw("screen", voters, keys, entropy).astype(bool)
-        known = np.flatnonzero(passed).tolist()
+        known = np.flatnonzero(passed)[: paid.answered].tolist()
         drawn = made.draw("aggregate", voters.select(known), [keys[i] for i in known], entropy)
         return asked[known], drawn
 
@@ -271,9 +290,8 @@ def measured(rows: Split, kinds: list[str], epsilon: float, seed: int) -> Iterat
             yield kind, "person (claimed)", noisy_sgd(rows, epsilon, seed)
             continue
         for way, unit, *budget in budgets(epsilon):
-            records = len(rows.persons) if unit == "row" else rows.people
-            made = mechanism(kind, unit, records, *budget)
-            yield kind, way, student(rows, *labelled(made, unit, rows, seed))
+            paid = mechanism(kind, unit, rows, *budget)
+            yield kind, way, student(rows, *labelled(paid, unit, rows, seed))
 
 
 def main() -> None:
