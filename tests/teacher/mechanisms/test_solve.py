@@ -61,7 +61,17 @@ def test_so_it_is_where_a_certificate_takes_seconds(kind: str, epsilon: float) -
     assert 0.99 <= certified([of_kind(kind, round(25 * epsilon))], epsilon) <= 1
 
 
-def test_few_certificates_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("asked", "epsilon", "most"),
+    [(200, 1.0, 2), (20, 3.0, 6)],
+    ids=["noise of votes", "noise of one vote, whose price falls in steps"],
+)
+def test_few_certificates_are_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: int, epsilon: float, most: int
+) -> None:
+    """Where nothing is kept from an earlier search; then one certificate confirms it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    module._levels.cache_clear()
     computed = []
 
     def counted(plan: Plan) -> float:
@@ -69,9 +79,14 @@ def test_few_certificates_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
         return certified_epsilon(plan)
 
     monkeypatch.setattr(module, "certified_epsilon", counted)
-    (found,) = solve([Priced(PrivateKnn(k=100, threshold=50), 20, 11)], 3.0, 1.1 * DELTA)
+    entry = Priced(PrivateKnn(k=100, threshold=50), asked, asked // 2)
+    (found,) = solve([entry], epsilon, DELTA)
     assert found.missing == ()
-    assert len(computed) <= 3
+    assert 0 < len(computed) <= most
+    computed.clear()
+    module._levels.cache_clear()
+    assert solve([entry], epsilon, DELTA) == [found]
+    assert len(computed) == 1
 
 
 def test_what_is_given_stays_and_the_rest_has_the_rest_of_the_budget() -> None:
