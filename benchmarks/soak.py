@@ -14,6 +14,7 @@ every answer that was received is asked for again: it must be the same, and free
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import resource
 import socket
@@ -64,6 +65,7 @@ class Life:
     problems: list[str] = field(default_factory=list)
 
     def start(self) -> None:
+        os.environ["MALLOC_ARENA_MAX"] = "2"  # as `labelwall serve` sets it for itself
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
         arguments = SETTING, self.folder, theirs, self.port, self.ledger, CAP

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 
 def main(args: Sequence[str]) -> int:
+    from labelwall.teacher.service.arenas import share_arenas
+
+    share_arenas()  # before a library starts threads
     from labelwall.experiment.config.own_options import without_own_options
     from labelwall.experiment.config.settings import config_parser, parse
     from labelwall.teacher.service.config import ServiceConfig

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,7 +34,6 @@ from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.progress import Progress, quiet
 
-M_ARENA_MAX = -8  # of glibc's mallopt
 REQUESTS_GRACE = 20  # seconds for a stopping service to finish its current requests
 
 
@@ -151,7 +148,6 @@ def build_app(
     """
     keys.listed()  # stores which have expired, and reports a damaged file at the start
     per_analyst = custodian.ledger.state.is_register()
-    share_arenas()
     if sharded is not None and per_analyst:
         raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
     report = partial(log_failure, custodian.directory)
@@ -175,16 +171,6 @@ def analysts_of(custodian: Custodian, teacher: Teacher, building: Building) -> A
         return building.service_over(opened, teacher.records)
 
     return Analysts(custodian, teacher, build, building.report)
-
-
-def share_arenas() -> None:
-    """Let all threads of this process allocate from two arenas, where the C library is glibc.
-
-    With an arena for each thread, what one has freed does not serve another, and a service of many
-    short requests grows for hours.
-    """
-    with suppress(AttributeError):  # another library
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
 
 def listen(config: ServiceConfig) -> socket.socket:

@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from labelwall.teacher.service.server import share_arenas
+from labelwall.teacher.service.arenas import share_arenas
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
