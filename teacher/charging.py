@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -85,20 +86,36 @@ def settle(
 def _settle_by_stage(
     batch: Batch, ledger: Ledger, entropy: Entropy, charged: Charged, failures: Failures
 ) -> None:
-    """Charge, draw and record each stage in turn, for the queries that need it."""
-    mechanism = batch.mechanism
+    """Charge, draw and record each stage in turn, for the queries that need it.
+
+    A stage's results and the next stage's charge are one commit.
+    """
+    mechanism, stages = batch.mechanism, batch.mechanism.stages
     row = {identity: position for position, identity in enumerate(batch.keys)}
-    for stage in mechanism.stages:
-        waiting = [i for i in batch.keys if i not in ledger.state.refused]
-        due = [i for i in waiting if mechanism.next_stage(ledger.state.results.get(i, {})) == stage]
-        charge = ledger.charge(batch.slot, stage, due)
+
+    def due(stage: str) -> list[str]:
+        results, refused = ledger.state.results, ledger.state.refused
+        waiting = [i for i in batch.keys if i not in refused]
+        return [i for i in waiting if mechanism.next_stage(results.get(i, {})) == stage]
+
+    charge: Charge | None = None
+    for stage, following in zip(stages, [*stages[1:], None], strict=True):
+        if charge is None:
+            charge = ledger.charge(batch.slot, stage, due(stage))
         charged.entries.append((stage, charge))
         if not charge.granted:
+            charge = None
             continue
         with failures():
             voters = batch.voters.select([row[i] for i in charge.granted])
             drawn = mechanism.draw(stage, voters, charge.granted, entropy)
-            ledger.record(charge, dict(zip(charge.granted, drawn.tolist(), strict=True)))
+            results = dict(zip(charge.granted, drawn.tolist(), strict=True))
+            if following is None:
+                ledger.record(charge, results)
+            else:
+                charge = ledger.record_and_charge(
+                    charge, results, following, partial(due, following)
+                )
 
 
 def _settle_prepaid(

@@ -60,6 +60,11 @@ T = TypeVar("T")
 # replays.
 SNAPSHOT_EVERY = 64
 
+# Made once: to build a statement takes longer than to run it.
+NEWER = sa.select(entries).where(entries.c.seq > sa.bindparam("read")).order_by(entries.c.seq)
+HEAD = sa.select(head.c.seq, head.c.hash)
+APPEND, MOVE_HEAD = entries.insert(), head.update()
+
 
 @dataclass(frozen=True)
 class Write:
@@ -257,25 +262,44 @@ class Ledger:
         all. Commits. Nothing may be drawn for an identity that is not in the returned ``granted``.
         """
         with self._transaction() as write:
-            planned = self.state.release(slot, release)
-            if planned.prepaid:
-                raise LedgerMismatch(
-                    f"release {release!r} of slot {slot} is prepaid: it needs a reservation."
-                )
-            remaining = self.state.remaining(slot, release)
-            paid = len(identities) if planned.batch and remaining else remaining
-            granted, refused = tuple(identities[:paid]), list(identities[paid:])
-            count, seq = min(1, len(granted)) if planned.batch else len(granted), -1
-            if granted:
-                seq = write.append("charge", {"slot": slot, "release": release, "count": count})
-            if refused:
-                write.append("refusal", {"slot": slot, "release": release, "identities": refused})
-        return Charge(seq, granted, count)
+            return self._charge(write, slot, release, identities)
 
     def record(self, charge: Charge, results: dict[str, Value]) -> None:
         """Store a charge's results by query identity, and commit. After this they may be sent."""
         with self._transaction() as write:
             write.append("release", {"charge": charge.seq, "results": results})
+
+    def record_and_charge(
+        self,
+        charge: Charge,
+        results: dict[str, Value],
+        release: str,
+        due: Callable[[], Sequence[str]],
+    ) -> Charge:
+        """``record``, then ``charge`` the slot's next release, in one transaction.
+
+        ``due()``: the identities to charge, asked when the results are part of the state.
+        """
+        with self._transaction() as write:
+            slot, _, _ = self.state.open_charges[charge.seq]
+            write.append("release", {"charge": charge.seq, "results": results})
+            return self._charge(write, slot, release, due())
+
+    def _charge(self, write: Write, slot: int, release: str, identities: Sequence[str]) -> Charge:
+        planned = self.state.release(slot, release)
+        if planned.prepaid:
+            raise LedgerMismatch(
+                f"release {release!r} of slot {slot} is prepaid: it needs a reservation."
+            )
+        remaining = self.state.remaining(slot, release)
+        paid = len(identities) if planned.batch and remaining else remaining
+        granted, refused = tuple(identities[:paid]), list(identities[paid:])
+        count, seq = min(1, len(granted)) if planned.batch else len(granted), -1
+        if granted:
+            seq = write.append("charge", {"slot": slot, "release": release, "count": count})
+        if refused:
+            write.append("refusal", {"slot": slot, "release": release, "identities": refused})
+        return Charge(seq, granted, count)
 
     def export(self, path: Path) -> None:
         """Write an auditor's copy, an SQLite file whose bytes are a function of the entries."""
@@ -348,12 +372,11 @@ class Ledger:
 
     def _catch_up(self, connection: sa.Connection) -> None:
         """Replay new entries. Raises LedgerMismatch unless they continue what was read before."""
-        newer = sa.select(entries).where(entries.c.seq > self.state.seq)
         checked = set(self.state.stored)
-        for row in connection.execute(newer.order_by(entries.c.seq)):
+        for row in connection.execute(NEWER, {"read": self.state.seq}):
             self._replay(row.seq, row.kind, row.body, row.prev, row.hash)
         seq, digest = self._newest
-        stored = connection.execute(sa.select(head.c.seq, head.c.hash)).one()
+        stored = connection.execute(HEAD).one()
         if tuple(stored) != (self.state.seq, self.state.head) or (
             seq >= 0 and self.state.hashes[seq : seq + 1] != [digest]
         ):
@@ -384,8 +407,8 @@ class Ledger:
         self._replay(seq, kind, text, prev, digest)
         row = {"seq": seq, "kind": kind, "body": text, "prev": prev, "hash": digest}
         self.written += len(text)
-        connection.execute(entries.insert(), row)
-        connection.execute(head.update(), {"seq": seq, "hash": digest})
+        connection.execute(APPEND, row)
+        connection.execute(MOVE_HEAD, {"seq": seq, "hash": digest})
         return seq
 
     def _replay(self, seq: int, kind: str, text: str, prev: str, digest: str) -> None:

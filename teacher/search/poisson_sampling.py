@@ -9,6 +9,7 @@ import numpy as np
 
 from labelwall.teacher.noise.entropy import BITS, Entropy, inclusion_bound
 from labelwall.teacher.search.index import Ranked
+from labelwall.teacher.search.top_k import compiled
 
 PREFIX_ENTRIES = 1 << 23  # entries of ordered lists in memory together
 
@@ -89,14 +90,35 @@ def _count(
     while len(pending) and drawn < len(index):
         near = index.prefix(queries[pending], length)[:, drawn:]  # [len(pending), not yet drawn]
         bits = included(index.ids[near], pending)
-        rank = hits[pending, None] + np.cumsum(bits, axis=1, dtype=np.int32)
-        voting = np.flatnonzero(bits & (rank <= k))  # the first k hits
-        query, column = np.divmod(voting, near.shape[1])
-        ballots = labels[near[query, column]]
-        if labels.ndim == 1:
-            np.add.at(votes, (pending[query], ballots), 1)
-        else:
-            np.add.at(votes, pending[query], ballots)
-        hits[pending] = rank[:, -1]
+        _first_hits(np.ascontiguousarray(near), bits, labels, k, pending, hits, votes)
         drawn += near.shape[1]
         pending, length = pending[hits[pending] < k], 2 * length
+
+
+@compiled
+def _first_hits(
+    near: np.ndarray,
+    bits: np.ndarray,
+    labels: np.ndarray,
+    k: int,
+    queries: np.ndarray,
+    hits: np.ndarray,
+    votes: np.ndarray,
+) -> None:
+    """Walk the lists ``near`` (int64 [p, m]) of ``queries`` (int64 [p]) until a query has k hits.
+
+    ``bits``: bool [p, m]. Each hit adds its vote or ballot to ``votes`` and one to ``hits`` (int64
+    [q]).
+    """
+    for place in range(len(near)):
+        query = queries[place]
+        for column in range(near.shape[1]):
+            if hits[query] == k:
+                break
+            if bits[place, column]:
+                hits[query] += 1
+                record = near[place, column]
+                if labels.ndim == 1:
+                    votes[query, labels[record]] += 1
+                else:
+                    votes[query] += labels[record]

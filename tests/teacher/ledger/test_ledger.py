@@ -55,6 +55,35 @@ def test_charge_without_results_stays_spent(ledger: Ledger, place: Place) -> Non
     assert again.charge(0, "screen", ["a", "b", "c"]).granted == ("a", "b")
 
 
+def test_results_and_the_next_charge_in_one_commit_are_the_entries_of_two(
+    ledger: Ledger, place: Place, tmp_path: Path
+) -> None:
+    screened = {"a": 1, "b": 0, "c": 1}
+    charge = ledger.charge(0, "screen", list(screened))
+    passed = ledger.record_and_charge(
+        charge,
+        screened,
+        "aggregate",
+        lambda: [key for key, found in ledger.state.results.items() if found["screen"]],
+    )
+    assert passed.granted == ("a", "c")
+    other = Ledger.create(tmp_path / "other.sqlite", dataset="d", plan=plan(), unsafe=False)
+    other.record(other.charge(0, "screen", list(screened)), screened)
+    assert other.charge(0, "aggregate", ["a", "c"]) == passed
+    assert entries(place) == entries(tmp_path / "other.sqlite")
+
+
+def test_where_the_results_are_refused_nothing_is_charged(ledger: Ledger, place: Place) -> None:
+    charge = ledger.charge(0, "screen", ["a"])
+    before = entries(place)
+    with pytest.raises(LedgerMismatch):
+        ledger.record_and_charge(charge, {"a": 1, "b": 1}, "aggregate", lambda: ["a"])
+    with pytest.raises(LedgerMismatch, match="release"):
+        ledger.record_and_charge(charge, {"a": 1}, "another", lambda: ["a"])
+    assert entries(place) == before
+    assert Ledger(place).state.results == {}
+
+
 @pytest.mark.parametrize(
     "results",
     [{"a": 1, "b": 1, "c": 1}, {}, {"a": 1.5}, {"a": True}, {"a": [1, 2.5]}, {"a": [[1]]}],
