@@ -32,7 +32,7 @@ from labelwall.teacher.service.charts import Chart, minute
 from labelwall.teacher.service.history import History, Round
 from labelwall.teacher.service.keys import Key
 from labelwall.teacher.service.outlook import Outlook, forecast
-from labelwall.teacher.service.route_parts import OfAnalyst, app_service, service_for
+from labelwall.teacher.service.route_parts import OfAnalyst, app_service, sent, service_for
 from labelwall.teacher.service.routes import LEDGER
 from labelwall.teacher.service.state import (
     Service,
@@ -73,7 +73,7 @@ async def export(request: Request, key: BrowserCustodian, analyst: OfAnalyst = N
         **request.app.state.pages.headers,
     }
     copy = await run_in_threadpool(export_ledger, await service_for(request, key, analyst))
-    return Response(copy, media_type=LEDGER, headers=headers)
+    return sent(copy, LEDGER, headers)
 
 
 @page.post("/audit")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+import os
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, BinaryIO
 
 from fastapi import Depends, Header, Query, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.security import HTTPBearer
 
 from labelwall.teacher.service import models
@@ -132,6 +134,18 @@ async def reply(job: Job, wait: float) -> Response:
     if isinstance(refusal, Refused):
         raise Refused(refusal.code, str(refusal))
     return JSONResponse({**state, "status": "done", "result": job.future.result()})
+
+
+def sent(file: BinaryIO, media: str, headers: Mapping[str, str] | None = None) -> Response:
+    """A file as a reply, which passes through memory in pieces. It is closed at the end."""
+
+    def pieces() -> Iterator[bytes]:
+        with file:
+            while piece := file.read(MIB):
+                yield piece
+
+    length = {"content-length": str(os.fstat(file.fileno()).st_size)}
+    return StreamingResponse(pieces(), media_type=media, headers={**(headers or {}), **length})
 
 
 def _retrieve(waiting: asyncio.Future[Any]) -> None:

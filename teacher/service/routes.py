@@ -19,6 +19,7 @@ from labelwall.teacher.service.route_parts import (
     Wait,
     app_service,
     reply,
+    sent,
     service_for,
 )
 from labelwall.teacher.service.state import (
@@ -118,7 +119,7 @@ async def receipts(
 async def ledger(request: Request, key: Anyone, analyst: OfAnalyst = None) -> Response:
     """A copy of the ledger for auditors (SQLite): every entry, nothing private."""
     service = await service_for(request, key, analyst)
-    return Response(await run_in_threadpool(export_ledger, service), media_type=LEDGER)
+    return sent(await run_in_threadpool(export_ledger, service), LEDGER)
 
 
 @router.get("/jobs/{job}", response_model=models.Job, responses=PENDING)

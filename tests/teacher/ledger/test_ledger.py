@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.ledger import ledger as ledgers
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.ledger import Ledger
@@ -202,6 +204,36 @@ def test_export_holds_the_entries_and_is_a_function_of_them(
         assert entries(tmp_path / f"{name}0.sqlite") == entries(place)
         assert audit(tmp_path / f"{name}0.sqlite").problems == []
     assert len(set(exported)) == 1
+
+
+def test_entries_are_read_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The export and the state are the same, and what is written meanwhile is in neither."""
+    place = tmp_path / "ledger.sqlite"
+    ledger = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
+    use_extractor(ledger)
+    for name in "abc":
+        ledger.record(ledger.charge(0, "screen", [identity(name)]), {identity(name): 1})
+    ledger.export(tmp_path / "whole.sqlite")
+    for size in (1, 2, 8, 3):  # of 8 entries
+        monkeypatch.setattr(ledgers, "PAGE", size)
+        monkeypatch.setattr(ledgers, "NEWER", ledgers.NEWER.limit(size))
+        assert Ledger(place).state == ledger.state
+        reader = Ledger(place)
+        if size == 3:
+            monkeypatch.setattr(
+                reader, "_pages", lambda newest, own=reader: meanwhile(own, ledger, newest)
+            )
+        reader.export(tmp_path / "pages.sqlite")
+        assert (tmp_path / "pages.sqlite").read_bytes() == (tmp_path / "whole.sqlite").read_bytes()
+    assert ledger.state.spent == {(0, "screen"): 4}
+
+
+def meanwhile(reader: Ledger, writer: Ledger, newest: int) -> Iterator[list[dict[str, object]]]:
+    """The reader's pages; one more charge is stored after the first of them."""
+    pages = Ledger._pages(reader, newest)
+    yield next(pages)
+    writer.charge(0, "screen", [identity("d")])
+    yield from pages
 
 
 def test_a_ledger_is_not_created_over_another(ledger: Ledger, place: Place) -> None:
