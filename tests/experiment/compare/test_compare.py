@@ -20,7 +20,7 @@ from tests.experiment import tiny
 CONFIG = """
 data: {source: arrays, path: data.npz}
 seeds: [0, 1]
-student: {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16,
+student: {backbone: mlp, objective: supervised, steps: 60, batch_labelled: 16,
   batch_unlabelled: 16, prune_folds: 0}
 threads: 1
 workers: 1
@@ -38,7 +38,7 @@ methods:
     epsilons: [8.0]
   - name: DP naive Bayes
     baseline: {kind: dp_naive_bayes}
-    epsilons: [100.0]
+    epsilons: [10000.0]
   - name: true labels
     reference: true_labels
   - name: all private labels
@@ -94,17 +94,16 @@ def test_a_table_of_every_kind_of_method_that_resumes(
         "| Linear NoisySGD (learning rate 1 of 1e-06, 1, chosen on labelled public rows) | "
         in shown
     )
-    assert by_name["DP naive Bayes"]["epsilon"] == 100
+    assert by_name["DP naive Bayes"]["epsilon"] == 10000
     assert by_name["true labels"]["epsilon"] is None
     assert [row["method"] for row in found["table"] if row["claim"]] == [
         "Linear NoisySGD",
         "DP naive Bayes",
     ]
-    assert "| DP naive Bayes | 100 (claimed) |" in shown
+    assert "| DP naive Bayes | 10000 (claimed) |" in shown
     assert "DP naive Bayes: epsilon is diffprivlib's" in shown
-    # The least sure, LNMAX's student, had 0.72 with a deviation of 0.05 over 105 random keys and
-    # noises, and never below 0.57.
-    assert all(0.3 < row["low"] <= row["accuracy"] <= row["high"] <= 1 for row in found["table"])
+    # Three classes. LNMAX's students are right on 57% and 67%, its noise being that of this test.
+    assert all(0.45 < row["low"] <= row["accuracy"] <= row["high"] <= 1 for row in found["table"])
     assert {p.name for p in (folder / "out").glob("*.svg")} == {
         "accuracy_by_epsilon.svg",
         "labels_by_epsilon.svg",
@@ -151,6 +150,7 @@ def test_persons_are_compared_by_mechanisms_and_baselines_for_rows_are_refused(
     ledgers = sorted((folder / "out").rglob("ledger.sqlite"))
     assert [audit(path).unit for path in ledgers] == ["person", "person"]
     table = json.loads((folder / "out/comparison.json").read_text())["table"]
+    # Three classes; the two students are right on 77% and 80%.
     assert all(0 < row["epsilon"] <= 50 and row["accuracy"] > 0.5 for row in table)
 
 

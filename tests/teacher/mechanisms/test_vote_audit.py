@@ -28,6 +28,7 @@ from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.statistical_audit import PROBE_DELTA, Pair, audit_mechanisms
 from tests.teacher.faults import HalfScale
 
+pytestmark = pytest.mark.fresh_noise
 SURE = 1 - 2.5e-8
 KINDS = (NaiveKnn, Lnmax, Gnmax, ConfidentGnmax)
 NOISE = {

@@ -31,6 +31,7 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import unpack
 from tests.teacher.faults import HalfScale
 
+pytestmark = pytest.mark.fresh_noise
 SURE = 1 - 2.5e-8
 KINDS = (PrivateKnnAttributes, GnmaxAttributes)
 

@@ -57,6 +57,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Queries
 
+pytestmark = pytest.mark.fresh_noise
 SURE = 1 - 2.5e-8
 WIDE = 0.1  # a delta at which faults of labels and payments show in fewer trials
 

@@ -23,6 +23,7 @@ from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.statistical_audit import PROBE_DELTA
 from labelwall.wall.weights import SENSITIVITY
 
+pytestmark = pytest.mark.fresh_noise
 TRIALS = 8000
 SURE = 1 - 2.5e-8
 
