@@ -250,3 +250,18 @@ def test_threads_share_two_arenas(tmp_path: Path) -> None:
         int(subprocess.run(each, **options).stdout) for each in (command, [*command, "shared"])
     )
     assert shared <= 2 < alone
+
+
+def test_serve_shares_them_before_a_thread_is_started() -> None:
+    """And before anything is read: an arena that is there stays."""
+    program = """if True:
+        import os
+        from labelwall import pipeline
+        from labelwall.teacher.service import arenas
+
+        arenas.share_arenas = lambda: print(len(os.listdir("/proc/self/task")))
+        assert pipeline.main(["serve", "--config", "missing.yaml"]) == 2
+    """
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
+    assert done.stdout == "1\n"
