@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import random
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -109,8 +110,15 @@ def pytest_fixture_setup(
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """A command that runs in this process sets the threads of its configuration: set them back."""
+def as_in_a_new_process() -> Iterator[None]:
+    """The global generators do not depend on which tests came before; nor do torch's threads.
+
+    A command that runs in this process sets the threads of its configuration: set them back.
+    """
+    random.seed(0)
+    np.random.seed(0)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)
     yield
     if (torch := sys.modules.get("torch")) is not None and torch.get_num_threads() != 1:
         torch.set_num_threads(1)
