@@ -23,8 +23,9 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def metrics(run_dir: Path) -> dict:  # type: ignore[type-arg]
-    last = sorted(run_dir.glob("round_*"))[-1]
-    return json.loads((last / "metrics.json").read_text())
+    """Of the round whose student the run kept: noise decides which."""
+    kept = json.loads((run_dir / "summary.json").read_text())["kept_round"]
+    return json.loads((run_dir / f"round_{kept}" / "metrics.json").read_text())
 
 
 def run(student: Path, out: Path, *rows: str) -> int:

@@ -198,7 +198,7 @@ NEEDS_X86 = pytest.mark.skipif(
 
 def _copies(name):
     command = [sys.executable, "-m", "tests.programs.snapshot", name]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
