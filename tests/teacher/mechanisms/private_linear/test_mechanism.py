@@ -21,7 +21,7 @@ from labelwall.teacher.mechanisms.private_linear.mechanism import (
 )
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.solve import solve
-from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.cells import Cells
@@ -38,6 +38,7 @@ from labelwall.wall.weights import (
     bias,
     residual_unit,
 )
+from tests.teacher.custody import teach
 
 DIMENSIONS, CLASSES = 4, 3
 WIDTH = (DIMENSIONS + 1) * CLASSES + 1
@@ -69,20 +70,12 @@ def plan(mechanism: PrivateLinear, steps: int, delta: float = 1e-5) -> Plan:
     return Plan(1e9, delta, (Slot(mechanism.fields(), mechanism.releases(steps, steps)),))
 
 
-def teacher(folder: Path, entropy: object, *, steps: int = 2, n: int = 40) -> Teacher:
-    path = folder / "ledger.sqlite"
-    unsafe = entropy.unsafe  # type: ignore[attr-defined]
-    if path.exists():
-        ledger = Ledger(path)
-    else:
-        ledger = Ledger.create(path, dataset="d", plan=plan(MECHANISM, steps), unsafe=unsafe)
+def teacher(folder: Path, entropy: Entropy, *, steps: int = 2, n: int = 40) -> Teacher:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, DIMENSIONS)).astype(np.float32)
     x[: n // 10] = np.nan  # dropped before
-    y, ids = rng.integers(0, CLASSES, n), rng.permutation(n)
-    made = Teacher(lambda: Records(x, y, ids), ledger, folder, CLASSES, entropy)  # type: ignore[arg-type]
-    made.use_extractor(SPEC)
-    return made
+    records = Records(x, rng.integers(0, CLASSES, n), rng.permutation(n))
+    return teach(folder, plan(MECHANISM, steps), records, SPEC, entropy)
 
 
 def weights(seed: int) -> np.ndarray:
