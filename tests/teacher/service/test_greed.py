@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 import threading
 import time
 from pathlib import Path
@@ -23,6 +21,7 @@ from labelwall.wall.errors import InvalidInput, Refused
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.networks.architectures import build, to_safetensors
 from labelwall.wall.wire import encode_extractor
+from tests import ledgers
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, RECORDS, SPEC, client, rows, served
 
@@ -37,9 +36,7 @@ def network() -> ExtractorSpec:
 
 
 def extractors_in(path: Path) -> list[str]:
-    with sqlite3.connect(path) as connection:
-        found = connection.execute("SELECT body FROM entries WHERE kind = 'extractor' ORDER BY seq")
-        return [json.loads(body)["sha256"] for (body,) in found]
+    return [content["sha256"] for content in ledgers.contents(path, "extractor")]
 
 
 def test_an_extractor_without_queries_writes_nothing(tmp_path: Path) -> None:
