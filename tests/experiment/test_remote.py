@@ -42,7 +42,7 @@ def public_part(custodian: Path, analyst: Path) -> None:
     (analyst / "config.yaml").write_text((custodian / "config.yaml").read_text())
 
 
-def entries(path: Path) -> list[tuple[str, dict]]:  # type: ignore[type-arg]
+def entries(path: Path) -> list[tuple[str, dict]]:
     return ledgers.parsed(path)[1:]
 
 

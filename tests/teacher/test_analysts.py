@@ -37,7 +37,7 @@ def register(
 ) -> Custodian:
     url = place if isinstance(place, LedgerUrl) else None
     fixed = {"data": {}, "plan": PLAN, "unsafe": False, "anchor": anchor}
-    return open_custodian(folder, ledger_url=url, adversaries=[adversary], **fixed)  # type: ignore[arg-type]
+    return open_custodian(folder, ledger_url=url, adversaries=[adversary], **fixed)
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_a_register_is_charged_for_nothing_and_a_budget_lists_nobody(tmp_path: P
     budget.close()
 
 
-Entries = list[tuple[str, dict]]  # type: ignore[type-arg]
+Entries = list[tuple[str, dict]]
 
 
 def _without(entries: Entries) -> None:

@@ -297,7 +297,7 @@ def test_a_mistake_is_one_line_and_nothing_is_run(
 def test_a_baseline_whose_extra_is_missing_is_one_line_and_nothing_is_run(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "diffprivlib.models", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "diffprivlib.models", None)
     assert pipeline.main(COMMAND) == 2
     assert capsys.readouterr().err.strip().endswith("pip install 'labelwall[compare]'.")
     assert not (folder / "out").exists()

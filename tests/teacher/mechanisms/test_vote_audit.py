@@ -58,7 +58,7 @@ def probe(kind: type) -> NoisyArgmax:
 def halved(kind: type) -> Any:
     """The mechanism with noise of half the scale that is accounted."""
 
-    class Halved(kind):  # type: ignore[misc]
+    class Halved(kind):
         def draw(
             self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy
         ) -> np.ndarray:

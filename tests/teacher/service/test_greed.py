@@ -153,7 +153,7 @@ class Slow(Embedder):
         if self.spec.weights and len(inputs) > 1:
             Slow.blocks += 1
             time.sleep(self.seconds)
-        return super().embed(inputs, progress)  # type: ignore[arg-type]
+        return super().embed(inputs, progress)
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ class Shown:
             carol.remove(np.array([3, 500]))
 
     def _ask(self, teacher: tiny.RemoteTeacher, spec: object, n: int, seed: int) -> None:
-        answers = teacher.answer(Queries(rows(n, seed)))  # type: ignore[attr-defined]
+        answers = teacher.answer(Queries(rows(n, seed)))
         self.outcomes[spec.sha256()].update(answers.outcomes.tolist())
 
     def send(
@@ -160,7 +160,7 @@ def test_the_figures_are_those_of_the_ledger_and_of_what_callers_were_told(shown
         for (earlier, _), (later, _) in zip(history.points, history.points[1:], strict=False)
     )
     calls = shown.made.service.queue.usage.calls()
-    used = {(call.caller, history.round_after(call.position).sha256) for call in calls}  # type: ignore[union-attr]
+    used = {(call.caller, history.round_after(call.position).sha256) for call in calls}
     assert used == {("ann", SPEC.sha256()), ("bob", SPEC.sha256()), ("ann", OTHER.sha256())}
     told = sum(shown.outcomes.values(), Counter[int]())
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", shown.send().text))

@@ -36,7 +36,7 @@ LEDGER = "ledger.sqlite"
 
 def in_process(folder: Path, mechanism: object = tiny.MECHANISM) -> Teacher:
     """The same teacher without a service, on the tape that the service of a test is on."""
-    made = tiny.make(folder, entropy=UnsafeTape(1), mechanism=mechanism)  # type: ignore[arg-type]
+    made = tiny.make(folder, entropy=UnsafeTape(1), mechanism=mechanism)
     made.service.teacher.use_extractor(SPEC)
     return made.service.teacher
 
@@ -58,7 +58,7 @@ def test_labels_and_receipts_are_those_of_the_teacher_in_process(
     """On a tape, up to the ledger's last entry, with a repeated row and a repeated request."""
     asked = np.concatenate([rows(40, 1), rows(3, 1)])
     local = in_process(tmp_path / "local", mechanism)
-    made = tiny.make(tmp_path / "service", entropy=UnsafeTape(1), mechanism=mechanism)  # type: ignore[arg-type]
+    made = tiny.make(tmp_path / "service", entropy=UnsafeTape(1), mechanism=mechanism)
     calls = [Queries(inputs) for inputs in (asked, rows(10, 2), asked)]
     with served(made) as url, client(url, made.tokens["ann"]) as remote:
         there = [remote.answer(queries) for queries in calls]
@@ -101,8 +101,8 @@ def test_counts_are_those_of_the_teacher_in_process(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="of a mechanism that answers queries"):
             remote.answer(Queries(rows(1, 1)))
     assert local.counts is not None
-    assert np.array_equal(local.counts, found.counts)  # type: ignore[arg-type]
-    assert np.array_equal(local.counts, again.counts)  # type: ignore[arg-type]
+    assert np.array_equal(local.counts, found.counts)
+    assert np.array_equal(local.counts, again.counts)
     assert (found.receipt.charged, again.receipt.charged) == (
         local.receipt.charged,
         {"histogram": 0},
@@ -129,7 +129,7 @@ def test_concurrent_callers_share_batches_and_never_overspend(tmp_path: Path, pl
     made = tiny.make(tmp_path, asked=200, answered=50, place=place)
     gathered: list[int] = []
     together = made.service.teacher.answer_together
-    made.service.teacher.answer_together = lambda calls: (  # type: ignore[method-assign]
+    made.service.teacher.answer_together = lambda calls: (
         gathered.append(len(calls)) or together(calls)
     )
     barrier = threading.Barrier(8)
@@ -222,7 +222,7 @@ def test_an_extractor_that_would_see_other_records_can_not_be_sent(
     spec = ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, safetensors.torch.save(state), scale=50.0)
     with client(url, made.tokens["ann"], spec=None) as remote:
         remote.use_extractor(spec)
-        assert not made.service.teacher._embedder._network._backbone.training  # type: ignore[union-attr]
+        assert not made.service.teacher._embedder._network._backbone.training
         for extra in (
             {"training": torch.ones(1)},
             {"trunk.1.running_mean": torch.zeros(128)},

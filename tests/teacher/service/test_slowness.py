@@ -146,14 +146,14 @@ def test_one_address_has_a_limit_of_its_own() -> None:
 
     doors = connections.Doors(limit=10, by_address=3)
     near = [Silent("near", port) for port in range(4)]
-    assert all(doors.enter(each) for each in near)  # type: ignore[arg-type]
+    assert all(doors.enter(each) for each in near)
     assert [each.gone for each in near] == [True, False, False, False]  # the oldest
-    assert doors.enter(Silent("far", 1))  # type: ignore[arg-type]
+    assert doors.enter(Silent("far", 1))
     for each in near[1:]:
-        doors.begin(each.peer, "ann" if each is near[1] else None)  # type: ignore[arg-type]
-    assert not doors.enter(Silent("near", 9))  # type: ignore[arg-type]
+        doors.begin(each.peer, "ann" if each is near[1] else None)
+    assert not doors.enter(Silent("near", 9))
     doors.end(("near", 2), None)
-    assert doors.enter(Silent("near", 9))  # type: ignore[arg-type]
+    assert doors.enter(Silent("near", 9))
     assert len(doors) == 4
 
 

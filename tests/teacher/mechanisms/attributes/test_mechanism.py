@@ -225,7 +225,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("mechanism", "wrong"), WRONG, ids=lambda value: str(value) if isinstance(value, dict) else ""
 )
-def test_bad_fields_are_refused(mechanism: MultiLabel, wrong: dict) -> None:  # type: ignore[type-arg]
+def test_bad_fields_are_refused(mechanism: MultiLabel, wrong: dict) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
         type(mechanism)(**{**mechanism.fields(), **wrong})
 
@@ -275,8 +275,8 @@ def electorate(entropy: Entropy) -> Voters:
 
 def test_the_nearest_neighbours_clipped_votes_are_added_up() -> None:
     silent = Silent()
-    voters = electorate(silent)  # type: ignore[arg-type]
-    drawn = KNN.draw(COUNTS, voters, KEYS, silent)  # type: ignore[arg-type]
+    voters = electorate(silent)
+    drawn = KNN.draw(COUNTS, voters, KEYS, silent)
     bits = unpack(voters.labels, ATTRIBUTES).tolist()
     for query, found in zip(voters.queries.astype(int), drawn.tolist(), strict=True):
         order = sorted(
@@ -293,8 +293,8 @@ def test_the_nearest_neighbours_clipped_votes_are_added_up() -> None:
 
 def test_every_classifier_votes_once() -> None:
     silent = Silent()
-    voters = electorate(silent)  # type: ignore[arg-type]
-    drawn = GNMAX.draw(COUNTS, voters, KEYS, silent)  # type: ignore[arg-type]
+    voters = electorate(silent)
+    drawn = GNMAX.draw(COUNTS, voters, KEYS, silent)
     inputs = np.hstack([voters.queries / 63, np.ones((len(KEYS), 1))])
     says = [
         (inputs @ weights > 0.5).astype(int).tolist() for weights in voters.ensembles[3].weights

@@ -190,7 +190,7 @@ def audit(
 ) -> EmpiricalFinding:
     return audit_individual(
         kind(**setting.fields()), delta=delta, trials=trials, confidence=SURE, releases=(part,)
-    )  # type: ignore[arg-type]
+    )
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def teacher_bound(make: type[Teacher], folder: Path, trials: int) -> tuple[float
             asked = Queries(places * np.float32(1 + number / 16))
             teacher.answer(asked)
             keys = asked.identities(ledger.state.extractor, COUNTS.fields())
-            counts[:, number] = [ledger.state.results[key][ANSWER][0] for key in keys]  # type: ignore[index]
+            counts[:, number] = [ledger.state.results[key][ANSWER][0] for key in keys]
             teacher.remove(held.ids)
             if added:
                 teacher.add(held)

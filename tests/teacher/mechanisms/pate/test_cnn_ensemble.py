@@ -49,7 +49,7 @@ def part(records: Records, rows: np.ndarray) -> Records:
 def ensemble(records: Records, folder: Path, teachers: int = 5, **options: object) -> CnnEnsemble:
     folder.mkdir(exist_ok=True)
     fields = {"num_classes": CLASSES, "teachers": teachers, "key": SECRET, "directory": folder}
-    return CnnEnsemble(records, **fields | options)  # type: ignore[arg-type]
+    return CnnEnsemble(records, **fields | options)
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
@@ -254,7 +254,7 @@ def test_feature_vectors_and_tiny_images_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match=r"mechanism\.classifier"):
             ensemble(Records(inputs, np.arange(2), np.arange(2)), tmp_path)
     with pytest.raises(InvalidInput, match=r"mechanism\.classifier"):
-        Gnmax(classifier="forest")  # type: ignore[arg-type]
+        Gnmax(classifier="forest")
 
 
 def teacher(folder: Path, records: Records) -> Teacher:

@@ -76,7 +76,7 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plan(mechanism: object, asked: int, answered: int, delta: float = 1e-5) -> Plan:
-    return Plan(1e9, delta, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))  # type: ignore[attr-defined]
+    return Plan(1e9, delta, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
 
 
 def teacher(folder: Path, mechanism: object, entropy: Entropy) -> Teacher:
@@ -152,7 +152,7 @@ def test_prices_are_the_curves_without_sampling() -> None:
         "sigma": 150.0,
         "sampling_probability": 1.0,
     }
-    assert (screening_rdp(ORDERS, **screen.parameters) > 0).all()  # type: ignore[arg-type]
+    assert (screening_rdp(ORDERS, **screen.parameters) > 0).all()
 
 
 def test_lnmax_is_pure_and_its_brute_force_stays_below() -> None:

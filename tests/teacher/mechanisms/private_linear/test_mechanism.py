@@ -98,7 +98,7 @@ def test_at_weights_of_zero_the_sum_is_the_mean_of_each_class(tmp_path: Path) ->
     zero = np.zeros((DIMENSIONS + 1, CLASSES), dtype=np.int16)
     found = made.count(Weights(zero)).counts
     assert found is not None
-    features, labels = made._index.features, made._prepared.labels  # type: ignore[attr-defined]
+    features, labels = made._index.features, made._prepared.labels
     length = 63.0
     unit = residual_unit(zero, 1.0, length)
     inputs = np.pad(features.astype(np.int64), ((0, 0), (0, 1)), constant_values=bias(length))
@@ -114,7 +114,7 @@ def test_one_charge_a_step_and_the_same_sum_when_asked_again(tmp_path: Path) -> 
     first = made.count(Weights(weights(1)))
     assert first.receipt.charged == {SUM: 1}
     again = teacher(tmp_path, SystemEntropy()).count(Weights(weights(1)))  # also after a restart
-    assert np.array_equal(first.counts, again.counts)  # type: ignore[arg-type]
+    assert np.array_equal(first.counts, again.counts)
     assert (again.receipt.charged, again.receipt.served) == ({SUM: 0}, 1)
     assert made.count(Weights(weights(2))).receipt.left == {SUM: 0}
     refused = made.count(Weights(weights(3)))
@@ -223,7 +223,7 @@ def test_the_price_depends_on_the_noise_multiplier_alone() -> None:
 )
 def test_bad_fields_are_refused(field: str, value: float) -> None:
     with pytest.raises(InvalidInput, match=rf"mechanism\.{field}"):
-        PrivateLinear(**{field: value})  # type: ignore[arg-type]
+        PrivateLinear(**{field: value})
 
 
 def test_a_price_without_noise_and_a_ledger_that_accounts_for_less_are_refused() -> None:
