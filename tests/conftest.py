@@ -1,10 +1,16 @@
-"""Shared fixtures: tiny image folders, opened files, real data sets, a PostgreSQL server."""
+"""Shared fixtures: tiny image folders, opened files, real data sets, a PostgreSQL server.
+
+Noise is the same in every run, except in tests that are marked ``fresh_noise``.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
+import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -19,6 +25,7 @@ from hypothesis import HealthCheck, settings
 from PIL import Image
 
 from labelwall.teacher.ledger.database import Place
+from labelwall.teacher.noise import words
 from tests import browser
 from tests import postgres as postgres_server
 
@@ -65,9 +72,53 @@ def _record_opened() -> Iterator[list[str]]:
         _recorder = None
 
 
+@contextmanager
+def _keys_of(name: str) -> Iterator[None]:
+    """The n-th key of noise is a function of ``name`` and n; a fork's are the system's."""
+    system, process, numbers = words.fresh_key, os.getpid(), itertools.count()
+
+    def key() -> bytes:
+        if os.getpid() != process:  # it would repeat its parent's
+            return system()
+        return hashlib.sha256(f"{name} {next(numbers)}".encode()).digest()
+
+    words.fresh_key = key
+    try:
+        yield
+    finally:
+        words.fresh_key = system
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test's noise is its own: the same alone, in another order and in another process."""
+    if item.get_closest_marker("fresh_noise"):
+        return (yield)
+    with _keys_of(item.nodeid):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """What several tests share does not depend on which of them comes first."""
+    if fixturedef.scope == "function":
+        return (yield)
+    with _keys_of(f"{request.node.nodeid} {request.fixturename} {request.param_index}"):
+        return (yield)
+
+
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """A command that runs in this process sets the threads of its configuration: set them back."""
+def as_in_a_new_process() -> Iterator[None]:
+    """The global generators do not depend on which tests came before; nor do torch's threads.
+
+    A command that runs in this process sets the threads of its configuration: set them back.
+    """
+    random.seed(0)
+    np.random.seed(0)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)
     yield
     if (torch := sys.modules.get("torch")) is not None and torch.get_num_threads() != 1:
         torch.set_num_threads(1)

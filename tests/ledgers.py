@@ -8,6 +8,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.messages import ExtractorSpec
@@ -40,6 +41,16 @@ def entries(path: Path) -> list[Entry]:
     """Kind and body of a file's entries, in order."""
     with sqlite3.connect(path) as connection:
         return connection.execute("SELECT kind, body FROM entries ORDER BY seq").fetchall()
+
+
+def parsed(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Kind and content of a file's entries, in order."""
+    return [(kind, json.loads(body)) for kind, body in entries(path)]
+
+
+def contents(path: Path, kind: str) -> list[dict[str, Any]]:
+    """The contents of a file's entries of a kind, in order."""
+    return [content for found, content in parsed(path) if found == kind]
 
 
 def extractors(path: Path) -> list[tuple[str, str]]:

@@ -1,4 +1,5 @@
-"""A file of the product or of its tests has at most 400 lines, a function at most 60."""
+"""A file of the product or of its tests has at most 400 lines, a function at most 60; a test's
+noise is the same in every run (conftest.py)."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from labelwall.teacher.noise import words
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = ("teacher", "student", "wall", "experiment", "tests")
@@ -44,3 +47,13 @@ def test_the_measure_can_fail(tmp_path: Path, text: str, found: list[str]) -> No
     (tmp_path / "teacher").mkdir()
     (tmp_path / "teacher" / "made.py").write_text(text)
     assert list(too_long(tmp_path)) == found
+
+
+def test_the_noise_of_a_test_is_the_same_in_every_run() -> None:
+    found = [words.Stream().read(4).hex() for _ in range(2)]
+    assert found == ["6fc630eb", "bce58a9e"]
+
+
+@pytest.mark.fresh_noise
+def test_unless_the_test_is_about_fresh_noise() -> None:
+    assert words.fresh_key.__module__ == words.__name__

@@ -87,7 +87,7 @@ print(json.dumps({
 """
 
 
-def probe(package: str, root: Path, home: Path) -> dict:  # type: ignore[type-arg]
+def probe(package: str, root: Path, home: Path) -> dict:
     """What importing all of ``package``, as it lies in ``root``, does in a fresh process.
 
     Only ``home`` may be written to: other people's libraries keep their caches there.
@@ -118,7 +118,7 @@ def probe(package: str, root: Path, home: Path) -> dict:  # type: ignore[type-ar
 
 
 @pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+def imported(tmp_path_factory: pytest.TempPathFactory):
     """`imported("student")`: the probe of one of our packages, run once."""
     root = tmp_path_factory.mktemp("root")
     (root / "labelwall").symlink_to(REPOSITORY)
@@ -126,7 +126,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyp
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_loads_only_what_its_arrows_point_to(package: str, imported) -> None:  # type: ignore[no-untyped-def]
+def test_a_package_loads_only_what_its_arrows_point_to(package: str, imported) -> None:
     found = imported(package)
     files = {p for p in (REPOSITORY / package).rglob("*.py") if "__pycache__" not in p.parts}
     assert len(found["modules"]) == len(files)  # all of them were loaded
@@ -136,7 +136,7 @@ def test_a_package_loads_only_what_its_arrows_point_to(package: str, imported) -
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_an_import_does_nothing(package: str, imported) -> None:  # type: ignore[no-untyped-def]
+def test_an_import_does_nothing(package: str, imported) -> None:
     """No file is written outside other libraries' caches, no global generator is seeded or drawn
     from."""
     found = imported(package)

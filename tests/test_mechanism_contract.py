@@ -183,7 +183,7 @@ def test_an_interrupted_call_resumes(tmp_path: Path, name: str, step: int) -> No
     """
     rows = tiny.queries(20)
     expected, plain = ask(teacher(tmp_path / "plain", name), name, rows)
-    broken = teacher(tmp_path / "broken", name, FailsAt(step))  # type: ignore[arg-type]
+    broken = teacher(tmp_path / "broken", name, FailsAt(step))
     with contextlib.suppress(TeacherFailed):
         ask(broken, name, rows)
     broken._ledger.close()

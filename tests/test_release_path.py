@@ -112,7 +112,7 @@ def dotted(node: ast.expr, aliases: dict[str, str]) -> str:
     if isinstance(node, ast.Name):
         return aliases.get(node.id, node.id)
     base = dotted(node.value, aliases) if isinstance(node, ast.Attribute) else ""
-    return f"{base}.{node.attr}" if base else ""  # type: ignore[attr-defined]
+    return f"{base}.{node.attr}" if base else ""
 
 
 def forbidden(name: str) -> str:

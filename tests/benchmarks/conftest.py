@@ -29,7 +29,7 @@ def load(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
-def radius(load) -> ModuleType:  # type: ignore[no-untyped-def]
+def radius(load) -> ModuleType:
     """benchmarks/radius.py with 200 rows in place of KEEL's, one batch a fold and few settings."""
     _, tables, made = load("figures", "tables", "radius")
     rng = np.random.default_rng(0)

@@ -48,7 +48,7 @@ def test_help_says_how(load):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert "--batches" in done.stdout

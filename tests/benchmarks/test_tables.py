@@ -14,7 +14,7 @@ import pytest
 
 
 @pytest.fixture
-def tables(load) -> ModuleType:  # type: ignore[no-untyped-def]
+def tables(load) -> ModuleType:
     return load("tables")[0]
 
 

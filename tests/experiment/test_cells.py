@@ -4,7 +4,6 @@ show no more than the counts."""
 from __future__ import annotations
 
 import json
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.wall.cells import inherit, nearest_cells
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome
+from tests import ledgers
 from tests.experiment import tiny
 from tests.experiment.checks import QUICK
 from tests.programs import PROGRAMS, environment
@@ -45,11 +45,7 @@ def write(folder: Path, extra: tuple[np.ndarray, int, int] | None = None) -> Non
 
 
 def entries(folder: Path, kind: str) -> list[dict]:
-    with sqlite3.connect(folder / "out/ledger.sqlite") as connection:
-        rows = connection.execute(
-            "SELECT body FROM entries WHERE kind = ? ORDER BY seq", (kind,)
-        ).fetchall()
-    return [json.loads(body) for (body,) in rows]
+    return ledgers.contents(folder / "out/ledger.sqlite", kind)
 
 
 def test_two_rounds_end_to_end_planned_audited_and_resumed(

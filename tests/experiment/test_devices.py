@@ -51,7 +51,7 @@ def test_two_devices_charge_what_one_does_and_see_no_private_side(
     first, second = (RunFolder(folder / name).ledger_state() for name in ("one", "two"))
     assert first.counts() == second.counts()
     assert first.counts()[0] == 12
-    assert two["rounds"][0]["answered"] == one["rounds"][0]["answered"]  # type: ignore[index]
+    assert two["rounds"][0]["answered"] == one["rounds"][0]["answered"]
     assert two["test_accuracy"] == pytest.approx(one["test_accuracy"], abs=1 / 30)  # of 30 rows
     place = folder / "two" / "round_1"
     for rank in range(2):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import ABSTAINED, Outcome, Receipt
 from labelwall.wall.weights import CLIP, COUNT, Weights, residual_unit
+from tests import ledgers
 from tests.experiment import tiny
 
 CONFIG = """
@@ -51,11 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def entries(kind: str, ledger: str = "out/ledger.sqlite") -> list[dict]:
-    with sqlite3.connect(ledger) as connection:
-        rows = connection.execute(
-            "SELECT body FROM entries WHERE kind = ? ORDER BY seq", (kind,)
-        ).fetchall()
-    return [json.loads(body) for (body,) in rows]
+    return ledgers.contents(Path(ledger), kind)
 
 
 def test_two_rounds_end_to_end_planned_audited_and_resumed(

@@ -37,7 +37,7 @@ def test_output_that_nobody_reads(arguments: list[str]) -> None:
         "sys.exit(pipeline.main(sys.argv[1:]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, timeout=120
+        [sys.executable, "-c", program, *arguments], capture_output=True, timeout=600
     )
     assert done.stderr == b""
     assert done.returncode in (0, 2)  # argparse is content

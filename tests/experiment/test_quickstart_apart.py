@@ -52,7 +52,7 @@ def export(folder: Path) -> None:
     config = replace(
         quickstart,
         data=DataConfig(source="arrays", path="data.npz"),
-        mechanism=replace(quickstart.mechanism, margin=0.0),  # type: ignore[call-arg]
+        mechanism=replace(quickstart.mechanism, margin=0.0),
         student=replace(quickstart.student, steps=10, prune_steps=10),
         workers=1,
     )

@@ -4,7 +4,6 @@ student's process."""
 from __future__ import annotations
 
 import json
-import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
@@ -24,6 +23,7 @@ from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
 from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
+from tests import ledgers
 from tests.experiment import tiny
 from tests.programs import PROGRAMS, environment
 from tests.teacher.service.tiny import Made, served
@@ -42,12 +42,8 @@ def public_part(custodian: Path, analyst: Path) -> None:
     (analyst / "config.yaml").write_text((custodian / "config.yaml").read_text())
 
 
-def entries(path: Path) -> list[tuple[str, dict]]:  # type: ignore[type-arg]
-    with sqlite3.connect(path) as connection:
-        return [
-            (kind, json.loads(body))
-            for kind, body in connection.execute("SELECT kind, body FROM entries ORDER BY seq")
-        ][1:]
+def entries(path: Path) -> list[tuple[str, dict]]:
+    return ledgers.parsed(path)[1:]
 
 
 def screened(ledger: Path) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from labelwall import pipeline
 from tests.experiment import tiny
 from tests.experiment.checks import QUICK
-from tests.ledgers import extractors
+from tests.ledgers import contents, extractors, parsed
 
 
 @pytest.fixture
@@ -26,14 +25,6 @@ def run(*options: str) -> int:
     return pipeline.main(
         ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", *options]
     )
-
-
-def entries(path: Path) -> list[tuple[str, dict]]:
-    with sqlite3.connect(path) as connection:
-        return [
-            (kind, json.loads(body))
-            for kind, body in connection.execute("SELECT kind, body FROM entries ORDER BY seq")
-        ]
 
 
 def test_two_rounds_end_to_end_and_resumption(
@@ -57,7 +48,7 @@ def test_two_rounds_end_to_end_and_resumption(
     assert 0 <= summary["test_accuracy"] <= 1
     assert list((folder / "out").glob("round_*/events.out.tfevents.*"))
 
-    log = entries(folder / "out/ledger.sqlite")
+    log = parsed(folder / "out/ledger.sqlite")
     fields = dict(extractors(folder / "out/ledger.sqlite"))
     named = [fields[body["sha256"]] for kind, body in log if kind == "extractor"]
     assert [json.loads(text)["backbone"] for text in named] == ["raw", "mlp"]
@@ -127,7 +118,7 @@ def test_a_mistake_is_one_clear_line_and_charges_nothing(
     assert mentioned in captured.err
     ledger = folder / "out.custodian/ledger.sqlite"
     assert not ledger.exists() or all(
-        kind in ("genesis", "extractor") for kind, _ in entries(ledger)
+        kind in ("genesis", "extractor") for kind, _ in parsed(ledger)
     )
 
 
@@ -176,12 +167,8 @@ def test_one_budget_for_two_runs_that_share_a_custodians_directory(folder: Path)
         *QUICK,
     ]
     assert pipeline.main(again) == 0
-    spent = [
-        body["count"] for kind, body in entries(folder / "again/ledger.sqlite") if kind == "charge"
-    ]
-    first = [
-        body["count"] for kind, body in entries(folder / "out/ledger.sqlite") if kind == "charge"
-    ]
+    spent = [body["count"] for body in contents(folder / "again/ledger.sqlite", "charge")]
+    first = [body["count"] for body in contents(folder / "out/ledger.sqlite", "charge")]
     assert spent[: len(first)] == first
     assert len(spent) > len(first)
 

@@ -97,6 +97,6 @@ def test_a_service_says_where_the_rows_are_and_how_far_they_are_read(
     token = keys.add("carol", "custodian")
     with served(Made(app, opened, {})) as url:
         assert 'labelwall_shards{backend="local"} 3.0' in call(url, token, path="metrics").text
-        page = httpx.get(url, auth=("", token), trust_env=False)
+        page = httpx.get(url, auth=("", token), trust_env=False, timeout=60)
         assert "in 3 shards, backend local" in page.text
     assert len(heard) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import threading
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from labelwall.teacher.ledger.auditor.auditor import audit
+from tests import ledgers
 from tests.experiment import tiny
 from tests.experiment.shard_services import (
     asked,
@@ -36,8 +36,7 @@ RAY = ("--scale.backend", "ray", "--scale.shards", "2")
 
 def entries(store: Path) -> list[tuple[str, str]]:
     """The ledger but for its first entry, which names the data set."""
-    with sqlite3.connect(store / "ledger.sqlite") as connection:
-        return connection.execute("SELECT kind, body FROM entries ORDER BY seq").fetchall()[1:]
+    return ledgers.entries(store / "ledger.sqlite")[1:]
 
 
 def test_a_service_over_ray_answers_as_one_piece_through_deaths_and_starts(tmp_path: Path) -> None:

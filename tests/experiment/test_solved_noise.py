@@ -55,7 +55,7 @@ def sigma_of(path: Path) -> float:
     """In the genesis of a ledger."""
     plan = Ledger(path).state.plan
     assert plan is not None
-    return plan.slots[0].mechanism["sigma"]  # type: ignore[return-value]
+    return plan.slots[0].mechanism["sigma"]
 
 
 def otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
         if found == self:
             return found
         louder = 1.5 * found.mechanism.number("sigma")
-        return found.with_mechanisms([replace(found.mechanism, sigma=louder)])  # type: ignore[call-arg]
+        return found.with_mechanisms([replace(found.mechanism, sigma=louder)])
 
     monkeypatch.setattr(Config, "solved", other)
 

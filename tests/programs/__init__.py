@@ -31,7 +31,7 @@ def killed_before(point: int, folder: str, names: Sequence[str]) -> Iterator[Non
     count = 0
     is_watched = cache(lambda name: Path(name).resolve() in watched)
 
-    def trace(frame: FrameType, event: str, _: object):  # type: ignore[no-untyped-def]
+    def trace(frame: FrameType, event: str, _: object):
         nonlocal count
         if not is_watched(frame.f_code.co_filename):
             return None

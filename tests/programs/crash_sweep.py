@@ -103,7 +103,7 @@ def doomed(folder: Path, socket: str, point: int) -> None:
     (folder / "sent").write_text(json.dumps(answers.labels.tolist()))
 
 
-def examine(folder: Path, socket: str) -> dict:  # type: ignore[type-arg]
+def examine(folder: Path, socket: str) -> dict:
     """What a kill left behind, and what the restarted teacher makes of it."""
     place, anchor = swept(folder, socket), folder / "anchor.json"
     state, finding = Ledger(place, anchor).state, audited(place, folder)

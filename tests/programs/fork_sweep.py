@@ -55,7 +55,6 @@ def doomed(place: Place, anchor: Place, point: int, notes: Path) -> None:
 
 
 def swept_kill(folder: Path, point: int, copy_first: bool, socket: str, anchor_socket: str) -> dict:
-    # type: ignore[type-arg]
     """One kill and what it left."""
     place, notes = swept(folder, socket), folder / "notes"
     name = f"{folder.parent.name}_{point}"

@@ -73,7 +73,7 @@ class Witness(SystemEntropy):
             self._token = held.token
             return held
 
-        ledger.charge_prepaid = noted  # type: ignore[method-assign]
+        ledger.charge_prepaid = noted
         return ledger
 
     def discrete_gaussian(
@@ -155,7 +155,7 @@ def doomed(folder: Path, socket: str, point: int, first: Callable[[], None]) -> 
     (folder / "sent").write_text(json.dumps(answers.labels.tolist()))
 
 
-def examine(folder: Path, socket: str) -> dict:  # type: ignore[type-arg]
+def examine(folder: Path, socket: str) -> dict:
     """What a kill left behind, and what the restarted teacher makes of it."""
     place, anchor = swept(folder, socket), folder / "anchor.json"
     ledger, finding = Ledger(place, anchor), audited(place, folder)

@@ -78,7 +78,7 @@ def jobs(**changed: object) -> dict[str, Job]:
                 if kind in ("classes", "images", "soft")
                 else {}
             )
-            config = StudentConfig(**base | own | prior | changed)  # type: ignore[arg-type]
+            config = StudentConfig(**base | own | prior | changed)
             soft = SOFT if kind == "soft" else None
             found[f"{kind} {objective}"] = Job(config, pool, labels, 4, test, soft=soft)
     return found

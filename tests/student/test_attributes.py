@@ -91,7 +91,7 @@ def test_consistency_is_the_mean_over_attributes() -> None:
 def test_every_objective_learns_from_partly_said_labels(
     objective: str, loss: str, tmp_path: Path
 ) -> None:
-    config = replace(CONFIG, objective=objective, loss=loss)  # type: ignore[arg-type]
+    config = replace(CONFIG, objective=objective, loss=loss)
     trained = train(config, POOL, LABELS, run_dir=tmp_path, seed=4, test_x=TEST_X, test_y=TEST_BITS)
     found = predict(export(POOL, "mlp", trained.weights), TEST_X, SPACE)
     assert found.shape == TEST_BITS.shape

@@ -92,7 +92,7 @@ def _distance(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) ->
 
 
 @pytest.mark.parametrize("case", cases.jobs())
-def test_a_step_has_the_gradients_and_statistics_of_one_process(case: str, found) -> None:  # type: ignore[no-untyped-def]
+def test_a_step_has_the_gradients_and_statistics_of_one_process(case: str, found) -> None:
     alone = cases.step(cases.jobs()[case])
     assert (
         max(float(tensor.abs().max()) for name, tensor in alone.items() if "buffer" not in name)
@@ -102,7 +102,7 @@ def test_a_step_has_the_gradients_and_statistics_of_one_process(case: str, found
         assert _distance(alone, _of(tensors, case)) < STEP_TOLERANCE
 
 
-def test_the_comparison_of_steps_can_fail(found) -> None:  # type: ignore[no-untyped-def]
+def test_the_comparison_of_steps_can_fail(found) -> None:
     alone = cases.step(cases.jobs()["images uda"])
     assert _distance(alone, _of(found[1][0], "own norms")) > 1e-3
 
@@ -110,7 +110,7 @@ def test_the_comparison_of_steps_can_fail(found) -> None:  # type: ignore[no-unt
 @pytest.mark.parametrize("case", cases.TRAINED)
 def test_trained_weights_and_outputs_are_those_of_one_process(
     case: str, found, tmp_path: Path
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     job = cases.jobs(steps=10)[case]
     alone = fit(job, tmp_path).weights
     first, second = (_of(tensors, f"trained {case}") for tensors in found[1])
@@ -126,7 +126,7 @@ def test_trained_weights_and_outputs_are_those_of_one_process(
     np.testing.assert_allclose(theirs, ours, atol=20 * tolerance)
 
 
-def test_metrics_are_of_all_test_rows(found, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_metrics_are_of_all_test_rows(found, tmp_path: Path) -> None:
     pool, labels, test = cases.POOLS["classes"]
     alone = fit(Job(replace(WHOLE, devices=1), pool, labels, 4, test), tmp_path)
     assert [row["step"] for row in found[0].history] == [100, 110]
@@ -139,7 +139,7 @@ def test_metrics_are_of_all_test_rows(found, tmp_path: Path) -> None:  # type: i
 @pytest.mark.slow
 def test_an_interrupted_training_ends_with_the_same_bytes(
     found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     """The caller goes away at step 105: its processes end by themselves, and the next ones go on
     from the checkpoint."""
     original = launch._wait
@@ -225,7 +225,7 @@ def group() -> Iterator[None]:
 )
 def test_a_shared_norm_of_one_process_is_the_norm(
     kind, shape: tuple[int, ...], momentum: float | None, group: None
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     norm = kind(4, momentum=momentum)
     nn.init.uniform_(norm.weight)
     nn.init.uniform_(norm.bias)

@@ -45,7 +45,7 @@ LABELS = np.where(np.arange(240) < 120, NOISY, -1)
 
 @pytest.mark.parametrize("objective", ["supervised", "vat", "uda"])
 def test_every_objective_learns_from_noisy_steps(objective: str, tmp_path: Path) -> None:
-    config = replace(CONFIG, objective=objective)  # type: ignore[arg-type]
+    config = replace(CONFIG, objective=objective)
     trained = train(config, POOL, LABELS, run_dir=tmp_path, seed=4, test_x=TEST_X, test_y=TEST_Y)
     found = predict(export(POOL, "mlp", trained.weights), TEST_X, SCALE)
     rmse = float(np.sqrt(((found - TEST_Y) ** 2).mean()))

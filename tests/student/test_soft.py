@@ -45,7 +45,7 @@ SOFT = _teacher()
 def _train(
     run_dir: Path, config: StudentConfig = CONFIG, soft: np.ndarray | None = SOFT, **changed: object
 ) -> TrainedStudent:
-    arguments: dict = {"pool": POOL, "labels": NONE, "seed": 4}  # type: ignore[type-arg]
+    arguments: dict = {"pool": POOL, "labels": NONE, "seed": 4}
     return train(config, run_dir=run_dir, soft=soft, **(arguments | changed))
 
 
@@ -80,7 +80,7 @@ def test_every_objective_learns_probabilities(
     # The teacher's border is where many rows are: neither entropy nor a wide margin fits it.
     config = replace(
         CONFIG,
-        objective=objective,  # type: ignore[arg-type]
+        objective=objective,
         backbone=backbone,
         learning_rate=2e-2,
         vat_epsilon=0.3,
@@ -144,7 +144,7 @@ def test_a_killed_training_ends_with_the_same_bytes(
         steps.append(self.global_step)
         if len(steps) == STEPS_A_CHAPTER + 11:
             raise InterruptedError
-        return original(self, batch, index)  # type: ignore[arg-type]
+        return original(self, batch, index)
 
     monkeypatch.setattr(Student, "training_step", killed)
     with pytest.raises(InterruptedError):

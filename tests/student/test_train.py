@@ -49,7 +49,7 @@ LABELS = np.where(np.arange(240) < 60, PUBLIC_Y, -1)
 def _train(
     run_dir: Path, config: StudentConfig = CONFIG, seed: int = 4, **changed: object
 ) -> TrainedStudent:
-    arguments: dict = {"pool": POOL, "labels": LABELS, "test_x": TEST_X, "test_y": TEST_Y}  # type: ignore[type-arg]
+    arguments: dict = {"pool": POOL, "labels": LABELS, "test_x": TEST_X, "test_y": TEST_Y}
     return train(config, run_dir=run_dir, seed=seed, **(arguments | changed))
 
 
@@ -69,7 +69,7 @@ def _predictions(trained: TrainedStudent) -> np.ndarray:
     ],
 )
 def test_every_objective_learns(objective: str, prior: str, tmp_path: Path) -> None:
-    trained = _train(tmp_path, replace(CONFIG, objective=objective, class_prior=prior))  # type: ignore[arg-type]
+    trained = _train(tmp_path, replace(CONFIG, objective=objective, class_prior=prior))
     accuracy = float((_predictions(trained) == TEST_Y).mean())
     assert accuracy > 0.85
     assert trained.history[-1]["accuracy/test"] == pytest.approx(accuracy, abs=1e-6)
@@ -91,7 +91,7 @@ def test_every_objective_learns(objective: str, prior: str, tmp_path: Path) -> N
 def test_a_killed_training_ends_with_the_same_bytes(
     objective: str, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = replace(CONFIG, objective=objective)  # type: ignore[arg-type]
+    config = replace(CONFIG, objective=objective)
     whole = _train(tmp_path / "whole", config)
     steps, original = [], Student.training_step
 
@@ -99,7 +99,7 @@ def test_a_killed_training_ends_with_the_same_bytes(
         steps.append(self.global_step)
         if self.global_step == stop and len(steps) <= stop + 1:
             raise InterruptedError
-        return original(self, batch, index)  # type: ignore[arg-type]
+        return original(self, batch, index)
 
     monkeypatch.setattr(Student, "training_step", killed)
     with pytest.raises(InterruptedError):
@@ -233,4 +233,4 @@ def test_writes_nothing_but_events_and_checkpoints(
 )
 def test_configuration_names_the_broken_rule(field: str, value: float) -> None:
     with pytest.raises(InvalidInput, match=rf"student\.{field}"):
-        replace(CONFIG, **{field: value})  # type: ignore[arg-type]
+        replace(CONFIG, **{field: value})

@@ -9,6 +9,7 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
@@ -34,7 +35,7 @@ def build(
     new first row is a new id.
     """
     directory.mkdir()
-    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
+    plan = plan_of(mechanism, asked, answered)
     ledger = Ledger.create(directory / LEDGER, dataset="d", plan=plan, unsafe=False)
     ids = np.arange(len(rows)) - len(rows)
     teacher = make(
@@ -47,6 +48,32 @@ def build(
     )
     teacher.use_extractor(ExtractorSpec("raw", (2,), 2))
     return teacher
+
+
+def plan_of(mechanism: Mechanism, asked: int, answered: int) -> Plan:
+    """A plan of one slot that any budget affords."""
+    return Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
+
+
+def teach(
+    folder: Path,
+    plan: Plan,
+    records: Records,
+    spec: ExtractorSpec,
+    entropy: Entropy | None = None,
+    batch_size: int = 16,
+) -> Teacher:
+    """A teacher of ``spec.num_classes`` under ``spec``, on the folder's ledger, new or known."""
+    entropy, path = entropy or SystemEntropy(), folder / LEDGER
+    if path.exists():
+        ledger = Ledger(path)
+    else:
+        ledger = Ledger.create(path, dataset="d", plan=plan, unsafe=entropy.unsafe)
+    made = Teacher(
+        lambda: records, ledger, folder, spec.num_classes, entropy, batch_size=batch_size
+    )
+    made.use_extractor(spec)
+    return made
 
 
 def alike(n: int) -> Queries:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,13 +15,13 @@ from labelwall.teacher.analysts import open_analyst
 from labelwall.teacher.custodian import Custodian, open_custodian
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place
-from labelwall.teacher.ledger.entries_table import entry_hash
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.wall.adversary import EACH, POOLED, is_single_analyst, single_analyst
 from labelwall.wall.errors import LedgerMismatch
+from tests import ledgers
 from tests.ledgers import identity, use_extractor
 from tests.postgres import Server
 
@@ -38,7 +37,7 @@ def register(
 ) -> Custodian:
     url = place if isinstance(place, LedgerUrl) else None
     fixed = {"data": {}, "plan": PLAN, "unsafe": False, "anchor": anchor}
-    return open_custodian(folder, ledger_url=url, adversaries=[adversary], **fixed)  # type: ignore[arg-type]
+    return open_custodian(folder, ledger_url=url, adversaries=[adversary], **fixed)
 
 
 @pytest.fixture
@@ -208,7 +207,7 @@ def test_a_register_is_charged_for_nothing_and_a_budget_lists_nobody(tmp_path: P
     budget.close()
 
 
-Entries = list[tuple[str, dict]]  # type: ignore[type-arg]
+Entries = list[tuple[str, dict]]
 
 
 def _without(entries: Entries) -> None:
@@ -270,22 +269,11 @@ def forged(folder: Path, forge: Callable[[Entries], None]) -> Path:
     use_extractor(ledger)
     ledger.record(ledger.charge(0, "screen", [QUERY]), {QUERY: 0})
     ledger.export(folder / "forged.sqlite")
-    with sqlite3.connect(folder / "forged.sqlite") as file:
-        entries = [
-            (kind, json.loads(body))
-            for kind, body in file.execute("SELECT kind, body FROM entries ORDER BY seq")
-        ]
-        forge(entries)
-        file.execute("DELETE FROM entries")
-        prev = "0" * 64
-        for seq, (kind, body) in enumerate(entries):
-            text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-            digest = entry_hash(seq, kind, text, prev)
-            file.execute(
-                "INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (seq, kind, text, prev, digest)
-            )
-            prev = digest
-        file.execute("UPDATE head SET seq = ?, hash = ?", (len(entries) - 1, prev))
+    entries = ledgers.parsed(folder / "forged.sqlite")
+    forge(entries)
+    bodies = [json.dumps(body, sort_keys=True, separators=(",", ":")) for _, body in entries]
+    kinds = [kind for kind, _ in entries]
+    ledgers.write(folder / "forged.sqlite", list(zip(kinds, bodies, strict=True)))
     return folder / "forged.sqlite"
 
 

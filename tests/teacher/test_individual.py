@@ -53,9 +53,9 @@ def teacher(
         Ledger(path)
         if path.exists()
         else Ledger.create(path, dataset="d", plan=plan, unsafe=entropy.unsafe)
-    )  # type: ignore[attr-defined]
+    )
     held = records() if held is None else held
-    made = Teacher(lambda: held, ledger, folder, CLASSES, entropy, batch_size=batch_size)  # type: ignore[arg-type]
+    made = Teacher(lambda: held, ledger, folder, CLASSES, entropy, batch_size=batch_size)
     made.use_extractor(SPEC)
     return made
 

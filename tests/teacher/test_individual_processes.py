@@ -71,7 +71,7 @@ class Told(IndKnn):
         values, before, left = [], left, left.copy()
         for found, key in zip(similar, keys, strict=True):
             able = int((left[found.rows] >= self._count_units()).sum())
-            value, paid = super().answer([found], left, labels, c, [key], Exactly(key, able))  # type: ignore[arg-type]
+            value, paid = super().answer([found], left, labels, c, [key], Exactly(key, able))
             values, left = [*values, value], left - paid
         return np.concatenate(values), before - left
 
@@ -109,10 +109,10 @@ class Process:
         folder.mkdir(parents=True)
         self.charge, self.draw = Gate(), Gate()
         ledger = Ledger(place)
-        ledger.charge_prepaid = self._halting(ledger.charge_prepaid)  # type: ignore[method-assign]
+        ledger.charge_prepaid = self._halting(ledger.charge_prepaid)
         self.teacher = Teacher(lambda: held, ledger, folder, CLASSES, Halting(self.draw))
         self.teacher.use_extractor(SPEC)
-        self.teacher._mechanisms[0] = Told(**MECHANISM.fields())  # type: ignore[arg-type]
+        self.teacher._mechanisms[0] = Told(**MECHANISM.fields())
         self.outcome: Answers | Exception | None = None
         self._asked = asked
         self._thread = threading.Thread(target=self._answer)

@@ -58,7 +58,7 @@ def test_what_another_process_is_charged_meanwhile_is_on_its_own_receipt(
             others.append(asks(second, mechanism, 1))
         return voters(*arguments)
 
-    first._voters = meanwhile  # type: ignore[method-assign]
+    first._voters = meanwhile
     receipts = [asks(first, mechanism, 2), *others]
     receipts += [
         asks(teacher, mechanism, number) for teacher in (first, second) for number in (1, 2)

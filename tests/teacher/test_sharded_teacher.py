@@ -115,7 +115,7 @@ def test_an_interrupted_start_resumes(
         blocks[0] += 1
         if blocks[0] > step:
             raise KeyboardInterrupt
-        append(*arguments)  # type: ignore[arg-type]
+        append(*arguments)
 
     for module in (shards_module, worker_module):
         monkeypatch.setattr(module, "append", killing)
@@ -320,7 +320,7 @@ def test_mechanisms_that_need_all_rows_are_refused(
 )
 def test_settings_that_make_no_sense_are_refused(fields: dict[str, object], name: str) -> None:
     with pytest.raises(InvalidInput, match=f"scale.{name}"):
-        ScaleConfig(**fields)  # type: ignore[arg-type]
+        ScaleConfig(**fields)
 
 
 def test_where_shards_can_not_leave_a_record_out_nobody_answers(

@@ -71,7 +71,7 @@ def test_a_mechanism_without_an_audit_of_its_own_can_not_be_made() -> None:
         kind: Literal["unaudited"] = "unaudited"
 
     with pytest.raises(TypeError, match=r"audit.*probes"):
-        Unaudited()  # type: ignore[abstract]
+        Unaudited()
 
 
 def test_codes_of_a_sum_follow_the_normal_law() -> None:

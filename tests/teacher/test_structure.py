@@ -35,6 +35,7 @@ from labelwall.teacher.statistical_audit import Pair
 from labelwall.teacher.teacher import Teacher
 from tests.teacher import custody, faults
 
+pytestmark = pytest.mark.fresh_noise
 MECHANISM = PrivateKnn(k=3, threshold=1, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
 ROWS = np.array([[1.0, 0.1 * i] for i in range(8)] + [[-1.0, 0.0]], dtype=np.float32)
 LABELS = np.arange(9) % 2

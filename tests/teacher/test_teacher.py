@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
@@ -16,6 +15,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome, Queries
+from tests.teacher.custody import plan_of, teach
 
 DIMENSIONS, CLASSES = 6, 3
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
@@ -58,19 +58,8 @@ def teacher(
     n: int = 80,
     mechanism: PrivateKnn = MECHANISM,
 ) -> Teacher:
-    path = tmp_path / "ledger.sqlite"
-    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
-    ledger = (
-        Ledger(path)
-        if path.exists()
-        else Ledger.create(path, dataset="d", plan=plan, unsafe=entropy.unsafe)
-    )  # type: ignore[attr-defined]
-    x, y = rows(n)
-    made = Teacher(
-        lambda: Records(x, y, np.arange(n)), ledger, tmp_path, CLASSES, entropy, batch_size=16
-    )  # type: ignore[arg-type]
-    made.use_extractor(SPEC)
-    return made
+    records, plan = Records(*rows(n), np.arange(n)), plan_of(mechanism, asked, answered)
+    return teach(tmp_path, plan, records, SPEC, entropy)
 
 
 def unit(x: np.ndarray) -> np.ndarray:

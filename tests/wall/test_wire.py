@@ -238,7 +238,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("value", OTHERS)
-def test_a_reply_of_another_form_is_refused(value: dict) -> None:  # type: ignore[type-arg]
+def test_a_reply_of_another_form_is_refused(value: dict) -> None:
     with pytest.raises(InvalidInput):
         wire.decode_answers(value)
     with pytest.raises(InvalidInput):

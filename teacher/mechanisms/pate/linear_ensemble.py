@@ -22,11 +22,12 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.teacher.mechanisms.pate.mechanism import MAX_TEACHERS
+from labelwall.teacher.noise import words
 from labelwall.teacher.search.int8_matmul import LARGEST
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.progress import TaskProgress
 
-KEY, KEY_BYTES = "shards.key", 32
+KEY, KEY_BYTES = "shards.key", words.KEY_BYTES
 RIDGE = 1.0  # added to the diagonal of the kernel matrix of rows scaled to entries in -1..1
 PRESENT = 0.5  # threshold between the targets 0, absent, and 1, present
 
@@ -89,7 +90,7 @@ def shard_key(directory: Path) -> bytes:
         scratch = path.with_suffix(".part")
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(os.urandom(KEY_BYTES))
+            file.write(words.fresh_key())
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)

@@ -20,7 +20,7 @@ from tests.experiment import tiny
 CONFIG = """
 data: {source: arrays, path: data.npz}
 seeds: [0, 1]
-student: {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16,
+student: {backbone: mlp, objective: supervised, steps: 60, batch_labelled: 16,
   batch_unlabelled: 16, prune_folds: 0}
 threads: 1
 workers: 1
@@ -38,7 +38,7 @@ methods:
     epsilons: [8.0]
   - name: DP naive Bayes
     baseline: {kind: dp_naive_bayes}
-    epsilons: [100.0]
+    epsilons: [10000.0]
   - name: true labels
     reference: true_labels
   - name: all private labels
@@ -94,17 +94,16 @@ def test_a_table_of_every_kind_of_method_that_resumes(
         "| Linear NoisySGD (learning rate 1 of 1e-06, 1, chosen on labelled public rows) | "
         in shown
     )
-    assert by_name["DP naive Bayes"]["epsilon"] == 100
+    assert by_name["DP naive Bayes"]["epsilon"] == 10000
     assert by_name["true labels"]["epsilon"] is None
     assert [row["method"] for row in found["table"] if row["claim"]] == [
         "Linear NoisySGD",
         "DP naive Bayes",
     ]
-    assert "| DP naive Bayes | 100 (claimed) |" in shown
+    assert "| DP naive Bayes | 10000 (claimed) |" in shown
     assert "DP naive Bayes: epsilon is diffprivlib's" in shown
-    # The least sure, LNMAX's student, had 0.72 with a deviation of 0.05 over 105 random keys and
-    # noises, and never below 0.57.
-    assert all(0.3 < row["low"] <= row["accuracy"] <= row["high"] <= 1 for row in found["table"])
+    # Three classes. LNMAX's students are right on 57% and 67%, its noise being that of this test.
+    assert all(0.45 < row["low"] <= row["accuracy"] <= row["high"] <= 1 for row in found["table"])
     assert {p.name for p in (folder / "out").glob("*.svg")} == {
         "accuracy_by_epsilon.svg",
         "labels_by_epsilon.svg",
@@ -114,20 +113,16 @@ def test_a_table_of_every_kind_of_method_that_resumes(
     assert not list((folder / "out").rglob("*embeddings*"))
 
 
-PERSONS = """
-data: {source: arrays, path: data.npz}
-privacy: {unit: person}
-seeds: [0]
-student: {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16,
-  batch_unlabelled: 16, prune_folds: 0}
-threads: 1
-workers: 1
-methods:
+HEAD = CONFIG.partition("  - name: reverse")[0]
+PERSONS = (
+    HEAD.replace("seeds: [0, 1]", "seeds: [0]\nprivacy: {unit: person}")
+    + """
   - name: reverse kNN
     points: [{epsilon: 50.0, mechanism: {kind: reverse_knn, cells: 6}, rounds: [{}]}]
   - name: linear
     points: [{epsilon: 50.0, mechanism: {kind: private_linear, steps: 1}, rounds: [{}]}]
 """
+)
 ROWS_ALONE = """  - name: SGD
     baseline: {kind: linear_noisy_sgd, batch_size: 50, expected_records: 200}
     epsilons: [8.0]
@@ -151,11 +146,12 @@ def test_persons_are_compared_by_mechanisms_and_baselines_for_rows_are_refused(
     ledgers = sorted((folder / "out").rglob("ledger.sqlite"))
     assert [audit(path).unit for path in ledgers] == ["person", "person"]
     table = json.loads((folder / "out/comparison.json").read_text())["table"]
+    # Three classes; the two students are right on 77% and 83%.
     assert all(0 < row["epsilon"] <= 50 and row["accuracy"] > 0.5 for row in table)
 
 
 BASELINE = CONFIG.partition("  - name: Linear")[2].partition("  - name: DP")[0]
-LINEAR = CONFIG.partition("  - name: reverse")[0] + "  - name: Linear" + BASELINE
+LINEAR = f"{HEAD}  - name: Linear{BASELINE}"
 PLACE = "out/linear_noisysgd/epsilon_8/seed_0/result.json"
 
 
@@ -297,7 +293,7 @@ def test_a_mistake_is_one_line_and_nothing_is_run(
 def test_a_baseline_whose_extra_is_missing_is_one_line_and_nothing_is_run(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "diffprivlib.models", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "diffprivlib.models", None)
     assert pipeline.main(COMMAND) == 2
     assert capsys.readouterr().err.strip().endswith("pip install 'labelwall[compare]'.")
     assert not (folder / "out").exists()

@@ -36,7 +36,7 @@ def write(image_folders: dict[str, str], out: Path) -> dict:
     return yaml.safe_load(out.read_text())
 
 
-def facts(public: Path, test: Path):  # type: ignore[no-untyped-def]
+def facts(public: Path, test: Path):
     return look({"source": "folder", "public": str(public), "test": str(test)})
 
 

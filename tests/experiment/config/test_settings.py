@@ -32,7 +32,7 @@ class Other(PrivateKnn):
         tau: a number.
     """
 
-    kind: Literal["other"] = "other"  # type: ignore[assignment]
+    kind: Literal["other"] = "other"
     tau: float = 0.5
 
 
@@ -51,7 +51,7 @@ class Both(Config):
     """A Config that may have either mechanism."""
 
     data: DataConfig
-    rounds: list[Round]  # type: ignore[assignment]
+    rounds: list[Round]
     budget: BudgetConfig = field(default_factory=lambda: BudgetConfig(epsilon=1000.0))
 
 

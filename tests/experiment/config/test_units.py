@@ -37,13 +37,13 @@ def test_a_plan_for_persons_names_what_rows_do_not_have(
 @pytest.mark.parametrize(("mechanism", "name"), [(CELLS, "parts"), (LINEAR, "gain")])
 def test_a_plan_from_before_is_kept(mechanism: Mechanism, name: str) -> None:
     """It names no such field, which meant 1; a number that is given is another plan."""
-    new, before = configured(mechanism), configured(replace(mechanism, **{name: 1}))  # type: ignore[arg-type]
+    new, before = configured(mechanism), configured(replace(mechanism, **{name: 1}))
     plan = before.plan()
     assert all(name not in slot.mechanism for slot in plan.slots)
     assert new.plan() != plan
     assert new.recorded(plan).plan() == plan
     assert new.recorded(new.plan()).plan() == new.plan()
-    given = configured(replace(mechanism, **{name: 3}))  # type: ignore[arg-type]
+    given = configured(replace(mechanism, **{name: 3}))
     assert given.recorded(plan).plan() == given.plan() != plan
     assert new.as_given(given).plan() == given.plan()
 

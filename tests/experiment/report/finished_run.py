@@ -82,7 +82,7 @@ def release(ledger: Ledger, number: int, rows: np.ndarray) -> tuple[np.ndarray, 
     return labels, outcomes.astype(np.uint8)
 
 
-def write_round(folder: RunFolder, ledger: Ledger, number: int) -> dict:  # type: ignore[type-arg]
+def write_round(folder: RunFolder, ledger: Ledger, number: int) -> dict:
     rows = np.random.default_rng(number).permutation(PUBLIC)[:ASKED]
     labels, outcomes = release(ledger, number, rows)
     folder.save_answers(number, rows, labels, outcomes)
@@ -149,7 +149,7 @@ class Page(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.text, self.links, self.images, self.scripts, self._open = "", [], [], 0, []  # type: ignore[var-annotated]
+        self.text, self.links, self.images, self.scripts, self._open = "", [], [], 0, []
         self.feed(html)
         assert not self._open, f"not closed: {self._open}"
 

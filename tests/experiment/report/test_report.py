@@ -38,7 +38,7 @@ from tests.experiment.report.finished_run import (
 def test_the_headline_and_the_table_say_what_the_run_found(rendered: Path) -> None:
     text = squeezed(page_in(rendered))
     epsilon = certified_epsilon(config_of(rendered).plan())
-    shown = float(re.search(r"ε = ([\d.]+) certified", text)[1])  # type: ignore[index]
+    shown = float(re.search(r"ε = ([\d.]+) certified", text)[1])
     assert epsilon <= shown <= epsilon + 0.001  # rounded up, never down
     assert "88.75% of the public test split right" in text
     assert "δ = 1e-05" in text
@@ -173,7 +173,7 @@ def test_examples_are_the_public_images_that_were_asked(rendered: Path) -> None:
 
 def test_it_opens_public_rows_and_the_run_folder_alone(
     tmp_path: Path, image_folders: dict[str, str], opened
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     run_dir = finished_run(tmp_path)
     config = replace(
         read_run(run_dir).config, data=DataConfig(source="folder", image_size=8, **image_folders)

@@ -27,7 +27,7 @@ def export(student: Path, form: str, out: Path, *options: str) -> int:
 
 def write(folder: Path, *arguments: object) -> tuple[Path, StudentModel]:
     path = folder / "student.safetensors"
-    path.write_bytes(students.content(*arguments))  # type: ignore[arg-type]
+    path.write_bytes(students.content(*arguments))
     return path, load(path)
 
 

@@ -44,7 +44,7 @@ def fit(
     labels: np.ndarray,
     epsilon: float,
     classes: int = 2,
-):  # type: ignore[no-untyped-def]
+):
     return fit_privately(config, rows, labels, num_classes=classes, epsilon=epsilon)
 
 
@@ -133,7 +133,7 @@ def test_noise_is_the_operating_systems_and_splits_have_no_public_seed(
     base = private_classifiers.require_diffprivlib().mechanisms.base
     generators, own = [], base.DPMechanism.__init__
 
-    def recorded(self, **settings):  # type: ignore[no-untyped-def]
+    def recorded(self, **settings):
         own(self, **settings)
         generators.append(self._rng)
 
@@ -175,7 +175,7 @@ def test_naive_bayes_publishes_the_number_of_records() -> None:
 def test_without_the_extra_it_says_what_to_install(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(MissingData, match=r"labelwall\[compare\]"):
         fit(DpNaiveBayes(), *data(4), 1.0)
 

@@ -104,7 +104,7 @@ def test_a_change_that_fails_leaves_no_time(
     ledger = made.service.ledger
 
     def failing(connection: object) -> None:
-        event_times.note(connection, REMOVED, 2)  # type: ignore[arg-type]
+        event_times.note(connection, REMOVED, 2)
         raise ValueError("stopped")
 
     with pytest.raises(ValueError, match="stopped"):
@@ -118,7 +118,7 @@ def test_a_curve_by_time_shows_earlier_charges_and_tolerates_a_clock_set_back() 
         points = ((0, (0,)), (3, (10,)), (5, (20,)), (9, (40,)))
 
     plan = tiny.Plan(100.0, 1e-5, (tiny.Slot({}, (tiny.MECHANISM.releases(100, 100)[0],)),))
-    chart = Chart(plan, 100.0, Entries())  # type: ignore[arg-type]
+    chart = Chart(plan, 100.0, Entries())
     noted = [
         EventTime(1000, CHARGED, 10, "ann", 4),
         EventTime(3000, CHARGED, 5, "ann", 6),

@@ -272,7 +272,7 @@ class World:
     lost: int = 0
 
     def __post_init__(self) -> None:
-        self.mechanism = Told(**MECHANISM.fields())  # type: ignore[arg-type]
+        self.mechanism = Told(**MECHANISM.fields())
         Ledger.create(self.place, dataset="d", plan=told_plan(), unsafe=False)
         self.owners = [Ledger(self.place) for _ in range(OWNERS)]
         self.serials = self.owners[0].enrol(np.arange(self.records))

@@ -66,7 +66,7 @@ def test_the_pages_mechanism_runs_from_configuration_to_audit(
     made = coin()
     monkeypatch.setitem(registry.MECHANISMS, "coin", made)
     monkeypatch.setitem(audited_mechanisms.KINDS, "coin", audited_coin())
-    config = Config(DataConfig(), [RoundConfig(30)], BudgetConfig(0.1), made())  # type: ignore[arg-type]
+    config = Config(DataConfig(), [RoundConfig(30)], BudgetConfig(0.1), made())
     ledger = Ledger.create(
         tmp_path / "ledger.sqlite", dataset="d", plan=config.plan(), unsafe=False
     )

@@ -38,8 +38,8 @@ def test_neighbours_of_a_good_candidate_are_valid() -> None:
             assert 1 <= close.axes <= 20
 
 
-def public(score) -> PublicRows:  # type: ignore[no-untyped-def]
-    return PublicRows(300, 3, tuple, lambda: (VIEW,), score, "rows")  # type: ignore[arg-type]
+def public(score) -> PublicRows:
+    return PublicRows(300, 3, tuple, lambda: (VIEW,), score, "rows")
 
 
 def test_the_best_of_the_refined_is_chosen_with_the_whole_budget() -> None:

@@ -28,6 +28,7 @@ from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.statistical_audit import PROBE_DELTA, Pair, audit_mechanisms
 from tests.teacher.faults import HalfScale
 
+pytestmark = pytest.mark.fresh_noise
 SURE = 1 - 2.5e-8
 KINDS = (NaiveKnn, Lnmax, Gnmax, ConfidentGnmax)
 NOISE = {
@@ -57,7 +58,7 @@ def probe(kind: type) -> NoisyArgmax:
 def halved(kind: type) -> Any:
     """The mechanism with noise of half the scale that is accounted."""
 
-    class Halved(kind):  # type: ignore[misc]
+    class Halved(kind):
         def draw(
             self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy
         ) -> np.ndarray:

@@ -28,6 +28,7 @@ from labelwall.wall.errors import InvalidInput
 from tests.programs import REPOSITORY
 from tests.teacher.noise.surprise import surprise
 
+pytestmark = pytest.mark.fresh_noise
 SOURCES = [SystemEntropy(), UnsafeTape(3)]
 IDS = np.arange(40_000, dtype=np.int64).reshape(20, 2000)
 WRONG = [0.0, -1.0, float("nan"), float("inf"), np.nextafter(2.0**50, math.inf)]
@@ -197,7 +198,7 @@ NEEDS_X86 = pytest.mark.skipif(
 
 def _copies(name):
     command = [sys.executable, "-m", "tests.programs.snapshot", name]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -20,7 +20,7 @@ VECTORS = Task(ClassLabels(("a", "b", "c")), (2,))
 
 
 def arrays(path: Path, persons: object, ids: list[int] | None = None) -> DataConfig:
-    n = len(persons)  # type: ignore[arg-type]
+    n = len(persons)
     held = {"private_x": np.arange(2.0 * n).reshape(n, 2), "private_y": np.arange(n) % 3}
     if ids is not None:
         held["private_id"] = np.array(ids)

@@ -62,8 +62,8 @@ def teacher(
         Ledger(place)
         if known
         else Ledger.create(place, dataset="d", plan=plan, unsafe=entropy.unsafe)
-    )  # type: ignore[attr-defined]
-    made = Teacher(lambda: records(ids), ledger, folder, CLASSES, entropy, batch_size=16)  # type: ignore[arg-type]
+    )
+    made = Teacher(lambda: records(ids), ledger, folder, CLASSES, entropy, batch_size=16)
     made.use_extractor(SPEC)
     return made
 
@@ -105,7 +105,7 @@ def test_after_removal_answers_are_those_of_the_others_with_what_they_have_left(
     removed.remove(np.array([7]))
     labels = removed.answer(after).labels.tolist()
     # a data set that never had the record, whose others have spent the same
-    never = teacher(tmp_path / "never", [i for i in range(60) if i != 7], entropy=UnsafeTape(2))  # type: ignore[arg-type]
+    never = teacher(tmp_path / "never", [i for i in range(60) if i != 7], entropy=UnsafeTape(2))
     never._ledger.individual_budgets.spent[0] = FULL - np.array(
         [b for i, b in enumerate(budgets) if i != 7]
     )

@@ -112,7 +112,7 @@ def test_nothing_that_one_has_asked_or_sent_is_there_for_another(
     ]
     assert (budget["ledger_position"], budget["charged"]) == (0, 0)
     assert call(url, made.tokens["bob"], path="receipts").json() == []
-    done = next(iter(made.service.analysts.of("ann").queue._jobs))[1]  # type: ignore[union-attr]
+    done = next(iter(made.service.analysts.of("ann").queue._jobs))[1]
     assert call(url, made.tokens["bob"], path=f"jobs/{done}").json()["code"] == "unknown_job"
     assert call(url, made.tokens["ann"], path=f"jobs/{done}").status_code == 200
 
@@ -129,7 +129,7 @@ def test_whose_ledger_it_is_may_be_asked_by_a_custodian_alone(
     assert call(url, made.tokens["carol"], path=f"{path}?analyst=ann").status_code == 200
     assert call(url, made.tokens["carol"], path=f"{path}?analyst=nobody").status_code == 404
     assert call(url, made.tokens["carol"], path=f"{path}?analyst=../ann").status_code == 422
-    assert "nobody" not in made.service.analysts.names()  # type: ignore[union-attr]
+    assert "nobody" not in made.service.analysts.names()
 
 
 def test_the_custodian_sees_each_ledger_and_what_they_cost_together(
@@ -233,7 +233,7 @@ def test_caps_are_each_ones_own_and_a_new_key_of_the_same_name_has_the_same_ledg
     again = tiny.make(tmp_path, asked=20, answered=20, adversary=EACH)
     with served(again) as url, client(url, again.tokens["bob"]) as bob:
         assert bob.answer(Queries(rows(20, 2))).receipt.served == 20
-        assert again.service.analysts.names() == ["ann", "bob"]  # type: ignore[union-attr]
+        assert again.service.analysts.names() == ["ann", "bob"]
 
 
 def test_records_come_and_go_for_all_at_once(tmp_path: Path, place: Place) -> None:
@@ -260,18 +260,18 @@ def test_records_come_and_go_for_all_at_once(tmp_path: Path, place: Place) -> No
         assert expected(again, "ann")
         with client(url, again.tokens["carol"], spec=None) as carol:
             carol.remove(come)
-        assert not np.isin(come, again.service.analysts.of("ann").teacher._index.ids).any()  # type: ignore[union-attr]
+        assert not np.isin(come, again.service.analysts.of("ann").teacher._index.ids).any()
 
 
 def expected(made: tiny.Made, name: str) -> bool:
     """Whether a teacher votes with the source's records without 3 and 7, and with 900 and 901."""
-    ids = made.service.analysts.of(name).teacher._index.ids  # type: ignore[union-attr]
+    ids = made.service.analysts.of(name).teacher._index.ids
     return sorted(ids.tolist()) == sorted({*range(tiny.RECORDS), 900, 901} - {3, 7})
 
 
 def ids_paid(made: tiny.Made, name: str) -> list[int]:
     """Positions of accounts from which something was paid."""
-    service = made.service.analysts.of(name)  # type: ignore[union-attr]
+    service = made.service.analysts.of(name)
     spent = service.ledger.individual_budgets.spent.get(0, np.zeros(0))
     return np.flatnonzero(spent).tolist()
 

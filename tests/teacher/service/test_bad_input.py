@@ -78,7 +78,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def vectors(**changes: object) -> bytes:
-    return encode({"inputs": rows(3, 1), **changes})  # type: ignore[dict-item]
+    return encode({"inputs": rows(3, 1), **changes})
 
 
 def sent(spec: ExtractorSpec, name: str | None = None) -> tuple[str, str, bytes]:

@@ -212,7 +212,7 @@ def test_a_stopping_service_finishes_what_it_is_at_and_refuses_the_rest(tmp_path
     made, working, go_on = tiny.make(tmp_path), threading.Event(), threading.Event()
     teacher = made.service.teacher
     together = teacher.answer_together
-    teacher.answer_together = lambda calls: (working.set(), go_on.wait(60), together(calls))[2]  # type: ignore[method-assign]
+    teacher.answer_together = lambda calls: (working.set(), go_on.wait(60), together(calls))[2]
 
     def ask(url: str, name: str, seed: int) -> Answers:
         with client(url, made.tokens[name], patience=0, spec=None) as remote:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -53,7 +54,7 @@ class Shown:
             carol.remove(np.array([3, 500]))
 
     def _ask(self, teacher: tiny.RemoteTeacher, spec: object, n: int, seed: int) -> None:
-        answers = teacher.answer(Queries(rows(n, seed)))  # type: ignore[attr-defined]
+        answers = teacher.answer(Queries(rows(n, seed)))
         self.outcomes[spec.sha256()].update(answers.outcomes.tolist())
 
     def send(
@@ -78,24 +79,19 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
 
 
 def test_the_page_is_for_a_custodian_in_a_browser(shown: Shown) -> None:
+    bearer = f"Bearer {shown.made.tokens['carol']}"
+    wrong: list[dict[str, Any]] = [
+        {"headers": SITE},
+        {"headers": SITE, "auth": ("carol", "x")},
+        {"headers": {**SITE, "authorization": "Basic ?"}},
+        {"headers": {**SITE, "authorization": bearer}},
+    ]
     for method, path in (("GET", "/"), ("POST", "/export"), ("POST", "/audit")):
         for reply in (
-            httpx.request(method, shown.url + path, headers=SITE, trust_env=False),
             shown.send(method, path, "ann", **SITE),
-            httpx.request(
-                method, shown.url + path, headers=SITE, auth=("carol", "x"), trust_env=False
-            ),
-            httpx.request(
-                method,
-                shown.url + path,
-                headers={**SITE, "authorization": "Basic ?"},
-                trust_env=False,
-            ),
-            httpx.request(
-                method,
-                shown.url + path,
-                headers={**SITE, "authorization": f"Bearer {shown.made.tokens['carol']}"},
-                trust_env=False,
+            *(
+                httpx.request(method, shown.url + path, **how, trust_env=False, timeout=60)
+                for how in wrong
             ),
         ):
             assert reply.status_code == 401
@@ -164,7 +160,7 @@ def test_the_figures_are_those_of_the_ledger_and_of_what_callers_were_told(shown
         for (earlier, _), (later, _) in zip(history.points, history.points[1:], strict=False)
     )
     calls = shown.made.service.queue.usage.calls()
-    used = {(call.caller, history.round_after(call.position).sha256) for call in calls}  # type: ignore[union-attr]
+    used = {(call.caller, history.round_after(call.position).sha256) for call in calls}
     assert used == {("ann", SPEC.sha256()), ("bob", SPEC.sha256()), ("ann", OTHER.sha256())}
     told = sum(shown.outcomes.values(), Counter[int]())
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", shown.send().text))
@@ -209,19 +205,19 @@ def test_names_are_text_and_a_revoked_key_ends_at_once(tmp_path: Path) -> None:
         made.service.queue.usage.charged["<script>alert(1)</script>"] = (
             1  # keys have no such names; a table could
         )
-        text = httpx.get(url, auth=("", keeper), trust_env=False).text
+        text = httpx.get(url, auth=("", keeper), trust_env=False, timeout=60).text
         assert "<script" not in text
         assert "&lt;script&gt;" in text
         assert "No extractor was used yet." in text
         keys.revoke("dan")
-        assert httpx.get(url, auth=("", keeper), trust_env=False).status_code == 401
+        assert httpx.get(url, auth=("", keeper), trust_env=False, timeout=60).status_code == 401
 
 
 def test_an_unsafe_ledger_says_so(tmp_path: Path) -> None:
     made = tiny.make(tmp_path, entropy=Tape())
     made.service.certified = None
     with served(made) as url:
-        text = httpx.get(url, auth=("", made.tokens["carol"]), trust_env=False).text
+        text = httpx.get(url, auth=("", made.tokens["carol"]), trust_env=False, timeout=60).text
     assert "UNSAFE" in text
     assert "<b>none</b>" in text
 
@@ -252,7 +248,7 @@ def test_the_end_of_the_budget_is_foreseen_from_the_last_week() -> None:
     ],
 )
 def test_a_section_in_a_browser(shown: Shown, tmp_path: Path, section: str, said: str) -> None:
-    httpx.get(f"{shown.url}/v1/budget", trust_env=False)  # without a key
+    httpx.get(f"{shown.url}/v1/budget", trust_env=False, timeout=60)  # without a key
     address = shown.url.replace("http://", f"http://carol:{shown.made.tokens['carol']}@")
     with browser.browser(tmp_path) as opened:
         browser.resize(opened, 1280, 900, False)

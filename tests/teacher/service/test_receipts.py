@@ -118,7 +118,7 @@ def lossy(remote: RemoteTeacher, draws: np.random.Generator) -> None:
             raise httpx.ReadError("lost")
         return reply
 
-    remote._http.request = unreliable  # type: ignore[method-assign]
+    remote._http.request = unreliable
 
 
 def converse(
@@ -190,7 +190,7 @@ def test_a_call_that_is_tried_again_gets_the_receipt_that_was_lost(tmp_path: Pat
                 raise httpx.ReadError("lost")
             return reply
 
-        remote._http.request = loses  # type: ignore[method-assign]
+        remote._http.request = loses
         first = remote.answer(Queries(rows(10, 1))).receipt
         again = remote.answer(Queries(rows(10, 1))).receipt
     assert [receipt["charged"] for receipt in lost] == [first.charged] * 3
@@ -226,7 +226,7 @@ def test_a_call_that_repeats_one_at_work_waits_for_it_and_takes_no_place_of_the_
     """Nor by the caller's cap, which the first call used up. If the first fails, both do."""
     made, working, go_on = tiny.make(tmp_path, quota=10), threading.Event(), threading.Event()
     together: Callable[..., Any] = made.service.teacher.answer_together
-    made.service.teacher.answer_together = lambda calls: (  # type: ignore[method-assign]
+    made.service.teacher.answer_together = lambda calls: (
         working.set(),
         go_on.wait(60),
         together(calls),

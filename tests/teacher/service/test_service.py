@@ -22,7 +22,6 @@ from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMedian
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records import record_updates as updates
-from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.cells import Cells
 from labelwall.wall.errors import Refused
@@ -37,7 +36,7 @@ LEDGER = "ledger.sqlite"
 
 def in_process(folder: Path, mechanism: object = tiny.MECHANISM) -> Teacher:
     """The same teacher without a service, on the tape that the service of a test is on."""
-    made = tiny.make(folder, entropy=UnsafeTape(1), mechanism=mechanism)  # type: ignore[arg-type]
+    made = tiny.make(folder, entropy=UnsafeTape(1), mechanism=mechanism)
     made.service.teacher.use_extractor(SPEC)
     return made.service.teacher
 
@@ -59,7 +58,7 @@ def test_labels_and_receipts_are_those_of_the_teacher_in_process(
     """On a tape, up to the ledger's last entry, with a repeated row and a repeated request."""
     asked = np.concatenate([rows(40, 1), rows(3, 1)])
     local = in_process(tmp_path / "local", mechanism)
-    made = tiny.make(tmp_path / "service", entropy=UnsafeTape(1), mechanism=mechanism)  # type: ignore[arg-type]
+    made = tiny.make(tmp_path / "service", entropy=UnsafeTape(1), mechanism=mechanism)
     calls = [Queries(inputs) for inputs in (asked, rows(10, 2), asked)]
     with served(made) as url, client(url, made.tokens["ann"]) as remote:
         there = [remote.answer(queries) for queries in calls]
@@ -102,8 +101,8 @@ def test_counts_are_those_of_the_teacher_in_process(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="of a mechanism that answers queries"):
             remote.answer(Queries(rows(1, 1)))
     assert local.counts is not None
-    assert np.array_equal(local.counts, found.counts)  # type: ignore[arg-type]
-    assert np.array_equal(local.counts, again.counts)  # type: ignore[arg-type]
+    assert np.array_equal(local.counts, found.counts)
+    assert np.array_equal(local.counts, again.counts)
     assert (found.receipt.charged, again.receipt.charged) == (
         local.receipt.charged,
         {"histogram": 0},
@@ -112,16 +111,12 @@ def test_counts_are_those_of_the_teacher_in_process(tmp_path: Path) -> None:
 
 
 def test_a_restarted_service_serves_what_it_answered(tmp_path: Path, place: Place) -> None:
-    """The client notices nothing: its extractor is sent again, its queries are known."""
+    """Clients notice nothing: an extractor is sent again, queries are known."""
     made = tiny.make(tmp_path, place=place)
     with served(made) as url, client(url, made.tokens["ann"]) as remote:
         first = remote.answer(Queries(rows(20, 1)))
-        port = int(url.rpartition(":")[2])
     again = tiny.make(tmp_path, place=place)
-    with (
-        served(again, ServiceConfig(port=port)) as url,
-        client(url, again.tokens["ann"], spec=None) as remote,
-    ):
+    with served(again) as url, client(url, again.tokens["ann"], spec=None) as remote:
         remote._spec = SPEC  # as a client that was there before
         second = remote.answer(Queries(rows(20, 1)))
     np.testing.assert_array_equal(first.labels, second.labels)
@@ -134,7 +129,7 @@ def test_concurrent_callers_share_batches_and_never_overspend(tmp_path: Path, pl
     made = tiny.make(tmp_path, asked=200, answered=50, place=place)
     gathered: list[int] = []
     together = made.service.teacher.answer_together
-    made.service.teacher.answer_together = lambda calls: (  # type: ignore[method-assign]
+    made.service.teacher.answer_together = lambda calls: (
         gathered.append(len(calls)) or together(calls)
     )
     barrier = threading.Barrier(8)
@@ -200,7 +195,7 @@ def test_records_come_and_go(tmp_path: Path, place: Place) -> None:
         assert set(held()) == ({*range(80), *ids.tolist()} - {500, 3})
         carol.add(new, labels, ids)  # once more after a removal is no repetition
         assert 500 in held()
-        page = httpx.get(url, auth=("", made.tokens["carol"]), trust_env=False)
+        page = httpx.get(url, auth=("", made.tokens["carol"]), trust_env=False, timeout=60)
         assert page.status_code == 200  # on either ledger
     again = tiny.make(tmp_path, place=place)
     # 12345, too, will not be taken from the source
@@ -227,7 +222,7 @@ def test_an_extractor_that_would_see_other_records_can_not_be_sent(
     spec = ExtractorSpec("mlp", (DIMENSIONS,), CLASSES, safetensors.torch.save(state), scale=50.0)
     with client(url, made.tokens["ann"], spec=None) as remote:
         remote.use_extractor(spec)
-        assert not made.service.teacher._embedder._network._backbone.training  # type: ignore[union-attr]
+        assert not made.service.teacher._embedder._network._backbone.training
         for extra in (
             {"training": torch.ones(1)},
             {"trunk.1.running_mean": torch.zeros(128)},
@@ -255,3 +250,18 @@ def test_threads_share_two_arenas(tmp_path: Path) -> None:
         int(subprocess.run(each, **options).stdout) for each in (command, [*command, "shared"])
     )
     assert shared <= 2 < alone
+
+
+def test_serve_shares_them_before_a_thread_is_started() -> None:
+    """And before anything is read: an arena that is there stays."""
+    program = """if True:
+        import os
+        from labelwall import pipeline
+        from labelwall.teacher.service import arenas
+
+        arenas.share_arenas = lambda: print(len(os.listdir("/proc/self/task")))
+        assert pipeline.main(["serve", "--config", "missing.yaml"]) == 2
+    """
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
+    assert done.stdout == "1\n"

@@ -376,7 +376,9 @@ def test_the_custodians_page_has_the_percentage(
     with conversation(tmp_path, case, case.records, monkeypatch) as talk:
 
         def page() -> str:
-            return httpx.get(talk.url, auth=("", talk.made.tokens["carol"]), trust_env=False).text
+            return httpx.get(
+                talk.url, auth=("", talk.made.tokens["carol"]), trust_env=False, timeout=60
+            ).text
 
         glance = talk.glance
         monkeypatch.setattr(talk, "glance", lambda: (pages.append(page()), glance()))

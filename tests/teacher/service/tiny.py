@@ -61,7 +61,7 @@ class Made:
     app: FastAPI
     custodian: Custodian
     tokens: dict[str, str]
-    lines: list[dict] = field(default_factory=list)  # type: ignore[type-arg]
+    lines: list[dict] = field(default_factory=list)
 
     @property
     def service(self) -> Service:
@@ -98,7 +98,7 @@ def make(
         folder,
         data={},
         plan=plan,
-        unsafe=entropy.unsafe,  # type: ignore[attr-defined]
+        unsafe=entropy.unsafe,
         anchor=anchor,
         ledger_url=ledger_url,
         adversaries=[adversary],
@@ -112,7 +112,7 @@ def make(
         }
         (folder / "tokens").write_text("\n".join(tokens.values()))  # of a test alone
     tokens = dict(zip(roles, (folder / "tokens").read_text().split(), strict=True))
-    lines: list[dict] = []  # type: ignore[type-arg]
+    lines: list[dict] = []
     app = build_app(
         custodian,
         records,
@@ -120,7 +120,7 @@ def make(
         config=config or ServiceConfig(port=0, requests_per_second=1e6),
         keys=keys,
         certified=1.0,  # nothing here asks whether it is true
-        entropy=entropy,  # type: ignore[arg-type]
+        entropy=entropy,
         probe=rows(16, 99),
         batch_size=batch_size,
         log=lambda event, **fields: lines.append({"event": event, **fields}),
@@ -172,5 +172,5 @@ def call(
         headers=headers,
         trust_env=False,
         timeout=60,
-        **arguments,  # type: ignore[arg-type]
+        **arguments,
     )

@@ -102,7 +102,7 @@ class Conversation:
         content = (
             {"json": body} if isinstance(body, dict) else {"content": body, "headers": headers}
         )
-        return self.http.request(method, f"{self.url}/v1/{path}", **{"headers": headers, **content})  # type: ignore[arg-type]
+        return self.http.request(method, f"{self.url}/v1/{path}", **{"headers": headers, **content})
 
     def told(self, name: str, method: str, path: str, body: object = None) -> Seen:
         """A request of an analyst, and all of the reply but the time of day."""
@@ -219,7 +219,7 @@ class Gate:
             look()
             step(jobs)
 
-        queue._next, queue._step, queue.close = wait, look_and_step, open_and_close  # type: ignore[method-assign, assignment]
+        queue._next, queue._step, queue.close = wait, look_and_step, open_and_close
 
     def step(self) -> bool:
         """Do what is next; whether there was anything."""

@@ -73,7 +73,7 @@ def own_pid(shard: object) -> int:
 
 def death_in_mid_request(shard: object) -> str:
     """Kill the worker at the first call; a file records that."""
-    mark = Path(shard._directory) / "died"  # type: ignore[attr-defined]
+    mark = Path(shard._directory) / "died"
     if not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -175,7 +175,7 @@ def test_twenty_random_kills_lose_nothing(tmp_path: Path) -> None:
     try:
         calls = 0
         while calls < 40 or kills[0] < 20:
-            made._index._recent._rows.clear()  # type: ignore[attr-defined]
+            made._index._recent._rows.clear()
             asked = Queries(tiny.queries(10, 100 + calls))
             assert str(made.answer(asked)) == str(whole.answer(asked))
             calls += 1

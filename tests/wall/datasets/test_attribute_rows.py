@@ -203,7 +203,7 @@ def test_arrays_of_another_form_are_refused_by_name(
         {"source": "arrays", "labels": "attributes", "classes": [str(i) for i in range(63)]},
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(settings: dict) -> None:  # type: ignore[type-arg]
+def test_settings_that_do_not_go_together_are_refused(settings: dict) -> None:
     with pytest.raises(InvalidInput, match=r"data\.(labels|classes)"):
         DataConfig(**settings)
 
@@ -235,7 +235,7 @@ def write_celeba(root: Path) -> np.ndarray:
 
 def test_celebas_splits_and_attributes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     """Its files' checksums are those of the real ones, which are not at hand: left out here, and
     nothing else is."""
     bits = write_celeba(tmp_path)

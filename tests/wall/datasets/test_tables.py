@@ -50,7 +50,7 @@ def test_columns_are_features_scaled_by_public_rows(tables: dict) -> None:
     assert records.ids.tolist() == [0, 1, 2]
 
 
-def test_the_public_side_opens_no_private_file(tables: dict, opened) -> None:  # type: ignore[no-untyped-def]
+def test_the_public_side_opens_no_private_file(tables: dict, opened) -> None:
     with opened() as paths:
         read_public(DataConfig(**tables))
     assert tables["public"] in paths
@@ -167,7 +167,7 @@ def test_parquet_has_numbers_and_vectors(tmp_path: Path) -> None:
     assert len(open_records(config, describe(config)).ids) == 1  # the public width decides
 
 
-def test_a_damaged_parquet_file_and_a_missing_library(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_parquet_file_and_a_missing_library(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(b"PAR1 nothing")
     with pytest.raises(InvalidInput, match="readable parquet"):
@@ -177,7 +177,7 @@ def test_a_damaged_parquet_file_and_a_missing_library(tmp_path: Path, monkeypatc
         read_table("data.public", path)
 
 
-def test_a_folder_of_hugging_faces_datasets(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_folder_of_hugging_faces_datasets(tmp_path: Path, monkeypatch) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     (tmp_path / "state.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "datasets", None)
@@ -187,7 +187,7 @@ def test_a_folder_of_hugging_faces_datasets(tmp_path: Path, monkeypatch) -> None
     class Saved:
         def with_format(self, kind: str) -> dict:
             assert kind == "arrow"
-            return self  # type: ignore[return-value]
+            return self
 
         def __getitem__(self, rows: slice) -> object:
             return pyarrow.table({"x": [1.5, None], "label": ["a", None]})[rows]
@@ -211,7 +211,7 @@ def arrays() -> dict[str, np.ndarray]:
     }
 
 
-def test_a_folder_of_npy_files_is_an_npz_file(tmp_path: Path, arrays: dict, opened) -> None:  # type: ignore[no-untyped-def]
+def test_a_folder_of_npy_files_is_an_npz_file(tmp_path: Path, arrays: dict, opened) -> None:
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
     np.savez(tmp_path / "all.npz", **arrays)

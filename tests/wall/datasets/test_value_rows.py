@@ -94,6 +94,6 @@ def test_public_arrays_that_are_no_values_are_refused(
         {"labels": "value", "bounds": [0.0, 1.0], "source": "mnist"},
     ],
 )
-def test_settings_that_contradict_are_refused(settings: dict) -> None:  # type: ignore[type-arg]
+def test_settings_that_contradict_are_refused(settings: dict) -> None:
     with pytest.raises(InvalidInput, match=r"data\.(bounds|labels|classes)"):
         DataConfig(**{"source": "arrays", "path": "x.npz", **settings})

@@ -60,7 +60,7 @@ def test_features_then_head_are_the_logits(name: str, shape: tuple[int, ...]) ->
 
 
 def _shapes(network: torch.nn.Module, kind: type[torch.nn.Module]) -> list[tuple[int, ...]]:
-    return [tuple(module.weight.shape) for module in network.modules() if isinstance(module, kind)]  # type: ignore[arg-type]
+    return [tuple(module.weight.shape) for module in network.modules() if isinstance(module, kind)]
 
 
 def test_published_architectures() -> None:

@@ -90,7 +90,7 @@ def test_a_mechanism_of_any_fields_is_taken_by_both_or_by_neither(
         number = st.one_of(st.integers(-2, 10**7), st.floats(allow_nan=False, width=32))
         fields[name] = data.draw(st.one_of(st.sampled_from(EDGES), number))
     try:
-        mechanism = MECHANISMS[kind](**fields)  # type: ignore[arg-type]
+        mechanism = MECHANISMS[kind](**fields)
         slot = {
             "mechanism": fields,
             "releases": [asdict(release) for release in mechanism.releases(5, 3)],
@@ -176,7 +176,7 @@ def _drawable(mechanism: AnyMechanism, release: str, value: Any) -> bool:
 
 def test_what_is_drawn_lies_in_the_sets() -> None:
     """The sets' edges, by hand: noise of 14 deviations beyond what votes can add up to."""
-    mean = replace(EXAMPLES["private_knn_mean"], sigma_mean=2.0)  # type: ignore[call-arg]
+    mean = replace(EXAMPLES["private_knn_mean"], sigma_mean=2.0)
     (only,) = priced(mean.fields())
     edge = 20 * STEPS + 14 * 2 * 2 * STEPS + 1
     assert [only.results.holds(value, 1) for value in (edge, edge + 1, -edge, -edge - 1)] == [

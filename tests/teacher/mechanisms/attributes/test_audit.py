@@ -31,6 +31,7 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import unpack
 from tests.teacher.faults import HalfScale
 
+pytestmark = pytest.mark.fresh_noise
 SURE = 1 - 2.5e-8
 KINDS = (PrivateKnnAttributes, GnmaxAttributes)
 
@@ -54,7 +55,7 @@ def test_the_real_mechanism_is_not_refuted_and_the_audit_sees_a_good_part_of_its
 def halved(kind: type) -> Any:
     """Draws noise of half the scale that is accounted."""
 
-    class Halved(kind):  # type: ignore[misc]
+    class Halved(kind):
         def draw(
             self, stage: str, voters: Any, keys: Sequence[str], entropy: Entropy
         ) -> np.ndarray:
@@ -129,7 +130,7 @@ def test_a_planted_fault_is_caught(fault: type, pair: str, trials: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"trials": 7}, {"delta": 0.0}, {"confidence": 1.0}])
-def test_bad_settings_are_refused(wrong: dict) -> None:  # type: ignore[type-arg]
+def test_bad_settings_are_refused(wrong: dict) -> None:
     with pytest.raises(InvalidInput):
         audit_attributes(
             PrivateKnnAttributes(sigma_vote=100.0),

@@ -39,6 +39,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import pack, unpack
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
+from tests.teacher.custody import plan_of, teach
 
 ATTRIBUTES, D, N = 4, 5, 40
 KNN = PrivateKnnAttributes(tau=2, sigma_vote=1.5, k=7, sampling_probability=1.0)
@@ -224,7 +225,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("mechanism", "wrong"), WRONG, ids=lambda value: str(value) if isinstance(value, dict) else ""
 )
-def test_bad_fields_are_refused(mechanism: MultiLabel, wrong: dict) -> None:  # type: ignore[type-arg]
+def test_bad_fields_are_refused(mechanism: MultiLabel, wrong: dict) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
         type(mechanism)(**{**mechanism.fields(), **wrong})
 
@@ -274,8 +275,8 @@ def electorate(entropy: Entropy) -> Voters:
 
 def test_the_nearest_neighbours_clipped_votes_are_added_up() -> None:
     silent = Silent()
-    voters = electorate(silent)  # type: ignore[arg-type]
-    drawn = KNN.draw(COUNTS, voters, KEYS, silent)  # type: ignore[arg-type]
+    voters = electorate(silent)
+    drawn = KNN.draw(COUNTS, voters, KEYS, silent)
     bits = unpack(voters.labels, ATTRIBUTES).tolist()
     for query, found in zip(voters.queries.astype(int), drawn.tolist(), strict=True):
         order = sorted(
@@ -292,8 +293,8 @@ def test_the_nearest_neighbours_clipped_votes_are_added_up() -> None:
 
 def test_every_classifier_votes_once() -> None:
     silent = Silent()
-    voters = electorate(silent)  # type: ignore[arg-type]
-    drawn = GNMAX.draw(COUNTS, voters, KEYS, silent)  # type: ignore[arg-type]
+    voters = electorate(silent)
+    drawn = GNMAX.draw(COUNTS, voters, KEYS, silent)
     inputs = np.hstack([voters.queries / 63, np.ones((len(KEYS), 1))])
     says = [
         (inputs @ weights > 0.5).astype(int).tolist() for weights in voters.ensembles[3].weights
@@ -326,22 +327,9 @@ def test_an_empty_data_set_is_answered_with_noise() -> None:
 
 
 def teacher(folder: Path, mechanism: AnyMechanism, cap: int = 50) -> Teacher:
-    path = folder / "ledger.sqlite"
-    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(cap, cap)),))
-    ledger = (
-        Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=False)
-    )
-    x, codes = rows(200, 0)
-    made = Teacher(
-        lambda: Records(x, codes, np.arange(200)),
-        ledger,
-        folder,
-        ATTRIBUTES,
-        SystemEntropy(),
-        batch_size=16,
-    )
-    made.use_extractor(ExtractorSpec("raw", (D,), ATTRIBUTES))
-    return made
+    records = Records(*rows(200, 0), np.arange(200))
+    plan = plan_of(mechanism, cap, cap)
+    return teach(folder, plan, records, ExtractorSpec("raw", (D,), ATTRIBUTES))
 
 
 @pytest.mark.parametrize("mechanism", [KNN, GNMAX], ids=lambda m: m.kind)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.batch.base import BatchMechanism
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
@@ -17,6 +16,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec
+from tests.teacher import custody
 
 CLASSES = 3
 LEDGER = "ledger.sqlite"
@@ -68,23 +68,9 @@ def teach(
     batch_size: int = 256,
 ) -> Teacher:
     """A teacher of 60 records in the unit square, on a new or existing ledger."""
-    path, (x, y) = folder / LEDGER, rows(60, 0)
-    if path.exists():
-        ledger = Ledger(path)
-    else:
-        ledger = Ledger.create(
-            path, dataset="d", plan=plan(mechanism, batches), unsafe=entropy.unsafe
-        )
-    teacher = Teacher(
-        lambda: Records(x, y, np.arange(60)),
-        ledger,
-        folder,
-        CLASSES,
-        entropy,
-        batch_size=batch_size,
-    )
-    teacher.use_extractor(ExtractorSpec("box", (2,), CLASSES, mean=(0.5, 0.5), std=(0.5, 0.5)))
-    return teacher
+    spec = ExtractorSpec("box", (2,), CLASSES, mean=(0.5, 0.5), std=(0.5, 0.5))
+    records = Records(*rows(60, 0), np.arange(60))
+    return custody.teach(folder, plan(mechanism, batches), records, spec, entropy, batch_size)
 
 
 def laplace_wins(votes: np.ndarray, scale: float) -> np.ndarray:

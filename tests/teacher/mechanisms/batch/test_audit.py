@@ -27,6 +27,7 @@ from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
 from labelwall.teacher.statistical_audit import PROBE_DELTA, EmpiricalFinding, audit_mechanisms
 from labelwall.wall.errors import InvalidInput
 
+pytestmark = pytest.mark.fresh_noise
 TRIALS = 600
 SURE = 1 - 5e-8
 

@@ -139,7 +139,7 @@ def test_no_record_lies_in_more_balls_than_the_bounds_allow() -> None:
         distances = ((where[:, None] - centres.astype(np.int64)) ** 2).sum(axis=2)
         inside = distances <= radii
         for how in ("component", "local"):
-            bounds = clique_bounds(centres, radii, how, WORK if number % 3 else 0)  # type: ignore[arg-type]
+            bounds = clique_bounds(centres, radii, how, WORK if number % 3 else 0)
             spent = (inside / bounds.sizes).sum(axis=1)
             assert spent.max() <= 1 + 1e-12, (number, how)
             counted = np.where(

@@ -57,6 +57,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Queries
 
+pytestmark = pytest.mark.fresh_noise
 SURE = 1 - 2.5e-8
 WIDE = 0.1  # a delta at which faults of labels and payments show in fewer trials
 
@@ -189,7 +190,7 @@ def audit(
 ) -> EmpiricalFinding:
     return audit_individual(
         kind(**setting.fields()), delta=delta, trials=trials, confidence=SURE, releases=(part,)
-    )  # type: ignore[arg-type]
+    )
 
 
 @pytest.mark.slow
@@ -257,7 +258,7 @@ def teacher_bound(make: type[Teacher], folder: Path, trials: int) -> tuple[float
             asked = Queries(places * np.float32(1 + number / 16))
             teacher.answer(asked)
             keys = asked.identities(ledger.state.extractor, COUNTS.fields())
-            counts[:, number] = [ledger.state.results[key][ANSWER][0] for key in keys]  # type: ignore[index]
+            counts[:, number] = [ledger.state.results[key][ANSWER][0] for key in keys]
             teacher.remove(held.ids)
             if added:
                 teacher.add(held)

@@ -90,7 +90,7 @@ def test_the_exact_divergence_of_whole_conversations_is_below_the_claim(queries:
 class HalfNoise(SystemEntropy):
     """A planted fault: half of the noise that was paid for."""
 
-    def discrete_gaussian(self, sigma: float, keys, release: str, width: int) -> np.ndarray:  # type: ignore[no-untyped-def]
+    def discrete_gaussian(self, sigma: float, keys, release: str, width: int) -> np.ndarray:
         return super().discrete_gaussian(sigma / 2, keys, release, width)
 
 

@@ -48,11 +48,11 @@ def settle(
     q: np.ndarray,
     entropy: object,
     left: np.ndarray | None = None,
-):  # type: ignore[no-untyped-def]
+):
     similar = ExactIndex(x, np.arange(len(x)), threads=1).similar(q, mechanism.select(40.0))
     left = np.full(len(x), FULL) if left is None else left
     keys = [f"query {i}" for i in range(len(q))]
-    values, paid = mechanism.answer(similar, left, labels, CLASSES, keys, entropy)  # type: ignore[arg-type]
+    values, paid = mechanism.answer(similar, left, labels, CLASSES, keys, entropy)
     return similar, values, paid, mechanism.reserve(similar, left)
 
 
@@ -220,7 +220,7 @@ def test_a_record_moves_the_count_by_one_and_one_class_by_what_it_pays_for(
                 labels[rows],
                 CLASSES,
                 ["k"],
-                Fixed([int(released[j]) - len(able)]),  # type: ignore[arg-type]
+                Fixed([int(released[j]) - len(able)]),
             )
             left = left - cost
             paid.append(cost)
@@ -280,7 +280,7 @@ def test_a_gaussian_filter_buys_more_and_leaves_old_ledgers_alone() -> None:
     noise = math.ceil(0.2 * math.sqrt(30) * GRID)  # a label's, for 30 neighbours, in weights
     assert fine.releases(9, 9)[0].parameters["sigma"] == noise
     with pytest.raises(InvalidInput, match=r"mechanism\.filter"):
-        replace(SPENDTHRIFT, filter="renyi")  # type: ignore[arg-type]
+        replace(SPENDTHRIFT, filter="renyi")
 
 
 def test_it_is_one_release_charged_once() -> None:

@@ -99,7 +99,7 @@ def test_with_equal_releases_the_others_pay_alike_whether_a_record_is_there_or_n
         similar = [Similar(np.arange(n, dtype=np.int32), weights[:n])]
         values, cost = MECHANISM.answer(
             similar, left[:n], labels[:n], CLASSES, ["k"], Exactly(), reused
-        )  # type: ignore[arg-type]
+        )
         assert values[0, 0] == released
         paid.append(cost)
     np.testing.assert_array_equal(paid[0][:11], paid[1])

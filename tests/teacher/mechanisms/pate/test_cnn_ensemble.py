@@ -11,8 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.pate import cnn_ensemble
 from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble, forget_classifiers
 from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, shard_key, shard_numbers
@@ -24,6 +22,7 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Queries
+from tests.teacher.custody import plan_of, teach
 from tests.teacher.search.indexes import DEVICES
 
 CLASSES, SECRET, SHAPE = 3, bytes(range(32)), (8, 9, 1)
@@ -50,7 +49,7 @@ def part(records: Records, rows: np.ndarray) -> Records:
 def ensemble(records: Records, folder: Path, teachers: int = 5, **options: object) -> CnnEnsemble:
     folder.mkdir(exist_ok=True)
     fields = {"num_classes": CLASSES, "teachers": teachers, "key": SECRET, "directory": folder}
-    return CnnEnsemble(records, **fields | options)  # type: ignore[arg-type]
+    return CnnEnsemble(records, **fields | options)
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
@@ -255,20 +254,14 @@ def test_feature_vectors_and_tiny_images_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match=r"mechanism\.classifier"):
             ensemble(Records(inputs, np.arange(2), np.arange(2)), tmp_path)
     with pytest.raises(InvalidInput, match=r"mechanism\.classifier"):
-        Gnmax(classifier="forest")  # type: ignore[arg-type]
+        Gnmax(classifier="forest")
 
 
 def teacher(folder: Path, records: Records) -> Teacher:
-    mechanism, path = Gnmax(teachers=5, sigma_vote=0.01, classifier="cnn"), folder / "ledger.sqlite"
     # under a random key some network may waver between two classes, by batch
     (folder / KEY).write_bytes(SECRET)
-    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(400, 400)),))
-    ledger = (
-        Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=True)
-    )
-    built = Teacher(lambda: records, ledger, folder, CLASSES, UnsafeTape(0), batch_size=16)
-    built.use_extractor(ExtractorSpec("hog", SHAPE, CLASSES))
-    return built
+    plan = plan_of(Gnmax(teachers=5, sigma_vote=0.01, classifier="cnn"), 400, 400)
+    return teach(folder, plan, records, ExtractorSpec("hog", SHAPE, CLASSES), UnsafeTape(0))
 
 
 def test_a_teacher_answers_by_its_networks_on_the_images_and_forgets(tmp_path: Path) -> None:

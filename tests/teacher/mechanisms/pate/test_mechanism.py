@@ -13,7 +13,6 @@ import pytest
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, shard_key, train_ensemble
 from labelwall.teacher.mechanisms.pate.mechanism import (
     AGGREGATE,
@@ -24,12 +23,13 @@ from labelwall.teacher.mechanisms.pate.mechanism import (
 )
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome, Queries
+from tests.teacher.custody import teach
 
 CLASSES, D = 3, 4
 ALL = [
@@ -76,26 +76,14 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plan(mechanism: object, asked: int, answered: int, delta: float = 1e-5) -> Plan:
-    return Plan(1e9, delta, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))  # type: ignore[attr-defined]
+    return Plan(1e9, delta, (Slot(mechanism.fields(), mechanism.releases(asked, answered)),))
 
 
-def teacher(folder: Path, mechanism: object, entropy: object) -> Teacher:
-    path = folder / "ledger.sqlite"
+def teacher(folder: Path, mechanism: object, entropy: Entropy) -> Teacher:
     # a random key now and then gives shards that agree on every query
     (folder / KEY).write_bytes(bytes(range(32)))
-    made = plan(mechanism, 60, 30)
-    unsafe = entropy.unsafe  # type: ignore[attr-defined]
-    ledger = (
-        Ledger(path)
-        if path.exists()
-        else Ledger.create(path, dataset="d", plan=made, unsafe=unsafe)
-    )
-    x, y = rows(120, 0)
-    built = Teacher(
-        lambda: Records(x, y, np.arange(120)), ledger, folder, CLASSES, entropy, batch_size=16
-    )  # type: ignore[arg-type]
-    built.use_extractor(ExtractorSpec("raw", (D,), CLASSES))
-    return built
+    records, spec = Records(*rows(120, 0), np.arange(120)), ExtractorSpec("raw", (D,), CLASSES)
+    return teach(folder, plan(mechanism, 60, 30), records, spec, entropy)
 
 
 def votes_of(folder: Path, queries: np.ndarray) -> np.ndarray:
@@ -164,7 +152,7 @@ def test_prices_are_the_curves_without_sampling() -> None:
         "sigma": 150.0,
         "sampling_probability": 1.0,
     }
-    assert (screening_rdp(ORDERS, **screen.parameters) > 0).all()  # type: ignore[arg-type]
+    assert (screening_rdp(ORDERS, **screen.parameters) > 0).all()
 
 
 def test_lnmax_is_pure_and_its_brute_force_stays_below() -> None:

@@ -45,6 +45,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from tests.teacher import custody, faults
 
+pytestmark = pytest.mark.fresh_noise
 SURE = 1 - 2.5e-8
 PARTS = (SCREEN, AGGREGATE, JOINT)
 Setting = dict[str, Any]

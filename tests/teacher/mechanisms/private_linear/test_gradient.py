@@ -136,7 +136,7 @@ def test_a_record_adds_the_same_whatever_and_wherever_the_others_are(
 ) -> None:
     """Any sharding adds up, and blocks of any size in any order give the same."""
     x, labels, *rest = problem
-    order = random.sample(range(len(x)), len(x))  # type: ignore[attr-defined]
+    order = random.sample(range(len(x)), len(x))
     assert np.array_equal(total(x, labels, *rest), total(x[order], labels[order], *rest))
     shards = [total(x[k::cut], labels[k::cut], *rest) for k in range(cut)]
     assert np.array_equal(total(x, labels, *rest), np.sum(shards, axis=0))

@@ -21,7 +21,7 @@ from labelwall.teacher.mechanisms.private_linear.mechanism import (
 )
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.solve import solve
-from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.cells import Cells
@@ -38,6 +38,7 @@ from labelwall.wall.weights import (
     bias,
     residual_unit,
 )
+from tests.teacher.custody import teach
 
 DIMENSIONS, CLASSES = 4, 3
 WIDTH = (DIMENSIONS + 1) * CLASSES + 1
@@ -69,20 +70,12 @@ def plan(mechanism: PrivateLinear, steps: int, delta: float = 1e-5) -> Plan:
     return Plan(1e9, delta, (Slot(mechanism.fields(), mechanism.releases(steps, steps)),))
 
 
-def teacher(folder: Path, entropy: object, *, steps: int = 2, n: int = 40) -> Teacher:
-    path = folder / "ledger.sqlite"
-    unsafe = entropy.unsafe  # type: ignore[attr-defined]
-    if path.exists():
-        ledger = Ledger(path)
-    else:
-        ledger = Ledger.create(path, dataset="d", plan=plan(MECHANISM, steps), unsafe=unsafe)
+def teacher(folder: Path, entropy: Entropy, *, steps: int = 2, n: int = 40) -> Teacher:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, DIMENSIONS)).astype(np.float32)
     x[: n // 10] = np.nan  # dropped before
-    y, ids = rng.integers(0, CLASSES, n), rng.permutation(n)
-    made = Teacher(lambda: Records(x, y, ids), ledger, folder, CLASSES, entropy)  # type: ignore[arg-type]
-    made.use_extractor(SPEC)
-    return made
+    records = Records(x, rng.integers(0, CLASSES, n), rng.permutation(n))
+    return teach(folder, plan(MECHANISM, steps), records, SPEC, entropy)
 
 
 def weights(seed: int) -> np.ndarray:
@@ -105,7 +98,7 @@ def test_at_weights_of_zero_the_sum_is_the_mean_of_each_class(tmp_path: Path) ->
     zero = np.zeros((DIMENSIONS + 1, CLASSES), dtype=np.int16)
     found = made.count(Weights(zero)).counts
     assert found is not None
-    features, labels = made._index.features, made._prepared.labels  # type: ignore[attr-defined]
+    features, labels = made._index.features, made._prepared.labels
     length = 63.0
     unit = residual_unit(zero, 1.0, length)
     inputs = np.pad(features.astype(np.int64), ((0, 0), (0, 1)), constant_values=bias(length))
@@ -121,7 +114,7 @@ def test_one_charge_a_step_and_the_same_sum_when_asked_again(tmp_path: Path) -> 
     first = made.count(Weights(weights(1)))
     assert first.receipt.charged == {SUM: 1}
     again = teacher(tmp_path, SystemEntropy()).count(Weights(weights(1)))  # also after a restart
-    assert np.array_equal(first.counts, again.counts)  # type: ignore[arg-type]
+    assert np.array_equal(first.counts, again.counts)
     assert (again.receipt.charged, again.receipt.served) == ({SUM: 0}, 1)
     assert made.count(Weights(weights(2))).receipt.left == {SUM: 0}
     refused = made.count(Weights(weights(3)))
@@ -230,7 +223,7 @@ def test_the_price_depends_on_the_noise_multiplier_alone() -> None:
 )
 def test_bad_fields_are_refused(field: str, value: float) -> None:
     with pytest.raises(InvalidInput, match=rf"mechanism\.{field}"):
-        PrivateLinear(**{field: value})  # type: ignore[arg-type]
+        PrivateLinear(**{field: value})
 
 
 def test_a_price_without_noise_and_a_ledger_that_accounts_for_less_are_refused() -> None:

@@ -19,6 +19,7 @@ from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.statistical_audit import PROBE_DELTA
 from labelwall.wall.errors import InvalidInput
 
+pytestmark = pytest.mark.fresh_noise
 TRIALS = 20000
 SURE = 1 - 2.5e-8
 

@@ -19,13 +19,14 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import HISTOGRAM, ReverseKnn
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.cells import Cells
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
 from labelwall.wall.messages import ExtractorSpec, Queries
+from tests.teacher.custody import teach
 
 DIMENSIONS, CLASSES = 4, 3
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
@@ -68,26 +69,15 @@ def centers(seed: int, m: int = 5) -> np.ndarray:
 
 def teacher(
     folder: Path,
-    entropy: object,
+    entropy: Entropy,
     *,
     histograms: int = 2,
     n: int = 40,
     mechanism: ReverseKnn = MECHANISM,
 ) -> Teacher:
-    path = folder / "ledger.sqlite"
-    unsafe = entropy.unsafe  # type: ignore[attr-defined]
-    known = path.exists()
-    ledger = (
-        Ledger(path)
-        if known
-        else Ledger.create(path, dataset="d", plan=plan(mechanism, histograms), unsafe=unsafe)
-    )
-    x, y = rows(n, 0)
     # not ascending: the index keeps them in another order
-    ids = np.random.default_rng(9).permutation(n)
-    made = Teacher(lambda: Records(x, y, ids), ledger, folder, CLASSES, entropy)  # type: ignore[arg-type]
-    made.use_extractor(SPEC)
-    return made
+    records = Records(*rows(n, 0), np.random.default_rng(9).permutation(n))
+    return teach(folder, plan(mechanism, histograms), records, SPEC, entropy)
 
 
 def votes(

@@ -30,6 +30,7 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS
 from tests.teacher.faults import HalfScale
 
+pytestmark = pytest.mark.fresh_noise
 SURE = 1 - 2.5e-8
 MECHANISMS = {
     MEAN: PrivateKnnMean(threshold=50, sigma_screen=30.0, sigma_mean=10.0),

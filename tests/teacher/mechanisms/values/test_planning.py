@@ -58,4 +58,4 @@ def test_more_budget_is_better_and_queries_stay_as_given() -> None:
     assert accuracies == sorted(accuracies)
     assert {choice.forecast.asked for choice in found.tried} == {120}
     with pytest.raises(InvalidInput, match="at least 100 with values"):
-        PrivateKnnMean().planner().plan(Goal(1.0, 1e-5, 20_000, 500, 1), PublicRows(0, 1, tuple))  # type: ignore[arg-type]
+        PrivateKnnMean().planner().plan(Goal(1.0, 1e-5, 20_000, 500, 1), PublicRows(0, 1, tuple))

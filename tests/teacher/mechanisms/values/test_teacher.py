@@ -23,6 +23,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.labels.values import STEPS, ValueLabels
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
+from tests.teacher.custody import plan_of, teach
 from tests.teacher.mechanisms.values.test_mechanism import BOTH, MEAN_OF, MEDIAN_OF, D
 
 SCALE = ValueLabels(-4.0, 4.0)
@@ -34,22 +35,9 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def teacher(folder: Path, mechanism: AnyMechanism, cap: int = 50) -> Teacher:
-    path = folder / "ledger.sqlite"
-    plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(cap, cap)),))
-    ledger = (
-        Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=False)
-    )
-    x, labels = rows(200, 0)
-    made = Teacher(
-        lambda: Records(x, labels, np.arange(200)),
-        ledger,
-        folder,
-        1,
-        SystemEntropy(),
-        batch_size=16,
-    )
-    made.use_extractor(ExtractorSpec("raw", (D,), 1))
-    return made
+    records = Records(*rows(200, 0), np.arange(200))
+    plan = plan_of(mechanism, cap, cap)
+    return teach(folder, plan, records, ExtractorSpec("raw", (D,), 1))
 
 
 @pytest.mark.parametrize("mechanism", BOTH, ids=lambda m: m.kind)
@@ -101,7 +89,7 @@ def test_a_plan_of_classes_and_values_is_refused(tmp_path: Path) -> None:
 def test_a_list_in_place_of_a_drawn_cell_is_refused(tmp_path: Path) -> None:
     """The median's price is that of one draw, not of the counts behind it."""
     plain = replace(MEDIAN_OF, threshold=None)
-    plan = Plan(1e9, 1e-5, (Slot(plain.fields(), plain.releases(5, 5)),))
+    plan = plan_of(plain, 5, 5)
     ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan, unsafe=False)
     charge = ledger.charge(0, MEDIAN, ["a"])
     with pytest.raises(LedgerMismatch):
