@@ -190,7 +190,16 @@ def best_noise(
                 break
     for tried in sorted({found + side for found in best_levels for side in (-STEP / 2, STEP / 2)}):
         attempt(tried)
-    return best
+    return [
+        replace(trial, mechanism=_affordable(trial.mechanism, epsilon, delta, asked))
+        for trial, epsilon in zip(best, epsilons, strict=True)
+    ]
+
+
+def _affordable(chosen: IndKnn, epsilon: float, delta: float, asked: int) -> IndKnn:
+    """With the rho that its own noise buys: the Gaussian filter's price depends on both."""
+    priced = Priced(replace(chosen, rho=None), asked, asked)
+    return solve((priced,), epsilon, delta)[0]
 
 
 def _noisy(planned: IndKnn, threshold: float, unit: float, count: float) -> list[IndKnn]:
