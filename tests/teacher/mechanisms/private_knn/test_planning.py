@@ -311,9 +311,9 @@ def test_a_mechanism_that_no_planner_knows_is_refused(arrays_config, capsys):
     command = ["plan", "--config", str(arrays_config), "--optimise"]
     assert pipeline.main([*command, "--mechanism.kind", "gnmax"]) == 2
     refused = (
-        "`mechanism.kind` must be one that has a planner: private_knn, ind_knn, reverse_knn, "
-        "private_linear, private_linear_attributes, private_knn_mean, private_knn_median, "
-        "private_linear_value. Found 'gnmax'."
+        "`mechanism.kind` must be one that has a planner: private_knn, private_radius, ind_knn, "
+        "reverse_knn, private_linear, private_linear_attributes, private_knn_mean, "
+        "private_knn_median, private_linear_value. Found 'gnmax'."
     )
     assert refused in capsys.readouterr().err
     arrays_config.write_text(
