@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import image_features
 import numpy as np
@@ -22,8 +23,10 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.ind_knn.planning import Trial, best_level, best_noise
 from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, threshold_at
-from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, PrivateKnn
+from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 
+Filter = Literal["zcdp", "gdp"]  # of Ind-KNN
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 # A record at cosine 0.5 counts in full, at 0.3 a fifth of that.
 NARROW = IndKnn(kernel="rbf", bandwidth=0.5, near=1.0)
@@ -57,10 +60,7 @@ class Chosen:
 
 def choose(validation: Split, records: int, length: float, options: argparse.Namespace) -> Chosen:
     """Choose all mechanisms on public rows; every candidate gets the same noise."""
-    shared = {"seed": options.seed, "repeats": options.repeats}
-    trials = choose_ind_knn(
-        KERNELS, validation, records, length, options.epsilons, options.queries, **shared
-    )
+    trials = choose_filter("zcdp", validation, records, length, options)
     simulated = SimulatedRecords.of(
         validation.features, validation.labels, records, CLASSES, KERNELS[-1], length
     )
@@ -69,6 +69,17 @@ def choose(validation: Split, records: int, length: float, options: argparse.Nam
         for epsilon in options.epsilons
     ]
     return Chosen([(trial.mechanism, trial.right) for trial in trials], polls)
+
+
+def choose_filter(
+    name: Filter, validation: Split, records: int, length: float, options: argparse.Namespace
+) -> list[Trial]:
+    """The best Ind-KNN for each epsilon whose budgets add up by the filter ``name``."""
+    kernels = [replace(kernel, filter=name) for kernel in KERNELS]
+    shared = {"seed": options.seed, "repeats": options.repeats}
+    return choose_ind_knn(
+        kernels, validation, records, length, options.epsilons, options.queries, **shared
+    )
 
 
 def choose_ind_knn(

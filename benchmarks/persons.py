@@ -43,7 +43,7 @@ from labelwall.experiment.run.whitening import HALF_WHITENED, principal_axes
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.planning import Goal, PublicRows
-from labelwall.teacher.mechanisms.private_knn.planning import PrivateKnnPlanner
+from labelwall.teacher.mechanisms.private_knn.planning import PLANNER as PRIVATE_KNN
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import LEAST_VOTES, ReverseKnn
 from labelwall.teacher.mechanisms.solve import solve
@@ -169,7 +169,7 @@ def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) 
         public = PublicRows(PUBLIC, CLASSES, lambda: (*rows.public, LENGTH))
         goal = Goal(epsilon, delta, records, PUBLIC, 1)
         if goal not in PLANS:  # public rows are the same for all seeds
-            choice = PrivateKnnPlanner().plan(goal, public).chosen
+            choice = PRIVATE_KNN.plan(goal, public).chosen
             PLANS[goal] = Paid(choice.mechanism, choice.forecast.asked, choice.forecast.cap)
         return PLANS[goal]
     if kind == "private_linear":

@@ -291,8 +291,8 @@ class Teacher:
 
     def whole(self, slot: int) -> bool:
         """Whether a call of this slot is one batch, neither split nor joined. Public."""
-        known = slot < len(self._mechanisms)
-        return known and self._mechanisms[slot].charging is Charging.PER_BATCH
+        known = self._mechanisms[slot : slot + 1]
+        return any(mechanism.charging is Charging.PER_BATCH for mechanism in known)
 
     def _answering(self, calls: Sequence[Queries]) -> tuple[ExtractorSpec, Mechanism]:
         """The extractor and the mechanism that answer. Raises InvalidInput if one does not fit."""
@@ -301,9 +301,9 @@ class Teacher:
         if mechanism.asks.matrix is not None:
             rule = f"of a mechanism that answers queries, not one for {mechanism.asks.matrix}"
             raise InvalidInput("queries.slot", rule, slot)
+        mechanism.asks.require(spec, self._index.dimensions)
         if len(calls) > 1 and self.whole(slot):
-            rule = "one at a time for a mechanism that is charged by the batch"
-            raise InvalidInput("calls", rule, len(calls))
+            raise InvalidInput("calls", "one at a time where a batch is charged", len(calls))
         for queries in calls:
             if queries.slot != slot:
                 rule = f"{slot}, as of the other calls of the batch"
@@ -386,6 +386,7 @@ class Teacher:
             prepared.ensembles,
             prepared.networks,
             inputs,
+            self._embedder.spec.landmarks,
         )
 
     def _settle(self, slot: int, keys: list[str], voters: Voters) -> None:

@@ -148,6 +148,8 @@ class ExtractorSpec:
     ``axes``: int16 [d, k] in C order, little-endian, with d = len(center), from PUBLIC rows: the
     centred features are replaced by their k products with these columns before they are scaled.
     Empty: no projection.
+    ``landmarks``: int8 [m, k] in C order: features of PUBLIC rows under this extractor, by whose
+    distances a mechanism sizes neighbourhoods (``Asks.landmarks``). Empty: none.
     """
 
     backbone: str
@@ -159,6 +161,7 @@ class ExtractorSpec:
     center: tuple[float, ...] = field(default=(), repr=False)
     scale: float = 1.0
     axes: bytes = field(default=b"", repr=False)
+    landmarks: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
         if not self.input_shape or any(s < 1 for s in self.input_shape):
@@ -180,9 +183,23 @@ class ExtractorSpec:
         axes = np.frombuffer(self.axes, dtype="<i2").reshape(len(self.center), -1)
         return axes.astype(np.float64)
 
+    def landmark_rows(self, dimensions: int) -> np.ndarray:
+        """``landmarks`` as int8 [m, dimensions], read-only.
+
+        Raises InvalidInput where there are none, for rows of another size, and outside -63..63.
+        """
+        found, rule = np.frombuffer(self.landmarks, dtype=np.int8), f"int8 [m, {dimensions}]"
+        if not found.size or found.size % dimensions:
+            raise InvalidInput("extractor.landmarks", rule, f"{found.size} bytes")
+        if found.min() < -63 or found.max() > 63:
+            raise InvalidInput("extractor.landmarks", "integers in -63..63", "a larger one")
+        return found.reshape(-1, dimensions)
+
     def public_fields(self) -> dict[str, object]:
-        """The extractor's entry in the ledger: its fields, with weights and axes as hashes."""
+        """The extractor's entry in the ledger: its fields, with weights and arrays as hashes."""
+        landmarks = hashlib.sha256(self.landmarks).hexdigest()
         return {
+            **({"landmarks_sha256": landmarks} if self.landmarks else {}),
             "backbone": self.backbone,
             "input_shape": list(self.input_shape),
             "num_classes": self.num_classes,

@@ -35,6 +35,7 @@ NPY_HEADER = re.compile(
     rb"'shape': \((\d{1,18}(?:, \d{1,18})*,?)\), \} *\n",
     re.DOTALL,
 )
+LANDMARKS = "landmarks"  # of an extractor
 SPEC_LISTS = ("input_shape", "mean", "std", "center")
 SPEC_FIELDS = {"backbone", "num_classes", "scale", *SPEC_LISTS}
 
@@ -47,9 +48,15 @@ def encode(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def decode(
-    body: bytes, media: str, names: tuple[str, ...], max_rows: int = MAX_ROWS
+    body: bytes,
+    media: str,
+    names: tuple[str, ...],
+    max_rows: int = MAX_ROWS,
+    optional: tuple[str, ...] = (),
 ) -> dict[str, np.ndarray]:
-    """Exactly the arrays called ``names`` of a body. An npy body holds one array, without a name.
+    """Exactly the arrays called ``names`` of a body, and of the ``optional`` ones those it has.
+
+    An npy body holds one array, without a name.
 
     Raises InvalidInput for another media type, bytes that are not exactly what their header says, a
     dtype other than uint8, int8, int16, float32 and int64, more than ``max_rows`` rows, or rows of
@@ -61,7 +68,7 @@ def decode(
         found = _safetensors(body)
     else:
         raise InvalidInput("content-type", f"{SAFETENSORS}, or {NPY} for a single array", media)
-    if set(found) != set(names):
+    if not set(names) <= set(found) <= {*names, *optional}:
         rule = f"exactly the arrays {', '.join(names)}"
         raise InvalidInput("body", rule, f"{len(found)} arrays of other names")
     for name, array in found.items():
@@ -102,15 +109,20 @@ def _npy(body: bytes) -> np.ndarray:
 
 
 def encode_extractor(spec: ExtractorSpec) -> bytes:
-    """An extractor as a safetensors body of three byte strings: fields (JSON), weights and axes."""
+    """An extractor as a safetensors body of byte strings: fields (JSON), weights, axes, landmarks.
+
+    Landmarks are left out where there are none.
+    """
     fields = {name: value for name, value in asdict(spec).items() if name in SPEC_FIELDS}
     parts = {"fields": json.dumps(fields).encode(), "weights": spec.weights, "axes": spec.axes}
+    parts |= {LANDMARKS: spec.landmarks} if spec.landmarks else {}
     return encode({name: np.frombuffer(part, dtype=np.uint8) for name, part in parts.items()})
 
 
 def decode_extractor(body: bytes, media: str, max_bytes: int) -> ExtractorSpec:
     """Inverse of encode_extractor. Raises InvalidInput for anything else."""
-    found = decode(body, media, ("fields", "weights", "axes"), max_rows=max_bytes)
+    needed = ("fields", "weights", "axes")
+    found = decode(body, media, needed, max_rows=max_bytes, optional=(LANDMARKS,))
     all_bytes = all(array.dtype == np.uint8 and array.ndim == 1 for array in found.values())
     if not all_bytes or len(found["fields"]) > MAX_FIELDS:
         rule = f"bytes, uint8 [n], with at most {MAX_FIELDS} of fields"
@@ -119,11 +131,15 @@ def decode_extractor(body: bytes, media: str, max_bytes: int) -> ExtractorSpec:
         fields = json.loads(found["fields"].tobytes())
     except (ValueError, RecursionError) as error:
         raise InvalidInput("extractor.fields", "JSON", "something else") from error
-    return spec_from_fields(fields, found["weights"].tobytes(), found["axes"].tobytes())
+    landmarks = found[LANDMARKS].tobytes() if LANDMARKS in found else b""
+    weights, axes = (found[name].tobytes() for name in needed[1:])
+    return spec_from_fields(fields, weights, axes, landmarks)
 
 
-def spec_from_fields(fields: object, weights: bytes, axes: bytes = b"") -> ExtractorSpec:
-    """An extractor from JSON fields, weights and axes.
+def spec_from_fields(
+    fields: object, weights: bytes, axes: bytes = b"", landmarks: bytes = b""
+) -> ExtractorSpec:
+    """An extractor from JSON fields, weights, axes and landmarks.
 
     ``fields``: ``ExtractorSpec.public_fields`` without the hashes.
 
@@ -145,7 +161,7 @@ def spec_from_fields(fields: object, weights: bytes, axes: bytes = b"") -> Extra
     if not all(type(number) in (int, float) and abs(number) < 1e30 for number in numbers):
         raise InvalidInput("extractor.mean, std, center, scale", "finite numbers", "something else")
     tuples = {name: tuple(values) for name, values in lists.items()}
-    return ExtractorSpec(**{**fields, **tuples}, weights=weights, axes=axes)
+    return ExtractorSpec(**{**fields, **tuples}, weights=weights, axes=axes, landmarks=landmarks)
 
 
 def result_to_json(result: Answers | NoisyCounts) -> dict[str, object]:

@@ -17,7 +17,7 @@ from labelwall.wall.messages import Answers, ExtractorSpec, Queries
 def asking_extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     """``_extractor`` as the round's mechanism asks with it; stored, as ``_starting`` is."""
     asks = experiment.config.mechanism_of(number).asks
-    if asks.axes is None:
+    if asks.axes is None and not asks.landmarks:
         return _extractor(experiment, number)
 
     def build() -> ExtractorSpec:

@@ -52,10 +52,11 @@ def predict(
     task = describe(config.data)
     asked = Queries(_rows(queries, task), slot)
     number = config.slots().index(slot) + 1 if slot in config.slots() else 1
-    counted = config.mechanism_of(number).asks.matrix is not None
-    inputs = read_public(config.data).inputs if config.whiten or counted else asked.inputs
-    extractor = starting_extractor(config, task, inputs)
     asks = config.mechanism_of(number).asks
+    counted = asks.matrix is not None
+    learned = config.whiten or counted or asks.landmarks  # from public rows
+    inputs = read_public(config.data).inputs if learned else asked.inputs
+    extractor = starting_extractor(config, task, inputs)
     extractor = extractor_of_round(
         extractor, asks, lambda spec: embedder_of(config, spec, inputs).features(inputs)
     )

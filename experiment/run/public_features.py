@@ -87,8 +87,7 @@ class PublicFeatures:
 
     def quantised(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
         """int8 [n, d]: features as the teacher has them."""
-        plain = self._rows[rows] if spec.backbone == "box" else self.plain(spec, rows)
-        return quantised(spec, plain)[0]
+        return quantised(spec, self.plain(spec, rows))[0]
 
     def _embedder_of(self, spec: ExtractorSpec) -> Embedder:
         network = network_of(spec)

@@ -15,6 +15,7 @@ import numpy as np
 
 from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.first_features import first_extractor
+from labelwall.experiment.run.public_features import quantised
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Asks
 from labelwall.teacher.search.int8_matmul import LARGEST
@@ -59,17 +60,26 @@ def starting_extractor(
 def extractor_of_round(
     spec: ExtractorSpec, asks: Asks, plain: Callable[[ExtractorSpec], np.ndarray]
 ) -> ExtractorSpec:
-    """The features that a round asks with: ``spec``, on as many axes as its mechanism asks for.
+    """The features that a round asks with: ``spec``, on as many axes as its mechanism asks for,
+    and with the features of public rows that it asks for.
 
     Each axis is divided by the root of its spread: half way between plain and whitened features,
     where the noise on sums costs least. ``plain``: see ``starting_extractor``.
     """
+    if asks.landmarks:
+        rows, finite = quantised(spec, spread_out(plain(spec), asks.landmarks))
+        return replace(spec, landmarks=rows[finite].tobytes())
     if asks.axes is None:
         return spec
     center, axes = principal_axes(plain(spec)[:MAX_ROWS], asks.axes, HALF_WHITENED)
     if not axes.size:
         raise InvalidInput("public rows", "at least 2, of different features", "no spread")
     return _on_axes(spec, center, axes)
+
+
+def spread_out(rows: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of the rows, at equal distances in their order."""
+    return rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(np.int64)]
 
 
 def _on_axes(spec: ExtractorSpec, center: np.ndarray, axes: np.ndarray) -> ExtractorSpec:

@@ -26,12 +26,19 @@ def epsilon_from_rdp(
     """
     if not rdp.any():
         return 0.0, float(orders[-1])
-    epsilons = rdp - math.log(delta) / (orders - 1)
-    if conversion == "canonne":
-        epsilons = epsilons + np.log1p(-1 / orders) - np.log(orders) / (orders - 1)
-    epsilons = np.where(np.isnan(epsilons), np.inf, epsilons)
+    epsilons = epsilons_from_rdp(orders, rdp, delta, conversion)
     best = int(epsilons.argmin())
     return max(float(epsilons[best]), 0.0), float(orders[best])
+
+
+def epsilons_from_rdp(
+    orders: np.ndarray, rdp: np.ndarray, delta: float, conversion: Conversion = "canonne"
+) -> np.ndarray:
+    """The epsilon that each order proves, float64 [n_orders]; see ``epsilon_from_rdp``."""
+    epsilons: np.ndarray = rdp - math.log(delta) / (orders - 1)
+    if conversion == "canonne":
+        epsilons = epsilons + np.log1p(-1 / orders) - np.log(orders) / (orders - 1)
+    return np.where(np.isnan(epsilons), np.inf, epsilons)
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from labelwall.teacher.accounting.accountant import Certificate, certificates
 from labelwall.teacher.accounting.conversion import gaussian_delta
-from labelwall.teacher.accounting.curves import ORDERS, pure_epsilon, release_rdp
+from labelwall.teacher.accounting.curves import pure_epsilon, release_rdp
 from labelwall.teacher.accounting.plan import Plan, Release
 from labelwall.teacher.accounting.smoothed import composed_mu, gaussian_pair
 
@@ -88,4 +90,4 @@ def _renyi(delta: float, releases: list[Release], name: str, order: float) -> li
 
 
 def _divergence(release: Release, order: float) -> float:
-    return float(release_rdp(release, ORDERS)[order == ORDERS][0])
+    return float(release_rdp(release, np.array([order]))[0])

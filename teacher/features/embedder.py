@@ -88,11 +88,11 @@ class Embedder:
         return integers(self.spec, self.features(inputs, progress))
 
     def features(self, inputs: np.ndarray, progress: TaskProgress | None = None) -> np.ndarray:
-        """float [n, d]: the features that ``embed`` centres, projects and rounds. Not for "box"."""
+        """float [n, d]: the features that ``embed`` centres, projects and rounds; a box's rows."""
         self._checked(inputs)
         if self._network is not None:
             return self._network.features(inputs, progress)
-        if self.spec.backbone == "raw":
+        if self.spec.backbone in _VECTORS:
             return inputs
         return hog_features(inputs, self._workers, progress)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Release, Slot
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import Outcome, Value
+from labelwall.wall.messages import ExtractorSpec, Outcome, Value
 from labelwall.wall.unit import Unit
 
 if TYPE_CHECKING:  # configuration loads this file; the search behind the voters would load torch
@@ -50,6 +50,8 @@ class Asks:
     ``margin`` in probability. ``clip``: the mechanism's, which the model is fitted with; ``axes``:
     principal axes of the public rows' features that it looks at, all features where None.
 
+    ``landmarks``: public rows whose features the extractor holds, at most; 0 for none.
+
     ``noise``: the scale of each number's noise, public: votes for cells, sensitivities of a sum for
     weights; None where the budget does not decide it yet. ``parts``: counts of cells are in
     1 / ``parts`` votes. ``gain``: sums are of so many times the gradients, clipped.
@@ -65,6 +67,12 @@ class Asks:
     axes: int | None = None
     parts: int = 1
     gain: int = 1
+    landmarks: int = 0
+
+    def require(self, spec: ExtractorSpec, dimensions: int) -> None:
+        """Raise InvalidInput where the extractor lacks the landmarks that are asked for."""
+        if self.landmarks:
+            spec.landmark_rows(dimensions)
 
     @property
     def matrix(self) -> str | None:

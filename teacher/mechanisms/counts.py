@@ -123,6 +123,8 @@ class _Rows:
 class BallVotes:
     """Records of each class within each query's radius: int64 [n_queries, n_classes].
 
+    Of a person the row that is nearest to the query, ties by id, is the one that counts.
+
     ``queries``: int8 [n_queries, d]; ``squared_radii``: int64 [n_queries].
     """
 
@@ -134,7 +136,12 @@ class BallVotes:
         votes = np.zeros((len(self.queries), self.num_classes), dtype=np.int64)
         distances, radii = index.distances(self.queries), self.squared_radii.tolist()
         for counts, squared, radius in zip(votes, distances, radii, strict=True):
-            counts += np.bincount(labels[squared <= radius], minlength=self.num_classes)
+            inside = np.flatnonzero(squared <= radius)
+            if index.persons is not None:
+                order = np.lexsort((index.ids[inside], squared[inside], index.persons[inside]))
+                inside = inside[order]
+                inside = inside[np.unique(index.persons[inside], return_index=True)[1]]
+            counts += np.bincount(labels[inside], minlength=self.num_classes)
         return votes
 
 

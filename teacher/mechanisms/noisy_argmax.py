@@ -1,24 +1,29 @@
-"""Base of mechanisms that release one noisy winner for each query."""
+"""Bases of mechanisms that release one noisy winner for each query."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.noise.scales import check_scale, check_screen_ratio, more_noise
+from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, Outcome, Value
 
 if TYPE_CHECKING:
     from labelwall.teacher.mechanisms.vote_laws import Poll
+    from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
     from labelwall.teacher.statistical_audit import EmpiricalFinding
 
 SCREEN, AGGREGATE = "screen", "aggregate"
+LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,119 @@ class NoisyArgmax(Mechanism):
         if isinstance(label, int):
             return Outcome.ANSWERED, label
         return Outcome.ABSTAINED, ABSTAINED
+
+
+@dataclass(frozen=True)
+class ScreenedArgmax(NoisyArgmax):
+    """Votes of a fresh Poisson sample for each release: screened by their plurality, then a winner.
+
+    The plurality counts as ``max_votes`` where it is larger, so that it lies in 0..max_votes.
+
+    Class attributes:
+        swap: whether a record moves the votes by e_a - e_b (it displaces another), or by e_a alone.
+    """
+
+    if TYPE_CHECKING:  # declared by each mechanism, which decides the order of its fields
+        threshold: int
+        sigma_screen: float | None
+        sigma_vote: float | None
+        sampling_probability: float
+        screen_ratio: float
+
+    stages = (SCREEN, AGGREGATE)
+    solved = ("sigma_screen", "sigma_vote")
+    sharded = True
+    persons = True
+    swap: ClassVar[bool] = True
+
+    def check(self) -> None:
+        """Raise InvalidInput for a noise, ratio or sampling probability out of range."""
+        for name in ("sigma_screen", "sigma_vote"):
+            check_scale(f"mechanism.{name}", getattr(self, name))
+        if not 0 < self.sampling_probability <= 1:
+            raise InvalidInput(
+                "mechanism.sampling_probability", "in (0, 1]", self.sampling_probability
+            )
+        check_screen_ratio(self.screen_ratio)
+
+    @property
+    @abstractmethod
+    def max_votes(self) -> int:
+        """The largest plurality that is told from a smaller one."""
+
+    @abstractmethod
+    def votes(
+        self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
+    ) -> np.ndarray:
+        """Votes of a new sample: int64 [n_queries, n_classes]."""
+
+    @abstractmethod
+    def expected_votes(self, records: int) -> float:
+        """Voters of a query, a mean, of so many records."""
+
+    def spread(self, votes: int) -> float:
+        """Variance of the number of voters over its square, where ``votes`` are expected."""
+        return 0.0
+
+    @classmethod
+    @abstractmethod
+    def sized(cls, votes: int, sampling_probability: float, records: int, **fields: float) -> Self:
+        """With ``votes`` expected voters of so many records; ``fields``: threshold and noise."""
+
+    def with_noise(self, level: float, asked: int) -> Self:
+        """See ``Mechanism.with_noise``."""
+        sigma = level * math.sqrt(2 if self.swap else 1)
+        return self.filled(
+            sigma_screen=more_noise(self.screen_ratio * sigma), sigma_vote=more_noise(sigma)
+        )
+
+    def foresee(self, records: int, share: Callable[[float], float]) -> str | None:
+        """See ``Mechanism.foresee``: the plurality that is expected, against the threshold."""
+        sample, voters = records * self.sampling_probability, self.expected_votes(records)
+        votes = voters * share(voters / max(sample, 1.0))
+        deviation = math.sqrt(2) * self.number("sigma_screen")
+        passing = 0.5 * math.erfc((self.threshold - votes) / deviation)
+        if passing >= LEAST_PASSING:
+            return None
+        return (
+            f"a sample of about {sample:.0f} of {records} records gives the best class "
+            f"{votes:.0f} votes, and {100 * passing:.1f}% of queries pass a threshold of "
+            f"{self.threshold}. Set mechanism.threshold to {votes:.0f} or less, or use better "
+            "features."
+        )
+
+    def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
+        """The price of ``asked`` screenings and ``answered`` aggregations."""
+        gamma = self.sampling_probability
+        screening = {
+            "max_votes": self.max_votes,
+            "threshold": self.threshold,
+            "sigma": self.number("sigma_screen"),
+            "sampling_probability": gamma,
+        }
+        argmax = {"sigma": self.number("sigma_vote"), "sampling_probability": gamma}
+        return (
+            Release(SCREEN, "screening", screening, asked),
+            Release(AGGREGATE, "argmax", argmax | ({} if self.swap else {"swap": False}), answered),
+        )
+
+    def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
+        """Screening bits, or winning classes, of all queries: int64 [n_queries].
+
+        ``keys``: the queries' identities, charged for this stage already.
+        """
+        votes = self.votes(stage, voters, keys, entropy)
+        if stage == SCREEN:
+            plurality = np.minimum(votes.max(axis=1), self.max_votes)
+            noise = entropy.discrete_gaussian(self.number("sigma_screen"), keys, stage, 1)
+            return (plurality + noise[:, 0] > self.threshold).astype(np.int64)
+        return noisy_winner(votes, self.number("sigma_vote"), stage, keys, entropy)
+
+    def next_stage(self, results: Mapping[str, Value]) -> str | None:
+        """The release a query still needs, given what it has; None when it is settled."""
+        if SCREEN not in results:
+            return SCREEN
+        return AGGREGATE if results[SCREEN] == 1 and AGGREGATE not in results else None
 
 
 def argmax_release(sigma: float, cap: int) -> Release:

@@ -21,6 +21,7 @@ from labelwall.teacher.mechanisms.private_linear.mechanism import (
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
+from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
@@ -30,6 +31,7 @@ from labelwall.wall.messages import canonical_json
 
 REGISTERED: tuple[type[Mechanism], ...] = (
     PrivateKnn,  # the default
+    PrivateRadius,
     IndKnn,
     ReverseKnn,
     PrivateLinear,

@@ -24,6 +24,7 @@ from labelwall.teacher.accounting.accountant import certified_epsilon, odometer
 from labelwall.teacher.accounting.curves import ORDERS, pure_epsilon, release_rdp
 from labelwall.teacher.accounting.curves.cache import cached
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
+from labelwall.teacher.accounting.quick import is_slow, quick
 from labelwall.teacher.accounting.smoothed import smoothed_epsilon
 from labelwall.teacher.mechanisms.base import M, Priced
 from labelwall.wall.progress import Progress, quiet
@@ -36,7 +37,6 @@ ENOUGH_SLOW, AIM_SLOW = 0.99, 0.997  # where one may take a minute
 EXACT, CLOSE = 1e-9, 5e-4  # relative precision of a search: closed formulas, and sums
 MAX_POWER = 4.0  # of the noise, in a certificate's epsilon
 DOUBLINGS = 60  # of the level: more than any mechanism's range
-SLOWEST_SIGMA = 400.0  # beyond it the argmax curve is the Gaussian bound
 
 
 def solve(
@@ -136,7 +136,7 @@ class _Search:
 
                 def divergence(level: float, one: _Search = one) -> float:
                     releases = one.plan(np.array([level])).releases()
-                    return float(sum(r.cap * release_rdp(_quick(r), order)[0] for r in releases))
+                    return float(sum(r.cap * release_rdp(quick(r), order)[0] for r in releases))
 
                 levels[i] = _smallest(divergence, entry.share / total * self.epsilon / 2, CLOSE)
         return levels
@@ -159,9 +159,9 @@ def _levels(search: _Search) -> tuple[float, ...]:
 
 def estimate(plan: Plan) -> float:
     """The plan's approximate epsilon, in a fraction of a second: for searches, no guarantee."""
-    releases = [_quick(release) for release in plan.releases()]
-    quick = replace(plan, slots=(Slot({}, tuple(releases)),))
-    found = odometer(quick, [release.cap for release in releases])
+    releases = [quick(release) for release in plan.releases()]
+    cheap = replace(plan, slots=(Slot({}, tuple(releases)),))
+    found = odometer(cheap, [release.cap for release in releases])
     if all(map(_closed, releases)):
         closed = smoothed_epsilon(plan.releases(), plan.delta)
         found = found if closed is None else min(found, closed)
@@ -176,29 +176,10 @@ def _closed(release: Release) -> bool:
     return not sampled and pure_epsilon(release) is None
 
 
-def _quick(release: Release) -> Release:
-    """The release, or one of nearly the same price.
-
-    A contest of two classes is nearly the bit of one count with noise of sigma / sqrt(2), within a
-    percent at the orders that decide.
-    """
-    if not _slow(release):
-        return release
-    sigma = float(release.parameters["sigma"]) / math.sqrt(2)
-    votes = math.ceil(6 * sigma) + 1  # where a threshold costs most lies within
-    bit = {"max_votes": 2 * votes, "threshold": votes, "sigma": sigma}
-    gamma = release.parameters["sampling_probability"]
-    return replace(release, curve="screening", parameters={**bit, "sampling_probability": gamma})
-
-
-def _slow(release: Release) -> bool:
-    return release.curve == "argmax" and release.parameters["sigma"] <= SLOWEST_SIGMA
-
-
 def _demands(plan: Plan) -> tuple[float, float, float]:
     """(least share of the budget to accept, share to aim at, precision of a search)."""
     releases = plan.releases()
-    if any(map(_slow, releases)):
+    if any(map(is_slow, releases)):
         return ENOUGH_SLOW, AIM_SLOW, CLOSE
     sums = any(
         release.curve in ("screening", "argmax")

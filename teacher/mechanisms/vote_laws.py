@@ -37,7 +37,8 @@ class Poll:
 
     ``threshold``, ``sigma_screen``: of the noisy plurality; ``sigma_vote``: of the discrete
     Gaussian noise on each class's count, or the scale of discrete ``laplace`` noise. A scale is
-    None where there is no such release.
+    None where there is no such release. ``swap``: whether a record displaces another of a full
+    sample; without it, k is the most votes that the laws tell apart.
     """
 
     k: int
@@ -46,6 +47,7 @@ class Poll:
     sigma_screen: float | None = None
     sampling_probability: float = 1.0
     laplace: bool = False
+    swap: bool = True
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -151,7 +153,7 @@ def votes(poll: Poll, pair: Pair, sampled: bool) -> tuple[np.ndarray, np.ndarray
         chances.append(mass)
     n_a, n_0 = (hit.ravel() for hit in np.meshgrid(*hits, indexing="ij"))
     n_a = np.minimum(n_a + sampled, k)
-    return n_a, np.minimum(n_0, k - n_a), np.multiply.outer(*chances).ravel()
+    return n_a, np.minimum(n_0, k - n_a) if poll.swap else n_0, np.multiply.outer(*chances).ravel()
 
 
 @lru_cache(maxsize=8)

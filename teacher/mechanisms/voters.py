@@ -21,7 +21,7 @@ from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.search.by_person import ByPerson
 from labelwall.teacher.search.index import Count, Index
 from labelwall.teacher.search.kernels import Select, Similar
-from labelwall.teacher.search.poisson_sampling import sampled_votes
+from labelwall.teacher.search.poisson_sampling import sampled_votes, thinned
 from labelwall.wall.weights import bias, residual_unit
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Voters:
         ensembles: linear ones, by their number of classifiers.
         networks: ensembles of networks, which vote on ``inputs``.
         inputs: the batch's images, uint8 [n_queries, h, w, c].
+        landmarks: features of public rows, int8 [m, d] as bytes.
     """
 
     index: Index = field(repr=False)
@@ -52,6 +53,7 @@ class Voters:
     ensembles: Mapping[int, Ensemble] = field(default_factory=dict, repr=False)
     networks: Mapping[int, CnnEnsemble] = field(default_factory=dict, repr=False)
     inputs: np.ndarray | None = field(default=None, repr=False)
+    landmarks: bytes = field(default=b"", repr=False)
 
     def select(self, rows: Sequence[int]) -> Voters:
         """The same voters before a part of the queries, in the order of ``rows``."""
@@ -94,6 +96,22 @@ class Voters:
             keys=list(keys),
             release=release,
         )
+
+    def sampled_ball_votes(
+        self,
+        squared_radii: np.ndarray,
+        sampling_probability: float,
+        keys: Sequence[str],
+        release: str,
+        entropy: Entropy,
+    ) -> np.ndarray:
+        """Votes of a new Poisson sample within radii (int64 [n_queries]): int64 [n_queries, c].
+
+        A person votes with its row that is nearest to the query.
+        """
+        count = BallVotes(self.queries, squared_radii, self.num_classes)
+        within = self.index.total(count, self.labels)
+        return thinned(within, sampling_probability, keys, release, entropy)
 
     def cell_votes(self, neighbours: int, parts: int = 1) -> np.ndarray:
         """Votes of every record for its label in its nearest cells: int64 [n_queries, m * c].

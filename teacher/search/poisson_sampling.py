@@ -62,6 +62,35 @@ def sampled_votes(
     return votes
 
 
+def thinned(
+    counts: np.ndarray,
+    sampling_probability: float,
+    keys: Sequence[str],
+    release: str,
+    entropy: Entropy,
+) -> np.ndarray:
+    """How many of the counted records are in a fresh Poisson sample: int64 [q, c].
+
+    ``counts``: int64 [q, c], of the records that vote for each class; ``keys``, ``release``: what
+    the draw is for. Every record has one bit of probability floor(gamma 2^32) / 2^32 <= gamma.
+    Bits are independent of the records and alike, so it does not matter which record has which:
+    they are numbered within their class.
+
+    Sensitivity, for one query: a record that is counted and sampled adds e_a; any other nothing.
+    """
+    if inclusion_bound(sampling_probability) == 1 << BITS:
+        return counts.copy()
+    votes = np.zeros_like(counts)
+    step = max(1, PREFIX_ENTRIES // max(1, len(counts)))
+    for label, own in enumerate(counts.T):
+        for first in range(0, int(own.max(initial=0)), step):
+            places = np.arange(first, min(first + step, int(own.max())))
+            ids = np.broadcast_to((label << BITS) + places, (len(own), len(places)))
+            bits = entropy.inclusion(sampling_probability, keys, release, ids)
+            votes[:, label] += (bits & (places < own[:, None])).sum(axis=1)
+    return votes
+
+
 def prefix_length(k: int, sampling_probability: float) -> int:
     """The number of nearest records whose bits are drawn first.
 

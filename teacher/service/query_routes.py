@@ -46,8 +46,8 @@ MATRIX_BODIES = {
     "weights": binary("`weights`: int16 [dimensions + 1, outputs]", SAFETENSORS, NPY),
 }
 EXTRACTOR_BODY = binary(
-    "`fields` (JSON), `weights` (safetensors of the named network) and `axes` (int16 [d, k]), "
-    "all as uint8 [n]",
+    "`fields` (JSON), `weights` (safetensors of the named network), `axes` (int16 [d, k]) and, "
+    "where a mechanism needs them, `landmarks` (int8 [m, k]), all as uint8 [n]",
     SAFETENSORS,
 )
 router = APIRouter(prefix="/v1", responses=PROBLEMS)

@@ -27,7 +27,8 @@ import pytest
 import torch
 
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, SCREEN, PrivateKnn
+from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.vote_audit import run
 from labelwall.teacher.mechanisms.vote_laws import JOINT
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy

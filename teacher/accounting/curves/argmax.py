@@ -7,13 +7,13 @@ import math
 import numpy as np
 
 from labelwall.teacher.accounting.curves.base import Curve, Parameters, check_arguments
-from labelwall.teacher.accounting.curves.cache import cached
-from labelwall.teacher.accounting.curves.contest import argmax_log_excess, reach
+from labelwall.teacher.accounting.curves.cache import cached_each
+from labelwall.teacher.accounting.curves.contest import argmax_log_excess, groups, reach
 from labelwall.teacher.accounting.curves.gaussian import gaussian_rdp
 from labelwall.teacher.accounting.curves.lattice import MAX_ENUMERABLE_SIGMA, rdp_from_log_excess
 from labelwall.teacher.accounting.curves.screening import threshold_log_excess
 
-CACHE_VERSION = 2  # raise when a cached curve would come out differently
+CACHE_VERSION = 3  # raise when a cached curve would come out differently
 
 
 def argmax_rdp(
@@ -44,14 +44,17 @@ def argmax_rdp(
             "version": CACHE_VERSION,
             "sigma": sigma.hex(),
             "gamma": gamma.hex(),
-            "orders": [float(order).hex() for order in orders],
         }
-        excess = cached(
-            key, len(orders), lambda: argmax_log_excess(orders, sigma=sigma, gamma=gamma)
+        excess = cached_each(
+            [{**key, "order": float(order).hex()} for order in orders],
+            lambda new: argmax_log_excess(orders[new], sigma=sigma, gamma=gamma),
         )
     elif sigma <= MAX_ENUMERABLE_SIGMA:
-        longest = max(reach(float(order), sigma, gamma) for order in orders)
-        excess = threshold_log_excess(orders, np.arange(-longest, longest + 1), sigma, gamma)
+        reaches = np.array([reach(float(order), sigma, gamma) for order in orders])
+        excess = np.empty(len(orders))
+        for longest, chosen in groups(reaches):
+            gaps = np.arange(-longest, longest + 1)
+            excess[chosen] = threshold_log_excess(orders[chosen], gaps, sigma, gamma)
         excess = np.logaddexp(excess, -55.0)
     else:
         return gaussian

@@ -12,7 +12,8 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,29 @@ def cached(
     with contextlib.suppress(OSError, RuntimeError):
         _write(path, name, values)
     return values.astype(np.float64)
+
+
+def cached_each(
+    keys: Sequence[dict[str, object]], compute: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """A number for each key, float64 [n]: those of earlier calls, and the others together.
+
+    ``compute``: of the places of new keys (int64 [m]), float64 [m].
+    """
+    values, new = np.full(len(keys), np.nan), []
+    for place, key in enumerate(keys):
+        with contextlib.suppress(OSError, RuntimeError):
+            name = canonical_json(key)
+            known = _read(folder() / f"{hashlib.sha256(name).hexdigest()}.f64", name, 1)
+            if known is not None:
+                values[place] = known[0]
+                continue
+        new.append(place)
+    if new:
+        computed = compute(np.array(new))
+        for place, value in zip(new, computed.tolist(), strict=True):
+            values[place] = cached(keys[place], 1, partial(np.array, [value]))[0]
+    return values
 
 
 def _read(path: Path, name: bytes, n: int) -> np.ndarray | None:

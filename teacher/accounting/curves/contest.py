@@ -74,6 +74,8 @@ _MAX_LENGTH = 5000  # L beyond which nothing is enumerated, 100 million contests
 # Enumerated: L up to _SHORT, or up to _STRETCH times the shortest L.
 _SHORT = 150
 _STRETCH = 2.5
+_LOWEST = 1.05  # order: its L is the shortest
+_STEP = 1.15  # of L, between groups of orders
 # By which a bound must fall short to skip a contest; covers rounding in the bound itself.
 _MARGIN = 1e-6
 
@@ -90,10 +92,10 @@ def argmax_log_excess(orders: np.ndarray, *, sigma: float, gamma: float) -> np.n
     reaches = np.array(
         [reach(order, sigma, gamma) if sigma <= _MAX_SIGMA else _MAX_LENGTH for order in orders]
     )
-    affordable = (reaches < _MAX_LENGTH) & (reaches <= max(_SHORT, _STRETCH * reaches.min()))
+    shortest = reach(_LOWEST, sigma, gamma) if sigma <= _MAX_SIGMA else 0
+    affordable = (reaches < _MAX_LENGTH) & (reaches <= max(_SHORT, _STRETCH * shortest))
     excess = np.full(len(orders), np.inf)
-    for chosen in _groups(np.where(affordable, reaches, -1)):
-        length = int(reaches[chosen].max())
+    for length, chosen in groups(np.where(affordable, reaches, -1)):
         tails = [_log_tail(float(order), sigma, gamma, length) for order in orders[chosen]]
         excess[chosen] = np.logaddexp(_worst_contest(orders[chosen], sigma, gamma, length), tails)
     return excess
@@ -139,17 +141,17 @@ def _log_tail(order: float, sigma: float, gamma: float, length: int) -> float:
     return math.log1p(order) + max(float(np.logaddexp(none, added)), min(removed, float(convex)))
 
 
-def _groups(reaches: np.ndarray) -> Iterator[np.ndarray]:
-    """Indices of orders that share one enumeration; orders of negative reach are skipped.
+def groups(reaches: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """(L, indices of orders) that share one enumeration; orders of negative reach are skipped.
 
-    A longer reach is valid too, so orders with reaches within 30% form a group.
+    A longer reach is valid too: each is rounded up to a power of _STEP, so that an order's bound
+    does not depend on the others.
     """
-    remaining = np.flatnonzero(reaches > 0)
-    remaining = remaining[np.argsort(-reaches[remaining])]
-    while len(remaining):
-        group = reaches[remaining] >= 0.7 * reaches[remaining[0]]
-        yield remaining[group]
-        remaining = remaining[~group]
+    steps = np.ceil(np.log(np.maximum(reaches, 1)) / math.log(_STEP))
+    steps[reaches <= 0] = -1
+    for step in np.unique(steps[steps >= 0]):
+        chosen = np.flatnonzero(steps == step)
+        yield max(math.ceil(_STEP**step), int(reaches[chosen].max())), chosen
 
 
 def _worst_contest(orders: np.ndarray, sigma: float, gamma: float, length: int) -> np.ndarray:

@@ -72,6 +72,7 @@ OPTIONAL = ("adversary", "fields")
 # What is the same for all rows of a person together as for one row (docs/privacy.md, section 22).
 _FOR_PERSONS = (
     *("private_knn", "private_knn_attributes", "private_knn_mean", "private_knn_median"),
+    "private_radius",
     *("naive_knn", "ind_knn", "reverse_knn", "private_linear", "radius", "batch_knn"),
     *("lnmax", "gnmax", "confident_gnmax", "gnmax_attributes"),
     *("private_linear_attributes", "private_linear_value"),
@@ -95,6 +96,7 @@ _EXTRACTOR = {
     "center": list_of(_FINITE),
     "scale": EPSILON,
     "axes_sha256": DIGEST,
+    "landmarks_sha256": DIGEST,
 }
 
 
@@ -145,6 +147,6 @@ def _check_adversary(body: Body) -> None:
 
 def check_extractor(sha256: str, found: Any) -> None:
     """An extractor's identity is the hash of its public fields. Raises Problem."""
-    fields = require_object("fields", found, _EXTRACTOR, ("axes_sha256",))
+    fields = require_object("fields", found, _EXTRACTOR, ("axes_sha256", "landmarks_sha256"))
     if hashlib.sha256(canonical(fields).encode()).hexdigest() != sha256:
         raise Problem("names another hash than that of its extractor's fields")

@@ -71,9 +71,11 @@ def _screen(votes: int, threshold: int, sigma: float, gamma: float) -> Priced:
     return Priced("screen", "screening", parameters, results.bit())
 
 
-def _winner(sigma: float, gamma: float) -> Priced:
-    """argmax of votes with Gaussian noise on each: section 5."""
-    parameters = {"sigma": sigma, "sampling_probability": gamma}
+def _winner(sigma: float, gamma: float, swap: bool = True) -> Priced:
+    """argmax of votes with Gaussian noise on each: section 5. Without a swap votes only come."""
+    parameters: dict[str, float | int | bool] = {"sigma": sigma, "sampling_probability": gamma}
+    if not swap:
+        parameters["swap"] = False
     return Priced("aggregate", "argmax", parameters, results.label())
 
 
@@ -82,6 +84,16 @@ def _private_knn(f: Fields) -> list[Priced]:
     return [
         _screen(f["k"], f["threshold"], f["sigma_screen"], gamma),
         _winner(f["sigma_vote"], gamma),
+    ]
+
+
+def _private_radius(f: Fields) -> list[Priced]:
+    """The plurality is cut off at six deviations above the threshold: section 5."""
+    gamma, threshold = f["sampling_probability"], f["threshold"]
+    most = min(threshold + math.ceil(6 * f["sigma_screen"]), 10**6)
+    return [
+        _screen(most, threshold, f["sigma_screen"], gamma),
+        _winner(f["sigma_vote"], gamma, swap=False),
     ]
 
 
@@ -214,6 +226,14 @@ _PRIVATE_KNN = {
     "sampling_probability": PROBABILITY,
     "screen_ratio": RATIO,
 }
+_PRIVATE_RADIUS = {
+    "share": PROBABILITY,
+    "threshold": integer(0, 10**6 - 1),
+    "sigma_screen": NOISE,
+    "sigma_vote": NOISE,
+    "sampling_probability": PROBABILITY,
+    "screen_ratio": RATIO,
+}
 _INDIVIDUAL = {
     "kernel": one_of("cosine", "rbf"),
     "threshold": PROBABILITY,
@@ -302,6 +322,7 @@ _BELOW_1: dict[str, Callable[[Fields], bool]] = {
 
 KINDS: dict[str, Known] = {
     "private_knn": Known(_PRIVATE_KNN, _private_knn, _RATIO, _SCREENED),
+    "private_radius": Known(_PRIVATE_RADIUS, _private_radius),
     "ind_knn": Known(
         _INDIVIDUAL,
         _individual,

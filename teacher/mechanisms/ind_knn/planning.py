@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
+from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, threshold_at
@@ -29,6 +30,7 @@ from labelwall.teacher.mechanisms.planning import (
     PublicRows,
 )
 from labelwall.teacher.mechanisms.solve import solve
+from labelwall.teacher.noise.scales import less_spent
 from labelwall.teacher.search.kernels import STEPS
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.progress import Progress, quiet
@@ -190,7 +192,25 @@ def best_noise(
                 break
     for tried in sorted({found + side for found in best_levels for side in (-STEP / 2, STEP / 2)}):
         attempt(tried)
-    return best
+    return [
+        replace(trial, mechanism=_affordable(trial.mechanism, epsilon, delta))
+        for trial, epsilon in zip(best, epsilons, strict=True)
+    ]
+
+
+def _affordable(chosen: IndKnn, epsilon: float, delta: float) -> IndKnn:
+    """With less rho where its own noise makes that dearer, as by the Gaussian filter.
+
+    Epsilon is nearly a multiple of rho's root. Counts keep a noise that one record can pay for.
+    """
+    while True:
+        plan = Plan(epsilon, delta, (Priced(chosen, 1, 1).slot(),))
+        cost = certified_epsilon(plan)
+        if cost <= epsilon:
+            return chosen
+        rho = less_spent(chosen.number("rho") * min((epsilon / cost) ** 2, 1 - 1e-6), places=7)
+        count = max(chosen.number("sigma_count"), math.ceil(100.1 / math.sqrt(2 * rho)) / 100)
+        chosen = replace(chosen, rho=rho, sigma_count=count)
 
 
 def _noisy(planned: IndKnn, threshold: float, unit: float, count: float) -> list[IndKnn]:

@@ -1,4 +1,4 @@
-"""The best private-kNN configuration for a budget: the most expected right labels (simulate.py).
+"""The best screened vote for a budget: the most expected right labels (simulate.py).
 
 Coarse grids come first, then finer ones around the best. The search prices a release by a family
 of exact curves; the final choice is fitted to the accountant's own certificate.
@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import ClassVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 
 from labelwall.teacher.accounting.accountant import certified_epsilon, odometer, require_affordable
 from labelwall.teacher.accounting.curves import ORDERS, screening_rdp
 from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.noisy_argmax import ScreenedArgmax
 from labelwall.teacher.mechanisms.planning import (
     FRONTIER,
     Choice,
@@ -30,8 +31,8 @@ from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.private_knn.simulate import (
     SimulatedQueries,
     rates,
-    simulate,
     simulated_queries,
+    votes_of,
 )
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.progress import Progress, quiet
@@ -51,65 +52,85 @@ ZOOMS = (2.0 ** (1 / 4), 2.0 ** (1 / 8))
 CONTEST = 1.006
 _BIT_REACH = 6  # the bit curve covers thresholds up to this many sigma away from the votes
 
+S = TypeVar("S", bound=ScreenedArgmax)
+Remark = Callable[[Choice[S], Goal], tuple[str, dict[str, object]]]
+
 
 @dataclass(frozen=True)
-class PrivateKnnPlanner:
-    """The search for all fields of a private_knn; those of the configuration are ignored."""
+class ScreenedPlanner(Generic[S]):
+    """The search for all fields of a screened vote; those of the configuration are ignored.
 
+    ``made``: the mechanism; ``size``: its field that says who votes; ``remark``: a line about the
+    choice, and the same as JSON.
+    """
+
+    made: type[S]
+    size: str
+    remark: Remark[S] | None = None
     rehearses: ClassVar[bool] = False
 
     def check_rounds(self, own: Sequence[Mechanism]) -> None:
-        """See ``Planner.check_rounds``: the result replaces any other private_knn."""
+        """See ``Planner.check_rounds``: the result replaces any other one of the kind."""
         for mechanism in own:
-            if mechanism.kind != PrivateKnn.kind:
-                rule = f"{PrivateKnn.kind} (the search knows no other)"
+            if mechanism.kind != self.made.kind:
+                rule = f"{self.made.kind} (the search knows no other)"
                 raise InvalidInput("mechanism.kind", rule, mechanism.kind)
 
-    def settings(self, mechanism: PrivateKnn) -> dict[str, str]:
+    def settings(self, mechanism: S) -> dict[str, str]:
         """See ``Planner.settings``."""
         return {
-            "k": str(mechanism.k),
+            self.size: f"{getattr(mechanism, self.size):.4g}",
             "threshold": str(mechanism.threshold),
             "sigma_screen": f"{mechanism.sigma_screen:.1f}",
             "sigma_vote": f"{mechanism.sigma_vote:.1f}",
             "sampling_probability": f"{mechanism.sampling_probability:g}",
         }
 
-    def plan(
-        self, goal: Goal, public: PublicRows, progress: Progress = quiet
-    ) -> Optimum[PrivateKnn]:
+    def plan(self, goal: Goal, public: PublicRows, progress: Progress = quiet) -> Optimum[S]:
         """See ``Planner.plan``."""
-        return optimise(simulated_queries(goal, public), goal, progress)
+        return self.optimise(simulated_queries(goal, public), goal, progress)
+
+    def optimise(
+        self, simulated: SimulatedQueries, goal: Goal, progress: Progress = quiet
+    ) -> Optimum[S]:
+        """See ``Planner.plan``; the queries are simulated already."""
+        goal.check()
+        budgets = [share * goal.epsilon for share in FRONTIER]
+        grid = coarse_grid(simulated, goal.expected_records, self.made)
+        best = search(simulated, goal, budgets, grid, self.made, progress)
+        frontier = [_zoom(choice, simulated, goal) for choice in best if choice is not None]
+        if best[-1] is None:
+            raise goal.nothing_affordable()
+        chosen = fit(frontier[-1], simulated, goal)
+        notes = [
+            f"The last row is certified: {chosen.within(goal)}. "
+            "The others are searched with a fast price, within about 1%."
+        ]
+        facts: dict[str, object] = {}
+        if self.remark is not None:
+            note, facts = self.remark(chosen, goal)
+            notes.append(note)
+        frontier[-1] = chosen
+        return Optimum(chosen, tuple(frontier), simulated.description, tuple(notes), facts)
 
 
-def optimise(
-    simulated: SimulatedQueries, goal: Goal, progress: Progress = quiet
-) -> Optimum[PrivateKnn]:
-    """See ``Planner.plan``; the queries are simulated already."""
-    goal.check()
-    budgets = [share * goal.epsilon for share in FRONTIER]
-    grid = coarse_grid(simulated, goal.expected_records)
-    best = search(simulated, goal, budgets, grid, progress)
-    frontier = [_zoom(choice, simulated, goal) for choice in best if choice is not None]
-    if best[-1] is None:
-        raise goal.nothing_affordable()
-    chosen = fit(frontier[-1], simulated, goal)
-    asked, cap = chosen.forecast.asked, chosen.forecast.cap
-    asymptotic, broken = theorem10(chosen.mechanism, asked, cap, goal.delta)
+def remark_theorem10(choice: Choice[PrivateKnn], goal: Goal) -> tuple[str, dict[str, object]]:
+    """What CVPR20 Theorem 10 says of a choice."""
+    asked, cap = choice.forecast.asked, choice.forecast.cap
+    asymptotic, broken = theorem10(choice.mechanism, asked, cap, goal.delta)
     note = (
         f"not a statement here, it needs {'; '.join(broken)}" if broken else "its assumptions hold"
     )
-    return Optimum(
-        chosen,
-        (*frontier[:-1], chosen),
-        simulated.description,
-        (
-            f"The last row is certified: {chosen.within(goal)}. "
-            "The others are searched with a fast price, within about 1%.",
-            f"CVPR20 Theorem 10 (asymptotic): epsilon {asymptotic:.2f}; {note}.",
-        ),
-        {"theorem10": {"epsilon": asymptotic, "assumptions_broken": broken}},
-    )
+    facts: dict[str, object] = {"theorem10": {"epsilon": asymptotic, "assumptions_broken": broken}}
+    return f"CVPR20 Theorem 10 (asymptotic): epsilon {asymptotic:.2f}; {note}.", facts
+
+
+PLANNER = ScreenedPlanner(PrivateKnn, "k", remark_theorem10)
+
+
+def noises(made: type[ScreenedArgmax]) -> tuple[float, ...]:
+    """SIGMA_VOTE, or the noise that hides as much of votes that move by less."""
+    return SIGMA_VOTE if made.swap else tuple(float(round(s / math.sqrt(2))) for s in SIGMA_VOTE)
 
 
 @dataclass(frozen=True)
@@ -126,7 +147,9 @@ class Point:
     sigma_vote: tuple[float, ...]
 
 
-def coarse_grid(simulated: SimulatedQueries, expected_records: int) -> list[Point]:
+def coarse_grid(
+    simulated: SimulatedQueries, expected_records: int, made: type[ScreenedArgmax] = PrivateKnn
+) -> list[Point]:
     """Every sampling probability with every fraction of the data set that may vote."""
     smallest = max(MIN_FRACTION, min(0.1, 4 / simulated.rows), 5 / expected_records)
     points = {}
@@ -134,7 +157,7 @@ def coarse_grid(simulated: SimulatedQueries, expected_records: int) -> list[Poin
         k = round(gamma * fraction * expected_records)
         if MIN_K <= k <= MAX_K:
             thresholds = np.unique(np.rint(THRESHOLDS * k))
-            points[k, gamma] = Point(k, gamma, thresholds, SIGMA_SCREEN, SIGMA_VOTE)
+            points[k, gamma] = Point(k, gamma, thresholds, SIGMA_SCREEN, noises(made))
     return list(points.values())
 
 
@@ -143,19 +166,21 @@ def search(
     goal: Goal,
     budgets: Sequence[float],
     grid: Sequence[Point],
+    made: type[S],
     progress: Progress = quiet,
-) -> list[Choice[PrivateKnn] | None]:
+) -> list[Choice[S] | None]:
     """The best of the grid for each epsilon of ``budgets``; None where nothing is affordable."""
-    best: list[Choice[PrivateKnn] | None] = [None] * len(budgets)
+    best: list[Choice[S] | None] = [None] * len(budgets)
     for number, point in enumerate(grid):
         progress("searching", number, len(grid))
-        votes = simulate(simulated, point.k, point.sampling_probability, goal.expected_records)
+        sized = made.sized(point.k, point.sampling_probability, goal.expected_records, threshold=0)
+        votes = votes_of(simulated, sized, goal.expected_records)
         passing = votes.pass_rates(point.thresholds, np.array(point.sigma_screen))  # [t, s, q]
         correct = votes.right_rates(np.array(point.sigma_vote))  # [v, q]
         right = passing @ correct.T / len(votes.labels)  # [t, s, v]
         passed = np.broadcast_to(passing.mean(axis=2)[..., None], right.shape)
         for position, epsilon in enumerate(budgets):
-            found = _best_of(point, passed, right, epsilon, simulated.rows, goal)
+            found = _best_of(point, sized, passed, right, epsilon, simulated.rows, goal)
             known = best[position]
             if found and (known is None or found.forecast.right > known.forecast.right):
                 best[position] = found
@@ -164,10 +189,16 @@ def search(
 
 
 def _best_of(
-    point: Point, passed: np.ndarray, right: np.ndarray, epsilon: float, rows: float, goal: Goal
-) -> Choice[PrivateKnn] | None:
+    point: Point,
+    sized: S,
+    passed: np.ndarray,
+    right: np.ndarray,
+    epsilon: float,
+    rows: float,
+    goal: Goal,
+) -> Choice[S] | None:
     """The best of one point's thresholds and noises; ``passed``, ``right``: rates [t, s, v]."""
-    asked = _affordable(point, passed, epsilon, rows, goal)
+    asked = _affordable(point, sized.swap, passed, epsilon, rows, goal)
     _, answered = answers(asked, passed, rows)
     accuracy = right / np.maximum(passed, 1e-300)
     score = np.where(
@@ -176,19 +207,18 @@ def _best_of(
     t, s, v = np.unravel_index(int(score.argmax()), score.shape)
     if score[t, s, v] <= 0:
         return None
-    mechanism = PrivateKnn(
-        k=point.k,
+    mechanism = replace(
+        sized,
         threshold=int(point.thresholds[t]),
         sigma_screen=point.sigma_screen[s],
         sigma_vote=point.sigma_vote[v],
-        sampling_probability=point.sampling_probability,
     )
     rate = float(passed[t, s, v]), float(right[t, s, v])
     return Choice(epsilon, mechanism, forecast(int(asked[t, s, v]), rate, rows))
 
 
 def _affordable(
-    point: Point, passed: np.ndarray, epsilon: float, rows: float, goal: Goal
+    point: Point, swap: bool, passed: np.ndarray, epsilon: float, rows: float, goal: Goal
 ) -> np.ndarray:
     """Queries that epsilon pays for, float64 [t, s, v], at the best order.
 
@@ -201,7 +231,8 @@ def _affordable(
         return np.zeros(passed.shape)
     gamma, asked = point.sampling_probability, np.full(passed.shape, float(goal.queries))
     screen = np.array([bit_rdp(sigma, gamma) for sigma in point.sigma_screen])[:, useful]
-    contests = [CONTEST * bit_rdp(sigma / math.sqrt(2), gamma) for sigma in point.sigma_vote]
+    factor, narrower = (CONTEST, math.sqrt(2)) if swap else (1.0, 1.0)
+    contests = [factor * bit_rdp(sigma / narrower, gamma) for sigma in point.sigma_vote]
     argmax = np.array(contests)[:, useful]
     for _ in range(2):  # the cap's margin depends slightly on the number of queries
         share = answers(asked, passed, rows)[0] / asked
@@ -248,34 +279,34 @@ def forecast(asked: int, rate: tuple[float, float], rows: float) -> Forecast:
     return Forecast(asked, int(cap), rate[0], answered, rate[1] / rate[0])
 
 
-def _zoom(
-    choice: Choice[PrivateKnn], simulated: SimulatedQueries, goal: Goal
-) -> Choice[PrivateKnn]:
+def _zoom(choice: Choice[S], simulated: SimulatedQueries, goal: Goal) -> Choice[S]:
     """The best of finer grids around a choice, or the choice itself."""
     for step in ZOOMS:
         grid = list(_around(choice.mechanism, step, goal.expected_records))
-        (found,) = search(simulated, goal, [choice.epsilon], grid)
+        made = type(choice.mechanism)
+        (found,) = search(simulated, goal, [choice.epsilon], grid, made)
         if found is not None and found.forecast.right > choice.forecast.right:
             choice = found
     return choice
 
 
-def _around(centre: PrivateKnn, step: float, expected_records: int) -> Iterable[Point]:
-    gamma = centre.sampling_probability
+def _around(centre: ScreenedArgmax, step: float, expected_records: int) -> Iterable[Point]:
+    gamma, votes = centre.sampling_probability, centre.expected_votes(expected_records)
+    noise = noises(type(centre))
     high = min(MAX_K, max(MIN_K, round(MAX_FRACTION * gamma * expected_records)))
-    scaled = (round(centre.k * step**power) for power in (-2, -1, 0, 1, 2))
+    scaled = (round(votes * step**power) for power in (-2, -1, 0, 1, 2))
     for k in sorted({min(high, max(MIN_K, k)) for k in scaled}):
-        share = centre.threshold / centre.k + (step - 1) * np.array([-0.3, -0.15, 0, 0.15, 0.3])
+        share = centre.threshold / votes + (step - 1) * np.array([-0.3, -0.15, 0, 0.15, 0.3])
         thresholds = np.unique(np.clip(np.rint(k * share), 0, k))
         screen = tuple(centre.number("sigma_screen") * step**power for power in (-1, 0, 1))
         vote = tuple(
-            min(SIGMA_VOTE[-1], max(SIGMA_VOTE[0], centre.number("sigma_vote") * step**power))
+            min(noise[-1], max(noise[0], centre.number("sigma_vote") * step**power))
             for power in (-1, 0, 1)
         )
         yield Point(k, gamma, thresholds, screen, vote)
 
 
-def fit(choice: Choice[PrivateKnn], simulated: SimulatedQueries, goal: Goal) -> Choice[PrivateKnn]:
+def fit(choice: Choice[S], simulated: SimulatedQueries, goal: Goal) -> Choice[S]:
     """Round the noise, then maximise queries and minimise screening noise within epsilon.
 
     The accountant's own certificate decides.
@@ -284,12 +315,12 @@ def fit(choice: Choice[PrivateKnn], simulated: SimulatedQueries, goal: Goal) -> 
         _half_votes(choice.mechanism.number(name)) for name in ("sigma_vote", "sigma_screen")
     )
 
-    def candidate(asked: int, sigma_screen: float) -> Choice[PrivateKnn]:
+    def candidate(asked: int, sigma_screen: float) -> Choice[S]:
         mechanism = replace(choice.mechanism, sigma_screen=sigma_screen, sigma_vote=sigma_vote)
         rate = rates(simulated, mechanism, goal.expected_records)
         return Choice(goal.epsilon, mechanism, forecast(asked, rate, simulated.rows))
 
-    def fits(trial: Choice[PrivateKnn]) -> bool:
+    def fits(trial: Choice[S]) -> bool:
         plan = trial.plan(goal)
         return odometer(plan, [release.cap for release in plan.releases()]) <= goal.epsilon
 

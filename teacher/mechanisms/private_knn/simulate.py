@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from labelwall.teacher.mechanisms.noisy_argmax import ScreenedArgmax
 from labelwall.teacher.mechanisms.planning import MIN_ROWS, Goal, PublicRows
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput
 
@@ -114,12 +114,14 @@ class Votes:
     """Simulated votes before noise.
 
     ``mean``: expected votes, float64 [q, c]; ``excess``: variance beyond the noise, as a multiple
-    of the mean, negative where the simulation itself varies more than real votes.
+    of the mean, negative where the simulation itself varies more than real votes; ``spread``:
+    variance of the number of voters over its square, 0 where it is k.
     """
 
     labels: np.ndarray = field(repr=False)
     mean: np.ndarray = field(repr=False)
     excess: float
+    spread: float = 0.0
 
     def pass_rates(self, thresholds: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
         """P(max_j n_j + Z > T) of every query, float64 [t, s, q].
@@ -131,10 +133,11 @@ class Votes:
         second, first = np.sort(self.mean, axis=1)[:, -2:].T
         # multinomial: Var(n_1 - n_2) = n_1 + n_2 - (n_1 - n_2)^2 / k
         contest = np.maximum(first + second - (first - second) ** 2 / total, 0)
-        gap = np.sqrt(max(self.excess, 0.0) * contest + 1e-12)
+        common = self.spread * (first - second) ** 2
+        gap = np.sqrt(max(self.excess, 0.0) * contest + common + 1e-12)
         density = np.exp(-((first - second) ** 2) / (2 * gap**2)) / math.sqrt(2 * math.pi)
         plurality = first + gap * density - (first - second) * ndtr(-(first - second) / gap)
-        excess = first * (1 - first / total) * self.excess
+        excess = first * (1 - first / total) * self.excess + self.spread * first**2
         variance = _total_variance(sigmas[:, None], excess)  # [s, q]
         return ndtr((plurality - thresholds[:, None, None] - 0.5) / np.sqrt(variance))
 
@@ -163,9 +166,15 @@ def _total_variance(sigma: np.ndarray | float, excess: np.ndarray) -> np.ndarray
 
 
 def simulate(
-    simulated: SimulatedQueries, k: int, sampling_probability: float, expected_records: int
+    simulated: SimulatedQueries,
+    k: int,
+    sampling_probability: float,
+    expected_records: int,
+    spread: float = 0.0,
 ) -> Votes:
     """Votes of the first min(k, |sample|) of a Poisson sample of ``expected_records`` records.
+
+    ``spread``: see ``Votes``; where it is positive, k is the mean number of voters.
 
     Neighbours are drawn from a population in which a query's nearest ``fraction`` has class shares
     p: k votes are multinomial, variance k p (over data set and sample jointly; the sampling
@@ -176,14 +185,22 @@ def simulate(
     votes = min(float(k), sampling_probability * expected_records)
     fraction = votes / (sampling_probability * expected_records)
     excess = 1 - votes / (fraction * simulated.rows)
-    return Votes(simulated.labels, votes * simulated.shares(fraction), excess)
+    return Votes(simulated.labels, votes * simulated.shares(fraction), excess, spread)
+
+
+def votes_of(
+    simulated: SimulatedQueries, mechanism: ScreenedArgmax, expected_records: int
+) -> Votes:
+    """``simulate`` for a mechanism."""
+    k, gamma = round(mechanism.expected_votes(expected_records)), mechanism.sampling_probability
+    return simulate(simulated, k, gamma, expected_records, mechanism.spread(k))
 
 
 def rates(
-    simulated: SimulatedQueries, mechanism: PrivateKnn, expected_records: int
+    simulated: SimulatedQueries, mechanism: ScreenedArgmax, expected_records: int
 ) -> tuple[float, float]:
     """(share of queries that pass the screening, share that also get the right label)."""
-    votes = simulate(simulated, mechanism.k, mechanism.sampling_probability, expected_records)
+    votes = votes_of(simulated, mechanism, expected_records)
     thresholds, sigmas = np.array([mechanism.threshold]), np.array([mechanism.sigma_screen])
     passed = votes.pass_rates(thresholds, sigmas)[0, 0]
     right = votes.right_rates(np.array([mechanism.sigma_vote]))[0]

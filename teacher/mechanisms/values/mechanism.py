@@ -26,7 +26,7 @@ import numpy as np
 
 from labelwall.teacher.accounting.plan import Release
 from labelwall.teacher.mechanisms.base import Mechanism, added
-from labelwall.teacher.mechanisms.private_knn.mechanism import SCREEN
+from labelwall.teacher.mechanisms.noisy_argmax import SCREEN
 from labelwall.teacher.noise.scales import (
     SCREEN_RATIO,
     check_screen_ratio,

@@ -273,6 +273,19 @@ def test_a_mixed_list_is_sound_by_every_certificate_and_adds_up_its_pure_part(
     assert "pure_added" not in certificates(plan_of(noisy, delta=delta))
 
 
+@pytest.mark.parametrize(("sigma", "gamma"), [(3.0, 0.3), (8.0, 1.0), (12.0, 0.05)])
+def test_the_orders_that_are_left_out_do_not_attain_the_minimum(sigma, gamma):
+    """From one release to so many that the lowest orders decide; with and without a swap."""
+    for swap in (True, False):
+        noise = {"sigma": sigma, "sampling_probability": gamma}
+        winner = Release("a", "argmax", noise | ({} if swap else {"swap": False}), 1)
+        for count in (1, 30, 1000, 10**6):
+            total = accountant._total([winner], [count], ORDERS)
+            everywhere = epsilon_from_rdp(ORDERS, total, 1e-5)
+            found = odometer(plan_of(winner), [count])
+            assert found == pytest.approx(everywhere[0], rel=1e-12)
+
+
 def test_an_unaffordable_plan_is_refused_in_one_line():
     cost = certified_epsilon(SMALL)
     require_affordable(Plan(cost, SMALL.delta, SMALL.slots))

@@ -23,6 +23,7 @@ from labelwall.teacher.mechanisms.private_linear.mechanism import (
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
+from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.search.by_person import ByPerson
@@ -34,6 +35,10 @@ GAMMA = {"sampling_probability": 0.5}
 AUDITED: dict[str, tuple[Mechanism, tuple[str, ...]]] = {
     "private_knn": (
         PrivateKnn(k=4, threshold=2, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5),
+        ("screen", "aggregate"),
+    ),
+    "private_radius": (
+        PrivateRadius(threshold=2, sigma_screen=0.7, sigma_vote=0.7, sampling_probability=0.5),
         ("screen", "aggregate"),
     ),
     "naive_knn": (NaiveKnn(k=4, sigma_vote=1.0), ()),
@@ -65,7 +70,7 @@ def audited(name: str, trials: int) -> EmpiricalFinding:
     return people.audit(delta=PROBE_DELTA, trials=trials, confidence=0.999, releases=releases)
 
 
-SLOW = ("radius", "batch_knn", "private_knn", "ind_knn")
+SLOW = ("radius", "batch_knn", "private_knn", "private_radius", "ind_knn")
 # As many as leave the bound no room to miss half of what it should show.
 TRIALS = {**dict.fromkeys(SLOW, 1000), "mean": 80_000}
 

@@ -166,6 +166,17 @@ def test_balls(drawn: Drawn, radius: int) -> None:
 
 
 @few
+@given(data(), st.integers(0, 60), SAMPLED)
+def test_sampled_balls(drawn: Drawn, radius: int, gamma: float) -> None:
+    """A person votes in each ball with its nearest row there: e_a for each query, or nothing."""
+    radii = np.full(QUERIES, radius**2, dtype=np.int64)
+    tape = UnsafeTape(4)
+    moves = drawn.moved(lambda v: v.sampled_ball_votes(radii, gamma, KEYS, "screen", tape))
+    assert moves.min() >= 0
+    assert moves.sum(axis=1).max() <= 1
+
+
+@few
 @given(data())
 def test_classifiers(drawn: Drawn) -> None:
     """All rows of a person are in one shard: at most one classifier changes, by one vote."""
@@ -271,6 +282,17 @@ def test_a_second_ballot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ExactIndex, "electorate", property(lambda index: index))
     with pytest.raises(FOUND):
         test_votes()
+
+
+def test_a_ballot_of_each_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ExactIndex.total
+
+    def by_row(index: ExactIndex, count: Callable[..., np.ndarray], labels: np.ndarray) -> object:
+        return whole(ExactIndex(index.features, index.ids), count, labels)
+
+    monkeypatch.setattr(ExactIndex, "total", by_row)
+    with pytest.raises(FOUND):
+        test_sampled_balls()
 
 
 def test_an_unclipped_sum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from labelwall.teacher.mechanisms.private_linear.mechanism import (
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
+from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
@@ -76,6 +77,9 @@ MECHANISMS: dict[str, AnyMechanism] = {
         threshold=1,
         sigma_screen=30.0,
         sampling_probability=0.5,
+    ),
+    "private_radius": PrivateRadius(
+        share=0.2, threshold=1, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.5
     ),
     "naive_knn": NaiveKnn(k=3, sigma_vote=2.0),
     "ind_knn": IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6, reuse=True),
@@ -131,6 +135,9 @@ def vectors(name: str, **options: object) -> Case:
     outputs = numbered_space(MECHANISMS[name].label_space, CLASSES).outputs
     plain = BOX if name in ("radius", "batch_knn") else RAW
     spec = network(outputs) if counted else replace(plain, num_classes=outputs)
+    if MECHANISMS[name].asks.landmarks:
+        near = 40 * np.eye(DIMENSIONS, dtype=np.int8)[np.arange(9) % DIMENSIONS]
+        spec = replace(spec, landmarks=near.tobytes())
     embedder = replace(network(outputs), scale=60.0)
     queries = queries.astype(np.float32)
     return Case(MECHANISMS[name], held, extra, queries, embedder, spec, **options)  # type: ignore[arg-type]

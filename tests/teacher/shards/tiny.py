@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from labelwall.teacher.mechanisms.private_linear.mechanism import (
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
+from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
@@ -60,6 +62,9 @@ MECHANISMS: dict[str, AnyMechanism] = {
         sigma_screen=30.0,
         sampling_probability=0.5,
     ),
+    "private_radius": PrivateRadius(
+        share=0.2, threshold=8, sigma_screen=2.0, sigma_vote=2.0, sampling_probability=0.3
+    ),
     "naive_knn": NaiveKnn(k=15, sigma_vote=2.0),
     "ind_knn": IndKnn(threshold=0.8, sigma_label=0.2, sigma_count=3.0, rho=0.6),
     "ind_knn_hash": IndKnn(
@@ -81,10 +86,13 @@ MECHANISMS: dict[str, AnyMechanism] = {
 
 
 def spec_of(name: str) -> ExtractorSpec:
-    """Raw vectors, or a box for the mechanisms that count in balls."""
+    """Raw vectors, or a box for the mechanisms that count in balls; with landmarks for radii."""
+    if MECHANISMS[name].asks.landmarks:
+        return replace(RAW, landmarks=LANDMARKS)
     return BOX if name.startswith(("radius", "batch")) else RAW
 
 
+LANDMARKS = np.random.default_rng(3).integers(-40, 41, (30, DIMENSIONS)).astype(np.int8).tobytes()
 RAW = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
 SIDES = {"mean": (0.0,) * DIMENSIONS, "std": (4.0,) * DIMENSIONS}
 BOX = ExtractorSpec("box", (DIMENSIONS,), CLASSES, **SIDES)

@@ -281,7 +281,7 @@ def test_the_grid_is_fine_near_one_and_reaches_past_512():
 def test_the_cache_serves_what_was_computed_and_nothing_else(monkeypatch):
     orders = np.array([2.0, 3.0])
     first = argmax_rdp(orders, sigma=1.0, sampling_probability=0.5)
-    (path,) = curve_cache.folder().iterdir()
+    path, _ = curve_cache.folder().iterdir()
     whole = path.read_bytes()
     monkeypatch.setattr(argmax_curve, "argmax_log_excess", lambda *_, **__: pytest.fail("again"))
     np.testing.assert_array_equal(argmax_rdp(orders, sigma=1.0, sampling_probability=0.5), first)
@@ -290,13 +290,24 @@ def test_the_cache_serves_what_was_computed_and_nothing_else(monkeypatch):
     for damaged in (
         b"",
         whole[:-1],
-        whole[:40] + bytes([whole[40] ^ 1]) + whole[41:],
+        whole[:36] + bytes([whole[36] ^ 1]) + whole[37:],
         whole + b"x" * 8,
     ):
         path.write_bytes(damaged)
         np.testing.assert_array_equal(
             argmax_rdp(orders, sigma=1.0, sampling_probability=0.5), first
         )
+
+
+def test_an_order_costs_the_same_whatever_others_are_asked_for():
+    """Computed alone, with its neighbours, from the disk, and again without a disk."""
+    orders = np.array([2.0, 9.0, 60.0])
+    alone = [argmax_rdp(orders[[i]], sigma=2.0, sampling_probability=0.3)[0] for i in range(3)]
+    both = argmax_rdp(orders[:2], sigma=2.0, sampling_probability=0.3)
+    assert both.tolist() == alone[:2]
+    for name in curve_cache.folder().iterdir():
+        name.unlink()
+    assert argmax_rdp(orders, sigma=2.0, sampling_probability=0.3).tolist() == alone
 
 
 def test_a_cache_that_can_not_be_written_is_done_without(tmp_path, monkeypatch):

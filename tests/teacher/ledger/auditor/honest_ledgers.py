@@ -25,6 +25,7 @@ from labelwall.teacher.mechanisms.private_linear.mechanism import (
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
+from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
@@ -37,6 +38,7 @@ CLASSES, DELTA = 4, 1e-9  # no discrete privacy loss distribution at such a delt
 NOISY = {"sigma_screen": 85.0, "sigma_vote": 25.0}
 MECHANISMS: list[AnyMechanism] = [
     PrivateKnn(k=30, threshold=10, sampling_probability=0.15, **NOISY),
+    PrivateRadius(share=0.02, threshold=10, **NOISY),
     IndKnn(rho=0.01, sigma_count=40.0, filter="gdp"),
     IndKnn(rho=0.01, sigma_count=40.0),
     ReverseKnn(cells=3, neighbours=2, sigma=44),

@@ -37,7 +37,8 @@ from labelwall import pipeline
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms import registry
-from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, SCREEN, PrivateKnn
+from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.vote_audit import audit_votes, claimed, sharpest_pairs
 from labelwall.teacher.mechanisms.vote_laws import JOINT, laws, repeated
 from labelwall.teacher.statistical_audit import PROBE_DELTA, EmpiricalFinding, Pair, bound_pair

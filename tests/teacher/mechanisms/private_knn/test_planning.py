@@ -17,13 +17,13 @@ from labelwall.experiment.plan.auto import planned_config
 from labelwall.experiment.plan.optimise import Request, best_plan
 from labelwall.teacher.accounting.accountant import certified_epsilon, odometer
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
+from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
 from labelwall.teacher.mechanisms.planning import Choice, Goal
 from labelwall.teacher.mechanisms.private_knn import planning as planner
-from labelwall.teacher.mechanisms.private_knn.mechanism import AGGREGATE, SCREEN, PrivateKnn
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.private_knn.planning import (
     CONTEST,
     bit_rdp,
-    optimise,
     theorem10,
 )
 from labelwall.teacher.mechanisms.private_knn.simulate import (
@@ -154,7 +154,7 @@ def test_the_choice_fits_the_budget_and_no_affordable_neighbour_is_better(
     arrays_config, small_grids
 ):
     config, proxy = load_config(arrays_config), votes_among(*embedded(3, TEST), CLASSES)
-    found = optimise(proxy, Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2))
+    found = planner.PLANNER.optimise(proxy, Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2))
     plan, best = planned_config(config, found.chosen).plan(), found.chosen.forecast
     assert 0.97 * 3 < certified_epsilon(plan) <= 3
     assert found.chosen.epsilon == certified_epsilon(plan)
@@ -198,7 +198,7 @@ def _scaled(mechanism: PrivateKnn, change: dict[str, float]) -> dict[str, float]
 def test_a_floor_of_the_label_accuracy_buys_fewer_and_better_labels(small_grids):
     proxy = votes_among(*embedded(3, TEST), CLASSES)
     free, better = (
-        optimise(proxy, Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2, floor)).chosen.forecast
+        planner.PLANNER.optimise(proxy, Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2, floor)).chosen.forecast
         for floor in (0.0, 0.85)
     )
     assert free.accuracy < 0.85 <= better.accuracy + 0.005
@@ -304,16 +304,16 @@ def test_theorem_10_by_hand():
 
 def test_a_budget_that_buys_nothing_is_refused_in_words():
     with pytest.raises(BudgetRefused, match=r"budget\.epsilon"):
-        optimise(margin_model(0.5, 10), Goal(3.0, 1e-5, 30, 30, 30, 0.9))
+        planner.PLANNER.optimise(margin_model(0.5, 10), Goal(3.0, 1e-5, 30, 30, 30, 0.9))
 
 
 def test_a_mechanism_that_no_planner_knows_is_refused(arrays_config, capsys):
     command = ["plan", "--config", str(arrays_config), "--optimise"]
     assert pipeline.main([*command, "--mechanism.kind", "gnmax"]) == 2
     refused = (
-        "`mechanism.kind` must be one that has a planner: private_knn, ind_knn, reverse_knn, "
-        "private_linear, private_linear_attributes, private_knn_mean, private_knn_median, "
-        "private_linear_value. Found 'gnmax'."
+        "`mechanism.kind` must be one that has a planner: private_knn, private_radius, ind_knn, "
+        "reverse_knn, private_linear, private_linear_attributes, private_knn_mean, "
+        "private_knn_median, private_linear_value. Found 'gnmax'."
     )
     assert refused in capsys.readouterr().err
     arrays_config.write_text(

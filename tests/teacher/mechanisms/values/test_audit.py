@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelwall.teacher.mechanisms.private_knn.mechanism import SCREEN
+from labelwall.teacher.mechanisms.noisy_argmax import SCREEN
 from labelwall.teacher.mechanisms.values.audit import audit_values
 from labelwall.teacher.mechanisms.values.mechanism import (
     MEAN,

@@ -19,7 +19,8 @@ from labelwall.teacher.accounting.curves import (
     release_rdp,
 )
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.private_knn.mechanism import SCREEN, PrivateKnn
+from labelwall.teacher.mechanisms.noisy_argmax import SCREEN
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
 from labelwall.teacher.mechanisms.values.mechanism import (
     MEAN,

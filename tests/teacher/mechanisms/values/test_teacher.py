@@ -11,7 +11,8 @@ import pytest
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.private_knn.mechanism import SCREEN, PrivateKnn
+from labelwall.teacher.mechanisms.noisy_argmax import SCREEN
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.values.mechanism import (
     MEDIAN,

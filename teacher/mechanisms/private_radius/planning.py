@@ -1,0 +1,8 @@
+"""The search for private_radius: that of private_knn, for votes that move by less."""
+
+from __future__ import annotations
+
+from labelwall.teacher.mechanisms.private_knn.planning import ScreenedPlanner
+from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
+
+PLANNER = ScreenedPlanner(PrivateRadius, "share")
