@@ -112,6 +112,24 @@ def test_a_folder_with_another_run_is_refused_before_a_search(
     assert not folder.choice.exists()
 
 
+@pytest.mark.parametrize("place", ["run_dir", "custodian_dir"])
+def test_a_folder_that_can_not_be_written_is_refused_before_a_search(
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+) -> None:
+    monkeypatch.setattr("labelwall.experiment.plan.optimise.search", None)
+    (config.parent / "file").write_text("")
+    places = {"run_dir": "out", "custodian_dir": "own"} | {place: "file/below"}
+    options = [
+        part for name, to in places.items() for part in (f"--{name}", str(config.parent / to))
+    ]
+    assert pipeline.main(["run", "--config", str(config), "--quiet", *options]) == 2
+    (found,) = capsys.readouterr().err.splitlines()
+    assert f"`{place}` must be a folder" in found
+
+
 def test_the_plan_is_the_choice(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     best = config.parent / "best.yaml"
     assert pipeline.main(["plan", "--config", str(config), "--json", "--out", str(best)]) == 0
