@@ -141,7 +141,7 @@ def row(data: Data, epsilon: float, known: list[Candidate]) -> str:
     """One cell of the table. ``known``: auto's choices for this data set, which grids try too."""
     config, records = data.config(epsilon), len(data.private[1])
     public = PublicData(*data.public, *data.test)
-    goal = Goal(epsilon, DELTA, records, len(public.inputs), 1)
+    goal = Goal(epsilon, DELTA, records, len(public.inputs), 1, shares=(1.0,))
     began = time.process_time()
     found = search(config, data.task, public, goal, planners_for(config), quiet)
     seconds = time.process_time() - began
@@ -192,7 +192,15 @@ def value_row(epsilon: float) -> str:
         rounds=[RoundConfig(queries=regression.QUERIES)],
         budget=BudgetConfig(epsilon, regression.DELTA),
     )
-    goal = Goal(epsilon, regression.DELTA, len(private), len(public), 1, asked=regression.QUERIES)
+    goal = Goal(
+        epsilon,
+        regression.DELTA,
+        len(private),
+        len(public),
+        1,
+        asked=regression.QUERIES,
+        shares=(1.0,),
+    )
     rows, began = PublicData(public, values[1], test, values[2]), time.process_time()
     found = search(asking, data.task, rows, goal, planners_for(asking), quiet)
     seconds, best = time.process_time() - began, found.optimum.chosen

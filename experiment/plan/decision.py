@@ -37,7 +37,7 @@ def decided(config: Config, folder: RunFolder, console: Console) -> Config:
     if config.teacher is None:
         make_private(folder.custodian(config))  # a search takes minutes: fails before it
     console.say("auto: rehearsing mechanisms and features on public rows")
-    answer = best_plan(config, Request(), console)
+    answer = best_plan(config, Request(frontier=False), console)
     console.show(candidates(answer))
     console.say(reason(answer))
     table = json.dumps(describe_candidates(answer), indent=2)

@@ -19,7 +19,6 @@ from labelwall.teacher.accounting.accountant import certified_epsilon, odometer,
 from labelwall.teacher.accounting.curves import ORDERS, screening_rdp
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.planning import (
-    FRONTIER,
     Choice,
     Forecast,
     Goal,
@@ -87,7 +86,7 @@ def optimise(
 ) -> Optimum[PrivateKnn]:
     """See ``Planner.plan``; the queries are simulated already."""
     goal.check()
-    budgets = [share * goal.epsilon for share in FRONTIER]
+    budgets = [share * goal.epsilon for share in goal.shares]
     grid = coarse_grid(simulated, goal.expected_records)
     best = search(simulated, goal, budgets, grid, progress)
     frontier = [_zoom(choice, simulated, goal) for choice in best if choice is not None]

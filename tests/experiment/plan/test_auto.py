@@ -70,6 +70,9 @@ def test_a_choice_needs_no_private_rows_and_is_nearly_the_best(config: Path) -> 
     first = table["candidates"][0]
     assert first["expected"]["label_accuracy"] > 0.65
     assert first["expected"]["spread"] > 0
+    assert first["mechanism"]["kind"] == found.mechanism.kind
+    again = [entry["expected"]["spread"] > 0 for entry in table["candidates"]]
+    assert again == sorted(again, reverse=True)  # one rehearsal tells less
     kinds = {entry["mechanism"]["kind"] for entry in table["candidates"]}
     assert kinds == {"reverse_knn", "private_linear"}
     assert f"{found.mechanism.kind} is chosen" in table["reason"]
