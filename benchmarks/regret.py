@@ -18,28 +18,22 @@ appended to --out when it is finished; rows that are there are not repeated.
 from __future__ import annotations
 
 import argparse
-import ast
-import itertools
-import sysconfig
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import regression
-from linear_accuracy import rows_of
-from tables import TABLES
+from regret_data import DATA, DELTA, Data
 
 from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.auto import planned_config, planners_for, search
 from labelwall.experiment.plan.rehearsal import Features
 from labelwall.experiment.run.matrix_round import ask_matrices
-from labelwall.experiment.run.whitening import extractor_of_round, principal_axes
+from labelwall.experiment.run.whitening import extractor_of_round
 from labelwall.teacher.features.embedder import Embedder, unit_length
-from labelwall.teacher.mechanisms.auto import Auto
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.planning import Goal, View
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
@@ -48,22 +42,16 @@ from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, Privat
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.datasets.readers import constant_order
-from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
+from labelwall.wall.datasets.sources import PublicData
 from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.registry import label_space
-from labelwall.wall.labels.values import ValueLabels, errors
+from labelwall.wall.labels.values import errors
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Receipt
 from labelwall.wall.progress import quiet
 
-DELTA = 1e-5
 EPSILONS = (0.1, 0.5, 1.0, 2.0)
-DIMENSIONS = 256  # principal axes kept of wide features, which rehearsals look at anyway
 DRAWS = 3
 FINAL = 2  # of the grid, that are drawn DRAWS times
-PACKAGES = ("numpy", "scipy", "sklearn", "torch", "skimage", "matplotlib", "PIL", "timm")
-LEAST_TEXT = 120  # characters of a docstring
 CLOSE, CLOSE_R2 = 0.01, 0.03
 VALUES, NEIGHBOURS = (PrivateKnnMean, PrivateKnnMedian), (100, 200, 400, 600, 800)
 VALUED = "diamonds"  # rows have values: figures are R2, in percent
@@ -74,145 +62,11 @@ HAND = {  # whitened axes; cells, neighbours and reach of reverse_knn
     "cifar10": [(128, 600, 3, 5), (128, 1000, 3, 2)],
     "banana": [(0, 60, 1, 1)],
 }
-Rows = tuple[np.ndarray, np.ndarray]
 Candidate = tuple[View, Mechanism]
 HEADER = (
     "| data | epsilon | auto | auto's choice | best of the grid | best | regret | rule | "
     "expected | CPU seconds |\n|---|---|---|---|---|---|---|---|---|---|\n"
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Data:
-    """Features float32 [n, d] with labels int64 [n], of each split.
-
-    Where rows have values, private labels are their codes, others are values, float64 [n].
-    """
-
-    name: str
-    private: Rows = field(repr=False)
-    public: Rows = field(repr=False)
-    test: Rows = field(repr=False)
-    values: ValueLabels | None = None
-
-    @property
-    def classes(self) -> int:
-        """Their number, 1 for a value."""
-        return 1 if self.values else int(self.private[1].max()) + 1
-
-    def right(self, labels: np.ndarray) -> float:
-        """The share of right labels of the test rows; R2 of values."""
-        if self.values is None:
-            return float((labels == self.test[1]).mean())
-        found = errors(self.values.decode(labels), self.test[1])
-        return 0.0 if found is None else found["r2"]
-
-    def config(self, epsilon: float) -> Config:
-        """One round, everything open."""
-        bounds = list(self.values.bounds) if self.values else []
-        return Config(
-            DataConfig("arrays", path="-", labels="value" if bounds else "class", bounds=bounds),
-            [RoundConfig()],
-            budget=BudgetConfig(epsilon, DELTA),
-            mechanism=Auto(),
-        )
-
-    @property
-    def task(self) -> Task:
-        """Numbered classes, or values, of vectors."""
-        if self.values is not None:
-            return Task(self.values, (self.public[0].shape[1],))
-        names = [str(number) for number in range(self.classes)]
-        return Task(label_space("class", names, []), (self.public[0].shape[1],))
-
-
-def narrowed(private: Rows, public: Rows, test: Rows) -> tuple[Rows, Rows, Rows]:
-    """On the public rows' principal axes, where there are more than DIMENSIONS."""
-    if public[0].shape[1] > DIMENSIONS:
-        mean, axes = principal_axes(public[0], DIMENSIONS, 0.0)
-        turn = axes.astype(np.float64) / np.abs(axes).max()
-
-        def on(rows: Rows) -> Rows:
-            parts = np.array_split(rows[0], 1 + len(rows[0]) // 5000)
-            return np.concatenate([((p - mean) @ turn).astype(np.float32) for p in parts]), rows[1]
-
-        return on(private), on(public), on(test)
-    return tuple((x.astype(np.float32), y) for x, y in (private, public, test))  # type: ignore
-
-
-def images(name: str, folder: str, public: int) -> Callable[[argparse.Namespace], Data]:
-    """Cached features; so many of the test rows are public."""
-
-    def read(options: argparse.Namespace) -> Data:
-        private, held = (rows_of(options.cache / folder, split) for split in ("train", "test"))
-        parts = tuple(
-            (held[0][rows], held[1][rows]) for rows in (slice(public), slice(public, None))
-        )
-        return Data(name, *narrowed(private, *parts))
-
-    return read
-
-
-def shared(name: str, x: np.ndarray, y: np.ndarray) -> Data:
-    """60% private, 20% public, 20% test rows, along a constant shuffle."""
-    order = constant_order(map(str, range(len(x))))
-    ends = [0, int(0.6 * len(x)), int(0.8 * len(x)), len(x)]
-    parts = [order[a:b] for a, b in itertools.pairwise(ends)]
-    return Data(name, *narrowed(*((x[rows], y[rows]) for rows in parts)))
-
-
-def keel(name: str) -> Callable[[argparse.Namespace], Data]:
-    """A table, each column with its public rows' mean and deviation, as tables are read."""
-
-    def read(_: argparse.Namespace) -> Data:
-        x, y = TABLES[name].read()
-        found = shared(name, x, y)
-        mean, spread = found.public[0].mean(axis=0), found.public[0].std(axis=0)
-        scaled = [((x - mean) / spread, y) for x, y in (found.private, found.public, found.test)]
-        return Data(name, *scaled)
-
-    return read
-
-
-def text(options: argparse.Namespace) -> Data:
-    """Docstrings: the class is the package."""
-    if options.text is not None:
-        with np.load(options.text) as stored:
-            return shared("text", stored["x"], stored["y"])
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.feature_extraction.text import HashingVectorizer
-
-    strings, labels = docstrings(Path(sysconfig.get_paths()["purelib"]))
-    counts = HashingVectorizer(n_features=2**15, stop_words="english").transform(strings)
-    x = TruncatedSVD(DIMENSIONS, random_state=0).fit_transform(counts)
-    return shared("text", x.astype(np.float32), labels)
-
-
-def docstrings(root: Path) -> tuple[list[str], np.ndarray]:
-    """Different ones of PACKAGES, with the package's number: int64 [n]."""
-    found: dict[str, int] = {}
-    for number, package in enumerate(PACKAGES):
-        for path in sorted((root / package).rglob("*.py")):
-            try:
-                tree = ast.parse(path.read_text(encoding="utf-8"))
-            except (SyntaxError, UnicodeDecodeError):
-                continue
-            for node in ast.walk(tree):
-                if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
-                    words = ast.get_docstring(node) or ""
-                    if len(words) >= LEAST_TEXT:
-                        found.setdefault(words.replace(package, " "), number)
-    return list(found), np.array(list(found.values()), dtype=np.int64)
-
-
-DATA: dict[str, Callable[[argparse.Namespace], Data]] = {
-    "cifar10": images("cifar10", "cifar", 5000),
-    "text": text,
-    "phoneme": keel("phoneme"),
-    "banana": keel("banana"),
-    "fashion_mnist": images("fashion_mnist", "fashion_hog", 9000),
-    "mnist": images("mnist", "mnist_hog", 9000),
-}
 
 
 @dataclass(frozen=True)
@@ -287,7 +141,7 @@ def row(data: Data, epsilon: float, known: list[Candidate]) -> str:
     """One cell of the table. ``known``: auto's choices for this data set, which grids try too."""
     config, records = data.config(epsilon), len(data.private[1])
     public = PublicData(*data.public, *data.test)
-    goal = Goal(epsilon, DELTA, records, len(public.inputs), 1)
+    goal = Goal(epsilon, DELTA, records, len(public.inputs), 1, shares=(1.0,))
     began = time.process_time()
     found = search(config, data.task, public, goal, planners_for(config), quiet)
     seconds = time.process_time() - began
@@ -338,7 +192,15 @@ def value_row(epsilon: float) -> str:
         rounds=[RoundConfig(queries=regression.QUERIES)],
         budget=BudgetConfig(epsilon, regression.DELTA),
     )
-    goal = Goal(epsilon, regression.DELTA, len(private), len(public), 1, asked=regression.QUERIES)
+    goal = Goal(
+        epsilon,
+        regression.DELTA,
+        len(private),
+        len(public),
+        1,
+        asked=regression.QUERIES,
+        shares=(1.0,),
+    )
     rows, began = PublicData(public, values[1], test, values[2]), time.process_time()
     found = search(asking, data.task, rows, goal, planners_for(asking), quiet)
     seconds, best = time.process_time() - began, found.optimum.chosen

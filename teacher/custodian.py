@@ -82,9 +82,8 @@ def open_custodian(
 
     Raises LedgerMismatch where the directory serves another data set, plan, entropy or adversary,
     where its ledger was lost, and where a newer version wrote its identity.
-    Raises InvalidInput where another process uses the directory.
+    Raises InvalidInput where another process uses the directory, or nobody can write there.
     """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     make_private(directory)
     lock = _lock(directory)
     try:

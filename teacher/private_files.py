@@ -55,8 +55,19 @@ def _opened(path: Path, flags: int) -> int:
 
 
 def make_private(directory: Path) -> None:
-    """Give a directory the mode 0700, and its files 0600: an earlier version left them wider."""
-    directory.chmod(0o700)
+    """Create a directory of mode 0700, or give that mode to one that is there.
+
+    Its files get 0600: an earlier version left them wider. Raises InvalidInput where it can not be
+    written.
+    """
+    rule = "a folder of your own that can be written"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.chmod(0o700)
+    except OSError as error:
+        raise InvalidInput("custodian_dir", rule, str(directory)) from error
+    if not os.access(directory, os.W_OK | os.X_OK):  # of a file system without write access
+        raise InvalidInput("custodian_dir", rule, str(directory))
     for path in directory.iterdir():
         if path.is_file() and not path.is_symlink() and path.stat().st_mode & 0o077:
             path.chmod(0o600)

@@ -31,7 +31,7 @@ def main(args: Sequence[str]) -> int:
         "--vectors",
         type=Path,
         help="npy file, or npz file with the array x: vectors [n, d], or images uint8 [n, h, w, c]"
-        "; CSV or parquet file with the columns of the table that the student was trained on",
+        "; for a student of a table a CSV or parquet file with that table's columns",
     )
     parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")

@@ -27,6 +27,6 @@ def main(args: Sequence[str]) -> int:
     add_own_options(parser)
     parser.add_argument("--out", type=Path, default=Path("labelwall.yaml"), help="file to write")
     options, settings = parser.parse_known_args(args)
-    done = init(options.out, options.name, own_data(options), *numbers(options), settings)
+    done = init(options.out, options.name, own_data(options, settings), *numbers(options), settings)
     print(f"wrote {options.out}. Next: {done}")
     return 0

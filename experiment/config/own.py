@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -49,7 +49,10 @@ AXES_BY_STRENGTH, TWO_STEPS = 1.25, 250.0
 
 @dataclass(frozen=True)
 class OwnData:
-    """Where one's own rows are, as options name them; None where they were not given."""
+    """Where one's own rows are, as options name them; None where they were not given.
+
+    ``columns``: other settings under ``data`` that tell which columns of a table are features.
+    """
 
     private: str | None = None
     public: str | None = None
@@ -57,6 +60,7 @@ class OwnData:
     data: str | None = None
     label: str | None = None
     split: str | None = None
+    columns: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def given(self) -> bool:
@@ -106,7 +110,7 @@ class OwnData:
         )
 
     def _table(self, places: dict[str, object]) -> dict[str, object]:
-        return {"source": "table", **places, "label": self.label or "label"}
+        return {"source": "table", **places, "label": self.label or "label", **self.columns}
 
     @property
     def name(self) -> str:

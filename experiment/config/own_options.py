@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import yaml
+
 from labelwall.experiment.config.own import OwnData, own_config
 from labelwall.wall.errors import InvalidInput, LabelwallError
 
@@ -26,6 +28,7 @@ OWN_OPTIONS = {
     "published split's, or the public rows')",
 }
 PLACES = ("private", "public", "test", "data", "label", "split")
+COLUMNS = ("--data.ignore", "--data.person")  # settings: columns of a table that are no features
 
 
 class BadOption(LabelwallError):
@@ -55,9 +58,29 @@ def add_own_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", help=does)
 
 
-def own_data(options: argparse.Namespace) -> OwnData:
-    """Where rows are, by parsed options."""
-    return OwnData(**{name: getattr(options, name) for name in PLACES})
+def own_data(options: argparse.Namespace, others: Sequence[str]) -> OwnData:
+    """Where rows are, by parsed options, and by those of the ``others`` that name COLUMNS."""
+    columns = {
+        option.removeprefix("--data."): value
+        for _, option, value in options_of(others)
+        if option in COLUMNS
+    }
+    places = {name: getattr(options, name) for name in PLACES}
+    return OwnData(**places, columns={name: _parsed(name, v) for name, v in columns.items()})
+
+
+def _parsed(name: str, text: str) -> object:
+    """A setting's value. Raises InvalidInput for one of another type."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = None
+    if name == "person" and isinstance(value, str):
+        return value
+    if name == "ignore" and isinstance(value, list) and all(isinstance(v, str) for v in value):
+        return value
+    rule = "the name of a column" if name == "person" else "names of columns, such as '[id, date]'"
+    raise InvalidInput(f"data.{name}", rule, text)
 
 
 def numbers(options: argparse.Namespace) -> tuple[float, float | None, int | None]:
@@ -94,7 +117,7 @@ def without_own_options(args: Sequence[str]) -> tuple[list[str], str]:
     if {"-h", "--help", "--help-all"} & set(args):
         return list(args), ""
     options, rest = split_options(args)
-    own = own_data(options)
+    own = own_data(options, rest)
     epsilon, delta, records = numbers(options)
     if own.given and not any(arg.split("=")[0] == "--config" for arg in rest):
         return [f"--config={own_config(own, epsilon, delta, records)}", *rest], own.name

@@ -59,8 +59,8 @@ CLUSTERED = (
 class Found:
     """The best of all planners.
 
-    ``optimum``: of the ``planner`` that found it; ``tried``: all candidates, best first;
-    ``seconds``: of the search.
+    ``optimum``: of the ``planner`` that found it; ``tried``: all candidates: the chosen one, those
+    that were rehearsed again, the others, each best first; ``seconds``: of the search.
     """
 
     planner: Planner
@@ -103,7 +103,15 @@ def search(
             found = [_told_by_clusters(task, found, Search(goal, rows, progress))]
     planner, optimum = max(found, key=lambda entry: entry[1].chosen.worth)
     tried = [choice for _, other in found for choice in other.tried or (other.chosen,)]
-    tried.sort(key=lambda choice: -choice.worth)
+    chosen = optimum.chosen
+    # A single rehearsal that came out best did so by luck, too: those with a spread come first.
+    tried.sort(
+        key=lambda c: (
+            (c.mechanism, c.view) != (chosen.mechanism, chosen.view),
+            not c.forecast.spread,
+            -c.worth,
+        )
+    )
     return Found(planner, optimum, tuple(tried), time.monotonic() - began)
 
 

@@ -8,14 +8,16 @@ from labelwall.experiment.config.config import Config
 from labelwall.experiment.config.settings import to_yaml
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.teacher.private_files import make_private
 
 
 def decided(config: Config, folder: RunFolder, console: Console) -> Config:
     """``config`` with a mechanism: its own, the one that the folder records, or the best found.
 
     What is found is written to chosen.yaml, with the table of candidates in candidates.json, so
-    that a resumed run does not search again. Raises InvalidInput, MissingData (public rows),
-    BudgetRefused, and LabelwallError where the folder holds another run.
+    that a resumed run does not search again. Raises InvalidInput (also for folders that can not be
+    written), MissingData (public rows), BudgetRefused, and LabelwallError where the folder holds
+    another run.
     """
     if not config.open:
         return config
@@ -32,8 +34,10 @@ def decided(config: Config, folder: RunFolder, console: Console) -> Config:
     )
 
     folder.create()
+    if config.teacher is None:
+        make_private(folder.custodian(config))  # a search takes minutes: fails before it
     console.say("auto: rehearsing mechanisms and features on public rows")
-    answer = best_plan(config, Request(), console)
+    answer = best_plan(config, Request(frontier=False), console)
     console.show(candidates(answer))
     console.say(reason(answer))
     table = json.dumps(describe_candidates(answer), indent=2)

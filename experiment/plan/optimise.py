@@ -29,7 +29,7 @@ from labelwall.experiment.report.plots import INK, LABELS, STUDENT, STYLE, WIDTH
 from labelwall.experiment.run.console import Console
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.mechanisms.planning import Choice, Goal, Optimum
+from labelwall.teacher.mechanisms.planning import FRONTIER, Choice, Goal, Optimum
 from labelwall.wall.datasets.sources import describe, read_public
 from labelwall.wall.errors import InvalidInput
 
@@ -42,12 +42,16 @@ SHOWN = 12  # candidates in a table
 
 @dataclass(frozen=True)
 class Request:
-    """The options of `plan --optimise`, checked: None or zero where not given."""
+    """The options of `plan --optimise`, checked: None or zero where not given.
+
+    ``frontier``: whether smaller budgets are searched for, too, which takes a third of the time.
+    """
 
     out: Path | None = None
     plot: Path | None = None
     mean_accuracy: float | None = None
     min_accuracy: float = 0.0
+    frontier: bool = True
 
     def __post_init__(self) -> None:
         if self.out is not None and self.out.exists():
@@ -91,6 +95,7 @@ def best_plan(config: Config, request: Request, console: Console) -> Answer:
         request.mean_accuracy,
         config.seed,
         sum(r.queries or 0 for r in config.rounds) or None,
+        FRONTIER if request.frontier else FRONTIER[-1:],
     )
     found = search(config, task, public, goal, planners, console.progress)
     answer = Answer(planned_config(config, found.optimum.chosen), goal, found)

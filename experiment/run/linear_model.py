@@ -15,6 +15,7 @@ the classifier as a Kalman filter does: by its precision beside that of what is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,7 +127,8 @@ class SoftmaxFit:
 
     def __init__(self, inputs: np.ndarray, classes: int, clip: float) -> None:
         self._inputs, self.classes, self.clip = inputs, classes, clip
-        self._known = np.zeros(0)  # precision of the weights after the steps so far
+        # Precision of the weights after the steps so far, computed if another step follows.
+        self._known: Callable[[], np.ndarray] = lambda: np.zeros(0)
 
     def first(self, gradient: np.ndarray, deviation: float) -> np.ndarray:
         """The weights, float64 [d + 1, c], from the first sum's mean and its noise's deviation."""
@@ -146,9 +148,14 @@ class SoftmaxFit:
 
         found = minimize(loss, start.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": 150})
         weights: np.ndarray = found.x.reshape(shape)
-        slope = self._slope(weights, self._zero_residuals())
-        symmetric = (slope + slope.T) / 2
-        self._known = slope.T @ slope / deviation**2 + PULL * symmetric / deviation
+
+        def known() -> np.ndarray:
+            slope = self._slope(weights, self._zero_residuals())
+            symmetric = (slope + slope.T) / 2
+            found: np.ndarray = slope.T @ slope / deviation**2 + PULL * symmetric / deviation
+            return found
+
+        self._known = known
         return weights
 
     def corrected(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
@@ -159,7 +166,7 @@ class SoftmaxFit:
         halved until it does not.
         """
         residuals = _clipped_residuals(softmax(self._inputs @ weights, axis=1), self.clip)
-        before, start = self._known, self._flat(weights)
+        before, start = self._known(), self._flat(weights)
         least = 1 / SPREAD**2 + ROUNDING * np.diag(before).max()
 
         def misfit(weights: np.ndarray) -> tuple[float, np.ndarray]:
@@ -171,10 +178,10 @@ class SoftmaxFit:
 
         (value, missed), gained = misfit(weights), np.inf
         for _ in range(NEWTON_STEPS):
-            slope = self._slope(weights, residuals)
-            precision = before + slope.T @ slope / deviation**2
             if gained < GAIN:
                 break
+            slope = self._slope(weights, residuals)
+            precision = before + slope.T @ slope / deviation**2
             told = slope.T @ self._flat(missed) / deviation**2
             away = self._flat(weights) - start
             told -= before @ away + least * away
@@ -188,7 +195,13 @@ class SoftmaxFit:
             else:
                 break
             weights, missed, value, gained = tried, error, found, value - found
-        self._known = precision
+
+        def known() -> np.ndarray:
+            slope = self._slope(weights, residuals)
+            found: np.ndarray = before + slope.T @ slope / deviation**2
+            return found
+
+        self._known = known
         return weights
 
     def _zero_residuals(self) -> np.ndarray:

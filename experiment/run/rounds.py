@@ -62,7 +62,7 @@ def run(
     features = PublicFeatures(config, public, console.progress)
     if folder.metrics(1) is None:
         _foresee(config, task, public, features, console)
-    directory = Path(config.custodian_dir or f"{run_dir}.custodian")
+    directory = folder.custodian(config)
     with teacher_of(
         config, task, directory, entropy, console, known_dataset=known, isolate=isolate
     ) as teacher:

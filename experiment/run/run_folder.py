@@ -116,6 +116,10 @@ class RunFolder:
         if not os.access(self.path, os.W_OK):
             raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
 
+    def custodian(self, config: Config) -> Path:
+        """The private side's directory: the configuration's, or one beside this folder."""
+        return Path(config.custodian_dir or f"{self.path}.custodian")
+
     def prepare(self, config: Config) -> None:
         """Create the folder and record the resolved configuration, where none is recorded."""
         self.create()

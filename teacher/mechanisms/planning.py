@@ -30,7 +30,8 @@ class Goal:
     ``expected_records``: public guess of the number of private records; ``queries``: number of
     public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
     ``min_accuracy``: of the labels, in [0, 1); ``mean_accuracy``: share of right neighbours, where
-    a model of them replaces public rows; ``asked``: queries of all rounds, where they are fixed.
+    a model of them replaces public rows; ``asked``: queries of all rounds, where they are fixed;
+    ``shares``: of the budget, ascending, the last 1: the frontier has a choice for each.
     """
 
     epsilon: float
@@ -42,6 +43,7 @@ class Goal:
     mean_accuracy: float | None = None
     seed: int = 0
     asked: int | None = None
+    shares: tuple[float, ...] = FRONTIER
 
     def check(self) -> None:
         """Raise InvalidInput unless there are as many records and queries as the rounds need."""

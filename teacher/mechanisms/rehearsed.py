@@ -13,7 +13,6 @@ from typing import ClassVar, Generic
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
 from labelwall.teacher.mechanisms.base import M, Mechanism, Priced
 from labelwall.teacher.mechanisms.planning import (
-    FRONTIER,
     Choice,
     Forecast,
     Goal,
@@ -77,7 +76,7 @@ class RehearsedPlanner(Generic[M]):
         if chosen.forecast.accuracy < goal.min_accuracy:
             chosen = self._strict(search, chosen)
         exact = search.certified(chosen)
-        frontier = [search.at(chosen, share) for share in FRONTIER[:-1]]
+        frontier = [search.at(chosen, share) for share in goal.shares[:-1]]
         note = f"The last row is certified: {exact.within(goal)}."
         return Optimum(exact, (*frontier, exact), public.source, (note,), {}, tuple(tried))
 
@@ -135,8 +134,8 @@ class Search:
         return Choice(epsilon, solved, forecast, view)
 
     def at(self, choice: Choice[M], share: float) -> Choice[M]:
-        """The same mechanism for a share of the budget."""
-        return self.rehearsed(_seen(choice), _open(choice.mechanism), 1, share)
+        """The same mechanism for a share of the budget, rehearsed as often as the choice."""
+        return self.rehearsed(_seen(choice), _open(choice.mechanism), TIMES, share)
 
     def certified(self, choice: Choice[M]) -> Choice[M]:
         """With the accountant's own certificate. Raises BudgetRefused where it is too high."""

@@ -36,6 +36,7 @@ ENOUGH = 0.995  # of the budget: no further certificate is computed
 ENOUGH_SLOW, AIM_SLOW = 0.99, 0.997  # where one may take a minute
 EXACT, CLOSE = 1e-9, 5e-4  # relative precision of a search: closed formulas, and sums
 MAX_POWER = 4.0  # of the noise, in a certificate's epsilon
+MIN_AIM = 0.1  # of the budget: each certificate above it lowers the aim, by more each time
 DOUBLINGS = 60  # of the level: more than any mechanism's range
 
 
@@ -101,7 +102,7 @@ class _Search:
             if stuck or cost >= enough * self.epsilon:
                 break
             if found > self.epsilon:
-                aim, low = aim - 0.001 * 2**step, factor
+                aim, low = max(aim - 0.001 * 2**step, MIN_AIM), factor
             else:
                 high = factor
             if step == 0:

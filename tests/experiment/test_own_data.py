@@ -12,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from labelwall import pipeline
 from labelwall.experiment.config.own_options import without_own_options
+from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.console import Console
 from tests.experiment import tiny
 
@@ -89,6 +91,10 @@ def test_tables_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str])
     Path("new.csv").write_text("x0,x1\n1,2\n")
     assert pipeline.main(command) == 2
     assert "a table with the column x2" in capsys.readouterr().err
+    np.save("new.npy", np.ones((3, 5)))  # whether its columns are scaled, nobody knows
+    command[command.index("new.csv")] = "new.npy"
+    assert pipeline.main(command) == 2
+    assert "a CSV or parquet file with the columns" in capsys.readouterr().err
     assert "--vectors rows.csv" in (run_dir / "MODEL_CARD.md").read_text()
     assert "--vectors rows.csv" in (run_dir / "report.html").read_text()
 
@@ -210,6 +216,24 @@ def test_rows_without_labels_or_numbers_are_one_line(
         Path("b.csv").write_text(f"{header}{good}{bad},4,no\n")
         assert "`data.public`" in refused(capsys, *tables)
         Path("b.csv").write_text(header + good)
+
+
+def test_columns_of_texts_are_named_and_left_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The option that the error names works in the same command, and in `init`."""
+    for name in "abc":
+        Path(f"{name}.csv").write_text("x,town,y,who,kind\n1,Ulm,5,ann,yes\n3,Bonn,6,bob,no\n")
+    tables = ["--private", "a.csv", "--public", "b.csv", "--test", "c.csv", "--label", "kind"]
+    assert "Use --data.ignore '[town, who]'." in refused(capsys, *tables)
+    assert "names of columns" in refused(capsys, *tables, "--data.ignore", "town")
+    asked = [*tables, "--data.ignore=[town]", "--data.person", "who"]
+    config = without_own_options(asked)[0][0]
+    settings = yaml.safe_load(config.removeprefix("--config="))["data"]
+    assert (settings["ignore"], settings["person"]) == (["town"], "who")
+    command = ["init", *tables, "--out", "own.yaml", "--data.ignore", "[town, who]"]
+    assert pipeline.main(command) == 0
+    assert load_config(Path("own.yaml")).data.ignore == ["town", "who"]
 
 
 def test_places_that_can_not_be_written_are_one_line(

@@ -12,7 +12,6 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.nearest_record.mechanism import NearestRecord
 from labelwall.teacher.mechanisms.planning import (
-    FRONTIER,
     Choice,
     Forecast,
     Goal,
@@ -47,7 +46,7 @@ class NearestRecordPlanner:
         distances = ((features[:, None, :].astype(np.int64) - features[None]) ** 2).sum(axis=2)
         np.fill_diagonal(distances, np.iinfo(np.int64).max)
         right = float((labels[distances.argmin(axis=1)] == labels).mean())
-        budgets = [share * goal.epsilon for share in FRONTIER]
+        budgets = [share * goal.epsilon for share in goal.shares]
         frontier = tuple(
             self._best(goal, epsilon, right, public.num_classes) for epsilon in budgets
         )

@@ -99,8 +99,7 @@ def scaling(config: Settings) -> Scaling:
     if not features or not table.rows:
         raise InvalidInput("data.public", "a table with rows and columns of numbers", "none")
     values = [numbers(table.columns[name]) for name in features]
-    for name, column in zip(features, values, strict=True):
-        _require_finite("data.public", name, table, column)
+    _require_finite("data.public", table, dict(zip(features, values, strict=True)))
     rows = np.concatenate(values, axis=1)
     mean, deviation = rows.mean(axis=0), rows.std(axis=0)
     deviation = np.where(deviation > CONSTANT * (1 + np.abs(mean)), deviation, 1.0)
@@ -168,19 +167,29 @@ def _column(config: Settings, split: Split, name: str) -> np.ndarray:
 def _finite(scale: Scaling, table: TableFile, split: Split) -> np.ndarray:
     rows = scale.inputs(f"data.{split}", table)
     if not np.isfinite(rows).all():
-        for name, width in zip(scale.features, scale.widths, strict=True):
-            _require_finite(f"data.{split}", name, table, numbers(table.columns[name], width))
+        widths = zip(scale.features, scale.widths, strict=True)
+        columns = {name: numbers(table.columns[name], width) for name, width in widths}
+        _require_finite(f"data.{split}", table, columns)
     return rows
 
 
-def _require_finite(field: str, name: str, table: TableFile, column: np.ndarray) -> None:
-    """Raises InvalidInput for the first cell of a PUBLIC column that is no finite number."""
-    good = np.isfinite(column).all(axis=1)
-    if not good.all():
-        row = int(np.argmin(good))
-        cell = str(table.columns[name][row])[:40]
-        cure = f"Take the row out, or the column by --data.ignore '[{name}]'."
-        raise InvalidInput(field, "numbers", f"{cell!r} in row {row + 1}, column {name}", cure)
+def _require_finite(field: str, table: TableFile, columns: Mapping[str, np.ndarray]) -> None:
+    """Raises InvalidInput for the first cell of PUBLIC columns that is no finite number.
+
+    ``columns``: float64 [n, width] by name. Where a column has no number at all, the error names
+    every such column.
+    """
+    finite = {name: np.isfinite(column).all(axis=1) for name, column in columns.items()}
+    bad = [name for name, good in finite.items() if not good.all()]
+    if not bad:
+        return
+    texts = [name for name in bad if not finite[name].any()]
+    name = (texts or bad)[0]
+    row = int(np.argmin(finite[name]))
+    cell = str(table.columns[name][row])[:40]
+    ignored = f"--data.ignore '[{', '.join(texts or [name])}]'"
+    cure = f"Use {ignored}." if texts else f"Take the row out, or the column by {ignored}."
+    raise InvalidInput(field, "numbers", f"{cell!r} in row {row + 1}, column {name}", cure)
 
 
 def _one_of(table: TableFile) -> str:

@@ -21,7 +21,6 @@ from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, threshold_at
 from labelwall.teacher.mechanisms.planning import (
-    FRONTIER,
     MIN_ROWS,
     Choice,
     Forecast,
@@ -85,7 +84,7 @@ def optimise(
     """See ``Planner.plan``; the records are simulated already."""
     goal.check()
     level, _ = best_level(records, kernel)
-    epsilons = [share * goal.epsilon for share in FRONTIER]
+    epsilons = [share * goal.epsilon for share in goal.shares]
     by_asked = {}
     numbers = sorted({max(goal.rounds, round(share * goal.queries)) for share in ASKED})
     for done, asked in enumerate(numbers):

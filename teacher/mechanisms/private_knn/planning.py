@@ -20,7 +20,6 @@ from labelwall.teacher.accounting.curves import ORDERS, screening_rdp
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.noisy_argmax import ScreenedArgmax
 from labelwall.teacher.mechanisms.planning import (
-    FRONTIER,
     Choice,
     Forecast,
     Goal,
@@ -95,7 +94,7 @@ class ScreenedPlanner(Generic[S]):
     ) -> Optimum[S]:
         """See ``Planner.plan``; the queries are simulated already."""
         goal.check()
-        budgets = [share * goal.epsilon for share in FRONTIER]
+        budgets = [share * goal.epsilon for share in goal.shares]
         grid = coarse_grid(simulated, goal.expected_records, self.made)
         best = search(simulated, goal, budgets, grid, self.made, progress)
         frontier = [_zoom(choice, simulated, goal) for choice in best if choice is not None]

@@ -17,7 +17,6 @@ import numpy as np
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.planning import (
-    FRONTIER,
     MIN_ROWS,
     Choice,
     Forecast,
@@ -73,11 +72,11 @@ class ValuesPlanner:
         features, labels, _ = public.embed()
         known = neighbours(features, labels)
         best, tried = [], list[Choice[Regression]]()
-        for number, share in enumerate(FRONTIER):
-            progress(f"planning {self.mechanism.kind}", number, len(FRONTIER))
+        for number, share in enumerate(goal.shares):
+            progress(f"planning {self.mechanism.kind}", number, len(goal.shares))
             tried = self._candidates(goal, share * goal.epsilon, known, labels)
             best.append(tried[0])
-        progress(f"planning {self.mechanism.kind}", len(FRONTIER), len(FRONTIER))
+        progress(f"planning {self.mechanism.kind}", len(goal.shares), len(goal.shares))
         plan = tried[0].plan(goal)
         require_affordable(plan)
         exact = replace(tried[0], epsilon=certified_epsilon(plan))

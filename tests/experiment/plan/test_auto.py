@@ -70,6 +70,9 @@ def test_a_choice_needs_no_private_rows_and_is_nearly_the_best(config: Path) -> 
     first = table["candidates"][0]
     assert first["expected"]["label_accuracy"] > 0.65
     assert first["expected"]["spread"] > 0
+    assert first["mechanism"]["kind"] == found.mechanism.kind
+    again = [entry["expected"]["spread"] > 0 for entry in table["candidates"]]
+    assert again == sorted(again, reverse=True)  # one rehearsal tells less
     kinds = {entry["mechanism"]["kind"] for entry in table["candidates"]}
     assert kinds == {"reverse_knn", "private_linear"}
     assert f"{found.mechanism.kind} is chosen" in table["reason"]
@@ -110,6 +113,24 @@ def test_a_folder_with_another_run_is_refused_before_a_search(
     with pytest.raises(LabelwallError, match="other settings"):
         decided(found, folder, Console(quiet=True))
     assert not folder.choice.exists()
+
+
+@pytest.mark.parametrize("place", ["run_dir", "custodian_dir"])
+def test_a_folder_that_can_not_be_written_is_refused_before_a_search(
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+) -> None:
+    monkeypatch.setattr("labelwall.experiment.plan.optimise.search", None)
+    (config.parent / "file").write_text("")
+    places = {"run_dir": "out", "custodian_dir": "own"} | {place: "file/below"}
+    options = [
+        part for name, to in places.items() for part in (f"--{name}", str(config.parent / to))
+    ]
+    assert pipeline.main(["run", "--config", str(config), "--quiet", *options]) == 2
+    (found,) = capsys.readouterr().err.splitlines()
+    assert f"`{place}` must be a folder" in found
 
 
 def test_the_plan_is_the_choice(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

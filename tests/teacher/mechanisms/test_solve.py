@@ -89,6 +89,14 @@ def test_few_certificates_are_computed(
     assert len(computed) == 1
 
 
+def test_a_price_that_falls_in_steps_is_followed_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many certificates above the budget that the aim would fall below none of it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert 0.99 <= certified([Priced(ReverseKnn(neighbours=1), 1, 1)], 3.0) <= 1
+
+
 def test_what_is_given_stays_and_the_rest_has_the_rest_of_the_budget() -> None:
     given = PrivateKnnMean(threshold=50, sigma_screen=40.0)
     (found,) = solve([Priced(given, 200, 100)], 1.0, DELTA)

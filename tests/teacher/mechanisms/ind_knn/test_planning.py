@@ -42,7 +42,7 @@ from tests.experiment.plan.planning import (
 )
 
 LENGTH = planning.EMBEDDER.length(DIMENSIONS)
-GOAL = Goal(1.0, 1e-5, PRIVATE, PUBLIC, 2)
+GOAL = Goal(1.0, 1e-5, PRIVATE, PUBLIC, 2, shares=(0.25, 1.0))
 
 
 @pytest.fixture
@@ -57,7 +57,6 @@ def small_grids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds instead of a minute."""
     monkeypatch.setattr(planner, "LABEL_NOISE", planner.LABEL_NOISE[::2])
     monkeypatch.setattr(planner, "ASKED", (0.25, 1.0))
-    monkeypatch.setattr(planner, "FRONTIER", (0.25, 1.0))
 
 
 def simulated(kernel: IndKnn) -> SimulatedRecords:
