@@ -197,7 +197,8 @@ def _smallest(
     left, best = np.ones(len(ORDERS), dtype=bool), (math.inf, math.nan)
     while (chosen := left & (estimated <= min(best[0], NEAR * estimated.min()))).any():
         orders, left = ORDERS[chosen], left & ~chosen
-        found = epsilon_from_rdp(orders, _total(releases, counts, orders), delta)
+        total = _total(releases, counts, orders, by_gaussian)
+        found = epsilon_from_rdp(orders, total, delta)
         best = min(best, found)
         estimated = estimated * np.where(left, 1.0, math.inf)
     return best
