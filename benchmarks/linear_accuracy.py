@@ -30,6 +30,7 @@ from scipy.special import softmax
 
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.run.linear_round import MODELS
+from labelwall.experiment.run.smoothing import with_neighbours
 from labelwall.experiment.run.whitening import HALF_WHITENED, principal_axes
 from labelwall.teacher.accounting.conversion import gaussian_delta
 from labelwall.teacher.features.embedder import RAW_UNIT, quantise
@@ -82,7 +83,10 @@ def accuracy(mechanism: LinearSums, private: Rows, public: np.ndarray, test: Row
         weights = model.next_weights()[np.newaxis]
         voters = Voters(index, private[1], outputs, weights, length)
         model.add(mechanism.draw(SUM, voters, [f"{step:064x}"], SystemEntropy())[0])
-    found, _ = model.labels(model.says(embedded(test[0])), 0.0)
+    says = model.says
+    if model.has_probabilities:
+        says = with_neighbours(says, embedded(public))
+    found, _ = model.labels(says(embedded(test[0])), 0.0)
     return float((found == numbered_space(model.space, outputs).expand(test[1])).mean())
 
 
@@ -95,9 +99,7 @@ class Descent:
     seed: int = 0
 
 
-def descend(
-    descents: Sequence[Descent], private: Rows, test: Rows, epsilon: float
-) -> list[float]:
+def descend(descents: Sequence[Descent], private: Rows, test: Rows, epsilon: float) -> list[float]:
     """Share of test rows that are right, for each, at (epsilon, DELTA) for one record more or less.
 
     All have the same number of steps and go side by side, so that a step reads the rows once.
@@ -138,9 +140,7 @@ def peer(private: Rows, test: Rows, epsilon: float, seeds: int) -> tuple[Descent
     scored = [
         (share, descent)
         for descents in grid
-        for share, descent in zip(
-            descend(descents, private, test, epsilon), descents, strict=True
-        )
+        for share, descent in zip(descend(descents, private, test, epsilon), descents, strict=True)
     ]
     first, best = max(scored, key=lambda entry: entry[0])
     others = [replace(best, seed=seed) for seed in range(1, seeds)]
