@@ -30,7 +30,7 @@ from scipy.special import softmax
 
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.run.linear_round import MODELS
-from labelwall.experiment.run.smoothing import with_neighbours
+from labelwall.experiment.run.smoothing import Says, with_neighbours
 from labelwall.experiment.run.whitening import HALF_WHITENED, principal_axes
 from labelwall.teacher.accounting.conversion import gaussian_delta
 from labelwall.teacher.features.embedder import RAW_UNIT, quantise
@@ -83,7 +83,7 @@ def accuracy(mechanism: LinearSums, private: Rows, public: np.ndarray, test: Row
         weights = model.next_weights()[np.newaxis]
         voters = Voters(index, private[1], outputs, weights, length)
         model.add(mechanism.draw(SUM, voters, [f"{step:064x}"], SystemEntropy())[0])
-    says = model.says
+    says: Says = model.says
     if model.has_probabilities:
         says = with_neighbours(says, embedded(public))
     found, _ = model.labels(says(embedded(test[0])), 0.0)

@@ -17,7 +17,7 @@ import safetensors.numpy
 from labelwall.experiment.run.fitted import Fitted, Question
 from labelwall.experiment.run.linear_model import AttributeModel, LinearModel
 from labelwall.experiment.run.run_folder import PROBABILITIES
-from labelwall.experiment.run.smoothing import with_neighbours
+from labelwall.experiment.run.smoothing import Says, with_neighbours
 from labelwall.experiment.run.sums_model import SumsModel
 from labelwall.experiment.run.value_model import ValueModel
 from labelwall.wall.labels.registry import numbered_space
@@ -62,7 +62,8 @@ def fit_weights(question: Question) -> Fitted:
 
     if not answered:
         return Fitted(label, together(receipts))
-    says, said = model.says, model.says(question.features)
+    says: Says = model.says
+    said = says(question.features)
     if model.has_probabilities:
         says = with_neighbours(says, question.features)
         content = io.BytesIO()
