@@ -21,7 +21,7 @@ import argparse
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ from scipy.special import softmax
 
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.run.linear_round import MODELS
+from labelwall.experiment.run.smoothing import Says, with_neighbours
 from labelwall.experiment.run.whitening import HALF_WHITENED, principal_axes
 from labelwall.teacher.accounting.conversion import gaussian_delta
 from labelwall.teacher.features.embedder import RAW_UNIT, quantise
@@ -51,6 +52,7 @@ from labelwall.wall.labels.registry import numbered_space
 DELTA = 1e-5
 CLIP = 0.1  # of a record's gradient
 STEPS, RATES = (10, 40), (1.0, 4.0, 16.0)  # of the peer's grid
+BLOCK = 4096  # rows that the peer looks at together
 ATTRIBUTE_AXES = 64
 Rows = tuple[np.ndarray, np.ndarray]
 
@@ -81,7 +83,10 @@ def accuracy(mechanism: LinearSums, private: Rows, public: np.ndarray, test: Row
         weights = model.next_weights()[np.newaxis]
         voters = Voters(index, private[1], outputs, weights, length)
         model.add(mechanism.draw(SUM, voters, [f"{step:064x}"], SystemEntropy())[0])
-    found, _ = model.labels(model.says(embedded(test[0])), 0.0)
+    says: Says = model.says
+    if model.has_probabilities:
+        says = with_neighbours(says, embedded(public))
+    found, _ = model.labels(says(embedded(test[0])), 0.0)
     return float((found == numbered_space(model.space, outputs).expand(test[1])).mean())
 
 
@@ -91,26 +96,37 @@ class Descent:
 
     steps: int
     rate: float
+    seed: int = 0
 
-    def accuracy(self, private: Rows, test: Rows, epsilon: float, seed: int) -> float:
-        """Share of test rows that are right, at (epsilon, DELTA) for one record added or removed.
 
-        ``private``, ``test``: float32 unit vectors [n, d] with labels.
-        """
-        random = np.random.default_rng(seed)
-        x, labels = private
-        truth = np.eye(int(labels.max()) + 1, dtype=np.float32)[labels]
-        scale = CLIP * math.sqrt(self.steps) / gaussian_mu(epsilon)
-        weights = np.zeros((x.shape[1], truth.shape[1]), dtype=np.float32)
-        velocity = np.zeros_like(weights)
-        for _ in range(self.steps):
-            residuals = softmax(x @ weights, axis=1) - truth
-            lengths = np.linalg.norm(residuals, axis=1, keepdims=True)  # of gradients: |x| = 1
+def descend(descents: Sequence[Descent], private: Rows, test: Rows, epsilon: float) -> list[float]:
+    """Share of test rows that are right, for each, at (epsilon, DELTA) for one record more or less.
+
+    All have the same number of steps and go side by side, so that a step reads the rows once.
+    ``private``, ``test``: float32 unit vectors [n, d] with labels.
+    """
+    x, labels = private
+    classes, (steps,) = int(labels.max()) + 1, {descent.steps for descent in descents}
+    scale = CLIP * math.sqrt(steps) / gaussian_mu(epsilon)
+    draws = [np.random.default_rng(descent.seed) for descent in descents]
+    rates = np.repeat(np.array([d.rate for d in descents], dtype=np.float32), classes)
+    weights = np.zeros((x.shape[1], len(rates)), dtype=np.float32)
+    velocity = np.zeros_like(weights)
+    for _ in range(steps):
+        gradient = np.zeros_like(weights)
+        for start in range(0, len(x), BLOCK):
+            part = x[start : start + BLOCK]
+            residuals = softmax((part @ weights).reshape(len(part), -1, classes), axis=2)
+            residuals[np.arange(len(part)), :, labels[start : start + BLOCK]] -= 1
+            lengths = np.linalg.norm(residuals, axis=2, keepdims=True)  # of gradients: |x| = 1
             residuals *= np.minimum(1, CLIP / np.maximum(lengths, 1e-9))
-            noise = random.normal(0, scale, weights.shape).astype(np.float32)
-            velocity = 0.9 * velocity + (x.T @ residuals + noise) / (CLIP * len(x))
-            weights -= self.rate * velocity
-        return float(((test[0] @ weights).argmax(axis=1) == test[1]).mean())
+            gradient += part.T @ residuals.reshape(len(part), -1)
+        noise = [random.normal(0, scale, (x.shape[1], classes)) for random in draws]
+        gradient += np.concatenate(noise, axis=1).astype(np.float32)
+        velocity = 0.9 * velocity + gradient / (CLIP * len(x))
+        weights -= rates * velocity
+    found = (test[0] @ weights).reshape(len(test[0]), -1, classes).argmax(axis=2)
+    return [float(share) for share in (found == test[1][:, np.newaxis]).mean(axis=0)]
 
 
 def gaussian_mu(epsilon: float) -> float:
@@ -120,9 +136,15 @@ def gaussian_mu(epsilon: float) -> float:
 
 def peer(private: Rows, test: Rows, epsilon: float, seeds: int) -> tuple[Descent, list[float]]:
     """The best descent on the test split with the first seed, and its accuracy by seed."""
-    grid = [Descent(steps, rate) for steps in STEPS for rate in RATES]
-    best = max(grid, key=lambda descent: descent.accuracy(private, test, epsilon, 0))
-    return best, [best.accuracy(private, test, epsilon, seed) for seed in range(seeds)]
+    grid = [[Descent(steps, rate) for rate in RATES] for steps in STEPS]
+    scored = [
+        (share, descent)
+        for descents in grid
+        for share, descent in zip(descend(descents, private, test, epsilon), descents, strict=True)
+    ]
+    first, best = max(scored, key=lambda entry: entry[0])
+    others = [replace(best, seed=seed) for seed in range(1, seeds)]
+    return best, [first, *(descend(others, private, test, epsilon) if others else [])]
 
 
 def unit(rows: Rows, public: np.ndarray) -> Rows:

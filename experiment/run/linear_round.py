@@ -1,7 +1,8 @@
 """A round of noisy gradients on the public side.
 
 Weights go to the teacher, a noisy sum comes back, and so on for a few steps; the linear model that
-follows labels the public rows and is a result by itself.
+follows labels the public rows and is a result by itself. Probabilities of classes are averaged with
+those of the public rows nearby before they become labels.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import safetensors.numpy
 from labelwall.experiment.run.fitted import Fitted, Question
 from labelwall.experiment.run.linear_model import AttributeModel, LinearModel
 from labelwall.experiment.run.run_folder import PROBABILITIES
+from labelwall.experiment.run.smoothing import Says, with_neighbours
 from labelwall.experiment.run.sums_model import SumsModel
 from labelwall.experiment.run.value_model import ValueModel
 from labelwall.wall.labels.registry import numbered_space
@@ -56,14 +58,16 @@ def fit_weights(question: Question) -> Fitted:
         if not answered:
             refused = np.full(len(features), Outcome.CAP_REACHED, dtype=np.uint8)
             return numbered_space(asked.labels, question.classes).no_labels(len(features)), refused
-        return model.labels(model.says(features), asked.margin)
+        return model.labels(says(features), asked.margin)
 
     if not answered:
         return Fitted(label, together(receipts))
-    said = model.says(question.features)
+    says: Says = model.says
+    said = says(question.features)
     if model.has_probabilities:
+        says = with_neighbours(says, question.features)
         content = io.BytesIO()
-        np.save(content, said)
+        np.save(content, says(question.features))
         question.write(PROBABILITIES, content.getvalue())
     question.write(CLASSIFIER, classifier(model, question.extractor))
     return Fitted(label, together(receipts), model.estimate(said))

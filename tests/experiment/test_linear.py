@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 
 from labelwall import pipeline
@@ -20,6 +21,7 @@ from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.fitted import Question
 from labelwall.experiment.run.linear_model import LinearModel
 from labelwall.experiment.run.linear_round import fit_weights
+from labelwall.experiment.run.smoothing import with_neighbours
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import ABSTAINED, Outcome, Receipt
@@ -84,7 +86,7 @@ def test_two_rounds_end_to_end_planned_audited_and_resumed(
     assert pipeline.main(["report", "out"]) == 0
 
 
-def test_a_classifier_file_is_enough_for_the_labels(folder: Path) -> None:
+def test_a_classifier_file_and_public_rows_are_enough_for_the_labels(folder: Path) -> None:
     assert pipeline.main(RUN) == 0
     with safetensors.safe_open("out/round_1/linear.safetensors", "numpy") as file:
         weights, metadata = file.get_tensor("weights"), file.metadata()
@@ -94,7 +96,9 @@ def test_a_classifier_file_is_enough_for_the_labels(folder: Path) -> None:
     x = tiny.rows(40, 2)[0].astype(np.float64)[rows]
     features = np.clip(np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)), -63, 63)
     inputs = np.column_stack([features, np.full(len(x), float(metadata["bias"]))])
-    assert np.array_equal((inputs @ weights).argmax(axis=1), labels)
+    chances = softmax(inputs @ weights, axis=1)
+    nearest = with_neighbours(lambda _: chances, features.astype(np.int8))
+    assert np.array_equal(nearest(features.astype(np.int8)).argmax(axis=1), labels)
 
 
 class Killed(BaseException):
