@@ -43,8 +43,9 @@ SPLITS = ("private", "public", "test")
 EMBEDDED = 64  # dimensions from which vectors are taken for a network's features
 LARGEST_DELTA = 1e-5
 MIN_AXES, MAX_AXES = 32, 256  # of a linear classifier: the first, for many classes
-# Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.05 and 0.1.
-AXES_BY_STRENGTH, TWO_STEPS, LATER_CLIP = 0.75, 40.0, 0.5
+# Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.05 to 2.
+AXES_BY_STRENGTH, TWO_STEPS = 0.75, 40.0
+LATER_CLIP, WHOLE_STEPS = 0.5, 250.0
 
 
 @dataclass(frozen=True)
@@ -240,8 +241,8 @@ def default_mechanism(
 
     ``private_linear``: the noise of a sum is the same on every axis, so that their number follows
     ``strength``: the records of a class in deviations of the noise of one step. A second step is
-    worth its half of the budget unless there is little of it; most residuals are short by then, so
-    that clipping the long ones leaves more of the signal.
+    worth its half of the budget unless there is little of it. Most residuals are short by then:
+    where noise decides, clipping the long ones to LATER_CLIP leaves more of the signal.
     """
     from labelwall.teacher.mechanisms.solve import solve  # the import takes a second
 
@@ -250,7 +251,7 @@ def default_mechanism(
     steps = 2 if strength >= TWO_STEPS else 1
     fewest = min(2 * len(found.classes), MIN_AXES)
     axes = int(min(max(strength * AXES_BY_STRENGTH, fewest), MAX_AXES, max(1, found.rows // 4)))
-    clip = {"clip": LATER_CLIP} if steps > 1 else {}
+    clip = {"clip": LATER_CLIP} if steps > 1 and strength < WHOLE_STEPS else {}
     return {"kind": "private_linear", "steps": steps, **clip, "axes": axes}
 
 
