@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from labelwall.teacher.ledger.anchor import Anchor, Position, new_turn
 from labelwall.teacher.ledger.anchor_store import AnchoredEntry
 from labelwall.teacher.ledger.database import ENTRIES, HEAD, Database
+from labelwall.teacher.ledger.individual_budgets import Row
 from labelwall.wall.errors import LedgerMismatch
 
 entries = sa.table(ENTRIES, sa.column("seq"), sa.column("hash"))
@@ -46,6 +47,22 @@ class Step:
             )
         self.written = True
         return self.connection
+
+
+@dataclass(frozen=True)
+class Write:
+    """What an open transaction may write.
+
+    ``append(kind, body)``: write a public entry; returns its sequence number.
+    ``name(sha256, text)``: name an extractor by the hash of its fields, stored once.
+    ``append_private(row)``: write a row of the individual budgets.
+    ``compact(slot)``: replace a slot's private rows by a snapshot.
+    """
+
+    append: Callable[[str, dict[str, object]], int]
+    name: Callable[[str, str], None]
+    append_private: Callable[[Row], None]
+    compact: Callable[[int], None]
 
 
 class Anchored:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
@@ -28,6 +29,18 @@ head = sa.Table(
     sa.Column("hash", sa.Text, nullable=False),
 )
 
+PAGE = 1000  # entries that are read together
+
+# Made once: to build a statement takes longer than to run it.
+AFTER = (
+    sa.select(entries)
+    .where(entries.c.seq > sa.bindparam("read"))
+    .order_by(entries.c.seq)
+    .limit(sa.bindparam("most"))
+)
+READ_HEAD = sa.select(head.c.seq, head.c.hash)
+APPEND, MOVE_HEAD = entries.insert(), head.update()
+
 
 def entry_hash(seq: int, kind: str, body: str, prev: str) -> str:
     """SHA-256 (hex) of an entry and of ``prev``, its predecessor's hash."""
@@ -43,8 +56,8 @@ def begin(connection: sa.Connection, text: str) -> None:
     connection.execute(head.insert(), {"one": 1, "seq": 0, "hash": digest})
 
 
-def after(connection: sa.Connection, seq: int, limit: int) -> list[tuple[int, str, str]]:
-    """(sequence number, kind, body) of up to ``limit`` entries after ``seq``, in order."""
-    chosen = sa.select(entries.c.seq, entries.c.kind, entries.c.body).where(entries.c.seq > seq)
-    found = connection.execute(chosen.order_by(entries.c.seq).limit(limit)).all()
-    return [(row.seq, row.kind, row.body) for row in found]
+def page_after(
+    connection: sa.Connection, seq: int, limit: int | None = None
+) -> Sequence[sa.Row[tuple[int, str, str, str, str]]]:
+    """Up to ``limit`` entries (PAGE if None) after entry ``seq``, in order."""
+    return connection.execute(AFTER, {"read": seq, "most": limit or PAGE}).all()

@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,16 +28,23 @@ import sqlalchemy as sa
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger import budgets_table, extractors
 from labelwall.teacher.ledger.anchor import Anchor
-from labelwall.teacher.ledger.anchored import Anchored
+from labelwall.teacher.ledger.anchored import Anchored, Write
 from labelwall.teacher.ledger.charges import Charge, Reservation, UpperBound
-from labelwall.teacher.ledger.database import Place, open_database, write_file
-from labelwall.teacher.ledger.entries_table import after, begin, entries, entry_hash, head, metadata
+from labelwall.teacher.ledger.database import Place, open_database
+from labelwall.teacher.ledger.entries_table import (
+    APPEND,
+    MOVE_HEAD,
+    READ_HEAD,
+    begin,
+    entry_hash,
+    page_after,
+)
+from labelwall.teacher.ledger.export import export
 from labelwall.teacher.ledger.individual_budgets import (
     DAMAGED,
     ENROL,
     IndividualBudgets,
     Payments,
-    Row,
     encode_integers,
     new_token,
     payment_row,
@@ -59,30 +65,6 @@ T = TypeVar("T")
 # Batches between two snapshots: bounds the rows that are kept, and so what opening a ledger
 # replays.
 SNAPSHOT_EVERY = 64
-
-PAGE = 1000  # entries that are read together
-
-# Made once: to build a statement takes longer than to run it.
-AFTER = sa.select(entries).where(entries.c.seq > sa.bindparam("read"))
-NEWER = AFTER.order_by(entries.c.seq).limit(PAGE)
-HEAD = sa.select(head.c.seq, head.c.hash)
-APPEND, MOVE_HEAD = entries.insert(), head.update()
-
-
-@dataclass(frozen=True)
-class Write:
-    """What an open transaction may write.
-
-    ``append(kind, body)``: write a public entry; returns its sequence number.
-    ``name(sha256, text)``: name an extractor by the hash of its fields, stored once.
-    ``append_private(row)``: write a row of the individual budgets.
-    ``compact(slot)``: replace a slot's private rows by a snapshot.
-    """
-
-    append: Callable[[str, dict[str, object]], int]
-    name: Callable[[str, str], None]
-    append_private: Callable[[Row], None]
-    compact: Callable[[int], None]
 
 
 class Ledger:
@@ -305,33 +287,8 @@ class Ledger:
         return Charge(seq, granted, count)
 
     def export(self, path: Path) -> None:
-        """Write an auditor's copy, an SQLite file whose bytes are a function of the entries.
-
-        Safe to call from any thread. Entries pass through memory page by page: they never change,
-        and what comes after the first read is left out.
-        """
-        with self._anchored.transaction() as step:
-            heads = [dict(row) for row in step.connection.execute(sa.select(head)).mappings()]
-            named = extractors.stored(step.connection)
-
-        def copy(target: sa.Connection) -> None:
-            metadata.create_all(target)
-            for page in self._pages(heads[0]["seq"]):
-                target.execute(APPEND, page)
-            target.execute(head.insert(), heads)
-            for row in named:
-                extractors.store(target, row["sha256"], row["fields"])
-
-        write_file(path, copy)
-
-    def _pages(self, newest: int) -> Iterator[list[dict[str, object]]]:
-        """The entries up to ``newest``, in order, each page read in a transaction of its own."""
-        read = -1
-        while read < newest:
-            with self._anchored.transaction() as step:
-                rows = step.connection.execute(NEWER, {"read": read}).mappings().all()
-            yield [dict(row) for row in rows if row["seq"] <= newest]
-            read = rows[-1]["seq"]
+        """Write the auditors' copy, from any thread (export.py)."""
+        export(self._anchored, path)
 
     def entries_after(self, seq: int, limit: int) -> list[tuple[int, str, str]]:
         """(sequence number, kind, body as JSON) of up to ``limit`` entries after ``seq``, in order.
@@ -339,7 +296,8 @@ class Ledger:
         Public. Safe to call from any thread: the state in memory is neither read nor changed.
         """
         with self._anchored.transaction() as step:
-            return after(step.connection, seq, limit)
+            found = page_after(step.connection, seq, limit)
+        return [(row.seq, row.kind, row.body) for row in found]
 
     def in_custody(self, work: Callable[[sa.Connection], T], purged: str | None = None) -> T:
         """Run ``work`` on the private tables beside the entries, in one durable transaction.
@@ -385,14 +343,11 @@ class Ledger:
     def _catch_up(self, connection: sa.Connection) -> None:
         """Replay new entries. Raises LedgerMismatch unless they continue what was read before."""
         checked = set(self.state.stored)
-        page = PAGE
-        while page == PAGE:
-            rows = connection.execute(NEWER, {"read": self.state.seq}).all()
+        while rows := page_after(connection, self.state.seq):
             for row in rows:
                 self._replay(row.seq, row.kind, row.body, row.prev, row.hash)
-            page = len(rows)
         seq, digest = self._newest
-        stored = connection.execute(HEAD).one()
+        stored = connection.execute(READ_HEAD).one()
         if tuple(stored) != (self.state.seq, self.state.head) or (
             seq >= 0 and self.state.hashes[seq : seq + 1] != [digest]
         ):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger import ledger as ledgers
+from labelwall.teacher.ledger import entries_table, export
+from labelwall.teacher.ledger.anchored import Anchored
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.ledger import Ledger
@@ -215,25 +217,27 @@ def test_entries_are_read_page_by_page(tmp_path: Path, monkeypatch: pytest.Monke
         ledger.record(ledger.charge(0, "screen", [identity(name)]), {identity(name): 1})
     ledger.export(tmp_path / "whole.sqlite")
     for size in (1, 2, 8, 3):  # of 8 entries
-        monkeypatch.setattr(ledgers, "PAGE", size)
-        monkeypatch.setattr(ledgers, "NEWER", ledgers.NEWER.limit(size))
+        monkeypatch.setattr(entries_table, "PAGE", size)
         assert Ledger(place).state == ledger.state
         reader = Ledger(place)
         if size == 3:
-            monkeypatch.setattr(
-                reader, "_pages", lambda newest, own=reader: meanwhile(own, ledger, newest)
-            )
+            monkeypatch.setattr(export, "pages", partial(meanwhile, export.pages, ledger))
         reader.export(tmp_path / "pages.sqlite")
         assert (tmp_path / "pages.sqlite").read_bytes() == (tmp_path / "whole.sqlite").read_bytes()
     assert ledger.state.spent == {(0, "screen"): 4}
 
 
-def meanwhile(reader: Ledger, writer: Ledger, newest: int) -> Iterator[list[dict[str, object]]]:
-    """The reader's pages; one more charge is stored after the first of them."""
-    pages = Ledger._pages(reader, newest)
-    yield next(pages)
+def meanwhile(
+    pages: Callable[[Anchored, int], Iterator[object]],
+    writer: Ledger,
+    reader: Anchored,
+    newest: int,
+) -> Iterator[object]:
+    """The pages that the reader finds; one more charge is stored after the first of them."""
+    found = pages(reader, newest)
+    yield next(found)
     writer.charge(0, "screen", [identity("d")])
-    yield from pages
+    yield from found
 
 
 def test_a_ledger_is_not_created_over_another(ledger: Ledger, place: Place) -> None:

@@ -383,20 +383,17 @@ def test_the_custodians_page_has_the_percentage(
     with conversation(tmp_path, case, case.records, monkeypatch) as talk:
 
         def page() -> str:
-            return httpx.get(
-                talk.url, auth=("", talk.made.tokens["carol"]), trust_env=False, timeout=60
-            ).text
+            key = talk.made.tokens["carol"]
+            return httpx.get(talk.url, auth=("", key), trust_env=False, timeout=60).text
 
         glance = talk.glance
         monkeypatch.setattr(talk, "glance", lambda: (pages.append(page()), glance()))
         talk.put("ann", case.embedder)
         talk.drain()
         pages.append(page())
-    what = "embedding private records (percent): "
-    assert [
-        f"{what}{percent} of 100" in text
-        for text, percent in zip(pages, (26, 53, 80), strict=False)
-    ] == [True] * 3
+    for text, percent in zip(pages, (26, 53, 80), strict=False):
+        assert f"embedding private records (percent): {percent} of 100" in text
+    assert len(pages) > 2
     assert "<dd>nothing</dd>" in pages[-1]
     assert ("embedding private records (percent)", 26, 100) in talk.shown
     assert "percent" not in str(talk.seen)

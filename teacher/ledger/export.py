@@ -1,0 +1,44 @@
+"""The auditors' copy of a ledger: every entry, nothing private."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from labelwall.teacher.ledger import extractors
+from labelwall.teacher.ledger.anchored import Anchored
+from labelwall.teacher.ledger.database import write_file
+from labelwall.teacher.ledger.entries_table import APPEND, head, metadata, page_after
+
+
+def export(ledger: Anchored, path: Path) -> None:
+    """Write an SQLite file whose bytes are a function of the entries.
+
+    Entries pass through memory page by page: they never change, and what comes after the first read
+    is left out.
+    """
+    with ledger.transaction() as step:
+        heads = [dict(row) for row in step.connection.execute(sa.select(head)).mappings()]
+        named = extractors.stored(step.connection)
+
+    def copy(target: sa.Connection) -> None:
+        metadata.create_all(target)
+        for page in pages(ledger, heads[0]["seq"]):
+            target.execute(APPEND, page)
+        target.execute(head.insert(), heads)
+        for row in named:
+            extractors.store(target, row["sha256"], row["fields"])
+
+    write_file(path, copy)
+
+
+def pages(ledger: Anchored, newest: int) -> Iterator[list[dict[str, object]]]:
+    """The entries up to ``newest``, in order, each page read in a transaction of its own."""
+    read = -1
+    while read < newest:
+        with ledger.transaction() as step:
+            rows = page_after(step.connection, read)
+        yield [dict(row._mapping) for row in rows if row.seq <= newest]
+        read = rows[-1].seq
