@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from labelwall.teacher.service import query_routes, record_routes, routes
+from labelwall.teacher.service.arenas import return_free_memory
 from labelwall.teacher.service.auth import problem
 from labelwall.teacher.service.connections import Doors
 from labelwall.teacher.service.jobs import refused
@@ -30,7 +31,7 @@ from labelwall.teacher.service.state import Service
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused
 
 Log = Callable[..., None]
-KEY_CHECK_INTERVAL = 30.0  # seconds, so that keys are marked expired without any request
+UPKEEP_INTERVAL = 30.0  # seconds, so that keys are marked expired without any request
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS")
 
 
@@ -52,11 +53,11 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.queue.start()
         log("started", ledger_position=service.queue.snapshot.position)
-        checking = asyncio.create_task(_check_keys(service))
+        upkeep = asyncio.create_task(_keep_up(service))
         try:
             yield
         finally:
-            checking.cancel()
+            upkeep.cancel()
             service.queue.close()
             if service.analysts is not None:
                 service.analysts.close()
@@ -88,12 +89,16 @@ def create_app(
     return app
 
 
-async def _check_keys(service: Service) -> None:
-    """Store which keys have expired, periodically. If that fails, each request reports it."""
+async def _keep_up(service: Service) -> None:
+    """Store which keys have expired and return free memory, periodically.
+
+    A failure to store is reported by each request. No moment depends on a record.
+    """
     while True:
         with suppress(LedgerMismatch):
             service.auth.keys()
-        await asyncio.sleep(KEY_CHECK_INTERVAL)
+        await asyncio.to_thread(return_free_memory)
+        await asyncio.sleep(UPKEEP_INTERVAL)
 
 
 def _add_exception_handlers(app: FastAPI, report: Callable[[], None]) -> None:

@@ -133,7 +133,7 @@ def test_a_service_that_nobody_asks_sees_a_key_expire(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At its start, and while it runs."""
-    monkeypatch.setattr("labelwall.teacher.service.app.KEY_CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr("labelwall.teacher.service.app.UPKEEP_INTERVAL", 0.01)
     made = tiny.make(tmp_path)
     early = Keys(tmp_path).add("dora", "analyst", expires="2026-12-01")
     late = Keys(tmp_path).add("emil", "analyst", expires="2027-12-01")

@@ -252,6 +252,25 @@ def test_threads_share_two_arenas(tmp_path: Path) -> None:
     assert shared <= 2 < alone
 
 
+def test_free_memory_between_what_is_kept_is_returned() -> None:
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("only glibc has a heap to trim")
+    command = [sys.executable, "-m", "tests.programs.returned_memory"]
+    options = {"capture_output": True, "check": True, "cwd": REPOSITORY, "env": environment()}
+    before, after = map(float, subprocess.run(command, **options).stdout.split())
+    assert before - after > 100
+
+
+def test_a_service_returns_free_memory_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned = threading.Semaphore(0)
+    monkeypatch.setattr("labelwall.teacher.service.app.UPKEEP_INTERVAL", 0.01)
+    monkeypatch.setattr("labelwall.teacher.service.app.return_free_memory", returned.release)
+    with served(tiny.make(tmp_path)):
+        assert all(returned.acquire(timeout=60) for _ in range(3))
+
+
 def test_serve_shares_them_before_a_thread_is_started() -> None:
     """And before anything is read: an arena that is there stays."""
     program = """if True:
