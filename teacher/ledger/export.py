@@ -11,6 +11,7 @@ from labelwall.teacher.ledger import extractors
 from labelwall.teacher.ledger.anchored import Anchored
 from labelwall.teacher.ledger.database import write_file
 from labelwall.teacher.ledger.entries_table import APPEND, head, metadata, page_after
+from labelwall.wall.errors import LedgerMismatch
 
 
 def export(ledger: Anchored, path: Path) -> None:
@@ -40,5 +41,7 @@ def pages(ledger: Anchored, newest: int) -> Iterator[list[dict[str, object]]]:
     while read < newest:
         with ledger.transaction() as step:
             rows = page_after(step.connection, read)
+        if not rows:
+            raise LedgerMismatch("the ledger was replaced by an older one while it was copied.")
         yield [dict(row._mapping) for row in rows if row.seq <= newest]
         read = rows[-1].seq

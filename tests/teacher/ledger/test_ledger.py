@@ -227,6 +227,12 @@ def test_entries_are_read_page_by_page(tmp_path: Path, monkeypatch: pytest.Monke
     assert ledger.state.spent == {(0, "screen"): 4}
 
 
+def test_a_copy_of_a_ledger_that_shrinks_meanwhile_is_refused(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan(), unsafe=False)
+    with pytest.raises(LedgerMismatch, match="replaced by an older one"):
+        list(export.pages(ledger._anchored, 1))
+
+
 def meanwhile(
     pages: Callable[[Anchored, int], Iterator[object]],
     writer: Ledger,
