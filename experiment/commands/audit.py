@@ -11,6 +11,7 @@ from pathlib import Path
 def main(args: Sequence[str]) -> int:
     if "--empirical" in args:
         return _audit_empirical(args)
+    from labelwall.teacher.accounting.curves.cache import computed_anew
     from labelwall.teacher.ledger.auditor.auditor import audit
 
     parser = argparse.ArgumentParser(
@@ -34,7 +35,8 @@ def main(args: Sequence[str]) -> int:
         help="show each release, what it is priced as, and the arithmetic that leads to epsilon",
     )
     options = parser.parse_args(args)
-    finding = audit(options.ledger, expect_head=options.expect_head, explained=options.explain)
+    with computed_anew():
+        finding = audit(options.ledger, expect_head=options.expect_head, explained=options.explain)
     if options.json:
         print(json.dumps(finding.to_json()))
     else:

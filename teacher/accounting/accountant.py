@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +91,11 @@ def _certificates(serialised: bytes, delta: float) -> tuple[tuple[str, Certifica
     }
     releases = [Release(**fields) for fields in json.loads(serialised)]
     table = cached(
-        key, 2 * len(_NOTES), lambda: _computed(releases, delta).ravel(), seconds=_KEPT_SECONDS
+        key,
+        2 * len(_NOTES),
+        lambda: _computed(releases, delta).ravel(),
+        lambda kept: bool((kept[::2] >= 0).any()) and not (kept[::2] < 0).any(),
+        seconds=_KEPT_SECONDS,
     )
     return tuple(
         (name, Certificate(float(epsilon), None if np.isnan(order) else float(order), note))
@@ -111,13 +116,21 @@ def _computed(releases: Sequence[Release], delta: float) -> np.ndarray:
     return np.array(rows, dtype=np.float64)
 
 
-@lru_cache(maxsize=1)
-def _source() -> str:
-    """SHA-256 of the accounting's own source text: another version computes anew."""
+def _own_text() -> str:
+    """SHA-256 of the accounting's source text."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+_TEXT = _own_text()  # as loaded: an upgrade under a running process is not mistaken for it
+
+
+@lru_cache(maxsize=1)
+def _source() -> list[str]:
+    """What certificates follow from: another version of it computes anew."""
+    return [_TEXT, *(f"{name} {version(name)}" for name in ("dp-accounting", "numpy", "scipy"))]
 
 
 def certified_epsilon(plan: Plan) -> float:
@@ -193,14 +206,14 @@ def _smallest(
     due = [r for r, count in zip(releases, counts, strict=True) if count]
     if not any(is_slow(r) and r.curve not in by_gaussian for r in due):
         return epsilon_from_rdp(ORDERS, _total(releases, counts, ORDERS, by_gaussian), delta)
-    estimated = estimates(releases, counts, delta)
+    estimated = np.maximum(estimates(releases, counts, delta), 0.0)
     left, best = np.ones(len(ORDERS), dtype=bool), (math.inf, math.nan)
     while (chosen := left & (estimated <= min(best[0], NEAR * estimated.min()))).any():
         orders, left = ORDERS[chosen], left & ~chosen
         total = _total(releases, counts, orders, by_gaussian)
         found = epsilon_from_rdp(orders, total, delta)
         best = min(best, found)
-        estimated = estimated * np.where(left, 1.0, math.inf)
+        estimated = np.where(left, estimated, math.inf)
     return best
 
 
@@ -243,4 +256,6 @@ def _pure_added(releases: Sequence[Release], delta: float) -> tuple[float, float
     total = sum((r.cap * cost for r, cost in priced if cost is not None), Fraction(0))
     rest = [release for release, cost in priced if cost is None]
     epsilon, order = _renyi(rest, delta) if rest else (0.0, None)
+    if math.isinf(epsilon):
+        return epsilon, order
     return float_above(total + Fraction(epsilon)), order

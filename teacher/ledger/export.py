@@ -13,6 +13,8 @@ from labelwall.teacher.ledger.database import write_file
 from labelwall.teacher.ledger.entries_table import APPEND, head, metadata, page_after
 from labelwall.wall.errors import LedgerMismatch
 
+REPLACED = "the ledger was replaced by another one while it was copied."
+
 
 def export(ledger: Anchored, path: Path) -> None:
     """Write an SQLite file whose bytes are a function of the entries.
@@ -26,8 +28,12 @@ def export(ledger: Anchored, path: Path) -> None:
 
     def copy(target: sa.Connection) -> None:
         metadata.create_all(target)
+        last = None
         for page in pages(ledger, heads[0]["seq"]):
             target.execute(APPEND, page)
+            last = page[-1]["hash"]
+        if last != heads[0]["hash"]:
+            raise LedgerMismatch(REPLACED)
         target.execute(head.insert(), heads)
         for row in named:
             extractors.store(target, row["sha256"], row["fields"])
@@ -42,6 +48,6 @@ def pages(ledger: Anchored, newest: int) -> Iterator[list[dict[str, object]]]:
         with ledger.transaction() as step:
             rows = page_after(step.connection, read)
         if not rows:
-            raise LedgerMismatch("the ledger was replaced by an older one while it was copied.")
+            raise LedgerMismatch(REPLACED)
         yield [dict(row._mapping) for row in rows if row.seq <= newest]
         read = rows[-1].seq

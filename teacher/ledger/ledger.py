@@ -73,10 +73,9 @@ class Ledger:
     Several processes may share one: each transaction is exclusive, and first replays what the
     others have written.
 
-    ``anchor``: the place of its anchor (anchor.py), a file or a schema of a server. Of all copies
-    of a ledger the anchor lets one continue. It is created for a ledger that has none; a ledger
-    that has one is not written without it. While this object lives, a stored ledger that is older
-    than what the object has read is refused, too.
+    ``anchor``: the place of its anchor (anchor.py), a file or a schema of a server, created for a
+    ledger that has none: of all copies it lets one continue. A ledger that has one is not written
+    without it, nor one that is older than what this object has read.
     ``anchor_begun``: sequence number of the newest entry when this object created the anchor, None
     where the anchor existed.
 
@@ -136,9 +135,8 @@ class Ledger:
             pass
 
     def use_extractor(self, fields: dict[str, object]) -> None:
-        """Record the extractor of later charges. It is public: from the caller, or a constant.
-
-        Writes nothing where it is the last one, and its hash alone where it was named before.
+        """Record the extractor of later charges, which is public. Writes nothing where it is the
+        last one, and its hash alone where it was named before.
         """
         text = canonical_json(fields).decode()
         sha256 = hashlib.sha256(text.encode()).hexdigest()
@@ -152,9 +150,8 @@ class Ledger:
             return extractors.read(step.connection, sha256)
 
     def enter_analyst(self, name: str, dataset: str) -> None:
-        """Enter an analyst and the data set of their own ledger in a register.
-
-        Raises LedgerMismatch for an analyst, or a data set, that is already entered.
+        """Enter an analyst and the data set of their own ledger in a register. Raises
+        LedgerMismatch for an analyst, or a data set, that is already entered.
         """
         with self._transaction() as write:
             write.append("analyst", {"name": name, "dataset": dataset})
@@ -165,9 +162,9 @@ class Ledger:
             return dict(self.state.analysts)
 
     def enrol(self, ids: np.ndarray) -> np.ndarray:
-        """Give records without an individual budget one, and commit.
+        """Give records (int64 [n], distinct) without an individual budget one, and commit.
 
-        ``ids``: int64 [n], distinct. Returns the records' serials, int64 [n].
+        Returns the records' serials, int64 [n].
         """
         with self._transaction() as write:
             new = self.individual_budgets.new(ids)
@@ -189,9 +186,8 @@ class Ledger:
 
         ``serials``: int64 [n_records], distinct.
         ``upper_bound(granted, remaining)``: what to reserve, at most ``remaining`` (int64
-        [n_records] units, in the order of ``serials``). ``remaining`` is read in the transaction
-        that reserves: what other processes have paid or reserved is spent. Queries that another
-        process has answered are not ``granted``.
+        [n_records] units, in the order of ``serials``), read in this transaction: what other
+        processes have paid or reserved is spent. What they have answered is not ``granted``.
 
         Raises LedgerMismatch where the individual budgets do not match the entries; then nothing is
         drawn.
@@ -238,21 +234,28 @@ class Ledger:
         return unanswered
 
     def _unanswered(self, release: str, identities: Sequence[str]) -> tuple[str, ...]:
-        return tuple(i for i in identities if release not in self.state.results.get(i, {}))
+        results, refused = self.state.results, self.state.refused
+        left = (i for i in identities if i not in refused)
+        return tuple(i for i in left if release not in results.get(i, {}))
 
     def charge(self, slot: int, release: str, identities: Sequence[str]) -> Charge:
         """Charge one release per identity, in order, up to the cap; store a refusal for the others.
 
-        A release that is charged by the batch is charged once for all identities, or refused to
-        all. Commits. Nothing may be drawn for an identity that is not in the returned ``granted``.
+        A release that is charged by the batch is charged once for all, or refused to all. What
+        another process has answered or refused since is neither. Commits. Nothing may be drawn for
+        an identity that is not in the returned ``granted``.
         """
         with self._transaction() as write:
             return self._charge(write, slot, release, identities)
 
     def record(self, charge: Charge, results: dict[str, Value]) -> None:
-        """Store a charge's results by query identity, and commit. After this they may be sent."""
+        """Store a charge's results by query identity, and commit. After this they may be sent.
+
+        Where another process has answered all since, its answers stay, and what was drawn here is
+        never sent. Raises LedgerMismatch where it has answered some.
+        """
         with self._transaction() as write:
-            write.append("release", {"charge": charge.seq, "results": results})
+            self._record(write, charge, results)
 
     def record_and_charge(
         self,
@@ -266,19 +269,23 @@ class Ledger:
         ``due()``: the identities to charge, asked when the results are part of the state.
         """
         with self._transaction() as write:
-            slot, _, _ = self.state.open_charges[charge.seq]
-            write.append("release", {"charge": charge.seq, "results": results})
+            slot, _, _ = self.state.open_charges.get(charge.seq, (0, "", 0))
+            self._record(write, charge, results)
             return self._charge(write, slot, release, due())
+
+    def _record(self, write: Write, charge: Charge, results: dict[str, Value]) -> None:
+        paid = self.state.open_charges.get(charge.seq)
+        if paid is None or not results or self._unanswered(paid[1], tuple(results)):
+            write.append("release", {"charge": charge.seq, "results": results})
 
     def _charge(self, write: Write, slot: int, release: str, identities: Sequence[str]) -> Charge:
         planned = self.state.release(slot, release)
         if planned.prepaid:
-            raise LedgerMismatch(
-                f"release {release!r} of slot {slot} is prepaid: it needs a reservation."
-            )
+            raise LedgerMismatch(f"{release!r} of slot {slot} is prepaid: it needs a reservation.")
+        identities = self._unanswered(release, identities)
         remaining = self.state.remaining(slot, release)
         paid = len(identities) if planned.batch and remaining else remaining
-        granted, refused = tuple(identities[:paid]), list(identities[paid:])
+        granted, refused = identities[:paid], list(identities[paid:])
         count, seq = min(1, len(granted)) if planned.batch else len(granted), -1
         if granted:
             seq = write.append("charge", {"slot": slot, "release": release, "count": count})
@@ -293,7 +300,7 @@ class Ledger:
     def entries_after(self, seq: int, limit: int) -> list[tuple[int, str, str]]:
         """(sequence number, kind, body as JSON) of up to ``limit`` entries after ``seq``, in order.
 
-        Public. Safe to call from any thread: the state in memory is neither read nor changed.
+        Public. From any thread: the state in memory is neither read nor changed.
         """
         with self._anchored.transaction() as step:
             found = page_after(step.connection, seq, limit)
@@ -302,8 +309,8 @@ class Ledger:
     def in_custody(self, work: Callable[[sa.Connection], T], purged: str | None = None) -> T:
         """Run ``work`` on the private tables beside the entries, in one durable transaction.
 
-        Nothing of these tables is exported. ``purged``: a table whose deleted rows are also erased
-        from the database's own files before this returns.
+        Nothing of these tables is exported. ``purged``: a table whose deleted rows are erased from
+        the database's files, too.
         """
         with self._anchored.transaction() as step:
             found = work(step.connection)

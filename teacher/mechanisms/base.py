@@ -70,9 +70,12 @@ class Asks:
     landmarks: int = 0
 
     def require(self, spec: ExtractorSpec, dimensions: int) -> None:
-        """Raise InvalidInput where the extractor lacks the landmarks that are asked for."""
-        if self.landmarks:
-            spec.landmark_rows(dimensions)
+        """Raise InvalidInput where the extractor lacks the landmarks that are asked for, or has
+        more, which every query would wait for.
+        """
+        if self.landmarks and len(spec.landmark_rows(dimensions)) > self.landmarks:
+            size = f"{len(spec.landmarks) // dimensions} rows"
+            raise InvalidInput("extractor.landmarks", f"at most {self.landmarks} rows", size)
 
     @property
     def matrix(self) -> str | None:

@@ -2,7 +2,8 @@
 
 A file holds SHA-256(key and payload), then the payload (little-endian float64). Anything unexpected
 (missing, short, corrupt, unreadable, a folder that can not be written) means: compute again. The
-folder is the user's own; who can write there can change the program too.
+folder is the user's own; who can write there can change the program too. An audit reads none of it
+(``computed_anew``).
 """
 
 from __future__ import annotations
@@ -12,13 +13,26 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from labelwall.wall.messages import canonical_json
+
+_USED = ContextVar("used", default=True)
+
+
+@contextlib.contextmanager
+def computed_anew() -> Iterator[None]:
+    """No file is read or written within."""
+    token = _USED.set(False)
+    try:
+        yield
+    finally:
+        _USED.reset(token)
 
 
 def folder() -> Path:
@@ -40,17 +54,15 @@ def cached(
     ``seconds``: what takes less is not kept.
     """
     name = canonical_json(key)
-    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: no home directory
-        path = folder() / f"{hashlib.sha256(name).hexdigest()}.f64"
-        known = _read(path, name, n)
-        if known is not None and holds(known):
-            return known
+    path = _path(name)
+    known = _read(path, name, n)
+    if known is not None and holds(known):
+        return known
     start = time.perf_counter()
     values = np.ascontiguousarray(compute(), dtype="<f8")
-    if time.perf_counter() - start < seconds:
-        return values.astype(np.float64)
-    with contextlib.suppress(OSError, RuntimeError):
-        _write(path, name, values)
+    if path is not None and time.perf_counter() - start >= seconds:
+        with contextlib.suppress(OSError):
+            _write(path, name, values)
     return values.astype(np.float64)
 
 
@@ -63,13 +75,12 @@ def cached_each(
     """
     values, new = np.full(len(keys), np.nan), []
     for place, key in enumerate(keys):
-        with contextlib.suppress(OSError, RuntimeError):
-            name = canonical_json(key)
-            known = _read(folder() / f"{hashlib.sha256(name).hexdigest()}.f64", name, 1)
-            if known is not None:
-                values[place] = known[0]
-                continue
-        new.append(place)
+        name = canonical_json(key)
+        known = _read(_path(name), name, 1)
+        if known is not None and np.isfinite(known[0]):
+            values[place] = known[0]
+        else:
+            new.append(place)
     if new:
         computed = compute(np.array(new))
         for place, value in zip(new, computed.tolist(), strict=True):
@@ -77,8 +88,17 @@ def cached_each(
     return values
 
 
-def _read(path: Path, name: bytes, n: int) -> np.ndarray | None:
-    data = path.read_bytes() if path.is_file() else b""
+def _path(name: bytes) -> Path | None:
+    """Where the numbers of a key are, None where no file is used."""
+    with contextlib.suppress(RuntimeError):  # no home directory
+        return folder() / f"{hashlib.sha256(name).hexdigest()}.f64" if _USED.get() else None
+    return None
+
+
+def _read(path: Path | None, name: bytes, n: int) -> np.ndarray | None:
+    data = b""
+    with contextlib.suppress(OSError):
+        data = path.read_bytes() if path is not None else b""
     digest, payload = data[:32], data[32:]
     if len(payload) != 8 * n or hashlib.sha256(name + payload).digest() != digest:
         return None

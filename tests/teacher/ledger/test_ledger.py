@@ -126,9 +126,12 @@ def test_the_votes_behind_an_argmax_are_not_priced_and_can_not_be_recorded(ledge
 
 
 def test_second_result_for_a_query_is_refused(ledger: Ledger) -> None:
+    """Nor is it charged again."""
     ledger.record(ledger.charge(0, "screen", ["a"]), {"a": 1})
-    with pytest.raises(LedgerMismatch, match="second release"):
-        ledger.record(ledger.charge(0, "screen", ["a"]), {"a": 0})
+    again = ledger.charge(0, "screen", ["a"])
+    assert (again.granted, again.count) == ((), 0)
+    with pytest.raises(LedgerMismatch, match="release without an unused charge"):
+        ledger.record(again, {"a": 0})
 
 
 def test_unknown_slot_and_release_fail_closed(ledger: Ledger, place: Place) -> None:
@@ -227,10 +230,56 @@ def test_entries_are_read_page_by_page(tmp_path: Path, monkeypatch: pytest.Monke
     assert ledger.state.spent == {(0, "screen"): 4}
 
 
-def test_a_copy_of_a_ledger_that_shrinks_meanwhile_is_refused(tmp_path: Path) -> None:
+def two_processes(folder: Path, cap: int) -> tuple[Ledger, Ledger]:
+    place, caps = folder / "ledger.sqlite", plan(cap, cap)
+    first = Ledger.create(place, dataset="d", plan=caps, unsafe=False)
+    use_extractor(first)
+    return first, Ledger(place)
+
+
+def test_what_another_process_has_answered_is_neither_charged_nor_refused(tmp_path: Path) -> None:
+    """Also with the last release of the cap, and where the answer came after ``due`` was asked."""
+    first, second = two_processes(tmp_path, cap=1)
+    query = identity("a")
+    charge = first.charge(0, "screen", [query])
+    charge = first.record_and_charge(charge, {query: 1}, "aggregate", lambda: [query])
+    first.record(charge, {query: 3})
+    late = second.charge(0, "aggregate", [query, identity("b")])
+    assert (late.granted, late.count) == ((), 0)
+    assert second.state.refused == {identity("b")}
+    assert second.state.results[query] == {"screen": 1, "aggregate": 3}
+
+
+def test_two_draws_of_the_same_queries_end_with_the_first_one_recorded(tmp_path: Path) -> None:
+    """Both are paid. A batch of which another process answered a part is refused as a whole."""
+    first, second = two_processes(tmp_path, cap=10)
+    both, more = [identity("a"), identity("b")], [identity("b"), identity("c")]
+    mine, theirs = first.charge(0, "screen", both), second.charge(0, "screen", both)
+    partly = second.charge(0, "screen", more)
+    first.record(mine, dict.fromkeys(both, 1))
+    second.record(theirs, dict.fromkeys(both, 0))
+    assert second.state.results == {name: {"screen": 1} for name in both}
+    assert second.state.spent == {(0, "screen"): 6}
+    with pytest.raises(LedgerMismatch, match="second release"):
+        second.record(partly, dict.fromkeys(more, 0))
+    first.export(tmp_path / "copy.sqlite")
+    assert not audit(tmp_path / "copy.sqlite").problems
+
+
+def test_a_copy_of_a_ledger_that_is_replaced_meanwhile_is_refused(tmp_path: Path) -> None:
+    """By an older one, or by another one: the copy that was there stays."""
     ledger = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan(), unsafe=False)
-    with pytest.raises(LedgerMismatch, match="replaced by an older one"):
+    ledger.export(tmp_path / "copy.sqlite")
+    before = (tmp_path / "copy.sqlite").read_bytes()
+    with pytest.raises(LedgerMismatch, match="replaced by another one"):
         list(export.pages(ledger._anchored, 1))
+    other = Ledger.create(tmp_path / "other.sqlite", dataset="e", plan=plan(), unsafe=False)
+    with pytest.MonkeyPatch.context() as patch:
+        found = export.pages
+        patch.setattr(export, "pages", lambda _, newest: found(other._anchored, newest))
+        with pytest.raises(LedgerMismatch, match="replaced by another one"):
+            ledger.export(tmp_path / "copy.sqlite")
+    assert (tmp_path / "copy.sqlite").read_bytes() == before
 
 
 def meanwhile(

@@ -17,7 +17,7 @@ from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.private_radius.landmarks import EVERYWHERE, squared_radii
-from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
+from labelwall.teacher.mechanisms.private_radius.mechanism import LANDMARKS, PrivateRadius
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
@@ -200,8 +200,18 @@ def test_the_plurality_is_cut_where_it_passes_anyway() -> None:
             PrivateRadius(**wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("landmarks", [b"", b"\x01" * (tiny.DIMENSIONS + 1), b"\x7f" * 3])
-def test_without_public_rows_nothing_is_charged(tmp_path: Path, landmarks: bytes) -> None:
+@pytest.mark.parametrize(
+    "landmarks",
+    [
+        b"",
+        b"\x01" * (tiny.DIMENSIONS + 1),
+        b"\x7f" * 3,
+        b"\x01" * (tiny.DIMENSIONS * (LANDMARKS + 1)),
+    ],
+)
+def test_without_public_rows_or_with_many_nothing_is_charged(
+    tmp_path: Path, landmarks: bytes
+) -> None:
     made = tiny.teacher(tmp_path, "private_radius", tiny.records(), ScaleConfig(shards=0))
     made.use_extractor(replace(tiny.RAW, landmarks=landmarks))
     before = made._ledger.state.head
