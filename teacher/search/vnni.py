@@ -133,7 +133,7 @@ def _products(build: ir.IRBuilder, rows: list[Any], dimensions: Any, queries: An
         at = build.select(build.icmp_signed("<", at, last), at, last)
         unsigned = _load(build, build.gep(queries, [build.mul(loop.index, I64(64))]), LANES)
         ahead = build.gep(next_tile, [build.mul(loop.index, I64(4 * RECORDS))])
-        _call(build, "llvm.prefetch.p0", ir.VoidType(), [ahead, I32(0), I32(3), I32(1)])
+        _call(build, "llvm.prefetch.p0", ir.VoidType(), [ahead, I32(0), I32(2), I32(1)])
         for row, total in zip(rows, sums, strict=True):
             four = _load(build, build.gep(row, [at]), I32)
             one = build.insert_element(ir.Constant(LANES, ir.Undefined), four, I32(0))
