@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,7 @@ def methods(
     from sklearn.neighbors import NearestNeighbors
 
     from labelwall.teacher.search.gpu import index_on
+    from labelwall.teacher.search.kernels import cosine
     from labelwall.teacher.search.poisson_sampling import prefix_length
 
     faiss.omp_set_num_threads(threads)
@@ -104,16 +106,20 @@ def methods(
     tensor, norms = torch.from_numpy(floats), torch.from_numpy((floats**2).sum(axis=1))
     index = index_on(device, task.records, np.arange(len(task.records)))
 
-    def run_faiss(batch: np.ndarray) -> int:
-        flat.search(batch.astype(np.float32), K)
-        return len(batch)
-
-    def run_faiss_int8(batch: np.ndarray) -> int:
-        int8.search(batch.astype(np.float32), K)
+    def run_faiss(batch: np.ndarray, found: faiss.Index = flat) -> int:
+        found.search(batch.astype(np.float32), K)
         return len(batch)
 
     def run_ours(batch: np.ndarray) -> int:
         index.prefix(batch, prefix_length(K, GAMMA))
+        return len(batch)
+
+    some = task.queries[:16].astype(np.float32)
+    cosines = some @ floats.T / np.outer(np.linalg.norm(some, axis=1), norms.sqrt())
+    select = cosine(float(np.median(np.sort(cosines, axis=1)[:, -K])))
+
+    def run_similar(batch: np.ndarray) -> int:
+        index.similar(batch, select)
         return len(batch)
 
     def run_sklearn(batch: np.ndarray) -> int:
@@ -131,9 +137,10 @@ def methods(
 
     return {
         FAISS: run_faiss,
-        "FAISS IndexScalarQuantizer, k=300, the same int8": run_faiss_int8,
+        "FAISS IndexScalarQuantizer, k=300, the same int8": partial(run_faiss, found=int8),
         OURS: run_ours,
         PATH: path(task, device, workplace),
+        "labelwall: Ind-KNN's neighbours and weights, about 300": run_similar,
         "float32 torch: product and topk, k=300": run_torch,
         "scikit-learn brute force, k=300": run_sklearn,
         "Private-kNN's published loop, one query at a time": run_loop,

@@ -40,7 +40,8 @@ def int8_product(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
     """
     import torch
 
-    if len(left) > 1 and vnni.fits(left, right) and vnni.is_available():
+    # One row alone waits for memory with either.
+    if len(left) > 1 and vnni.fits(left, right, out) and vnni.is_available():
         vnni.product(left, right, out)
         return
     rows, columns = torch.from_numpy(left), torch.from_numpy(right)

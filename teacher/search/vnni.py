@@ -5,7 +5,7 @@ few queries this kernel reads every record once, from where it is stored.
 
 The instruction vpdpbusd adds the products of four unsigned bytes with four signed ones to an int32,
 16 times at once. The 16 lanes are the queries. Their entries plus 128 are the unsigned bytes u, and
-q.x = u.x - 128 sum(x), all of it exact: |u.x| <= 255 * 128 * 4000 < 2^31. numba has no vectors, so
+q.x = u.x - 128 sum(x), all of it exact: |u.x| <= 255 * 128 d < 2^31. numba has no vectors, so
 the inner loop is written in LLVM's language (llvmlite).
 """
 
@@ -26,7 +26,8 @@ from labelwall.teacher.search.top_k import compiled
 
 QUERIES = 16  # int32 lanes of a register
 RECORDS = 8  # multiplied together, with a register of sums each
-LEAST_DIMENSIONS = 4  # of one instruction's lane
+MIN_DIMENSIONS = 4  # of one instruction's lane
+MAX_DIMENSIONS = 1 << 16  # 255 * 128 * 2^16 < 2^31
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 BYTE = ir.IntType(8).as_pointer()
@@ -36,26 +37,33 @@ BYTES = ir.VectorType(ir.IntType(8), 64)
 MASK = ir.VectorType(ir.IntType(1), 64)
 NOTHING = ir.Constant(LANES, [0] * QUERIES)
 BYTES_OF_ONE = ir.Constant(LANES, [0x01010101] * QUERIES)
-# Lane n of the first or second register of two that are shuffled: places of one and,
-# from 16 on, of the other.
+# Two registers are shuffled into two: where the lanes of each come from, the second's from 16 on.
 LOWER = [n // 2 + QUERIES * (n % 2) for n in range(QUERIES)]
 UPPER = [n + QUERIES // 2 for n in LOWER]
 
 
 def product(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
-    """out[i, j] = left[i] . right[j]: int8 [a, d], int8 [b, d] into int32 [a, b], contiguous.
+    """out[i, j] = left[i] . right[j]: int8 [a, d], int8 [b, d] into int32 [a, b].
 
-    Raises ValueError for shapes that ``fits`` refuses, or that do not match.
+    Raises ValueError for arrays that ``fits`` refuses.
     """
-    if not fits(left, right) or out.shape != (len(left), len(right)):
+    if not fits(left, right, out):
         raise ValueError(f"no product of {left.shape} and {right.shape} into {out.shape}")
     _multiply(right, _lanes(left), out)
 
 
-def fits(left: np.ndarray, right: np.ndarray) -> bool:
-    """Whether ``product`` takes these shapes: 1 to 16 rows, at least 8 rows, and 4 dimensions."""
-    matches = left.shape[1] == right.shape[1] >= LEAST_DIMENSIONS
-    return matches and 0 < len(left) <= QUERIES and len(right) >= RECORDS
+def fits(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> bool:
+    """Whether ``product`` takes these: 1 to 16 rows and 8 or more, of 4 to 2^16 dimensions.
+
+    The kernel computes addresses itself: rows lie one behind the other.
+    """
+    kinds = left.dtype == right.dtype == np.int8 and out.dtype == np.int32
+    lie = right.flags.c_contiguous and out.flags.c_contiguous
+    matches = left.shape[1] == right.shape[1] and out.shape == (len(left), len(right))
+    enough = 0 < len(left) <= QUERIES and len(right) >= RECORDS
+    return (
+        kinds and lie and matches and enough and MIN_DIMENSIONS <= left.shape[1] <= MAX_DIMENSIONS
+    )
 
 
 @lru_cache(maxsize=1)

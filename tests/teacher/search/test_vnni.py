@@ -54,6 +54,19 @@ def test_other_shapes_are_refused(queries, records, shape):
         vnni.product(left, right, np.zeros(shape, dtype=np.int32))
 
 
+@needs_vnni
+def test_rows_that_do_not_lie_one_behind_the_other_are_left_to_onednn():
+    rng = np.random.default_rng(0)
+    left = rng.integers(-63, 64, (3, 8)).astype(np.int8)
+    wide, out = rng.integers(-63, 64, (40, 16)).astype(np.int8), np.empty((3, 20), dtype=np.int32)
+    for right in (wide[::2, :8], wide[:20, 8:]):
+        assert not vnni.fits(left, right, out)
+        int8_matmul.int8_product(left, right, out)
+        np.testing.assert_array_equal(out, left.astype(np.int64) @ right.astype(np.int64).T)
+    with pytest.raises(ValueError, match="no product"):
+        vnni.product(left, wide[:20, :8].astype(np.int16), out)
+
+
 @pytest.mark.parametrize("broken", ["absent", "wrong"])
 def test_without_the_instructions_onednn_multiplies(monkeypatch, broken):
     def wrong(left, right, out):
