@@ -62,12 +62,8 @@ def load(folder: str | None, size: int) -> Task:
     if folder is None:
         rows = rng.integers(1, 40, (size + 4096, 1296), dtype=np.int8)
         rows *= rng.integers(0, 4, rows.shape, dtype=np.int8) == 0
-        return Task(
-            f"synthetic rows, {size:,} x 1,296",
-            rows[:size],
-            rng.integers(0, CLASSES, size),
-            rows[size:],
-        )
+        name, labels = f"synthetic rows, {size:,} x 1,296", rng.integers(0, CLASSES, size)
+        return Task(name, rows[:size], labels, rows[size:])
     from torchvision.datasets import MNIST
 
     from labelwall.teacher.features.embedder import Embedder
