@@ -40,8 +40,7 @@ def int8_product(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
     """
     import torch
 
-    # One row alone waits for memory with either.
-    if len(left) > 1 and vnni.fits(left, right, out) and vnni.is_available():
+    if vnni.fits(left, right, out) and vnni.is_available():
         vnni.product(left, right, out)
         return
     rows, columns = torch.from_numpy(left), torch.from_numpy(right)
