@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,12 +62,8 @@ def load(folder: str | None, size: int) -> Task:
     if folder is None:
         rows = rng.integers(1, 40, (size + 4096, 1296), dtype=np.int8)
         rows *= rng.integers(0, 4, rows.shape, dtype=np.int8) == 0
-        return Task(
-            f"synthetic rows, {size:,} x 1,296",
-            rows[:size],
-            rng.integers(0, CLASSES, size),
-            rows[size:],
-        )
+        name, labels = f"synthetic rows, {size:,} x 1,296", rng.integers(0, CLASSES, size)
+        return Task(name, rows[:size], labels, rows[size:])
     from torchvision.datasets import MNIST
 
     from labelwall.teacher.features.embedder import Embedder
@@ -89,6 +86,7 @@ def methods(
     from sklearn.neighbors import NearestNeighbors
 
     from labelwall.teacher.search.gpu import index_on
+    from labelwall.teacher.search.kernels import cosine
     from labelwall.teacher.search.poisson_sampling import prefix_length
 
     faiss.omp_set_num_threads(threads)
@@ -96,16 +94,28 @@ def methods(
     floats = task.records.astype(np.float32)
     flat = faiss.IndexFlatL2(floats.shape[1])
     flat.add(floats)
+    int8 = faiss.IndexScalarQuantizer(
+        floats.shape[1], faiss.ScalarQuantizer.QT_8bit_direct_signed, faiss.METRIC_L2
+    )
+    int8.add(floats)
     brute = NearestNeighbors(n_neighbors=K, algorithm="brute").fit(floats)
     tensor, norms = torch.from_numpy(floats), torch.from_numpy((floats**2).sum(axis=1))
     index = index_on(device, task.records, np.arange(len(task.records)))
 
-    def run_faiss(batch: np.ndarray) -> int:
-        flat.search(batch.astype(np.float32), K)
+    def run_faiss(batch: np.ndarray, found: faiss.Index = flat) -> int:
+        found.search(batch.astype(np.float32), K)
         return len(batch)
 
     def run_ours(batch: np.ndarray) -> int:
         index.prefix(batch, prefix_length(K, GAMMA))
+        return len(batch)
+
+    some = task.queries[:16].astype(np.float32)
+    cosines = some @ floats.T / np.outer(np.linalg.norm(some, axis=1), norms.sqrt())
+    select = cosine(float(np.median(np.sort(cosines, axis=1)[:, -K])))
+
+    def run_similar(batch: np.ndarray) -> int:
+        index.similar(batch, select)
         return len(batch)
 
     def run_sklearn(batch: np.ndarray) -> int:
@@ -123,8 +133,10 @@ def methods(
 
     return {
         FAISS: run_faiss,
+        "FAISS IndexScalarQuantizer, k=300, the same int8": partial(run_faiss, found=int8),
         OURS: run_ours,
         PATH: path(task, device, workplace),
+        "labelwall: Ind-KNN's neighbours and weights, about 300": run_similar,
         "float32 torch: product and topk, k=300": run_torch,
         "scikit-learn brute force, k=300": run_sklearn,
         "Private-kNN's published loop, one query at a time": run_loop,
@@ -148,9 +160,10 @@ def path(
     *,
     split: bool = False,
 ) -> Callable[[np.ndarray], int]:
-    """Charge, sample and screen, record; charge, sample and vote, record.
+    """Charge; sample and screen; record and charge; sample and vote; record.
 
-    Every query takes both stages, the most expensive case. ``split``: clock the search's products
+    Three commits, as a teacher makes them (charging.py). Every query takes both stages, the most
+    expensive case. ``split``: clock the search's products
     and selection as well.
     """
     from labelwall.teacher.accounting.plan import Plan, Slot
@@ -164,6 +177,7 @@ def path(
     noise = {"sigma_screen": 75.0, "sigma_vote": 25.0}
     mechanism = PrivateKnn(k=K, sampling_probability=GAMMA, **noise)
     entropy, asked = SystemEntropy(), 0
+    first, second = mechanism.stages
     plan = Plan(1e9, 1e-5, (Slot(mechanism.fields(), mechanism.releases(10**6, 10**6)),))
     ledger = Ledger.create(
         workplace / "ledger.sqlite", dataset="benchmark", plan=plan, unsafe=False
@@ -190,13 +204,18 @@ def path(
             keys = [f"{asked + i:064x}" for i in range(len(batch))]
             asked += len(batch)
             voters = voters_module.Voters(index, task.labels, CLASSES, batch)
-            for stage in mechanism.stages:
-                with clocks.part("ledger: charge"):
-                    charge = ledger.charge(0, stage, keys)
+            with clocks.part("ledger: charge"):
+                charge = ledger.charge(0, first, keys)
+            for stage, following in ((first, second), (second, None)):
                 with clocks.part("screening and argmax"):
                     drawn = mechanism.draw(stage, voters, keys, entropy)
-                with clocks.part("ledger: record"):
-                    ledger.record(charge, dict(zip(keys, drawn.tolist(), strict=True)))
+                results = dict(zip(keys, drawn.tolist(), strict=True))
+                if following is None:
+                    with clocks.part("ledger: record"):
+                        ledger.record(charge, results)
+                else:
+                    with clocks.part("ledger: record and charge"):
+                        charge = ledger.record_and_charge(charge, results, following, lambda: keys)
         return len(batch)
 
     return run_path

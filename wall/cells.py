@@ -49,17 +49,19 @@ class Cells(Matrix):
 def nearest_cells(features: np.ndarray, centers: np.ndarray, neighbours: int) -> np.ndarray:
     """Each row's nearest cells, nearest first, ties by cell number: int64 [n, neighbours].
 
-    ``features``: int8 [n, d]; ``centers``: int8 [m, d], neighbours <= m. Squared distances are sums
-    of integers below 2^53 in float64, so they are exact in any order of summation: no row's cells
-    depend on batch, threads or other rows.
+    ``features``: int8 [n, d]; ``centers``: int8 [m, d], neighbours <= m; entries in -63..63,
+    d <= 4000. Products are sums of integers of at most 63^2 * 4000 < 2^24 together, so they are
+    exact in float32 in any order of summation: no row's cells depend on batch, threads or other
+    rows.
     """
-    wide = centers.astype(np.float64)
+    wide = centers.astype(np.float32)
     found = np.empty((len(features), neighbours), dtype=np.int64)
-    squares = (wide * wide).sum(axis=1)  # float64 [m]
+    squares = (wide * wide).sum(axis=1).astype(np.float64)  # [m]
     for start in range(0, len(features), BATCH_ROWS):
         batch = slice(start, start + BATCH_ROWS)
         # |x - c|^2 without |x|^2, which is the same for all centres
-        distances = squares - 2 * (features[batch].astype(np.float64) @ wide.T)
+        products = features[batch].astype(np.float32) @ wide.T
+        distances = squares - 2 * products.astype(np.float64)
         if neighbours == 1:
             found[batch, 0] = distances.argmin(axis=1)  # the first minimum, as the stable sort
         else:

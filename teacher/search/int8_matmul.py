@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from labelwall.teacher.search import vnni
 from labelwall.wall.errors import InvalidInput
 
 LARGEST = 63  # features are integers in -63..63, so that twice a query still fits int8
@@ -34,10 +35,14 @@ def minus_twice(queries: np.ndarray) -> np.ndarray:
 def int8_product(left: np.ndarray, right: np.ndarray, out: np.ndarray) -> None:
     """out[i, j] = left[i] . right[j]: int8 [a, d], int8 [b, d] into int32 [a, b].
 
-    oneDNN's int8 kernel through torch.
+    Few rows on the left are multiplied where the others are stored, if the processor can
+    (vnni.py); else oneDNN's int8 kernel through torch.
     """
     import torch
 
+    if vnni.fits(left, right, out) and vnni.is_available():
+        vnni.product(left, right, out)
+        return
     rows, columns = torch.from_numpy(left), torch.from_numpy(right)
     torch._int_mm(rows, columns.T, out=torch.from_numpy(out))
 

@@ -21,7 +21,7 @@ def test_the_benchmark_prints_its_table(load, monkeypatch, tmp_path, capsys):
     text = out.read_text()
     assert text in capsys.readouterr().out
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
-    assert len([row for row in rows if "labelwall" in row]) == 2
+    assert len([row for row in rows if "labelwall" in row]) == 3
     parts = {"search: products", "search: selection", "inclusion bits", "votes", "noise", "all"}
     assert {benchmark.FAISS, "ledger: charge", "ledger: record", *parts} <= set(rows)
     shares = {

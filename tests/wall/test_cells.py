@@ -83,6 +83,17 @@ def test_distances_are_exact_where_float32_would_not_be() -> None:
     assert nearest_cells(row, np.stack([far, near]), 1)[0, 0] == 1
 
 
+def test_distances_are_exact_at_the_largest_entries_and_dimensions() -> None:
+    """Products near 2^24, odd and even, and distances that differ by few."""
+    rng = np.random.default_rng(0)
+    features, centers = (rng.choice([62, 63], (n, MAX_DIMENSIONS)).astype(np.int8) for n in (9, 40))
+    features[1:3], centers[:2] = -63, 63
+    wide, cells = features.astype(np.int64), centers.astype(np.int64)
+    squared = (wide**2).sum(axis=1)[:, None] + (cells**2).sum(axis=1) - 2 * wide @ cells.T
+    expected = np.argsort(squared, axis=1, kind="stable")
+    np.testing.assert_array_equal(nearest_cells(features, centers, 40), expected)
+
+
 def test_rows_inherit_their_cells_best_class_where_it_leads_by_more_than_the_margin() -> None:
     counts = np.array([[5, 9, -3], [7, 7, 1], [-4, -9, -2]])
     cell_of_row = np.array([[0], [1], [2], [0], [2]])
