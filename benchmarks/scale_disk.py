@@ -3,8 +3,8 @@
     python benchmarks/scale_disk.py --data scratch/                 # 10^6 to 10^8 rows, 12 GB
     python benchmarks/scale_disk.py --data scratch/ --rows 100000   # faster
 
-The rows are those of benchmarks/scale.py in 64 dimensions, as embedding leaves them in the shards'
-folders: features, places, labels and ids. Each line is measured in a process of its own. Memory is
+The rows are independent integers in 64 dimensions, as embedding leaves them in the shards' folders:
+features, places, labels and ids. Each line is measured in a process of its own. Memory is
 the peak of RssAnon and RssShmem in /proc/self/status, read every few milliseconds: what the system
 can not drop, in contrast to pages of mapped files. "Beyond the start" is less the process's after
 its imports. Times are medians of rounds, of one thread, as wall clock and as the process's own time
@@ -22,46 +22,43 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from kept import kept
 from scale import table
-from scale_measures import BATCH, CHECKED, GAMMA, K, asked, blocks
+from scale_measures import BATCH, CHECKED, GAMMA, K, asked
 
 DIMENSIONS = 64
 CLASSES = 10
 EXTRACTOR = "0" * 64
-KEY = b"benchmark"
-GROUP = 64  # blocks of rows written together
+BLOCK = 1 << 20  # rows written together
+ENTRIES = 32  # of a feature: -32 to 31
 SAMPLED = 0.005  # seconds between two readings of the memory
 
 
 def write(folder: Path, rows: int, shards: int) -> list[Path]:
     """The shards' folders, written if they are not there."""
-    from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_numbers
     from labelwall.teacher.shards.growing import append, finish, journal
 
     folders = [folder / f"{number:04d}" for number in range(shards)]
     if all(journal(path / "rows").complete for path in folders):
         return folders
-    places, first = [0] * shards, 0
-    group: list[np.ndarray] = []
-    for number, block in enumerate(blocks(rows, DIMENSIONS), start=1):
-        group.append(block)
-        if number % GROUP and first + sum(map(len, group)) < rows:
-            continue
-        features, group = np.concatenate(group), []
-        ids = np.arange(first, first + len(features))
-        where, first = shard_numbers(ids, KEY, shards), first + len(features)
+    places = [0] * shards
+    for first in range(0, rows, BLOCK):
+        ids = np.arange(first, min(first + BLOCK, rows))
+        rng, shape = np.random.default_rng([7, first]), (len(ids), DIMENSIONS)
+        features = rng.integers(-ENTRIES, ENTRIES, shape, dtype=np.int8)
+        where, done = rng.integers(0, shards, len(ids)), first + len(ids)
         for shard, path in enumerate(folders):
             own = np.flatnonzero(where == shard)
             columns = {"labels": ids[own] % CLASSES, "ids": ids[own]}
             at = np.arange(places[shard], places[shard] + len(own))
             places[shard] += len(own)
-            append(path / "rows", columns, first)
+            append(path / "rows", columns, done)
             embedded = {"features": features[own], "places": at, **columns}
-            append(path / f"features-{EXTRACTOR[:16]}-cpu", embedded, first)
+            append(path / f"features-{EXTRACTOR[:16]}-cpu", embedded, done)
     for path in folders:
         finish(path / f"features-{EXTRACTOR[:16]}-cpu")
         finish(path / "rows")
@@ -166,9 +163,8 @@ def measured(folders: list[str], backend: str, rounds: int) -> dict[str, float]:
 
 def in_process(folders: list[Path], backend: str, rounds: int) -> dict[str, float]:
     order = json.dumps({"folders": [*map(str, folders)], "backend": backend, "rounds": rounds})
-    done = subprocess.run(
-        [sys.executable, __file__, "--one", order], capture_output=True, text=True
-    )
+    command = [sys.executable, __file__, "--one", order]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -177,15 +173,8 @@ def in_process(folders: list[Path], backend: str, rounds: int) -> dict[str, floa
 
 def show(title: str, found: dict[int, dict[str, float]]) -> None:
     """A line for each size; bytes a record are the growth from the size before."""
-    columns = [
-        "records",
-        "opening, s",
-        "ms a query",
-        "on a processor",
-        "ns a record",
-        "MiB at start",
-    ]
-    columns += ["MiB beyond the start", "bytes a record more", "equal to brute force"]
+    columns = ["records", "opening, s", "ms a query", "on a processor", "ns a record"]
+    columns += ["MiB at start", "MiB beyond", "bytes a record more", "equal to brute force"]
     lines, before = [], (0, 0.0)
     for rows, line in found.items():
         beyond = line["peak"] - line["start"]
@@ -226,11 +215,9 @@ def main() -> None:
         found = {}
         for rows in sizes:
             folders = write(options.data / f"{rows}-{options.shards}", rows, options.shards)
-            found[rows] = kept(
-                options.results,
-                f"disk_{backend}_{rows}_{options.shards}",
-                lambda folders=folders: in_process(folders, backend, options.rounds),
-            )
+            name = f"disk_{backend}_{rows}_{options.shards}"
+            line = partial(in_process, folders, backend, options.rounds)
+            found[rows] = kept(options.results, name, line)
         where = "one process" if backend == "local" else "Ray workers: the process that answers"
         show(f"{options.shards} shards of {DIMENSIONS} dimensions, {where}", found)
 
