@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import threading
@@ -145,6 +146,7 @@ def measured(folders: list[str], backend: str, rounds: int) -> dict[str, float]:
             )
             wall.append(time.perf_counter() - began)
             own.append(time.process_time() - worked)
+    resident = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     checked = asked(DIMENSIONS, CHECKED, 10_000)
     lists = over.ids[over.prefix(checked, m)]
     right = all(
@@ -157,6 +159,7 @@ def measured(folders: list[str], backend: str, rounds: int) -> dict[str, float]:
         "processor": float(np.median(own[1:])),
         "start": start,
         "peak": peak[0],
+        "resident": resident,
         "right": float(right),
     }
 
@@ -200,7 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=int, nargs="+", default=[10**6, 10**7, 10**8])
+    parser.add_argument("--rows", type=int, nargs="*", default=[10**6, 10**7, 10**8])
     parser.add_argument("--ray_rows", type=int, nargs="*", default=[10**6, 10**7])
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)

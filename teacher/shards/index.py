@@ -21,7 +21,7 @@ from labelwall.teacher.shards.requests import (
 )
 
 _ROW_BITS = 32  # of a merged key: squared distances are below 2^26, rows below 2^31
-MERGED_ROWS = 1 << 20  # rows of all shards whose ids are in memory together, at most
+MERGED_ROWS = 1 << 18  # rows of all shards whose ids are in memory together, at most
 
 
 class ShardedIndex:
