@@ -221,6 +221,8 @@ def main() -> None:
             name = f"disk_{backend}_{rows}_{options.shards}"
             line = partial(in_process, folders, backend, options.rounds)
             found[rows] = kept(options.results, name, line)
+        if not found:
+            continue
         where = "one process" if backend == "local" else "Ray workers: the process that answers"
         show(f"{options.shards} shards of {DIMENSIONS} dimensions, {where}", found)
 

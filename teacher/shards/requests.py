@@ -93,12 +93,16 @@ class NearestOf:
     total: int | None = None
 
     def __call__(self, shard: Shard) -> tuple[np.ndarray, np.ndarray]:
-        index, width = shard.index(self.extractor)[0], self.m
-        if self.total is not None:
-            share = self.m * len(index) / max(1, self.total)
-            width = min(width, math.ceil(share + 6 * math.sqrt(share) + 8))
-        found = index.nearest(self.queries, width)
+        index = shard.index(self.extractor)[0]
+        found = index.nearest(self.queries, self.width(len(index)))
         return found.rows.astype(np.int32), found.distances
+
+    def width(self, rows: int) -> int:
+        """w of a shard of ``rows`` records."""
+        if self.total is None:
+            return min(self.m, rows)
+        share = self.m * rows / max(1, self.total)
+        return min(self.m, rows, math.ceil(share + 6 * math.sqrt(share) + 8))
 
 
 @dataclass(frozen=True, eq=False)
