@@ -179,24 +179,27 @@ class FixedPool:
     """Shards with constant lists, which leave only the work of the process that answers."""
 
     def __init__(self, shards: int, rows: int) -> None:
-        self._ids = np.array_split(np.random.default_rng(9).permutation(rows), shards)
-        self._rows = rows
+        ids = np.array_split(np.random.default_rng(9).permutation(rows), shards)
+        self._ids = [np.sort(own) for own in ids]
 
     def ask(self, requests: Sequence[Any]) -> list[Any]:
-        from labelwall.teacher.shards.requests import EmbeddedRows
+        return [
+            self._answer(request, number, ids)
+            for number, (request, ids) in enumerate(zip(requests, self._ids, strict=True))
+        ]
 
-        if isinstance(requests[0], EmbeddedRows):
-            return [
-                (np.sort(ids), np.zeros(len(ids), dtype=np.int64), DIMENSIONS, None)
-                for ids in self._ids
-            ]
-        found = []
-        for number, (request, ids) in enumerate(zip(requests, self._ids, strict=True)):
-            rng = np.random.default_rng(number)
-            shape = (len(request.queries), min(request.m, len(ids)))
-            rows = rng.integers(0, len(ids), shape).astype(np.int32)
-            found.append((rows, np.sort(rng.integers(0, 1 << 20, shape), axis=1).astype(np.int32)))
-        return found
+    def _answer(self, request: Any, number: int, ids: np.ndarray) -> Any:
+        from labelwall.teacher.shards.requests import RowsBetween, Summary, SummaryOf
+
+        if isinstance(request, SummaryOf):
+            return Summary(len(ids), DIMENSIONS, (0, 0), ids[:: request.every])
+        if isinstance(request, RowsBetween):
+            inside = ids >= request.low
+            own = ids[inside if request.high is None else inside & (ids < request.high)]
+            return own, np.zeros(len(own), dtype=np.int64), None
+        rng, shape = np.random.default_rng(number), (len(request.queries), request.width(len(ids)))
+        rows = rng.integers(0, len(ids), shape).astype(np.int32)
+        return rows, np.sort(rng.integers(0, 1 << 20, shape), axis=1).astype(np.int32)
 
 
 def merging(folder: Path, shards: int, rounds: int, threads: int) -> dict[str, float]:
@@ -209,7 +212,7 @@ def merging(folder: Path, shards: int, rounds: int, threads: int) -> dict[str, f
     over, width = ShardedIndex(pool, shards, ""), asked_for(shards)
     made = {
         "all": lambda q: over.prefix(q, LIST),
-        "lists": lambda q: pool.ask([NearestOf("", q, width)] * shards),
+        "lists": lambda q: pool.ask([NearestOf("", q, LIST, rows)] * shards),
     }
     found = medians(made, DIMENSIONS, 16, rounds)
     return {"entry": (found["all"] - found["lists"]) / (shards * width)}

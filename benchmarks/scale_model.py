@@ -78,9 +78,11 @@ def bytes_a_query(shards: int) -> int:
 def memory(rows: int, machines: int) -> dict[str, float]:
     """GiB of a machine and of the process that answers.
 
-    A machine has features and 28 bytes of index a record, the process 24 bytes a record.
+    A machine has features, ids and labels in files that it can drop, and 4 bytes of index and a
+    127th of the features a record. The process has 5 bytes a record.
     """
+    index = 4 + SEARCH_DIMENSIONS / 127
     return {
-        "a machine": rows / machines * (SEARCH_DIMENSIONS + 28) / 2**30,
-        "the process that answers": rows * 24 / 2**30,
+        "a machine": rows / machines * (SEARCH_DIMENSIONS + 16 + index) / 2**30,
+        "the process that answers": rows * 5 / 2**30,
     }

@@ -34,7 +34,8 @@ class Voters:
 
     Args:
         index: search over the records whose features are finite.
-        labels: int64 [n_records]; packed attributes where rows have those.
+        labels: whole numbers [n_records], of any integer dtype: calculate in int64. Packed
+            attributes where rows have those.
         num_classes: number of classes or attributes.
         queries: int8 [n_queries, d], or matrices: int8 [n_queries, m, d] where a query is a set of
             m cells, int16 [n_queries, d + 1, c] where it is weights.

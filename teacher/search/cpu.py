@@ -39,9 +39,9 @@ class ExactIndex(OrderedIndex):
     distances are integers below 2^26, and equal ones are ordered by id. This is a total order: an
     added record does not reorder the others.
 
-    Memory beyond the features: 12 bytes a record, a sample of the features (a 31st, from 2^18
-    records a 127th) and under 1 GiB for two threads, for any number of records. Features whose ids
-    do not ascend are copied once. Features may be a memory-mapped file.
+    Memory beyond the features and ids, which may be memory-mapped files: 4 bytes a record, a sample
+    of the features (a 31st, from 2^18 records a 127th) and under 1 GiB for two threads, for any
+    number of records. Features whose ids do not ascend are copied once.
 
     ``product``: "int8" or "float32" instead of the faster one; ``threads``: of the selection,
     torch's number if None.

@@ -15,6 +15,7 @@ from labelwall.teacher.search.kernels import Select, Similar
 from labelwall.wall.errors import InvalidInput
 
 NORM_ROWS = 4096  # rows whose squared norms are computed together
+COMPARED_IDS = 1 << 20  # ids compared together
 
 
 class Ranked(Protocol):
@@ -265,10 +266,18 @@ def _order_by_id(features: np.ndarray, ids: np.ndarray) -> np.ndarray | None:
     if ids.dtype != np.int64 or ids.shape != features.shape[:1]:
         rule = "int64, one for each row of `features`"
         raise InvalidInput("ids", rule, f"{ids.dtype} {list(ids.shape)}")
+    if _ascend(ids):
+        return None
     order = np.argsort(ids, kind="stable")
     if (np.diff(ids[order]) == 0).any():
         raise InvalidInput("ids", "unique", "duplicates")
-    return None if (np.diff(ids) > 0).all() else order
+    return order
+
+
+def _ascend(ids: np.ndarray) -> bool:
+    """Whether each id is above the one before, by blocks: sorting takes 33 bytes a record."""
+    blocks = (ids[s : s + COMPARED_IDS + 1] for s in range(0, len(ids), COMPARED_IDS))
+    return all((block[1:] > block[:-1]).all() for block in blocks)
 
 
 def squared_norms(features: np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ def sampled_votes(
 
     ``index``: what is sampled: rows, or persons, each by its nearest row.
 
-    Returns int64 [q, num_classes]. ``labels``: int64 [n] in 0..num_classes-1, by row of the index,
+    Returns int64 [q, num_classes]. ``labels``: integers [n] below num_classes, by row of the index,
     each a vote for that class; or ballots, int64 [n, num_classes], which are added up; ``queries``:
     int8 [q, d]; ``keys``, ``release``: what the draw is for. A record is in a query's sample with
     probability floor(gamma 2^32) / 2^32 <= gamma, independently.
@@ -51,11 +51,14 @@ def sampled_votes(
         part = slice(start, start + step)
 
         def included(
-            ids: np.ndarray, rows: np.ndarray, keys: Sequence[str] = keys[part]
+            near: np.ndarray, rows: np.ndarray, keys: Sequence[str] = keys[part]
         ) -> np.ndarray:
             if bound == 1 << BITS:
-                return np.ones(ids.shape, dtype=bool)
+                return np.ones(near.shape, dtype=bool)
             own = [keys[i] for i in rows.tolist()]
+            # Only a test's tape draws by id. The system's bits are fresh: rows name records as well
+            # as ids do, which are in memory for a tape alone.
+            ids = index.ids[near] if entropy.unsafe else near
             return entropy.inclusion(sampling_probability, own, release, ids)
 
         _count(index, labels, queries[part], k, length, included, votes[part])
@@ -112,13 +115,13 @@ def _count(
 ) -> None:
     """Add to ``votes`` (int64 [q, c], zeros).
 
-    ``included(ids, rows)``: fresh bits for records ``ids`` of queries ``rows``.
+    ``included(near, rows)``: fresh bits for the records at rows ``near`` of queries ``rows``.
     """
     hits = np.zeros(len(queries), dtype=np.int64)
     pending, drawn = np.arange(len(queries)), 0
     while len(pending) and drawn < len(index):
         near = index.prefix(queries[pending], length)[:, drawn:]  # [len(pending), not yet drawn]
-        bits = included(index.ids[near], pending)
+        bits = included(near, pending)
         _first_hits(np.ascontiguousarray(near), bits, labels, k, pending, hits, votes)
         drawn += near.shape[1]
         pending, length = pending[hits[pending] < k], 2 * length

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from functools import cached_property
 
 import numpy as np
 
@@ -10,36 +10,79 @@ from labelwall.teacher.search.by_person import ByPerson
 from labelwall.teacher.search.index import Count, PrefixCache, Ranked, check_queries
 from labelwall.teacher.search.kernels import Select, Similar
 from labelwall.teacher.shards.pools import Pool
-from labelwall.teacher.shards.requests import EmbeddedRows, NearestOf, PartOf, SimilarTo, TotalOf
+from labelwall.teacher.shards.requests import (
+    IdsOf,
+    NearestOf,
+    PartOf,
+    RowsBetween,
+    SimilarTo,
+    SummaryOf,
+    TotalOf,
+)
 
 _ROW_BITS = 32  # of a merged key: squared distances are below 2^26, rows below 2^31
+MERGED_ROWS = 1 << 18  # rows of all shards whose ids are in memory together, at most
 
 
 class ShardedIndex:
     """The records of all shards, by ascending id.
 
-    It stores 24 bytes a record (ids, labels, rows; 20 more with persons) and no features. The n
+    It stores 4 bytes a record (its row) and a label in 1, 2 or 8 (20 more with persons), and no
+    features. Ids are 8 more once they are asked for, which only Ind-KNN and tests' tapes do. The n
     records are those with finite features under ``extractor`` (its hash) in every shard.
+
+    ``labels``: int64 [n], or uint8 or uint16 where they fit: widen them before calculating.
     """
 
     def __init__(self, pool: Pool, shards: int, extractor: str) -> None:
         self._pool, self._shards, self._extractor = pool, shards, extractor
-        parts = pool.ask([EmbeddedRows(extractor)] * shards)
-        ids, labels = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
-        self.dimensions = parts[0][2]
-        order = np.argsort(ids, kind="stable")
-        self.ids, self.labels = ids[order], labels[order]
-        owners = [own for *_, own in parts if own is not None]
-        self.persons = np.concatenate(owners)[order] if owners else None
+        every = max(1, MERGED_ROWS // (2 * shards))
+        parts = pool.ask([SummaryOf(extractor, every)] * shards)
+        self.dimensions = parts[0].dimensions
+        self._rows = [np.empty(part.rows, dtype=np.int32) for part in parts]  # [shard][its row]
+        ends = [end for part in parts for end in part.labels]
+        self.labels = np.empty(len(self), dtype=_narrowest(min(ends), max(ends)))
+        # Between two limits lie ``shards`` cuts, so at most 2 * shards * every <= MERGED_ROWS rows.
+        limits = np.sort(np.concatenate([part.cuts for part in parts]))[::shards].tolist()
+        persons = self._merge(limits)
+        self.persons = np.concatenate(persons) if persons else None
         self._by_person = None if self.persons is None else ByPerson(self, self.persons)
-        rows = np.empty(len(ids), dtype=np.int64)
-        rows[order] = np.arange(len(ids))
-        ends = np.cumsum([len(own_ids) for own_ids, *_ in parts])
-        self._rows = np.split(rows, ends[:-1])  # [shard][its row] -> row
         self._recent = PrefixCache()
 
+    def _merge(self, limits: list[int]) -> list[np.ndarray]:
+        """Fill rows and labels in the order of ids, range by range; returns the persons, if any.
+
+        ``limits``: the ranges' lowest ids, ascending.
+        """
+        done, persons = [0] * self._shards, []
+        for low, high in zip(limits, [*limits, None][1:], strict=True):
+            first = sum(done)
+            request = RowsBetween(self._extractor, low, high)
+            found = self._pool.ask([request] * self._shards)
+            ids, labels = (np.concatenate([part[column] for part in found]) for column in (0, 1))
+            order = np.argsort(ids, kind="stable")
+            self.labels[first : first + len(ids)] = labels[order]
+            rows = np.empty(len(ids), dtype=np.int32)
+            rows[order] = np.arange(first, first + len(ids), dtype=np.int32)
+            for shard, (own_ids, *_) in enumerate(found):
+                own, rows = rows[: len(own_ids)], rows[len(own_ids) :]
+                self._rows[shard][done[shard] : done[shard] + len(own)] = own
+                done[shard] += len(own)
+            owners = [own for *_, own in found if own is not None]
+            persons += [np.concatenate(owners)[order]] if owners else []
+        return persons
+
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """int64 [n], ascending."""
+        ids = np.empty(len(self), dtype=np.int64)
+        found = self._pool.ask([IdsOf(self._extractor)] * self._shards)
+        for rows, own in zip(self._rows, found, strict=True):
+            ids[rows] = own
+        return ids
+
     def __len__(self) -> int:
-        return len(self.ids)
+        return sum(map(len, self._rows))
 
     def __repr__(self) -> str:
         return "ShardedIndex()"
@@ -89,31 +132,32 @@ class ShardedIndex:
 
         A merged list is complete if it ends before the end of every shard's truncated list.
         """
-        share = width / max(1, len(self))
-        limits = [min(width, len(rows)) for rows in self._rows]
-        lengths = [
-            min(limit, math.ceil(share * len(rows) + 6 * math.sqrt(share * len(rows)) + 8))
-            for limit, rows in zip(limits, self._rows, strict=True)
-        ]
-        merged, ends = self._merged(queries, width, lengths)
-        truncated = np.array(lengths) < np.array(limits)
-        if width and (ends[truncated] < merged[:, -1]).any():
-            merged, _ = self._merged(queries, width, limits)
+        merged, complete = self._merged(queries, width, len(self))
+        if not complete:
+            merged, _ = self._merged(queries, width, None)
         return merged & ((1 << _ROW_BITS) - 1)
 
     def _merged(
-        self, queries: np.ndarray, width: int, lengths: list[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The first keys (distance, row) of the shards' lists, and each shard's last key.
+        self, queries: np.ndarray, width: int, total: int | None
+    ) -> tuple[np.ndarray, bool]:
+        """The first keys (distance, row) of the shards' lists: int64 [q, width].
 
-        int64 [q, width] and int64 [shards, q]. ``lengths``: of each shard's list.
+        And whether all lists are long enough. ``total``: as of NearestOf.
         """
-        parts = self._pool.ask([NearestOf(self._extractor, queries, m) for m in lengths])
-        keys, ends = [], np.zeros((self._shards, len(queries)), dtype=np.int64)
-        for shard, (rows, distances) in enumerate(parts):
-            keys.append((distances.astype(np.int64) << _ROW_BITS) | self._rows[shard][rows])
-            if rows.shape[1]:
-                ends[shard] = keys[-1][:, -1]
+        parts = self._pool.ask([NearestOf(self._extractor, queries, width, total)] * self._shards)
+        keys, ends = [], []
+        for own, (rows, distances) in zip(self._rows, parts, strict=True):
+            keys.append((distances.astype(np.int64) << _ROW_BITS) | own[rows])
+            if rows.shape[1] < min(width, len(own)):
+                ends.append(keys[-1][:, -1])
         merged = np.concatenate(keys, axis=1)
         merged.sort(axis=1)
-        return merged[:, :width], ends
+        merged = merged[:, :width]
+        return merged, not width or all((end >= merged[:, -1]).all() for end in ends)
+
+
+def _narrowest(low: int, high: int) -> type[np.integer]:
+    """The narrowest of uint8, uint16 and int64 that represents ``low`` to ``high``."""
+    if low < 0 or high > np.iinfo(np.uint16).max:
+        return np.int64
+    return np.uint8 if high <= np.iinfo(np.uint8).max else np.uint16

@@ -125,12 +125,19 @@ class RayPool:
             raise MissingData(f"{text} {cure}")
 
     def ask(self, requests: Sequence[Request[T]]) -> list[T]:
-        """See Pool. Raises ShardFailed for a request that failed, WorkersLost without workers."""
+        """See Pool. Raises ShardFailed for a request that failed, WorkersLost without workers.
+
+        A request that several workers get is stored once in shared memory. Its arrays there, and
+        those of the results here, are read-only views of it, not copies.
+        """
         import ray
 
         pairs = zip(self.actors, requests, strict=True)
         try:
-            results: list[T] = ray.get([worker.do.remote(request) for worker, request in pairs])
+            stored = {id(request): ray.put(request) for request in requests}
+            results: list[T] = ray.get(
+                [worker.do.remote(stored[id(request)]) for worker, request in pairs]
+            )
         except ShardFailed:
             raise ShardFailed from None  # Ray's exception has a traceback in its text
         except ray.exceptions.RayError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -26,31 +27,82 @@ class EmbedBlock:
         return shard.embed_block(self.spec, self.probe, self.batch_size)
 
 
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """A shard's embedded rows. ``cuts``: every so many-th id, from the first on, int64 [m]."""
+
+    rows: int
+    dimensions: int
+    labels: tuple[int, int]  # the smallest and the largest; (0, 0) without rows
+    cuts: np.ndarray = field(repr=False)
+
+
 @dataclass(frozen=True)
-class EmbeddedRows:
-    """(ids, labels) of the embedded rows, int64 [n] each, by ascending id, dimensions, persons."""
+class SummaryOf:
+    """What a merge of the shards needs to know first; ``every``: rows from one cut to the next."""
+
+    extractor: str
+    every: int
+
+    def __call__(self, shard: Shard) -> Summary:
+        index, labels = shard.index(self.extractor)
+        ends = int(labels.min(initial=0)), int(labels.max(initial=0))
+        return Summary(len(index), index.dimensions, ends, index.ids[:: self.every])
+
+
+@dataclass(frozen=True)
+class RowsBetween:
+    """(ids, labels, persons) of the embedded rows with ``low`` <= id < ``high``: int64 [m] each.
+
+    By ascending id. ``high``: None for all from ``low`` on. ``persons``: None where rows have none.
+    """
+
+    extractor: str
+    low: int
+    high: int | None
+
+    def __call__(self, shard: Shard) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        index, labels = shard.index(self.extractor)
+        start = np.searchsorted(index.ids, self.low)
+        stop = len(index) if self.high is None else np.searchsorted(index.ids, self.high)
+        persons = None if index.persons is None else index.persons[start:stop]
+        return index.ids[start:stop], labels[start:stop], persons
+
+
+@dataclass(frozen=True)
+class IdsOf:
+    """Ids of the embedded rows, ascending: int64 [n]."""
 
     extractor: str
 
-    def __call__(self, shard: Shard) -> tuple[np.ndarray, np.ndarray, int, np.ndarray | None]:
-        index, labels = shard.index(self.extractor)
-        return index.ids, labels, index.dimensions, index.persons
+    def __call__(self, shard: Shard) -> np.ndarray:
+        return shard.index(self.extractor)[0].ids
 
 
 @dataclass(frozen=True, eq=False)
 class NearestOf:
-    """(rows, squared distances) of the w = min(m, n) nearest, by (distance, id).
+    """(rows, squared distances) of a shard's nearest, by (distance, id): int32 [q, w] each.
 
-    int32 [q, w] each.
+    w is slightly more than the shard's share of ``m`` among ``total`` records, or min(m, n) for a
+    ``total`` of None. The request is the same for all shards, so that it is stored once for them.
     """
 
     extractor: str
     queries: np.ndarray = field(repr=False)
     m: int
+    total: int | None = None
 
     def __call__(self, shard: Shard) -> tuple[np.ndarray, np.ndarray]:
-        found = shard.index(self.extractor)[0].nearest(self.queries, self.m)
+        index = shard.index(self.extractor)[0]
+        found = index.nearest(self.queries, self.width(len(index)))
         return found.rows.astype(np.int32), found.distances
+
+    def width(self, rows: int) -> int:
+        """w of a shard of ``rows`` records."""
+        if self.total is None:
+            return min(self.m, rows)
+        share = self.m * rows / max(1, self.total)
+        return min(self.m, rows, math.ceil(share + 6 * math.sqrt(share) + 8))
 
 
 @dataclass(frozen=True, eq=False)

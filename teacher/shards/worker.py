@@ -130,21 +130,30 @@ class Shard:
                 self._embedder = spec.sha256(), made
             features, finite = self._embedder[1].embed(inputs)
             done += len(part)
-            append(folder, {"features": features[finite], "places": part[finite]}, done)
+            embedded = {"features": features[finite], "places": part[finite]}
+            if has(folder, "ids") or not journal(folder).rows:
+                embedded |= self._columns(part[finite])
+            append(folder, embedded, done)
             if done == len(order):
                 finish(folder)
                 self._sorted = None
         return done, len(order)
 
     def index(self, extractor: str) -> tuple[WholeIndex, np.ndarray]:
-        """(index of the embedded rows, their labels int64 [n]), both by ascending id."""
+        """(index of the embedded rows, their labels int64 [n]), both by ascending id.
+
+        All is mapped from files. An earlier version stored the features and places alone.
+        """
         if self._loaded is None or self._loaded[0] != extractor:
-            folder, rows = self._folder(extractor), self._directory / ROWS
-            places = read(folder, "places")
-            labels, ids = (self._column(rows, name)[places] for name in ("labels", "ids"))
-            persons = self._column(rows, PERSONS)[places] if has(rows, PERSONS) else None
-            index = index_on(device_of(self._device), read(folder, "features"), ids, persons)
-            self._loaded = extractor, index, labels
+            folder = self._folder(extractor)
+            if has(folder, "ids"):
+                names = ["labels", "ids", *([PERSONS] if has(folder, PERSONS) else [])]
+                columns = {name: read(folder, name) for name in names}
+            else:
+                columns = self._columns(read(folder, "places"))
+            features, persons = read(folder, "features"), columns.get(PERSONS)
+            index = index_on(device_of(self._device), features, columns["ids"], persons)
+            self._loaded = extractor, index, columns["labels"]
         return self._loaded[1], self._loaded[2]
 
     def part(
@@ -207,6 +216,12 @@ class Shard:
             ids = self._column(self._directory / ROWS, "ids")
             self._sorted = np.unique(ids, return_index=True)[1]
         return self._sorted
+
+    def _columns(self, places: np.ndarray) -> dict[str, np.ndarray]:
+        """Labels, ids and, where rows have them, persons of the rows at ``places`` (int64 [m])."""
+        rows = self._directory / ROWS
+        names = ["labels", "ids", *([PERSONS] if has(rows, PERSONS) else [])]
+        return {name: self._column(rows, name)[places] for name in names}
 
     def _column(self, rows: Path, name: str) -> np.ndarray:
         return read(rows, name) if journal(rows).rows else np.zeros(0, dtype=np.int64)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.benchmarks import tiny_cache
 
@@ -93,6 +94,23 @@ def test_the_model_finds_the_constants_that_made_the_times(load: Any) -> None:
     )
     alone = model.cost(found, 10**6, 4, 256)["search"]
     assert alone == pytest.approx(1.5 + 4 * model.asked_for(4) * entry)
+
+
+def test_a_query_over_shards_on_disk_is_measured(
+    load: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """In one process here; memory is this one's, and its growth is not asked."""
+    *_, disk = load("figures", "scale_model", "scale_measures", "scale", "scale_disk")
+    folders, threads = disk.write(tmp_path, 3000, 2), torch.get_num_threads()
+    assert disk.write(tmp_path, 3000, 2) == folders
+    try:
+        found = disk.measured([str(folder) for folder in folders], "local", 1)
+    finally:
+        torch.set_num_threads(threads)
+    assert found["right"] == 1
+    assert found["peak"] >= found["start"] > 0
+    disk.show("Title", {3000: found})
+    assert "| 3000 |" in capsys.readouterr().out
 
 
 def test_lists_that_are_wrong_are_told(

@@ -12,14 +12,19 @@ import pytest
 
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.mechanisms.pate.mechanism import Gnmax
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records, stream_records
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.poisson_sampling import sampled_votes
+from labelwall.teacher.shards import index as index_module
 from labelwall.teacher.shards import shards as shards_module
 from labelwall.teacher.shards import worker as worker_module
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.growing import journal
 from labelwall.teacher.shards.index import ShardedIndex
 from labelwall.teacher.shards.pools import LocalPool
+from labelwall.teacher.shards.requests import SummaryOf
 from labelwall.teacher.shards.shards import Shards
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.datasets.sources import DataConfig, Task
@@ -57,9 +62,10 @@ def test_any_number_of_shards_gives_the_same_bytes(tmp_path: Path, name: str, un
         assert got == results[0]
 
 
-def index_of(directory: Path, held: Records, count: int) -> ShardedIndex:
+def index_of(directory: Path, held: Records, count: int, unit: Unit = "row") -> ShardedIndex:
     directory.mkdir(parents=True)
-    made = Shards(directory, ScaleConfig(shards=count), tiny.streamed(held), (tiny.DIMENSIONS,))
+    scale, shape = ScaleConfig(shards=count), (tiny.DIMENSIONS,)
+    made = Shards(directory, scale, tiny.streamed(held), shape, unit=unit)
     made.open(quiet)
     return made.index(tiny.RAW, None, 16, lambda done, total: None)
 
@@ -75,6 +81,65 @@ def test_merged_lists_are_those_of_one_index(tmp_path: Path, count: int, m: int)
     found = index.prefix(asked, m)
     assert found.shape == (9, min(m, 297))
     np.testing.assert_array_equal(index.ids[found], whole.ids[whole.prefix(asked, m)])
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("merged", [1, 10, 64, 1 << 20])
+def test_shards_are_merged_by_ranges_of_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merged: int, unit: Unit
+) -> None:
+    """Ids, labels and persons are those of a sort of all rows, whatever is merged together."""
+    monkeypatch.setattr(index_module, "MERGED_ROWS", merged)
+    held = tiny.records(200, unit=unit)
+    index = index_of(tmp_path / "d", held, 5, unit)
+    held = held.take(3 + np.argsort(held.ids[3:]))
+    np.testing.assert_array_equal(index.ids, held.ids)
+    np.testing.assert_array_equal(index.labels, held.labels)
+    assert (index.persons is None) == (held.persons is None)
+    if index.persons is not None:
+        np.testing.assert_array_equal(index.persons, held.persons)
+
+
+@pytest.mark.parametrize(
+    ("largest", "dtype"),
+    [(255, np.uint8), (256, np.uint16), (65_535, np.uint16), (65_536, np.int64)],
+)
+def test_labels_are_as_narrow_as_they_fit(tmp_path: Path, largest: int, dtype: type) -> None:
+    held = tiny.records(50)
+    labels = np.where(np.arange(50) % 2, largest, 0)
+    index = index_of(tmp_path / "d", Records(held.inputs, labels, held.ids), 3)
+    assert index.labels.dtype == dtype
+    assert set(index.labels.tolist()) == {0, largest}
+
+
+def test_the_systems_bits_need_no_ids_and_a_record_takes_less_than_eight_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids are in memory once a tape asks, and not before: rows and labels take five bytes."""
+    monkeypatch.setattr(index_module, "MERGED_ROWS", 1 << 10)
+    asked, keys, peaks = np.zeros((2, tiny.DIMENSIONS), dtype=np.int8), ["a", "b"], []
+    for n in (2000, 42_000):
+        pool = index_of(tmp_path / str(n), tiny.records(n), 3)._pool
+        extractor = tiny.RAW.sha256()
+        pool.ask([SummaryOf(extractor, n)] * 3)  # opens the shards, whose memory is another
+        peaks.append(peak_of(partial(ShardedIndex, pool, 3, extractor)))
+        index = ShardedIndex(pool, 3, extractor)
+        for entropy in (SystemEntropy(), UnsafeTape(0)):
+            assert "ids" not in vars(index)
+            votes = sampled_votes(
+                index,
+                index.labels,
+                asked,
+                k=5,
+                num_classes=tiny.CLASSES,
+                sampling_probability=0.5,
+                entropy=entropy,
+                keys=keys,
+                release="screen",
+            )
+            assert votes.sum(axis=1).tolist() == [5, 5]
+        assert "ids" in vars(index)
+    assert 5 <= (peaks[1] - peaks[0]) / 40_000 < 8
 
 
 def test_lists_are_lengthened_where_one_shard_holds_all_that_is_near(

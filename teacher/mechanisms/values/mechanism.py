@@ -159,7 +159,7 @@ class Regression(Mechanism):
         self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
     ) -> np.ndarray:
         """Neighbours in each cell of the range, in a new sample: int64 [n_queries, cells]."""
-        cell = voters.labels * self.cells // (STEPS + 1)
+        cell = np.multiply(voters.labels, self.cells, dtype=np.int64) // (STEPS + 1)
         counted = replace(voters, labels=cell, num_classes=self.cells)
         return counted.votes(self.k, self.sampling_probability, keys, stage, entropy)
 
@@ -245,7 +245,8 @@ class PrivateKnnMean(Regression):
 
         A power of two times a float is exact, so the scale drawn is the accounted one.
         """
-        contributions = (2 * voters.labels - STEPS)[:, np.newaxis]  # [n_records, 1]
+        doubled = np.multiply(voters.labels, 2, dtype=np.int64)
+        contributions = (doubled - STEPS)[:, np.newaxis]  # [n_records, 1]
         gamma, summed = self.sampling_probability, replace(voters, num_classes=1)
         sums = summed.votes(self.k, gamma, keys, MEAN, entropy, contributions)
         scale = self.number("sigma_mean") * RANGE

@@ -11,6 +11,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -129,6 +130,29 @@ def test_workers_answer_as_one_piece_does_and_a_death_changes_nothing(tmp_path: 
         made.answer(Queries(tiny.queries(5, 3)))
     assert made._ledger.state.spent[0, "screen"] == spent[0, "screen"] + 5
     assert len(made._ledger.state.results) == results
+
+
+@dataclass(frozen=True, eq=False)
+class Copied:
+    """Which of a request's arrays a worker may write to or owns; and an array as large."""
+
+    queries: np.ndarray
+
+    def __call__(self, shard: object) -> tuple[bool, bool, np.ndarray]:
+        flags = self.queries.flags
+        return flags.owndata, flags.writeable, self.queries + 1
+
+
+def test_arrays_of_requests_and_results_are_views_of_shared_memory(tmp_path: Path) -> None:
+    _, pool = over_ray(tmp_path, "private_knn")
+    queries = np.zeros((256, 1024), dtype=np.int8)
+    for owned, writeable, result in pool.ask([Copied(queries)] * 2):
+        assert not owned
+        assert not writeable
+        assert not result.flags.owndata
+        assert not result.flags.writeable
+        np.testing.assert_array_equal(result, queries + 1)
+    pool.close()
 
 
 def test_our_own_cluster_is_closed_to_others() -> None:

@@ -141,6 +141,17 @@ def test_the_noisy_sum_is_of_the_nearest_and_its_mean_is_rounded_and_clipped() -
     ]
 
 
+def test_labels_in_few_bits_give_the_same_statistics() -> None:
+    """A value times the cells does not fit in 16 bits, nor do distances from the middle."""
+    labels, found = np.random.default_rng(0).integers(0, STEPS + 1, N), []
+    median = replace(MEDIAN_OF, cells=32, threshold=None)
+    for dtype in (np.int64, np.uint16):
+        voters, silent = electorate(labels.astype(dtype)), Silent()
+        drawn = MEAN_OF.draw(MEAN, voters, KEYS, silent)  # type: ignore[arg-type]
+        found.append((drawn.tolist(), median._counts(SCREEN, voters, KEYS, silent).tolist()))  # type: ignore[arg-type]
+    assert found[0] == found[1]
+
+
 def test_the_median_is_scored_by_ranks_in_cells() -> None:
     labels = np.random.default_rng(0).integers(0, STEPS + 1, N)
     voters, silent = electorate(labels), Silent()
