@@ -7,12 +7,12 @@ FEATURES has one folder for each set (benchmarks/image_features.py): cifar_stage
 fashion_net, mnist_hog, texts. Train rows are private, half of the test rows public, the other half
 is the test split; all on the public rows' 256 first principal axes.
 
-Each cell is a run with a ledger: labels for the public rows, then a small network trained on
-them.
+Each cell is a run with a ledger: labels for the public rows, then a small network trained on them.
 Settings of reverse_knn, private_knn and ind_knn are what `mechanism: auto` finds for that method
-alone, by the public rows' labels (votes: LEAST_RIGHT of them right, where that is affordable); private_linear has those of own data without labels; GNMAX has
-250 linear classifiers and as many queries as keep its noise below NOISE votes, at least FEWEST. A
-line of JSON is appended for each cell; cells that are there are not repeated.
+alone, by the public rows' labels (votes: LEAST_RIGHT of them right, where that is affordable);
+private_linear has those of own data without labels; GNMAX has 250 linear classifiers and as many
+queries as keep its noise below NOISE votes, at least FEWEST. A line of JSON is appended for each
+cell; cells that are there are not repeated.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ def setting(path: Path, method: str, epsilon: float) -> Config:
     task, public = describe(config.data), read_public(config.data)
     rows = len(public.inputs)
     if method == "private_linear":
-        found = default_mechanism(
-            Findings("vectors", tuple(names), rows), records, epsilon, DELTA, 1
-        )
-        return replace(config, mechanism=PrivateLinear(**found), features="raw")  # type: ignore
+        facts = Findings("vectors", tuple(names), rows)
+        fields = default_mechanism(facts, records, epsilon, DELTA, 1)
+        mechanism = PrivateLinear(**fields)  # type: ignore[arg-type]
+        return replace(config, mechanism=mechanism, features="raw")
     if method == "gnmax":
         return replace(queried(config, rows), features="raw")
     planner = mechanism_class(method)().planner()
@@ -139,11 +139,11 @@ def measure(config: Config, seed: int) -> dict[str, object]:
             entropy=SystemEntropy(),
             console=Console(quiet=True),
         )
-    (found,) = summary["rounds"]  # type: ignore[misc]
+        figures = json.loads((Path(folder) / "run" / "round_1" / "metrics.json").read_text())
     return {
-        "answered": found["answered"],
-        "labels": found["label_accuracy"],
-        "student": found["student_accuracy"],
+        "answered": figures["answered"],
+        "labels": figures["label_accuracy"],
+        "student": figures["student_accuracy"],
         "epsilon": summary["epsilon"],
     }
 
