@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 def test_runs_are_kept_by_method_and_epsilon(load, tmp_path):
     _, curve = load("figures", "epsilon_curve")
     table = tmp_path / "table.csv"
-    table.write_text("method,epsilon,seed,accuracy\na,0.1,0,90\na,0.1,1,92\na,1,0,95\nb,1,0,80\n")
+    table.write_text("method,epsilon,accuracy\na,0.1,90\na,0.1,92\na,1,95\nb,1,80\n")
     assert curve.points(table) == {"a": {0.1: [90.0, 92.0], 1.0: [95.0]}, "b": {1.0: [80.0]}}
 
 
