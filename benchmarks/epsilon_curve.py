@@ -2,7 +2,8 @@
 
 python benchmarks/epsilon_curve.py --out docs/figures/mnist_by_epsilon.svg
 
-A line of the table is a whole run of a configuration (docs/results.md has the commands; three runs are their range and median).
+A line of the table is a whole run (docs/results.md has the commands; three runs stand there as
+their range and median).
 """
 
 from __future__ import annotations
