@@ -12,19 +12,20 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 ORDERS = [1.5, 1.75, *range(2, 17), *range(18, 33, 2), *range(36, 65, 4), 80, 96, 128, 192, 256]
-RELEASES = {  # sections 3, 12, 13, 16 and 17: a curve, and the mechanism's fields that it needs
+RELEASES = {  # sections 3, 12, 13, 16, 17, 21: a curve, and the mechanism's fields that it needs
     "screen": ("screening", "k", "threshold", "sigma_screen"),
     "aggregate": ("argmax", "sigma_vote"),
     "histogram": ("gaussian", "neighbours", "sigma"),
     "counts": ("gaussian", "tau", "sigma_vote"),
     "median": ("range", "epsilon"),
     "individual_budgets": ("zcdp", "rho"),
+    "sum": ("gaussian", "sensitivity", "sigma"),  # in sensitivities, so that it is 1
 }
 
 
 def priced(name, mechanism):
     curve, *fields = RELEASES[name]
-    p = [mechanism[field] for field in fields]
+    p = [1 if field == "sensitivity" else mechanism[field] for field in fields]
     if name == "counts":  # votes in units of 1/4096
         p = [2 * p[0] * 4096**2, p[1] * 4096]
     return curve, *p, mechanism.get("sampling_probability", 1.0)
@@ -102,8 +103,7 @@ def composed(alpha, releases, delta, rough):
 
 def losses(cap, curve, *p):
     """(copies, masses without the record, losses with it) of one release."""
-    square = {"screening": 1, "argmax": 2}.get(curve) or p[0]
-    sigma, gamma = p[-2:]
+    square, (sigma, gamma) = {"screening": 1, "argmax": 2}.get(curve) or p[0], p[-2:]
     if square > 3:  # section 19
         lost = math.log(4.1 * cap * square / 1e-12) / (2 * math.pi**2)
         mu = math.sqrt(square / (sigma**2 - lost))
