@@ -62,54 +62,17 @@ def test_any_number_of_shards_gives_the_same_bytes(tmp_path: Path, name: str, un
         assert got == results[0]
 
 
-def index_of(directory: Path, held: Records, count: int, unit: Unit = "row") -> ShardedIndex:
-    directory.mkdir(parents=True)
-    scale, shape = ScaleConfig(shards=count), (tiny.DIMENSIONS,)
-    made = Shards(directory, scale, tiny.streamed(held), shape, unit=unit)
-    made.open(quiet)
-    return made.index(tiny.RAW, None, 16, lambda done, total: None)
-
-
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("m", [0, 1, 7, 60, 1000])
 def test_merged_lists_are_those_of_one_index(tmp_path: Path, count: int, m: int) -> None:
     held = tiny.records(300, 3)
-    index = index_of(tmp_path / "d", held, count)
+    index = tiny.index_of(tmp_path / "d", held, count)
     features, finite = Embedder(tiny.RAW, probe=None).embed(held.inputs)
     whole = ExactIndex(features[finite], held.ids[finite])
     asked = np.random.default_rng(4).integers(-20, 21, (9, tiny.DIMENSIONS)).astype(np.int8)
     found = index.prefix(asked, m)
     assert found.shape == (9, min(m, 297))
     np.testing.assert_array_equal(index.ids[found], whole.ids[whole.prefix(asked, m)])
-
-
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("merged", [1, 10, 64, 1 << 20])
-def test_shards_are_merged_by_ranges_of_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merged: int, unit: Unit
-) -> None:
-    """Ids, labels and persons are those of a sort of all rows, whatever is merged together."""
-    monkeypatch.setattr(index_module, "MERGED_ROWS", merged)
-    held = tiny.records(200, unit=unit)
-    index = index_of(tmp_path / "d", held, 5, unit)
-    held = held.take(3 + np.argsort(held.ids[3:]))
-    np.testing.assert_array_equal(index.ids, held.ids)
-    np.testing.assert_array_equal(index.labels, held.labels)
-    assert (index.persons is None) == (held.persons is None)
-    if index.persons is not None:
-        np.testing.assert_array_equal(index.persons, held.persons)
-
-
-@pytest.mark.parametrize(
-    ("largest", "dtype"),
-    [(255, np.uint8), (256, np.uint16), (65_535, np.uint16), (65_536, np.int64)],
-)
-def test_labels_are_as_narrow_as_they_fit(tmp_path: Path, largest: int, dtype: type) -> None:
-    held = tiny.records(50)
-    labels = np.where(np.arange(50) % 2, largest, 0)
-    index = index_of(tmp_path / "d", Records(held.inputs, labels, held.ids), 3)
-    assert index.labels.dtype == dtype
-    assert set(index.labels.tolist()) == {0, largest}
 
 
 def test_the_systems_bits_need_no_ids_and_a_record_takes_less_than_eight_bytes(
@@ -119,7 +82,7 @@ def test_the_systems_bits_need_no_ids_and_a_record_takes_less_than_eight_bytes(
     monkeypatch.setattr(index_module, "MERGED_ROWS", 1 << 10)
     asked, keys, peaks = np.zeros((2, tiny.DIMENSIONS), dtype=np.int8), ["a", "b"], []
     for n in (2000, 42_000):
-        pool = index_of(tmp_path / str(n), tiny.records(n), 3)._pool
+        pool = tiny.index_of(tmp_path / str(n), tiny.records(n), 3)._pool
         extractor = tiny.RAW.sha256()
         pool.ask([SummaryOf(extractor, n)] * 3)  # opens the shards, whose memory is another
         peaks.append(peak_of(partial(ShardedIndex, pool, 3, extractor)))
@@ -149,13 +112,13 @@ def test_lists_are_lengthened_where_one_shard_holds_all_that_is_near(
     monkeypatch.setattr(shards_module, "shard_numbers", lambda ids, key, count: ids * count // 2000)
     angle, ids = np.arange(2000) / 1000, np.arange(2000)
     x = np.stack([np.cos(angle), np.sin(angle), np.zeros(2000)], axis=1).astype(np.float32)
-    index = index_of(tmp_path / "d", Records(x, np.zeros(2000, dtype=np.int64), ids), 5)
+    index = tiny.index_of(tmp_path / "d", Records(x, np.zeros(2000, dtype=np.int64), ids), 5)
     query = np.array([[63, 0, 0]], dtype=np.int8)
     np.testing.assert_array_equal(index.prefix(query, 300)[0], np.arange(300))
 
 
 def test_counts_are_of_the_shards_own_labels(tmp_path: Path) -> None:
-    index = index_of(tmp_path / "d", tiny.records(50), 2)
+    index = tiny.index_of(tmp_path / "d", tiny.records(50), 2)
     with pytest.raises(ValueError, match="their own"):
         index.total(lambda part, labels: labels, index.labels.copy())
 
@@ -223,7 +186,7 @@ def test_memory_is_that_of_blocks_whatever_the_number_of_rows(
     """
     monkeypatch.setattr(worker_module, "BLOCK", 512)
     block, rng = 512 * 256 * 4, np.random.default_rng(0)
-    index_of(tmp_path / "small", tiny.records(20), 2)  # imports are not measured
+    tiny.index_of(tmp_path / "small", tiny.records(20), 2)  # imports are not measured
     path, x = tmp_path / "a.npz", rng.normal(size=(n, 256)).astype(np.float32)
     np.savez(path, private_x=x, private_y=np.arange(n) % 2)
     task = Task(ClassLabels(("a", "b")), (256,))
@@ -354,7 +317,7 @@ def test_a_shard_that_fails_fails_the_whole_batch_which_stays_charged(
 
 
 def test_a_pool_has_a_result_for_every_shard(tmp_path: Path) -> None:
-    index_of(tmp_path / "d", tiny.records(50), 2)
+    tiny.index_of(tmp_path / "d", tiny.records(50), 2)
     pool = LocalPool([tmp_path / "d" / "shards-2" / name for name in ("0000", "0001")])
     with pytest.raises(ValueError, match="shorter"):
         pool.ask([lambda shard: 1])

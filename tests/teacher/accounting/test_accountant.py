@@ -8,7 +8,6 @@ import math
 import subprocess
 import sys
 from decimal import Decimal
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ from labelwall.teacher.accounting.accountant import (
 )
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
 from labelwall.teacher.accounting.curves import ORDERS, gaussian_rdp, screening_rdp
-from labelwall.teacher.accounting.curves import cache as curve_cache
 from labelwall.teacher.accounting.discrete_pld import discrete_pld_epsilon
 from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.wall.errors import BudgetRefused, InvalidInput
@@ -115,36 +113,6 @@ def test_certificates_are_ordered_as_their_proofs_are():
     assert all(found[name].order in ORDERS for name in names)
 
 
-def test_a_machine_without_a_home_directory_has_certificates(monkeypatch):
-    def homeless() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", homeless)
-    monkeypatch.setattr(accountant, "_KEPT_SECONDS", 0.0)
-    accountant._certificates.cache_clear()
-    assert certified_epsilon(SMALL) > 0
-
-
-@pytest.mark.parametrize("forged", [-5.0, np.nan, 0.01])
-def test_kept_numbers_that_are_no_epsilon_are_computed_again(monkeypatch, tmp_path, forged):
-    """Who writes in the user's own folder is believed here, and not by an audit."""
-    count, true = 2 * len(accountant._NOTES), certified_epsilon(SMALL)
-
-    def read(path, name, n):
-        return np.full(n, forged) if n == count and path is not None else None
-
-    monkeypatch.setattr(curve_cache, "_read", read)
-    accountant._certificates.cache_clear()
-    assert (certified_epsilon(SMALL) == true) == (forged != 0.01)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
-    accountant._certificates.cache_clear()
-    with curve_cache.computed_anew():
-        assert certified_epsilon(SMALL) == true
-    assert not (tmp_path / "new").exists()
-    accountant._certificates.cache_clear()
-
-
 def test_next_to_nothing_at_a_large_delta_costs_next_to_nothing():
     """Estimates below 0 leave no order out."""
     screen = {"max_votes": 30, "threshold": 21, "sigma": 85.0, "sampling_probability": 0.05}
@@ -156,29 +124,6 @@ def test_next_to_nothing_at_a_large_delta_costs_next_to_nothing():
         found = certificates(plan)
         assert all(0 <= found[name].epsilon < most for name in ("tight", list(found)[-1]))
         assert odometer(plan, [1] * len(bought)) < most
-
-
-def test_certificates_that_took_long_are_kept_for_this_source_alone(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(accountant, "_KEPT_SECONDS", 0.0)
-    accountant._certificates.cache_clear()
-    first = certificates(SMALL)
-    kept = set((tmp_path / "labelwall" / "curves").iterdir())
-    monkeypatch.setattr(accountant, "_computed", lambda *_: pytest.fail("again"))
-    accountant._certificates.cache_clear()
-    assert certificates(SMALL) == first
-    monkeypatch.setattr(accountant, "_source", lambda: ["another version"])
-    accountant._certificates.cache_clear()
-    with pytest.raises(pytest.fail.Exception, match="again"):
-        certificates(SMALL)
-    monkeypatch.undo()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(accountant, "_KEPT_SECONDS", 3600.0)
-    quick = Release(
-        "h", "gaussian", {"sigma": 60.0, "sensitivity": 2.0, "sampling_probability": 1.0}, 3
-    )
-    assert certificates(plan_of(quick))["pld_smoothed"].order is None
-    assert set((tmp_path / "labelwall" / "curves").iterdir()) == kept  # too fast to be kept
 
 
 def enumerated_epsilon(delta, sigma, m, gamma, times):

@@ -33,12 +33,14 @@ from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.sharded_teacher import ShardedTeacher
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.shards.shards import Stream
+from labelwall.teacher.shards.index import ShardedIndex
+from labelwall.teacher.shards.shards import Shards, Stream
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.cells import Cells
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.matrix import Matrix
 from labelwall.wall.messages import ExtractorSpec
+from labelwall.wall.progress import quiet
 from labelwall.wall.unit import Unit
 from labelwall.wall.weights import Weights
 
@@ -179,3 +181,11 @@ def teacher(
     return ShardedTeacher(
         streamed(held), *place, scale=scale, input_shape=(DIMENSIONS,), batch_size=16, device=device
     )
+
+
+def index_of(directory: Path, held: Records, count: int, unit: Unit = "row") -> ShardedIndex:
+    directory.mkdir(parents=True)
+    scale, shape = ScaleConfig(shards=count), (DIMENSIONS,)
+    made = Shards(directory, scale, streamed(held), shape, unit=unit)
+    made.open(quiet)
+    return made.index(RAW, None, 16, lambda done, total: None)
