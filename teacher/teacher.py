@@ -118,6 +118,7 @@ class Teacher:
             self._prepare(spec, embedder)
             self._embedder, self._spec = embedder, spec
             self._memories = self._earlier_answers(spec)
+            self._ledger.use_extractor(spec.public_fields())
             self._ledger.catch_up()
 
     def embed_ahead(
@@ -390,11 +391,7 @@ class Teacher:
         )
 
     def _settle(self, slot: int, keys: list[str], voters: Voters) -> None:
-        mechanism, spec = self._mechanisms[slot], self._spec
-        assert spec is not None
-        # Named by the first entry that is due to it: an extractor without queries writes nothing.
-        if self._ledger.state.extractor != spec.sha256():
-            self._ledger.use_extractor(spec.public_fields())
-        batch = Batch(slot, mechanism, keys, voters, self._serials, self._memories[slot])
+        mechanism, memory = self._mechanisms[slot], self._memories[slot]
+        batch = Batch(slot, mechanism, keys, voters, self._serials, memory)
         hidden = partial(failures_hidden, self._place.directory)
         settle(batch, self._ledger, self._entropy, self._charged, hidden)

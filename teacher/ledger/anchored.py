@@ -54,13 +54,13 @@ class Write:
     """What an open transaction may write.
 
     ``append(kind, body)``: write a public entry; returns its sequence number.
-    ``name(sha256, text)``: name an extractor by the hash of its fields, stored once.
+    ``name()``: name the extractor in use by the hash of its fields, unless it is the last one.
     ``append_private(row)``: write a row of the individual budgets.
     ``compact(slot)``: replace a slot's private rows by a snapshot.
     """
 
     append: Callable[[str, dict[str, object]], int]
-    name: Callable[[str, str], None]
+    name: Callable[[], None]
     append_private: Callable[[Row], None]
     compact: Callable[[int], None]
 

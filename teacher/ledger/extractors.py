@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from labelwall.teacher.ledger.database import EXTRACTORS
 from labelwall.wall.errors import LedgerMismatch
+from labelwall.wall.messages import canonical_json
 
 metadata = sa.MetaData()
 extractors = sa.Table(
@@ -30,10 +31,27 @@ extractors = sa.Table(
 )
 
 
+def hashed(fields: dict[str, object]) -> tuple[str, str]:
+    """The hash that names an extractor, and its fields as they are stored."""
+    text = canonical_json(fields)
+    return hashlib.sha256(text).hexdigest(), text.decode()
+
+
 def store(connection: sa.Connection, sha256: str, text: str) -> None:
     """Write a new extractor inside an open transaction. A row that no entry names is an error."""
     metadata.create_all(connection)
     connection.execute(extractors.insert(), {"sha256": sha256, "fields": text})
+
+
+def keep(connection: sa.Connection, sha256: str, text: str, known: set[str]) -> int:
+    """``store`` one that is not ``known``; returns the bytes written. Raises LedgerMismatch where a
+    known one is missing or changed.
+    """
+    if sha256 in known:
+        require(connection, [sha256])
+        return 0
+    store(connection, sha256, text)
+    return len(text)
 
 
 def require(connection: sa.Connection, named: Iterable[str]) -> None:

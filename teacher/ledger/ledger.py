@@ -16,7 +16,6 @@ release happened may depend on private work.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +27,7 @@ import sqlalchemy as sa
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger import budgets_table, extractors
 from labelwall.teacher.ledger.anchor import Anchor
-from labelwall.teacher.ledger.anchored import Anchored, Write
+from labelwall.teacher.ledger.anchored import Anchored, Step, Write
 from labelwall.teacher.ledger.charges import Charge, Reservation, UpperBound
 from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.entries_table import (
@@ -94,6 +93,7 @@ class Ledger:
         self.with_next_write = self._anchored.with_next_write
         # (seq, hash) of the last entry that this process knows to be stored
         self._newest = (-1, GENESIS_PREV)
+        self._extractor: tuple[str, str] | None = None  # (hash, fields) of the one in use
         self.state, self.individual_budgets = LedgerState(), IndividualBudgets()
         self.written = 0  # bytes of the entries and extractors that this object has stored
         self.catch_up()
@@ -135,14 +135,10 @@ class Ledger:
             pass
 
     def use_extractor(self, fields: dict[str, object]) -> None:
-        """Record the extractor of later charges, which is public. Writes nothing where it is the
-        last one, and its hash alone where it was named before.
+        """The public extractor of what this object charges or refuses from now on: a transaction
+        that does so names it first, where another was named last.
         """
-        text = canonical_json(fields).decode()
-        sha256 = hashlib.sha256(text.encode()).hexdigest()
-        with self._transaction() as write:
-            if self.state.extractor != sha256:
-                write.name(sha256, text)
+        self._extractor = extractors.hashed(fields)
 
     def extractor(self, sha256: str) -> dict[str, Any]:
         """The public fields of a stored extractor, from any thread. Raises LedgerMismatch."""
@@ -200,6 +196,7 @@ class Ledger:
             remaining = self.individual_budgets.remaining(slot, serials)
             if not granted:
                 return Reservation(-1, (), 0, remaining, b"")
+            write.name()
             seq = self.state.prepaid_charge(slot, release)
             count = int(seq is None)
             if seq is None:
@@ -225,6 +222,7 @@ class Ledger:
             self._require_matching_budgets(slot)
             unanswered = self._unanswered(release, tuple(results))
             if unanswered:
+                write.name()
                 stored = {identity: results[identity] for identity in unanswered}
                 write.append("release", {"charge": reservation.seq, "results": stored})
             batches = self.state.batches.get(slot, 0)
@@ -286,6 +284,8 @@ class Ledger:
         remaining = self.state.remaining(slot, release)
         paid = len(identities) if planned.batch and remaining else remaining
         granted, refused = identities[:paid], list(identities[paid:])
+        if identities:
+            write.name()
         count, seq = min(1, len(granted)) if planned.batch else len(granted), -1
         if granted:
             seq = write.append("charge", {"slot": slot, "release": release, "count": count})
@@ -334,7 +334,7 @@ class Ledger:
                 self._catch_up(step.connection)
                 yield Write(
                     append=lambda kind, body: self._append(step.writing(), kind, body),
-                    name=lambda sha256, text: self._name(step.writing(), sha256, text),
+                    name=lambda: self._name(step),
                     append_private=lambda row: budgets_table.append(
                         step.writing(), self.individual_budgets, row
                     ),
@@ -370,13 +370,12 @@ class Ledger:
         if self.state.batches.get(slot, 0) != self.individual_budgets.batches.get(slot, 0):
             raise LedgerMismatch(DAMAGED)
 
-    def _name(self, connection: sa.Connection, sha256: str, text: str) -> None:
-        """Name an extractor, which is stored already or here."""
-        if sha256 in self.state.stored:
-            extractors.require(connection, [sha256])
-        else:
-            extractors.store(connection, sha256, text)
-            self.written += len(text)
+    def _name(self, step: Step) -> None:
+        """Name the extractor in use, whatever another process named since, and store a new one."""
+        if self._extractor is None or self.state.extractor == self._extractor[0]:
+            return
+        connection, (sha256, text) = step.writing(), self._extractor
+        self.written += extractors.keep(connection, sha256, text, self.state.stored)
         self._append(connection, "extractor", {"sha256": sha256})
 
     def _append(self, connection: sa.Connection, kind: str, body: dict[str, object]) -> int:

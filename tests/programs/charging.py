@@ -12,6 +12,7 @@ from pathlib import Path
 from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
+from labelwall.wall.messages import ExtractorSpec
 
 NAMES = "{name}{number:063d}"  # of queries, as hexadecimal digits
 
@@ -22,6 +23,7 @@ def place_of(address: str) -> Place:
 
 def main(address: str, queries: int, name: str, *anchor: str) -> None:
     ledger, granted = Ledger(place_of(address), *map(place_of, anchor)), []
+    ledger.use_extractor(ExtractorSpec("raw", (4,), 4).public_fields())
     for number in range(queries):
         query = NAMES.format(name=name, number=number)
         charge = ledger.charge(0, "screen", [query])

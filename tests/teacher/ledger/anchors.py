@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+import numpy as np
 import pytest
 
 from labelwall.teacher.ledger.database import Place
@@ -44,7 +45,7 @@ def is_refused(place: Place, anchor: Place, ledger: Ledger | None = None) -> Non
         Ledger(place, anchor)
     for work in (
         lambda opened: opened.charge(0, "screen", ["x"]),
-        lambda opened: opened.use_extractor({}),
+        lambda opened: opened.enrol(np.zeros(1, dtype=np.int64)),
         lambda opened: opened.entries_after(0, 9),
         lambda opened: opened.in_custody(lambda _: None),
     ):

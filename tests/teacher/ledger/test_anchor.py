@@ -181,7 +181,7 @@ def test_a_ledger_that_has_an_anchor_is_read_without_it_and_not_written(
     ledger.export(tmp_path / "export.sqlite")
     for work in (
         lambda: ledger.charge(0, "screen", ["a"]),
-        lambda: ledger.use_extractor({}),
+        lambda: ledger.enrol(np.zeros(1, dtype=np.int64)),
     ):
         with pytest.raises(LedgerMismatch, match="has an anchor"):
             work()

@@ -113,9 +113,8 @@ def test_what_the_anchor_does_not_hold_yet_is_anchored_before_it_is_read(
     readers: list[Callable[[Ledger], object]] = [
         lambda opened: opened.entries_after(0, 9),
         lambda opened: opened.export(tmp_path / "export.sqlite"),
-        lambda opened: opened.use_extractor({}),
+        lambda opened: opened.catch_up(),
     ]
-    ledger.use_extractor({})
     for number, read in enumerate(readers):
         other, charge = Ledger(place, anchor), ledger.charge(0, "screen", [f"a{number}"])
         copy = fork(place)

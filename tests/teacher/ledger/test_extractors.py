@@ -24,12 +24,17 @@ ONE, TWO = (ExtractorSpec("raw", (400,), 4, center=(0.125,) * 400, scale=s) for 
 @pytest.fixture
 def ledger(place: Place) -> Ledger:
     """Each of two extractors paid for one query, by turns."""
-    made = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
+    made = Ledger.create(place, dataset="d", plan=plan(asked=8), unsafe=False)
     for number, spec in enumerate((ONE, TWO, ONE, TWO)):
-        made.use_extractor(spec.public_fields())
-        key = identity(f"{number}")
-        made.record(made.charge(0, "screen", [key]), {key: 1})
+        answer(made, spec, f"{number}")
     return made
+
+
+def answer(ledger: Ledger, spec: ExtractorSpec, name: str) -> None:
+    """Pay for a query under an extractor, and store its answer."""
+    ledger.use_extractor(spec.public_fields())
+    key = identity(name)
+    ledger.record(ledger.charge(0, "screen", [key]), {key: 1})
 
 
 def named(place: Place) -> list[str]:
@@ -51,10 +56,26 @@ def test_two_extractors_by_turns_are_stored_once(ledger: Ledger, place: Place) -
     kept = sorted((s.sha256(), canonical_json(s.public_fields()).decode()) for s in (ONE, TWO))
     assert rows(place, "SELECT sha256, fields FROM extractors ORDER BY sha256") == kept
     ledger.use_extractor(ONE.public_fields())
-    assert ledger.written - before == 77
-    ledger.use_extractor(ONE.public_fields())  # the last one: nothing is written
-    assert ledger.written - before == 77
+    assert ledger.written == before  # until a query is due to it
+    answer(ledger, ONE, "a")
+    first = ledger.written - before
+    answer(ledger, ONE, "b")  # the last one: it is not named again
+    assert ledger.written - before - first == first - 77
     assert Ledger(place).extractor(ONE.sha256()) == ONE.public_fields()
+
+
+def test_a_charge_names_its_own_extractor_whatever_another_process_named(
+    place: Place, tmp_path: Path
+) -> None:
+    first = Ledger.create(place, dataset="d", plan=plan(), unsafe=False)
+    both = [(first, ONE), (Ledger(place), TWO)]
+    for ledger, spec in both:
+        ledger.use_extractor(spec.public_fields())
+    for number, (ledger, _) in enumerate([*both, *both]):
+        key = identity(f"{number}")
+        ledger.record(ledger.charge(0, "screen", [key]), {key: 1})
+    assert named(place) == [f'{{"sha256":"{spec.sha256()}"}}' for spec in (ONE, TWO, ONE, TWO)]
+    assert audit(exported(first, tmp_path)).problems == []
 
 
 DAMAGE = {
@@ -77,7 +98,7 @@ def test_a_missing_or_changed_extractor_is_refused(
         Ledger(place)
     with pytest.raises(LedgerMismatch, match="extractor"):
         use_both(ledger)
-    assert len(positions(place)) <= before + 1
+    assert len(positions(place)) <= before + 3
     finding = audit(exported(ledger, tmp_path))
     assert not finding.consistent
     assert finding.epsilon is None
@@ -85,7 +106,7 @@ def test_a_missing_or_changed_extractor_is_refused(
 
 def use_both(ledger: Ledger) -> None:
     for spec in (ONE, TWO):
-        ledger.use_extractor(spec.public_fields())
+        answer(ledger, spec, spec.sha256())
 
 
 def positions(place: Place) -> list[tuple[int]]:
@@ -104,9 +125,9 @@ def test_a_stray_row_is_refused_where_its_extractor_comes(ledger: Ledger, place:
             f=fields,
         )
         with pytest.raises(LedgerMismatch):
-            ledger.use_extractor(third.public_fields())
+            answer(ledger, third, "c")
     rows(place, "DELETE FROM extractors WHERE sha256 = :s", s=third.sha256())
-    ledger.use_extractor(third.public_fields())
+    answer(ledger, third, "c")
 
 
 def test_the_auditor_recomputes_epsilon_from_the_file_alone(ledger: Ledger, tmp_path: Path) -> None:
@@ -130,7 +151,7 @@ FORGERIES = {
 @pytest.mark.parametrize("statement", FORGERIES)
 def test_the_auditor_finds_a_forged_table(tmp_path: Path, statement: str) -> None:
     made = Ledger.create(tmp_path / "ledger.sqlite", dataset="d", plan=plan(), unsafe=False)
-    made.use_extractor(ONE.public_fields())
+    answer(made, ONE, "a")
     copy = exported(made, tmp_path)
     assert audit(copy).problems == []
     with sqlite3.connect(copy) as connection:
@@ -148,8 +169,8 @@ def test_an_entry_of_an_earlier_version_keeps_its_bytes(tmp_path: Path) -> None:
     ledgers.write(path, [*ledgers.entries(path), ("extractor", earlier)])
     made = Ledger(path)
     assert ledgers.extractors(exported(made, tmp_path)) == []
-    for spec in (ONE, TWO, ONE):
-        made.use_extractor(spec.public_fields())
+    for number, spec in enumerate((ONE, TWO, ONE)):
+        answer(made, spec, f"{number}")
     assert [body for kind, body in ledgers.entries(path) if kind == "extractor"] == [
         earlier,
         *(f'{{"sha256":"{spec.sha256()}"}}' for spec in (TWO, ONE)),
