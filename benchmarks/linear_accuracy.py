@@ -178,6 +178,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, help="private rows; all by default")
     parser.add_argument("--public", type=int, help="public rows; half of the test rows by default")
     parser.add_argument("--attributes", action="store_true", help="Fashion-MNIST's attributes")
+    parser.add_argument("--alone", action="store_true", help="without the peer")
     options = parser.parse_args()
     x, labels = rows_of(options.cache, "train")
     classes = 0 if options.attributes else int(labels.max()) + 1
@@ -195,7 +196,7 @@ def main() -> None:
         used = chosen(epsilon, len(private[0]), len(public), classes)
         ours = spread([accuracy(used, private, public, test) for _ in range(options.seeds)])
         print(f"| {epsilon:g} | {used.axes}, {used.steps} | {ours} |", end="", flush=True)
-        if not classes:
+        if options.alone or not classes:
             print(flush=True)
             continue
         best, theirs = peer(*units, epsilon, options.seeds)

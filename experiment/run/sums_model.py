@@ -15,6 +15,7 @@ from labelwall.wall.weights import (
     MAX_WEIGHT,
     SENSITIVITY,
     bias,
+    longest_residual,
     residual_unit,
 )
 
@@ -67,13 +68,14 @@ class SumsModel(ABC):
         unit = residual_unit(self.weights, self.clip, self.length, self.space)
         counted = float(np.mean(self._counts)) if self.gain == 1 else self._counts[-1]
         total = self.gain * unit * max(MIN_RECORDS, counted) * self._unit
+        if not self.weights.any():  # residuals are all as long here: a clip shrank all alike
+            total *= self._longest(self.clip) / self._longest(np.inf)
         gradient = sums[:-1].reshape(self.weights.shape) / total
         deviation = self.noise_multiplier * SENSITIVITY / total
-        if self.weights.any():
-            found = self._corrected(self.real_weights, gradient, deviation)
-        else:
-            found = self._first(gradient, deviation)
-        self.weights = _integers(found / self._unit)
+        self.weights = _integers(self._moved(self.real_weights, gradient, deviation) / self._unit)
+
+    def _longest(self, clip: float) -> float:
+        return longest_residual(self.space, self.outputs, clip, first=True)
 
     @property
     def real_weights(self) -> np.ndarray:
@@ -81,16 +83,12 @@ class SumsModel(ABC):
         return self.weights / 2.0**FRACTION * self._unit
 
     @abstractmethod
-    def _first(self, gradient: np.ndarray, deviation: float) -> np.ndarray:
-        """The weights of inputs of length 1, float64 [d + 1, c], from the first sum.
+    def _moved(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
+        """The weights of inputs of length 1, float64 [d + 1, c], moved by a sum for them.
 
-        ``gradient``: the records' mean, float64 [d + 1, c], at weights of 0; ``deviation``: of the
+        ``gradient``: the records' mean at ``weights``, float64 [d + 1, c]; ``deviation``: of the
         noise on each of its entries.
         """
-
-    @abstractmethod
-    def _corrected(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
-        """The ``weights``, moved by the mean gradient at them; as for ``_first``."""
 
     @abstractmethod
     def says(self, features: np.ndarray) -> np.ndarray:
