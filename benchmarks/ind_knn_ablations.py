@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from ind_knn_accuracy import Exam, Series, ask_ind_knn, draw_medians, spread
 from ind_knn_choice import (
+    FILTERS,
     KERNELS,
     Split,
     choose_ind_knn,
@@ -52,7 +53,8 @@ class Setting:
 
         def choose() -> dict[str, object]:
             simulated = self.validation, rows, self.length, [epsilon], asked
-            trials = choose_ind_knn(KERNELS, *simulated, seed=options.seed)
+            kernels = [replace(kernel, filter=options.filter) for kernel in KERNELS]
+            trials = choose_ind_knn(kernels, *simulated, seed=options.seed)
             return trials[0].mechanism.fields()
 
         return IndKnn(**kept(options.results, f"choice {asked} {epsilon:g} {rows}", choose))
@@ -173,6 +175,7 @@ def main() -> None:
         help="queries of a set, ascending",
     )
     parser.add_argument("--sets", type=int, default=3)
+    parser.add_argument("--filter", choices=FILTERS, default="zcdp")
     options = parser.parse_args()
     private, validation, pool, length = read_splits(options, options.pool)
     print("| what | kernel, threshold, sigma_label, sigma_count | % right, median (range) |")
