@@ -95,7 +95,7 @@ def _excess(order: int, z: np.ndarray, difference: np.ndarray) -> np.ndarray:
     """
     with_it, below = ndtr(-z) + difference, ndtr(z)
     without_it = np.where(difference < (1 - 1e-6) * below, below - difference, np.nan)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", divide="ignore"):
         excess = with_it * np.expm1(order * np.log1p(-difference / with_it))
         excess += without_it * np.expm1(order * np.log1p(difference / without_it))
     return np.nan_to_num(excess, nan=np.inf, posinf=np.inf)
