@@ -38,6 +38,7 @@ COUNT_NOISE, LABEL_NOISE = "count", "label"  # what a draw is for
 MIN_NEIGHBOURS = 30  # the noise of a label is never scaled for fewer
 MIN_PLANNED = 3  # queries: for fewer, no record's budget would cover a count
 MAX_SCALE = 1e6  # of a field
+WHOLE_ORDERS = ORDERS[ORDERS % 1 == 0]  # that a filter can hold at
 
 
 @dataclass(frozen=True)
@@ -141,9 +142,8 @@ class IndKnn(Mechanism):
         """See ``Mechanism.for_budget``: the order at which the budget buys the largest rho."""
         if "order" not in self.missing:
             return self
-        whole = ORDERS[ORDERS % 1 == 0]
-        rho = (epsilon - epsilons_from_rdp(whole, np.zeros(len(whole)), delta)) / whole
-        return replace(self, order=int(whole[rho.argmax()]))
+        left = epsilon - epsilons_from_rdp(WHOLE_ORDERS, 0 * WHOLE_ORDERS, delta)
+        return replace(self, order=int(WHOLE_ORDERS[(left / WHOLE_ORDERS).argmax()]))
 
     def with_noise(self, level: float, asked: int) -> IndKnn:
         """See ``Mechanism.with_noise``. rho is rounded down to a multiple of 1e-7 at least.
