@@ -66,8 +66,8 @@ def probes_individual(mechanism: IndKnn) -> tuple[tuple[IndKnn, tuple[str, ...]]
     """(mechanism, parts to audit): the same code with noise and budgets so small that faults show.
 
     A record can pay for one query: mostly for its count in the first probe, for its label in the
-    second. In the third, where a crowd makes labels cheap, it can pay for four. The
-    filter at one order has the one at which the probe's rho costs least.
+    second. In the third, where a crowd makes labels cheap, it can pay for four. A filter at one
+    order has the one at which the probe's rho costs least.
     """
     root = math.sqrt(MIN_NEIGHBOURS)
     counts = _probe(mechanism, sigma_count=1.25, sigma_label=8 / root, rho=0.35)
@@ -78,7 +78,7 @@ def probes_individual(mechanism: IndKnn) -> tuple[tuple[IndKnn, tuple[str, ...]]
 
 def _probe(mechanism: IndKnn, *, sigma_count: float, sigma_label: float, rho: float) -> IndKnn:
     probe = replace(mechanism, sigma_count=sigma_count, sigma_label=sigma_label, rho=rho)
-    if probe.order is None:
+    if probe.filter != "renyi":
         return probe
     costs = epsilons_from_rdp(WHOLE_ORDERS, rho * WHOLE_ORDERS, PROBE_DELTA)
     return replace(probe, order=int(WHOLE_ORDERS[costs.argmin()]))

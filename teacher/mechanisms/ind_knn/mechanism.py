@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from labelwall.teacher.accounting.conversion import epsilons_from_rdp
-from labelwall.teacher.accounting.curves.base import ORDERS, check_arguments
+from labelwall.teacher.accounting.curves.base import ORDERS, is_integer
 from labelwall.teacher.accounting.plan import Parameter, Release
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.base import Charging, Mechanism, added
@@ -110,7 +110,9 @@ class IndKnn(Mechanism):
         if self.order is not None:
             if self.filter != "renyi":
                 raise InvalidInput("mechanism.order", "null without `filter: renyi`", self.order)
-            check_arguments(ORDERS, order=self.order)
+            if not is_integer(self.order) or self.order not in WHOLE_ORDERS:
+                rule = "a whole order of the accountant's grid, such as 16, 18, 20, 32"
+                raise InvalidInput("mechanism.order", rule, self.order)
         if not 0 < self.threshold <= 1:
             raise InvalidInput("mechanism.threshold", "in (0, 1]", self.threshold)
         for name in ("sigma_label", "sigma_count", "bandwidth", "rho"):
