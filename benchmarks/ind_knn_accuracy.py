@@ -6,7 +6,7 @@
 The train split is private. Of the test split, the first rows are a labelled PUBLIC validation set:
 its mean centres the features and all parameters are chosen on it (ind_knn_choice.py). The rows
 after it are the query sets, which nothing was chosen on. Ind-KNN answers through a new ledger for
-each set, in batches of 250; with ``--gdp`` it is measured alone, by the Gaussian filter. Linear
+each set, in batches of 250; with ``--filter`` it is measured alone, by that filter. Linear
 NoisySGD is trained once on all private rows, its learning rate chosen likewise. `--results FOLDER`
 saves the measurements; an interrupted run resumes from them.
 Features take 20 minutes of one core for 60,000 images.
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from figures import DASHED, INK, PALETTE, picture
 from ind_knn_choice import (
+    FILTERS,
     KERNELS,
     REACH,
     SAMPLED,
@@ -128,7 +129,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10, help="of Linear NoisySGD")
     parser.add_argument("--repeats", type=int, default=1, help="simulations of each candidate")
     parser.add_argument(
-        "--gdp", action="store_true", help="Ind-KNN alone, with `filter: gdp`; no picture"
+        "--filter", choices=FILTERS, help="Ind-KNN alone, by this filter; no picture"
     )
     report(parser.parse_args())
 
@@ -163,8 +164,8 @@ def report(options: argparse.Namespace) -> None:
         f"{len(private.labels):,} private, {len(sets)} x {options.queries:,} queries, "
         f"delta {DELTA}; % right, median (range)"
     )
-    if options.gdp:
-        gaussian_table(exam, validation, length, options)
+    if options.filter:
+        filter_table(exam, validation, length, options)
         return
     best = plain_table(exam, options)
     chosen = kept_choice(options, validation, len(private.labels), length)
@@ -203,18 +204,17 @@ def report(options: argparse.Namespace) -> None:
     draw_medians(options.out, series, f"epsilon at delta = {DELTA:g}", flat)  # UAI23 Figure 1a
 
 
-def gaussian_table(
-    exam: Exam, validation: Split, length: float, options: argparse.Namespace
-) -> None:
-    """Print Ind-KNN with the Gaussian filter at each epsilon, chosen on public rows."""
+def filter_table(exam: Exam, validation: Split, length: float, options: argparse.Namespace) -> None:
+    """Print Ind-KNN with one filter at each epsilon, chosen on public rows."""
     records = len(exam.voters[0].labels)
 
     def choice() -> list[tuple[dict[str, object], float]]:
-        trials = choose_filter("gdp", validation, records, length, options)
+        trials = choose_filter(options.filter, validation, records, length, options)
         return [(trial.mechanism.fields(), trial.right) for trial in trials]
 
-    chosen = kept(options.results, "gdp choice", choice)
-    print("| epsilon | filter gdp | certified | kernel, threshold, sigma_label, sigma_count, rho |")
+    chosen = kept(options.results, f"{options.filter} choice", choice)
+    noise = "kernel, threshold, sigma_label, sigma_count, rho"
+    print(f"| epsilon | filter {options.filter} | certified | {noise} |")
     print("|---|---|---|---|")
     for epsilon, (fields, _) in zip(options.epsilons, chosen, strict=True):
         ind = IndKnn(**fields)
@@ -222,7 +222,7 @@ def gaussian_table(
         def measure(ind: IndKnn = ind, epsilon: float = epsilon) -> list[float]:
             return exam.right(lambda voters: ask_ind_knn(ind, epsilon, voters))
 
-        found = kept(options.results, f"gdp {epsilon:g}", measure)
+        found = kept(options.results, f"{options.filter} {epsilon:g}", measure)
         cost = round_up(certified_epsilon(ind_plan(ind, epsilon)))
         noise = f"{ind.sigma_label}, {ind.sigma_count}, {ind.rho}"
         print(f"| {epsilon:g} | {spread(found)} | {cost} | {described(ind)}, {noise} |", flush=True)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import image_features
 import numpy as np
@@ -26,7 +26,8 @@ from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, thre
 from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 
-Filter = Literal["zcdp", "gdp"]  # of Ind-KNN
+Filter = Literal["zcdp", "gdp", "renyi"]  # of Ind-KNN
+FILTERS = get_args(Filter)
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 # A record at cosine 0.5 counts in full, at 0.3 a fifth of that.
 NARROW = IndKnn(kernel="rbf", bandwidth=0.5, near=1.0)

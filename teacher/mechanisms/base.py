@@ -244,6 +244,10 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         """The fields of ``solved`` that are null, and that its releases need."""
         return tuple(name for name in self.solved if vars(self)[name] is None)
 
+    def for_budget(self, epsilon: float, delta: float) -> Self:
+        """With the ``missing`` fields filled in that follow from the plan's budget alone."""
+        return self
+
     def with_noise(self, level: float, asked: int) -> Self:
         """With the ``missing`` fields filled in for one noise level; given ones stay.
 

@@ -52,6 +52,7 @@ def solve(
     drawn costs that: then the noise is the most or the least that can be drawn. Deterministic, and
     kept on disk (curves/cache.py).
     """
+    entries = [replace(e, mechanism=e.mechanism.for_budget(epsilon, delta)) for e in entries]
     levels = _levels(_Search(tuple(entries), epsilon, delta, progress))
     return [entry.mechanism for entry in _made(entries, np.array(levels))]
 
@@ -126,11 +127,13 @@ class _Search:
         """
         missing = [bool(entry.mechanism.missing) for entry in self.entries]
         total = sum(e.share for e, solved in zip(self.entries, missing, strict=True) if solved)
-        decisive = 1 - 2 * math.log(self.delta) / self.epsilon
-        order = ORDERS[[min(int(np.searchsorted(ORDERS, decisive)), len(ORDERS) - 1)]]
         levels = np.ones(len(self.entries))
         if sum(missing) == 1:
             return levels
+        decisive = 1 - 2 * math.log(self.delta) / self.epsilon
+        held = [release_rdp(quick(r), ORDERS) for r in self.plan(levels).releases()]
+        finite = ORDERS[np.isfinite(held).all(axis=0)]  # some curves hold up to one order
+        order = finite[[min(int(np.searchsorted(finite, decisive)), len(finite) - 1)]]
         for i, entry in enumerate(self.entries):
             if missing[i]:
                 one = replace(self, entries=(entry,))

@@ -30,7 +30,14 @@ from labelwall.teacher.accounting.curves.pure import (
     pure_rdp,
 )
 from labelwall.teacher.accounting.curves.screening import SCREENING, screening_rdp
-from labelwall.teacher.accounting.curves.zcdp import GDP, ZCDP, gdp_rdp, zcdp_rdp
+from labelwall.teacher.accounting.curves.zcdp import (
+    GDP,
+    RENYI,
+    ZCDP,
+    gdp_rdp,
+    renyi_rdp,
+    zcdp_rdp,
+)
 from labelwall.teacher.accounting.plan import Release
 from labelwall.wall.errors import InvalidInput
 
@@ -50,6 +57,7 @@ __all__ = [
     "pure_epsilon",
     "pure_rdp",
     "release_rdp",
+    "renyi_rdp",
     "screening_rdp",
     "zcdp_rdp",
 ]
@@ -65,6 +73,7 @@ CURVES: dict[str, Curve] = {
     "laplace": LAPLACE,
     "zcdp": ZCDP,
     "gdp": GDP,
+    "renyi": RENYI,
 }
 
 

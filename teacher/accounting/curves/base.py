@@ -99,5 +99,9 @@ _RULES: dict[str, tuple[str, Callable[..., bool]]] = {
     "sampling_probability": ("a number in (0, 1]", lambda v: v != 0 and _number(0, 1)(v)),
     "epsilon": _COST,
     "rho": _COST,
+    "order": (
+        f"an integer among {', '.join(f'{order:g}' for order in ORDERS if order % 1 == 0)}",
+        lambda v: is_integer(v) and v in ORDERS,
+    ),
     "swap": ("true or false", lambda v: isinstance(v, bool)),
 }

@@ -1,4 +1,4 @@
-"""Budgets of single records, spent in payments of w^2 / (2 sigma^2), as one release."""
+"""Budgets of single records, spent in payments, as one release."""
 
 from __future__ import annotations
 
@@ -37,5 +37,12 @@ def gdp_mu(parameters: Parameters) -> float | None:
     return math.sqrt(2 * parameters["rho"] * variance / (variance - _LOST))
 
 
+def renyi_rdp(orders: np.ndarray, *, rho: float, order: int) -> np.ndarray:
+    """RDP of a budget that is spent at one order: order rho up to it, nothing above it."""
+    check_arguments(orders, rho=rho, order=order)
+    return np.where(orders <= order, zcdp_rdp(np.full(len(orders), float(order)), rho=rho), np.inf)
+
+
 ZCDP = Curve("zcdp", zcdp_rdp)
 GDP = Curve("gdp", gdp_rdp, mu=gdp_mu)
+RENYI = Curve("renyi", renyi_rdp)

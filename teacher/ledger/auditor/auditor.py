@@ -20,7 +20,7 @@ from labelwall.teacher.accounting.explain import explain
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger.auditor.entries import check_extractor, check_plan, read_entry
 from labelwall.teacher.ledger.auditor.file import Stored, read_file
-from labelwall.teacher.ledger.auditor.gaussians import check_smoothed
+from labelwall.teacher.ledger.auditor.gaussians import check_one_order, check_smoothed
 from labelwall.teacher.ledger.auditor.history import History
 from labelwall.teacher.ledger.auditor.mechanisms import Priced
 from labelwall.teacher.ledger.auditor.values import Problem, parse, shown
@@ -210,9 +210,10 @@ def _check_certificate(plan: Plan, finding: Finding) -> None:
     try:
         found = {name: c.epsilon for name, c in certificates(plan).items()}
         exact = min(found.values())
+        releases = [asdict(release) for release in plan.releases()]
         if "pld_smoothed" in found:
-            releases = [asdict(release) for release in plan.releases()]
             check_smoothed(releases, plan.delta, found["pld_smoothed"])
+        check_one_order(releases, plan.delta, exact)
         if finding.analysts:
             finding.pooled = round_up(certified_epsilon(plan.pooled(len(finding.analysts))))
     except Problem as problem:

@@ -1,4 +1,5 @@
-"""The auditor's own computation of the certificate `pld_smoothed`: docs/privacy.md, section 19.
+"""The auditor's own computation of the certificate `pld_smoothed`: docs/privacy.md, section 19,
+and of what budgets at one Renyi order cost at least: section 20.
 
 Written without the teacher's, by another way: noise in cells of one width, whose losses are spread
 over a fine grid with their mean kept, and one Fourier transform for all copies. It is no bound; it
@@ -34,6 +35,23 @@ def check_smoothed(releases: Sequence[Release], delta: float, claimed: float) ->
     own = smoothed(releases, delta)
     if own is not None and claimed < own * (1 - TOLERANCE) - 1e-6:
         raise Problem(f"the smoothed certificate is {claimed:g}, by another computation {own:g}")
+
+
+def check_one_order(releases: Sequence[Release], delta: float, claimed: float) -> None:
+    """Raise Problem where the claim is below what releases at one order cost by themselves.
+
+    Nothing holds above an order, and below it nothing is cheaper. The conversion falls up to an
+    order, then rises again.
+    """
+    due = [(r["cap"], r["parameters"]) for r in releases if r["cap"] and r["curve"] == "renyi"]
+    if not due:
+        return
+    highest = min(p["order"] for _, p in due)
+    spent = sum(cap * p["order"] * p["rho"] for cap, p in due)
+    orders = np.linspace(1, highest, 64 * highest)[1:]
+    least = spent + np.min(np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1))
+    if claimed < least - 0.01 * abs(least):
+        raise Problem(f"the certificate is {claimed:g}, by one order it is {least:g}")
 
 
 def smoothed(releases: Sequence[Release], delta: float) -> float | None:

@@ -19,6 +19,7 @@ import numpy as np
 from scipy.special import rel_entr
 from scipy.stats import norm
 
+from labelwall.teacher.accounting.conversion import epsilons_from_rdp
 from labelwall.teacher.accounting.curves.lattice import log_pmf
 from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.charges import Reservation, UpperBound
@@ -32,12 +33,13 @@ from labelwall.teacher.ledger.individual_budgets import (
     payment_row,
     reservation_row,
 )
-from labelwall.teacher.mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, IndKnn
+from labelwall.teacher.mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, WHOLE_ORDERS, IndKnn
 from labelwall.teacher.mechanisms.peopled import peopled
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.statistical_audit import (
+    PROBE_DELTA,
     EmpiricalFinding,
     Pair,
     ReleaseFinding,
@@ -64,13 +66,22 @@ def probes_individual(mechanism: IndKnn) -> tuple[tuple[IndKnn, tuple[str, ...]]
     """(mechanism, parts to audit): the same code with noise and budgets so small that faults show.
 
     A record can pay for one query: mostly for its count in the first probe, for its label in the
-    second. In the third, where a crowd makes labels cheap, it can pay for four.
+    second. In the third, where a crowd makes labels cheap, it can pay for four. A filter at one
+    order has the one at which the probe's rho costs least.
     """
     root = math.sqrt(MIN_NEIGHBOURS)
-    counts = replace(mechanism, sigma_count=1.25, sigma_label=8 / root, rho=0.35)
-    labels = replace(mechanism, sigma_count=8.0, sigma_label=1.5 / root, rho=0.25)
-    crowd = replace(mechanism, sigma_count=10.0, sigma_label=0.5 / root, rho=0.15)
+    counts = _probe(mechanism, sigma_count=1.25, sigma_label=8 / root, rho=0.35)
+    labels = _probe(mechanism, sigma_count=8.0, sigma_label=1.5 / root, rho=0.25)
+    crowd = _probe(mechanism, sigma_count=10.0, sigma_label=0.5 / root, rho=0.15)
     return (counts, (COUNT, ALONE)), (labels, (ANSWERED,)), (crowd, (CROWDED,))
+
+
+def _probe(mechanism: IndKnn, *, sigma_count: float, sigma_label: float, rho: float) -> IndKnn:
+    probe = replace(mechanism, sigma_count=sigma_count, sigma_label=sigma_label, rho=rho)
+    if probe.filter != "renyi":
+        return probe
+    costs = epsilons_from_rdp(WHOLE_ORDERS, rho * WHOLE_ORDERS, PROBE_DELTA)
+    return replace(probe, order=int(WHOLE_ORDERS[costs.argmin()]))
 
 
 def audit_individual(

@@ -60,8 +60,9 @@ class IndKnnPlanner:
 
     def settings(self, mechanism: IndKnn) -> dict[str, str]:
         """See ``Planner.settings``."""
-        names = ("threshold", "sigma_label", "sigma_count", "rho")
-        return {name: f"{getattr(mechanism, name):.5g}" for name in names}
+        names = ("threshold", "sigma_label", "sigma_count", "rho", "order")
+        found = {name: getattr(mechanism, name) for name in names}
+        return {name: f"{value:.5g}" for name, value in found.items() if value is not None}
 
     def plan(self, goal: Goal, public: PublicRows, progress: Progress = quiet) -> Optimum[IndKnn]:
         """See ``Planner.plan``. No model can replace public rows."""

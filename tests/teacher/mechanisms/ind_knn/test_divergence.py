@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -35,8 +36,11 @@ def two_class_law(weight: int, scale: int) -> np.ndarray:
     return np.array([1 - win, win])
 
 
+@pytest.mark.parametrize("order", [None, 8], ids=["zcdp", "renyi"])
 @pytest.mark.parametrize("queries", [1, 3])
-def test_the_exact_divergence_of_whole_conversations_is_below_the_claim(queries: int) -> None:
+def test_the_exact_divergence_of_whole_conversations_is_below_the_claim(
+    queries: int, order: int | None
+) -> None:
     """All conversations with a record that every query selects, against an empty data set.
 
     In both directions. Three queries exceed its budget: it can not pay for the third. The law after
@@ -44,6 +48,8 @@ def test_the_exact_divergence_of_whole_conversations_is_below_the_claim(queries:
     """
     rho, sigma_count, reach = Fraction(1, 2), 1.2, 14
     mechanism = IndKnn(threshold=0.5, sigma_label=0.1, sigma_count=sigma_count, rho=float(rho))
+    if order is not None:
+        mechanism = replace(mechanism, filter="renyi", order=order)
     counts, price = gaussian(sigma_count, reach), mechanism._count_units()
     # counts -reach .. reach + 1, without and with the record
     shifted = {

@@ -280,7 +280,7 @@ def test_a_gaussian_filter_buys_more_and_leaves_old_ledgers_alone() -> None:
     noise = math.ceil(0.2 * math.sqrt(30) * GRID)  # a label's, for 30 neighbours, in weights
     assert fine.releases(9, 9)[0].parameters["sigma"] == noise
     with pytest.raises(InvalidInput, match=r"mechanism\.filter"):
-        replace(SPENDTHRIFT, filter="renyi")
+        replace(SPENDTHRIFT, filter="rdp")
 
 
 def test_it_is_one_release_charged_once() -> None:

@@ -70,6 +70,7 @@ def test_candidates_rehearsed_together_are_as_right_as_alone() -> None:
         for rho in (0.01, 0.5)
         for label in (0.1, 0.6)
     ]
+    tried += [replace(tried[0], filter="renyi", order=order) for order in (18, 32)]
     together = records.ind_knn(tried, 50, 2, np.random.default_rng(4))
     alone = [
         records.ind_knn([mechanism], 50, 2, np.random.default_rng(4))[0] for mechanism in tried
