@@ -221,8 +221,11 @@ class Student(Trainee):
             )
         if c.objective == "uda":
             strong = self._augment.strong(public, public_rows)
-            labelled, *pair = self._outputs(x, public[public_rows], strong)
-            clean, augmented = (self._whole(logits, len(public)) for logits in pair)
+            # By itself: with the others, batch norm would want a gradient of these rows as well
+            with torch.no_grad():
+                clean = self(public[public_rows])
+            labelled, augmented = self._outputs(x, strong)
+            clean, augmented = (self._whole(rows, len(public)) for rows in (clean, augmented))
             target = self._aligned(clean) if c.class_prior == "uniform" else clean
             consistency = losses.uda_consistency(
                 target, augmented, c.uda_temperature, c.uda_confidence
