@@ -15,6 +15,7 @@ from labelwall.student.data import Pool
 from labelwall.student.devices import kind
 
 Found = TypeVar("Found")
+Task = Callable[[], Found]
 LONG = 3_000_000  # numbers that a training reads; a shorter one ends before its process has begun
 
 
@@ -29,7 +30,7 @@ def several(workers: int, config: StudentConfig, pool: Pool) -> int:
     return workers if long and kind(config) == "cpu" and not config.apart else 1
 
 
-def beside(processes: int, tasks: Iterable[Callable[[], Found]]) -> Iterator[Found]:
+def beside(processes: int, tasks: Iterable[Task[Found]]) -> Iterator[Found]:
     """What the ``tasks`` return, in order, so many of them at a time.
 
     Each has its share of this process's threads. With several processes the first tasks begin at
@@ -57,6 +58,6 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _with_threads(count: int, task: Callable[[], Found]) -> Found:
+def _with_threads(count: int, task: Task[Found]) -> Found:
     with threads(count):
         return task()
