@@ -37,7 +37,7 @@ def beside(processes: int, tasks: Iterable[Task[Found]]) -> Iterator[Found]:
     once, otherwise each when it is asked for.
     """
     run = partial(_with_threads, share_of_threads(processes))
-    parallel = Parallel(n_jobs=processes, return_as="generator", max_nbytes=None)
+    parallel = Parallel(processes, backend="loky", return_as="generator", max_nbytes=None)
     found: Iterator[Found] = parallel(delayed(run)(task) for task in tasks)
     return found
 
