@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from labelwall.experiment.run.metrics import calibration, round_metrics
 from labelwall.experiment.run.released import released_labels, released_probabilities
 from labelwall.student.beside import beside, several, share_of_threads, threads
 from labelwall.student.calibrate import temperature
+from labelwall.student.fit import TrainedStudent
 from labelwall.student.prune import prune
 from labelwall.student.train import train
 from labelwall.wall.errors import LabelwallError
@@ -47,35 +49,20 @@ def train_round(
         )
     soft = released_probabilities(folder, number, labels, worse)
     lesson = lesson_of(config, task, experiment.public, experiment.features)
-    seed, console = config.seed * 1000 + number, experiment.console
-    judging = partial(console.progress, "checking labels")
+    judging = partial(experiment.console.progress, "checking labels")
     pruned = prune(
         config.student,
         lesson.pool,
         labels,
-        seed=seed,
+        seed=config.seed * 1000 + number,
         progress=judging,
         soft=soft,
         workers=config.workers,
     )
     estimate = estimate or by_agreement(pruned)
     last = number == len(config.rounds) and kept_round([*estimates[:-1], estimate]) == number
-    choosing = _choosing(experiment, lesson, number, pruned.labels)
-    processes = _processes(config, lesson) if last else 1
-    chosen = beside(processes, [choosing] if processes > 1 else [])
-    with threads(share_of_threads(processes)):
-        trained = train(
-            config.student,
-            lesson.pool,
-            pruned.labels,
-            run_dir=folder.round(number),
-            seed=seed,
-            test_x=lesson.test_inputs,
-            test_y=experiment.public.test_labels,
-            progress=partial(console.progress, "training the student"),
-            initial=lesson.initial(extractor),
-            soft=soft,
-        )
+    initial = lesson.initial(extractor)
+    trained, chosen = _trained(experiment, lesson, number, pruned.labels, soft, initial, last)
     exported = lesson.export(trained.weights)
     folder.save_extractor(number, exported)
     folder.save_lesson(number, pruned.labels)
@@ -95,6 +82,38 @@ def train_round(
         metrics |= calibration(task.labels, said, experiment.public.test_labels, found)
     doubtful = int((labels != ABSTAINED).sum() - (pruned.labels != ABSTAINED).sum())
     return metrics | {"pruned": doubtful, "seconds": round(time.perf_counter() - started, 1)}
+
+
+def _trained(
+    experiment: Experiment,
+    lesson: Lesson,
+    number: int,
+    labels: np.ndarray,
+    soft: np.ndarray | None,
+    initial: bytes | None,
+    last: bool,
+) -> tuple[TrainedStudent, Iterator[float]]:
+    """A round's student and, of the ``last`` one where it can be chosen beside the training, its
+    temperature.
+    """
+    config = experiment.config
+    processes = _processes(config, lesson) if last else 1
+    choosing = _choosing(experiment, lesson, number, labels)
+    chosen = beside(processes, [choosing] if processes > 1 else [])
+    with threads(share_of_threads(processes)):
+        trained = train(
+            config.student,
+            lesson.pool,
+            labels,
+            run_dir=experiment.folder.round(number),
+            seed=config.seed * 1000 + number,
+            test_x=lesson.test_inputs,
+            test_y=experiment.public.test_labels,
+            progress=partial(experiment.console.progress, "training the student"),
+            initial=initial,
+            soft=soft,
+        )
+    return trained, chosen
 
 
 def calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
