@@ -18,7 +18,7 @@ from torchmetrics.classification import MulticlassAccuracy, MultilabelAccuracy
 from labelwall.student import losses
 from labelwall.student.augment import Augmenter
 from labelwall.student.config import StudentConfig
-from labelwall.student.data import Batch
+from labelwall.student.data import STEPS_A_CHAPTER, Batch
 from labelwall.student.norms import share_norms
 from labelwall.student.ranks import ALONE, Ranks, exact
 from labelwall.wall.labels.base import LabelSpace
@@ -39,6 +39,17 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
+
+
+def seed_draws(seed: int) -> None:
+    """Seed the generators that a step draws from.
+
+    torch.manual_seed would also note the seed, with a stack trace, for each kind of device that
+    this process has not used.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(seed)
 
 
 SHARE_DECAY = 0.98  # of the running share of each predicted class, per step
@@ -75,6 +86,7 @@ class Trainee(pl.LightningModule):
         self._config, self._labels, self._seed, self._ranks = config, labels, seed, ranks
         self._mean, self._std = mean, std
         self._augment = Augmenter(config.augment)
+        self._terms: list[torch.Tensor] = []  # of the loss, of each step of this chapter
         self._prepare()
 
     def _prepare(self) -> None:
@@ -89,15 +101,26 @@ class Trainee(pl.LightningModule):
 
     def training_step(self, batch: Batch, _: int) -> torch.Tensor:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed((self._seed << 24) + self.global_step)
+            seed_draws((self._seed << 24) + self.global_step)
             supervised, unlabelled = self._objective(*batch)
         loss = supervised + self._config.unlabelled_weight * unlabelled
-        self.log_dict(
-            {"loss/supervised": supervised, "loss/unlabelled": unlabelled},
-            on_step=False,
-            on_epoch=True,
-        )
+        self._note(supervised.detach(), unlabelled.detach())
         return loss * self._ranks.size
+
+    def _note(self, *terms: torch.Tensor) -> None:
+        """Log the terms' means over a chapter at its last step; once a step would cost a fifth of
+        a small network's time.
+        """
+        self._terms.append(torch.stack(terms))
+        done = self.global_step + 1
+        if done % STEPS_A_CHAPTER == 0 or done == self._config.steps:
+            supervised, unlabelled = torch.stack(self._terms).mean(dim=0)
+            self._terms.clear()
+            self.log_dict(
+                {"loss/supervised": supervised, "loss/unlabelled": unlabelled},
+                on_step=False,
+                on_epoch=True,
+            )
 
     def _objective(
         self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
@@ -161,7 +184,10 @@ class Trainee(pl.LightningModule):
     def configure_optimizers(self) -> dict[str, object]:  # type: ignore[override]
         c = self._config
         optimizer = torch.optim.AdamW(
-            self.network.parameters(), lr=c.learning_rate, weight_decay=c.weight_decay
+            self.network.parameters(),
+            lr=c.learning_rate,
+            weight_decay=c.weight_decay,
+            fused=True,
         )
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer, max_lr=c.learning_rate, total_steps=c.steps + 1, pct_start=0.15
@@ -195,8 +221,11 @@ class Student(Trainee):
             )
         if c.objective == "uda":
             strong = self._augment.strong(public, public_rows)
-            labelled, *pair = self._outputs(x, public[public_rows], strong)
-            clean, augmented = (self._whole(logits, len(public)) for logits in pair)
+            # By itself: with the others, batch norm would want a gradient of these rows as well
+            with torch.no_grad():
+                clean = self(public[public_rows])
+            labelled, augmented = self._outputs(x, strong)
+            clean, augmented = (self._whole(rows, len(public)) for rows in (clean, augmented))
             target = self._aligned(clean) if c.class_prior == "uniform" else clean
             consistency = losses.uda_consistency(
                 target, augmented, c.uda_temperature, c.uda_confidence

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from labelwall.student.beside import beside, several
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool, has_soft
 from labelwall.student.fit import TRAINEES
@@ -40,6 +41,7 @@ def prune(
     seed: int,
     progress: TaskProgress = unheard,
     soft: np.ndarray | None = None,
+    workers: int = 1,
 ) -> Pruned:
     """``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) without the
     doubtful ones, of the same shape.
@@ -49,7 +51,8 @@ def prune(
     probability below config.prune_below goes. A class with fewer than two labels a fold keeps all
     of them: its judges saw too little of it. Values are all kept: noise moves each of them, and
     none has a probability. Rows with probabilities (``soft``, as for train) are judged for the
-    agreement alone: they say their doubt themselves. Uses released labels alone.
+    agreement alone: they say their doubt themselves. Uses released labels alone. ``progress`` hears
+    the folds done; ``workers``: as for ``several``.
     """
     folds, kind = config.prune_folds, TRAINEES[pool.labels.loss]
     if folds < 2 or not issubclass(kind, Student):
@@ -63,21 +66,13 @@ def prune(
         warm_start=False,
     )
     pruned, right, judged = labels.copy(), 0, 0
-    for number in range(folds):
-        with tempfile.TemporaryDirectory() as scratch:
-            seen = labels.copy()
-            seen[fold == number] = -1
-            judge = train(
-                brief,
-                pool,
-                seen,
-                run_dir=Path(scratch),
-                seed=seed + number,
-                progress=partial(_after, progress, number, folds),
-            )
-        spec = pool.spec(config.backbone, judge.weights)
-        rows = np.flatnonzero(fold == number)
-        logits = torch.from_numpy(outputs(spec, pool.inputs[rows]))
+    judges = beside(
+        several(workers, brief, pool),
+        (partial(_judge, brief, pool, labels, fold, n, seed) for n in range(folds)),
+    )
+    for number, found in enumerate(judges):
+        progress(number + 1, folds)
+        rows, logits = np.flatnonzero(fold == number), torch.from_numpy(found)
         given = kind.probability(logits, torch.from_numpy(labels[rows])).numpy()
         doubtful = given < config.prune_below
         pruned[rows] = np.where(doubtful, -1, labels[rows])
@@ -89,9 +84,15 @@ def prune(
     return Pruned(pruned, right / judged if judged else None, judged)
 
 
-def _after(progress: TaskProgress, past: int, of: int, done: int, total: int) -> None:
-    """Progress of one of several equal tasks, ``past`` of which are finished."""
-    progress(past * total + done, of * total)
+def _judge(
+    config: StudentConfig, pool: Pool, labels: np.ndarray, fold: np.ndarray, number: int, seed: int
+) -> np.ndarray:
+    """Outputs for the rows of one fold by a student of the others: float32 [n, c]."""
+    seen = labels.copy()
+    seen[fold == number] = ABSTAINED
+    with tempfile.TemporaryDirectory() as scratch:
+        judge = train(config, pool, seen, run_dir=Path(scratch), seed=seed + number)
+    return outputs(pool.spec(config.backbone, judge.weights), pool.inputs[fold == number])
 
 
 def stratified(strata: np.ndarray, folds: int, seed: int) -> np.ndarray:

@@ -153,7 +153,8 @@ class Config:
             address like a ledger's), that lets one copy of the ledger continue and refuses all
             others; none when null.
         threads: CPU threads of torch, a count.
-        workers: threads that compute HOG features, a count.
+        workers: threads that compute HOG features, and at most so many short trainings at a time,
+            each in a process with its share of the threads, a count.
         batch_size: queries charged, answered and recorded together, a count.
         device: device for the private rows' networks, products and neighbour lists, and for the
             networks of public rows that may be asked: cpu, or cuda, a GPU of this machine.

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
+from labelwall.experiment.config.config import Config
 from labelwall.experiment.run.experiment import Experiment
 from labelwall.experiment.run.judge import Estimate, by_agreement, kept_round
-from labelwall.experiment.run.lesson import lesson_of
+from labelwall.experiment.run.lesson import Lesson, lesson_of
 from labelwall.experiment.run.metrics import calibration, round_metrics
 from labelwall.experiment.run.released import released_labels, released_probabilities
+from labelwall.student.beside import beside, several, share_of_threads, threads
 from labelwall.student.calibrate import temperature
+from labelwall.student.fit import TrainedStudent
 from labelwall.student.prune import prune
 from labelwall.student.train import train
 from labelwall.wall.errors import LabelwallError
@@ -45,24 +49,24 @@ def train_round(
         )
     soft = released_probabilities(folder, number, labels, worse)
     lesson = lesson_of(config, task, experiment.public, experiment.features)
-    seed, console = config.seed * 1000 + number, experiment.console
-    judging = partial(console.progress, "checking labels")
-    pruned = prune(config.student, lesson.pool, labels, seed=seed, progress=judging, soft=soft)
-    trained = train(
+    judging = partial(experiment.console.progress, "checking labels")
+    pruned = prune(
         config.student,
         lesson.pool,
-        pruned.labels,
-        run_dir=folder.round(number),
-        seed=seed,
-        test_x=lesson.test_inputs,
-        test_y=experiment.public.test_labels,
-        progress=partial(console.progress, "training the student"),
-        initial=lesson.initial(extractor),
+        labels,
+        seed=config.seed * 1000 + number,
+        progress=judging,
         soft=soft,
+        workers=config.workers,
     )
+    estimate = estimate or by_agreement(pruned)
+    last = number == len(config.rounds) and kept_round([*estimates[:-1], estimate]) == number
+    initial = lesson.initial(extractor)
+    trained, chosen = _trained(experiment, lesson, number, pruned.labels, soft, initial, last)
     exported = lesson.export(trained.weights)
     folder.save_extractor(number, exported)
     folder.save_lesson(number, pruned.labels)
+    said = lesson.outputs(exported)
     metrics = round_metrics(
         task.labels,
         experiment.public,
@@ -71,15 +75,50 @@ def train_round(
         rows,
         extractor,
         trained,
-        lesson.outputs(exported),
-        estimate or by_agreement(pruned),
+        said,
+        estimate,
     )
+    for found in chosen:
+        metrics |= calibration(task.labels, said, experiment.public.test_labels, found)
     doubtful = int((labels != ABSTAINED).sum() - (pruned.labels != ABSTAINED).sum())
     return metrics | {"pruned": doubtful, "seconds": round(time.perf_counter() - started, 1)}
 
 
+def _trained(
+    experiment: Experiment,
+    lesson: Lesson,
+    number: int,
+    labels: np.ndarray,
+    soft: np.ndarray | None,
+    initial: bytes | None,
+    last: bool,
+) -> tuple[TrainedStudent, Iterator[float]]:
+    """A round's student and, of the ``last`` one where it can be chosen beside the training, its
+    temperature.
+    """
+    config = experiment.config
+    processes = _processes(config, lesson) if last else 1
+    choosing = _choosing(experiment, lesson, number, labels)
+    chosen = beside(processes, [choosing] if processes > 1 else [])
+    with threads(share_of_threads(processes)):
+        trained = train(
+            config.student,
+            lesson.pool,
+            labels,
+            run_dir=experiment.folder.round(number),
+            seed=config.seed * 1000 + number,
+            test_x=lesson.test_inputs,
+            test_y=experiment.public.test_labels,
+            progress=partial(experiment.console.progress, "training the student"),
+            initial=initial,
+            soft=soft,
+        )
+    return trained, chosen
+
+
 def calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
-    """A round's metrics with the temperature of its student, chosen once.
+    """A round's metrics with the temperature of its student, chosen now where it was not chosen
+    beside the training.
 
     A folder of an earlier version does not have the labels that are needed.
     """
@@ -88,16 +127,27 @@ def calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
     if labels is None or "temperature" in metrics:
         return metrics
     lesson = lesson_of(config, experiment.task, experiment.public, experiment.features)
-    chosen = temperature(
-        config.student,
-        lesson.pool,
-        labels,
-        seed=config.seed * 1000 + number,
-        progress=partial(console.progress, "choosing the temperature"),
-        soft=released_probabilities(folder, number, labels),
-    )
+    choosing = _choosing(experiment, lesson, number, labels)
+    chosen = choosing(progress=partial(console.progress, "choosing the temperature"))
     outputs = lesson.outputs(folder.load_extractor(number))
     space, truth = experiment.task.labels, experiment.public.test_labels
     metrics = metrics | calibration(space, outputs, truth, chosen)
     folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
     return metrics
+
+
+def _choosing(
+    experiment: Experiment, lesson: Lesson, number: int, labels: np.ndarray
+) -> partial[float]:
+    """The choice of a temperature for the student of a round, which trains on ``labels``."""
+    config = experiment.config
+    soft = released_probabilities(experiment.folder, number, labels)
+    seed = config.seed * 1000 + number
+    return partial(temperature, config.student, lesson.pool, labels, seed=seed, soft=soft)
+
+
+def _processes(config: Config, lesson: Lesson) -> int:
+    """2 where a temperature can be chosen beside the training of its student, otherwise 1."""
+    if not config.student.calibration_folds:
+        return 1
+    return min(2, several(config.workers, config.student, lesson.pool))
