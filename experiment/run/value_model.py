@@ -34,10 +34,11 @@ class ValueModel(SumsModel):
         self._known = np.zeros(0)  # precision of the weights after the steps so far
 
     def _moved(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
-        move = self._corrected if weights.any() else self._first
-        return move(weights, gradient, deviation)
+        if weights.any():
+            return self._corrected(weights, gradient, deviation)
+        return self._first(gradient, deviation)
 
-    def _first(self, _: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
+    def _first(self, gradient: np.ndarray, deviation: float) -> np.ndarray:
         x, moments = self._inputs, -gradient[:, 0]
         lengths, weights = np.linalg.norm(x, axis=1), np.zeros(x.shape[1])
         for _ in range(ITERATIONS):
