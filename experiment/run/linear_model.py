@@ -109,8 +109,8 @@ class SoftmaxFit:
         self._inputs, self.classes, self.clip = inputs, classes, clip
         prior = np.full(inputs.shape[1], 1 / SPREAD**2)
         prior[-1] = 1 / BIAS_SPREAD**2
-        # Precision of the weights after the sums so far, computed when another one comes.
-        self._known = lambda: np.diag(np.tile(prior, classes) if self._whole else prior)
+        # Precision of the weights after the sums so far, to within a last step of the fit
+        self._known = np.diag(np.tile(prior, classes) if self._whole else prior)
 
     def moved(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
         """The ``weights``, float64 [d + 1, c], moved to the most probable ones.
@@ -125,7 +125,7 @@ class SoftmaxFit:
         public *= self._inputs.var(axis=0).mean() / len(p)
         deviation = float(np.hypot(deviation, np.sqrt(public)))
         residuals = _clipped_residuals(p[:1], np.inf) if first else _clipped_residuals(p, self.clip)
-        before, start = self._known(), self._flat(weights)
+        before, start = self._known, self._flat(weights)
 
         def misfit(weights: np.ndarray) -> tuple[float, np.ndarray]:
             """(-2 log probability, how far the expected gradient is from the measured one)."""
@@ -139,11 +139,11 @@ class SoftmaxFit:
             if gained < GAIN:
                 break
             slope = self._slope(weights, residuals)
-            precision = before + slope.T @ slope / deviation**2
+            self._known = before + slope.T @ slope / deviation**2
             told = slope.T @ self._flat(missed) / deviation**2
             told -= before @ (self._flat(weights) - start)
-            rounding = ROUNDING * np.diag(precision).max() * np.eye(len(precision))
-            step = solve(precision + rounding, told, assume_a="pos")
+            rounding = ROUNDING * np.diag(self._known).max() * np.eye(len(before))
+            step = solve(self._known + rounding, told, assume_a="pos")
             for halved in range(HALVINGS):
                 tried = weights + self._matrix(step) / 2**halved
                 found, error = misfit(tried)
@@ -152,13 +152,6 @@ class SoftmaxFit:
             else:
                 break
             weights, missed, value, gained = tried, error, found, value - found
-
-        def known() -> np.ndarray:
-            slope = self._slope(weights, residuals)
-            found: np.ndarray = before + slope.T @ slope / deviation**2
-            return found
-
-        self._known = known
         return weights
 
     @property
@@ -194,11 +187,11 @@ class SoftmaxFit:
             curvature = ((p * mean).sum(axis=1) - own) / (c - 1)
             block: np.ndarray = (x * curvature[:, np.newaxis]).T @ x / len(x)
             return block
-        slope = np.empty((c, x.shape[1], c, x.shape[1]))
+        slope, x = np.empty((c, x.shape[1], c, x.shape[1])), x.astype(np.float32)  # half the time
         for a in range(c):
             for b in range(c):
-                curvature = p[:, b] * (mean[:, a] - residuals[:, b, a])
-                slope[a, :, b, :] = (x * curvature[:, np.newaxis]).T @ x / len(x)
+                curvature = p[:, b] * (mean[:, a] - residuals[:, b, a]) / len(x)
+                slope[a, :, b, :] = (x * curvature.astype(np.float32)[:, np.newaxis]).T @ x
         return slope.reshape(c * x.shape[1], -1)
 
 
