@@ -4,6 +4,9 @@ Softmax regression has a normal prior: logits of an input of length 1 deviate by
 a noisy measurement of the records' mean gradient at the weights that it was asked for. What that
 gradient would be under other weights, the public rows tell. So each sum moves the weights to the
 most probable ones, by its precision beside that of what is known.
+
+The most probable weights are too short, so that their probabilities are too even. Logits are
+multiplied by the factor that explains the last sum best.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import solve
+from scipy.optimize import minimize_scalar
 from scipy.special import expit, softmax
 
 from labelwall.experiment.run.judge import Estimate, by_probabilities
@@ -26,6 +30,7 @@ PUBLIC, PUBLIC_LATER = 1.0, 0.03
 ROUNDING = 1e-10  # least precision, as a share of the largest: equal logits are never told
 NEWTON_STEPS, HALVINGS = 4, 6  # of a sum
 GAIN = 1.0  # in twice the log probability: with less, a step is the last one
+FACTORS = 0.5, 5.0  # of logits
 MAX_STATE = 3000  # weights up to which steps know the whole Hessian, not one block for all classes
 
 
@@ -42,7 +47,9 @@ class LinearModel(SumsModel):
 
     def _moved(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
         gradient -= gradient.mean(axis=1, keepdims=True)  # residuals add up to 0
-        return _centred(self._fit.moved(weights, gradient, deviation))
+        found = _centred(self._fit.moved(weights, gradient, deviation))
+        self.factors[:] = self._fit.factor
+        return found
 
     def says(self, features: np.ndarray) -> np.ndarray:
         found: np.ndarray = softmax(self.logits(features), axis=1).astype(np.float32)
@@ -80,6 +87,7 @@ class AttributeModel(SumsModel):
             pair = np.stack([-own, own], axis=1) / 2
             told = np.stack([-column, column], axis=1)
             found.append(fit.moved(pair, told, np.sqrt(2) * deviation))
+        self.factors[:] = [fit.factor for fit in self._fits]
         return np.stack([pair[:, 1] - pair[:, 0] for pair in found], axis=1)
 
     def says(self, features: np.ndarray) -> np.ndarray:
@@ -103,10 +111,13 @@ class SoftmaxFit:
         inputs: PUBLIC, float64 [n, d + 1], about 1 long; the last one is constant.
         classes: their number.
         clip: length of residuals above which they are shrunk.
+
+    ``factor``: of the logits, after a sum.
     """
 
     def __init__(self, inputs: np.ndarray, classes: int, clip: float) -> None:
         self._inputs, self.classes, self.clip = inputs, classes, clip
+        self.factor = 1.0
         prior = np.full(inputs.shape[1], 1 / SPREAD**2)
         prior[-1] = 1 / BIAS_SPREAD**2
         # Precision of the weights after the sums so far, to within a last step of the fit
@@ -152,6 +163,11 @@ class SoftmaxFit:
             else:
                 break
             weights, missed, value, gained = tried, error, found, value - found
+
+        def distance(factor: float) -> float:
+            return float(((self._expected(factor * weights, residuals) - gradient) ** 2).sum())
+
+        self.factor = float(minimize_scalar(distance, bounds=FACTORS, method="bounded").x)
         return weights
 
     @property

@@ -22,7 +22,7 @@ from labelwall.experiment.run.sums_model import SumsModel
 from labelwall.experiment.run.value_model import ValueModel
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import Outcome, Receipt
-from labelwall.wall.weights import FRACTION, Weights, bias
+from labelwall.wall.weights import Weights, bias
 
 CLASSIFIER = "linear.safetensors"
 MODELS: dict[str, type[SumsModel]] = {
@@ -94,5 +94,5 @@ def classifier(model: SumsModel, extractor: str) -> bytes:
     sigmoid of each for attributes; a value is so many half ranges from the middle of its bounds.
     """
     metadata = {"extractor": extractor, "bias": str(bias(model.length)), "labels": model.space}
-    weights = (model.weights / 2.0**FRACTION).astype(np.float32)
+    weights = model.released.astype(np.float32)
     return safetensors.numpy.save({"weights": weights}, metadata)

@@ -35,6 +35,7 @@ class SumsModel(ABC):
         clip: of the mechanism.
         gain: of the mechanism. With more than 1 a sum's count is of weighted records.
         weights: int16 [d + 1, c], the fitted ones; all 0 before the first sum.
+        factors: float64 [c], of the outputs by these weights.
 
     Class attributes:
         space: the label space's kind.
@@ -48,12 +49,14 @@ class SumsModel(ABC):
     clip: float
     gain: int = 1
     weights: np.ndarray = field(init=False, repr=False)
+    factors: np.ndarray = field(init=False, repr=False)
 
     space: ClassVar[str]
     has_probabilities: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.weights = np.zeros((self.features.shape[1] + 1, self.outputs), dtype=np.int16)
+        self.factors = np.ones(self.outputs)
         self._unit = float(np.hypot(self.length, bias(self.length)))  # length of an input
         self._inputs = with_bias(self.features[:MAX_ROWS], self.length) / self._unit
         self._counts: list[float] = []
@@ -104,8 +107,12 @@ class SumsModel(ABC):
 
     def logits(self, features: np.ndarray) -> np.ndarray:
         """Of rows int8 [n, d]: float64 [n, c]."""
-        found: np.ndarray = with_bias(features, self.length) @ (self.weights / 2.0**FRACTION)
-        return found
+        return with_bias(features, self.length) @ self.released
+
+    @property
+    def released(self) -> np.ndarray:
+        """The result, weights of integer inputs: float64 [d + 1, c]."""
+        return self.weights / 2.0**FRACTION * self.factors
 
 
 def with_bias(features: np.ndarray, length: float) -> np.ndarray:
