@@ -6,7 +6,8 @@ gradient would be under other weights, the public rows tell. So each sum moves t
 most probable ones, by its precision beside that of what is known.
 
 The most probable weights are too short, so that their probabilities are too even. Logits are
-multiplied by the factor that explains the last sum best.
+multiplied by the factor that explains the last sum best. Where Gaussian classes, which public rows
+refine (gaussian_classes.py), explain the first sum better than the weights, they take their place.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from scipy.linalg import solve
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, softmax
 
+from labelwall.experiment.run.gaussian_classes import gaussian_classes
 from labelwall.experiment.run.judge import Estimate, by_probabilities
 from labelwall.experiment.run.sums_model import SumsModel
 from labelwall.wall.messages import ABSTAINED, Outcome
@@ -30,7 +32,7 @@ PUBLIC, PUBLIC_LATER = 1.0, 0.03
 ROUNDING = 1e-10  # least precision, as a share of the largest: equal logits are never told
 NEWTON_STEPS, HALVINGS = 4, 6  # of a sum
 GAIN = 1.0  # in twice the log probability: with less, a step is the last one
-FACTORS = 0.5, 5.0  # of logits
+FACTORS = 0.0, 3.0  # of logits
 MAX_STATE = 3000  # weights up to which steps know the whole Hessian, not one block for all classes
 
 
@@ -164,10 +166,19 @@ class SoftmaxFit:
                 break
             weights, missed, value, gained = tried, error, found, value - found
 
-        def distance(factor: float) -> float:
+        def distance(factor: float, weights: np.ndarray) -> float:
             return float(((self._expected(factor * weights, residuals) - gradient) ** 2).sum())
 
-        self.factor = float(minimize_scalar(distance, bounds=FACTORS, method="bounded").x)
+        def best(weights: np.ndarray) -> float:
+            fitted = minimize_scalar(distance, args=(weights,), bounds=FACTORS, method="bounded")
+            return float(fitted.x)
+
+        self.factor = best(weights)
+        if first:
+            others = gaussian_classes(self._inputs, gradient, deviation)
+            others *= best(others)
+            if distance(1.0, others) < distance(1.0, weights):
+                weights, self.factor = others, 1.0
         return weights
 
     @property
