@@ -7,7 +7,7 @@ most probable ones, by its precision beside that of what is known.
 
 The most probable weights are too short, so that their probabilities are too even. Logits are
 multiplied by the factor that explains the last sum best. Where Gaussian classes, which public rows
-refine (gaussian_classes.py), explain the first sum better than the weights, they take their place.
+refine (gaussian_classes.py), explain a faint first sum better, they take the weights' place.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ ROUNDING = 1e-10  # least precision, as a share of the largest: equal logits are
 NEWTON_STEPS, HALVINGS = 4, 6  # of a sum
 GAIN = 1.0  # in twice the log probability: with less, a step is the last one
 FACTORS = 0.0, 3.0  # of logits
+FAINT = 2.0  # a first sum's root mean square, in deviations of its noise
 MAX_STATE = 3000  # weights up to which steps know the whole Hessian, not one block for all classes
 
 
@@ -148,6 +149,7 @@ class SoftmaxFit:
             return float(known + (missed * missed).sum() / deviation**2), missed
 
         (value, missed), gained = misfit(weights), np.inf
+        faint = first and value < FAINT**2 * (self.classes - 1) * len(gradient)
         for _ in range(NEWTON_STEPS):
             if gained < GAIN:
                 break
@@ -174,7 +176,7 @@ class SoftmaxFit:
             return float(fitted.x)
 
         self.factor = best(weights)
-        if first:
+        if faint:
             others = gaussian_classes(self._inputs, gradient, deviation)
             others *= best(others)
             if distance(1.0, others) < distance(1.0, weights):
