@@ -39,7 +39,7 @@ from person_search import SIZE, alike
 
 from labelwall.experiment.run.fitted import Question
 from labelwall.experiment.run.matrix_round import FIT_BY
-from labelwall.experiment.run.whitening import HALF_WHITENED, principal_axes
+from labelwall.experiment.run.whitening import linear_power, principal_axes
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.planning import Goal, PublicRows
@@ -128,7 +128,7 @@ def split(held: dict[str, np.ndarray], how: str, people: int, seed: int) -> Spli
     whole = np.flatnonzero(np.bincount(persons) == SIZE)
     chosen = np.random.default_rng(seed).permutation(whole)[:people]
     rows = np.flatnonzero(np.isin(persons, chosen))
-    mean, axes = principal_axes(held["test"][:PUBLIC].astype(np.float64), AXES, HALF_WHITENED)
+    mean, axes = principal_axes(held["test"][:PUBLIC].astype(np.float64), AXES, linear_power)
 
     def seen(features: np.ndarray) -> np.ndarray:
         return quantise(features.astype(np.float64), tuple(mean), LENGTH, axes)[0]

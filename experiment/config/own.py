@@ -44,8 +44,8 @@ EMBEDDED = 64  # dimensions from which vectors are taken for a network's feature
 LARGEST_DELTA = 1e-5
 MIN_AXES, MAX_AXES = 32, 256  # of a linear classifier: the first, for many classes
 # Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.05 to 2.
-AXES_BY_STRENGTH, TWO_STEPS = 0.75, 40.0
-LATER_CLIP, WHOLE_STEPS = 0.5, 250.0
+AXES_BY_STRENGTH, TWO_STEPS, THREE_STEPS = 0.75, 40.0, 250.0
+LATER_CLIP = 0.5  # with two steps
 
 
 @dataclass(frozen=True)
@@ -240,18 +240,18 @@ def default_mechanism(
     """The mechanism where public rows do not suffice for rehearsals, by a guess of ``records``.
 
     ``private_linear``: the noise of a sum is the same on every axis, so that their number follows
-    ``strength``: the records of a class in deviations of the noise of one step. A second step is
-    worth its half of the budget unless there is little of it. Most residuals are short by then:
+    ``strength``: the records of a class in deviations of the noise of one step. More steps are
+    worth their share of the budget unless there is little of it. Most residuals are short by then:
     where noise decides, clipping the long ones to LATER_CLIP leaves more of the signal.
     """
     from labelwall.teacher.mechanisms.solve import solve  # the import takes a second
 
     (solved,) = solve([Priced(PrivateLinear(steps=1), rounds, rounds)], epsilon, delta)
     strength = records / (solved.number("sigma") * len(found.classes))
-    steps = 2 if strength >= TWO_STEPS else 1
+    steps = 1 + (strength >= TWO_STEPS) + (strength >= THREE_STEPS)
     fewest = min(2 * len(found.classes), MIN_AXES)
     axes = int(min(max(strength * AXES_BY_STRENGTH, fewest), MAX_AXES, max(1, found.rows // 4)))
-    clip = {"clip": LATER_CLIP} if steps > 1 and strength < WHOLE_STEPS else {}
+    clip = {"clip": LATER_CLIP} if steps == 2 else {}
     return {"kind": "private_linear", "steps": steps, **clip, "axes": axes}
 
 
