@@ -8,7 +8,8 @@ and in the mechanism's own number of steps; a share of right labels is the mean 
 
 For classes axes and steps are those that `labelwall run --private ...` would choose
 (experiment/config/own.py), draws are the mechanism's own. `--records` and `--public` keep the first
-rows alone.
+rows alone. `--beside` puts other features of the same rows beside them, each kind divided by its
+deviation; rows that only one of them has are left out.
 
 The peer is Linear NoisySGD (Tramer and Boneh 2021) on the same features, centred, as unit vectors,
 with all records in every batch, its best setting at small budgets. Its steps and its learning rate
@@ -177,9 +178,17 @@ def chosen(epsilon: float, records: int, public: int, classes: int) -> LinearSum
     return solved
 
 
+def beside(kinds: Sequence[Rows], spreads: Sequence[float]) -> Rows:
+    """Kinds of features of the same first rows side by side, each over its spread."""
+    count = min(len(labels) for _, labels in kinds)
+    columns = [x[:count] / spread for (x, _), spread in zip(kinds, spreads, strict=True)]
+    return np.concatenate(columns, axis=1), kinds[0][1][:count]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--beside", type=Path, help="a cache of other features of the same rows")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.05, 0.1, 0.5, 1.0, 2.0])
     parser.add_argument("--seeds", type=int, default=3, help="draws of the noise, a count")
     parser.add_argument("--records", type=int, help="private rows; all by default")
@@ -187,10 +196,13 @@ def main() -> None:
     parser.add_argument("--attributes", action="store_true", help="Fashion-MNIST's attributes")
     parser.add_argument("--alone", action="store_true", help="without the peer")
     options = parser.parse_args()
-    x, labels = rows_of(options.cache, "train")
+    caches = [options.cache, *([options.beside] if options.beside else [])]
+    tests = [rows_of(cache, "test") for cache in caches]
+    spreads = [float(np.sqrt(x[: len(x) // 2].var(axis=0).sum())) for x, _ in tests]
+    x, labels = beside([rows_of(cache, "train") for cache in caches], spreads)
     classes = 0 if options.attributes else int(labels.max()) + 1
     private = x[: options.records], labels[: options.records]
-    held, truth = rows_of(options.cache, "test")
+    held, truth = beside(tests, spreads)
     if options.attributes:
         private, truth = (private[0], attribute_codes()[private[1]]), attribute_codes()[truth]
     half = len(held) // 2

@@ -40,7 +40,6 @@ SAMPLE = 1_000  # public images whose size and colour are read
 MIN_SIDE, MAX_SIDE = 16, 96
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B", "F"}
 SPLITS = ("private", "public", "test")
-EMBEDDED = 64  # dimensions from which vectors are taken for a network's features
 LARGEST_DELTA = 1e-5
 MIN_AXES, MAX_AXES = 32, 256  # of a linear classifier: the first, for many classes
 # Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.05 to 2.
@@ -219,15 +218,13 @@ def default_features(found: Findings) -> dict[str, object]:
 
 
 def default_student(found: Findings) -> dict[str, object]:
-    """The student's network and objective.
-
-    One layer on a network's features, published or one's own; small networks elsewhere.
+    """The student's network and objective: one layer on a published network's features of colour
+    images, small networks elsewhere.
     """
     if found.kind == "grey":
         return {"backbone": "small_cnn", "objective": "uda", "augment": "shift", "steps": 1200}
-    layer = found.kind == "colour" or found.dimensions >= EMBEDDED
     return {
-        "backbone": "linear" if layer else "mlp",
+        "backbone": "linear" if found.kind == "colour" else "mlp",
         "objective": "supervised",
         "augment": "none",
         "steps": 600,

