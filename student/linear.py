@@ -45,9 +45,16 @@ class LinearRows:
     def outputs(self, layer: bytes) -> np.ndarray:
         """What a ``layer`` on plain features says of the test rows: float32 [n, c]."""
         tensors = {name: t.double().numpy() for name, t in safetensors.torch.load(layer).items()}
-        scale = np.where(np.isfinite(self.deviation), self.deviation, 0.0)
-        weight, bias = tensors[WEIGHT] * scale, tensors[BIAS] + tensors[WEIGHT] @ self.mean
+        weight, bias = tensors[WEIGHT] * self._scale, tensors[BIAS] + tensors[WEIGHT] @ self.mean
         return (self.test @ weight.T + bias).astype(np.float32)
+
+    def unscaled(self, rows: np.ndarray) -> np.ndarray:
+        """Plain features of standardised ones, float32 [n, d]."""
+        return (rows * self._scale + self.mean).astype(np.float32)
+
+    @property
+    def _scale(self) -> np.ndarray:
+        return np.where(np.isfinite(self.deviation), self.deviation, np.float32(0.0))
 
     def plain(self, weights: bytes) -> bytes:
         """A trained layer's ``weights`` (safetensors) as those of the same layer on plain features.

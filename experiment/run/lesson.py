@@ -15,6 +15,7 @@ from labelwall.student.data import Pool, channel_statistics
 from labelwall.student.export import export
 from labelwall.student.linear import LINEAR, LinearRows, with_head
 from labelwall.student.train import check, outputs
+from labelwall.teacher.features.embedder import Embedder, integers
 from labelwall.wall.datasets.sources import PublicData, Task
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec
@@ -31,6 +32,10 @@ class Lesson:
     def initial(self, extractor: ExtractorSpec) -> bytes | None:
         """Weights of the round's ``extractor`` that the training may begin with."""
         return extractor.weights or None
+
+    def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """``Embedder.embed`` of rows like the pool's, which are vectors."""
+        return Embedder(extractor, probe=rows[:1]).embed(rows)
 
     def outputs(self, student: ExtractorSpec) -> np.ndarray:
         """An exported student's outputs for the test rows: float32 [n, c]."""
@@ -52,6 +57,13 @@ class LinearLesson(Lesson):
     def initial(self, extractor: ExtractorSpec) -> bytes | None:
         """None: one layer trains as fast from zero."""
         return None
+
+    def embed(self, extractor: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of standardised features."""
+        plain = self.rows.unscaled(rows)
+        return (
+            super().embed(extractor, plain) if self.network is None else integers(extractor, plain)
+        )
 
     def outputs(self, student: ExtractorSpec) -> np.ndarray:
         """By its last layer, from stored features."""

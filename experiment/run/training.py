@@ -15,6 +15,7 @@ from labelwall.experiment.run.judge import Estimate, by_agreement, kept_round
 from labelwall.experiment.run.lesson import Lesson, lesson_of
 from labelwall.experiment.run.metrics import calibration, round_metrics
 from labelwall.experiment.run.released import released_labels, released_probabilities
+from labelwall.experiment.run.virtual_rows import with_virtual_rows
 from labelwall.student.beside import beside, several, share_of_threads, threads
 from labelwall.student.calibrate import temperature
 from labelwall.student.fit import TrainedStudent
@@ -62,7 +63,10 @@ def train_round(
     estimate = estimate or by_agreement(pruned)
     last = number == len(config.rounds) and kept_round([*estimates[:-1], estimate]) == number
     initial = lesson.initial(extractor)
-    trained, chosen = _trained(experiment, lesson, number, pruned.labels, soft, initial, last)
+    taught = lesson, pruned.labels, soft
+    if number not in worse:
+        taught = with_virtual_rows(experiment, number, *taught)
+    trained, chosen = _trained(experiment, number, *taught, initial, last)
     exported = lesson.export(trained.weights)
     folder.save_extractor(number, exported)
     folder.save_lesson(number, pruned.labels)
@@ -86,8 +90,8 @@ def train_round(
 
 def _trained(
     experiment: Experiment,
-    lesson: Lesson,
     number: int,
+    lesson: Lesson,
     labels: np.ndarray,
     soft: np.ndarray | None,
     initial: bytes | None,
@@ -98,7 +102,7 @@ def _trained(
     """
     config = experiment.config
     processes = _processes(config, lesson) if last else 1
-    choosing = _choosing(experiment, lesson, number, labels)
+    choosing = _choosing(config, number, lesson, labels, soft)
     chosen = beside(processes, [choosing] if processes > 1 else [])
     with threads(share_of_threads(processes)):
         trained = train(
@@ -127,7 +131,9 @@ def calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
     if labels is None or "temperature" in metrics:
         return metrics
     lesson = lesson_of(config, experiment.task, experiment.public, experiment.features)
-    choosing = _choosing(experiment, lesson, number, labels)
+    soft = released_probabilities(folder, number, labels)
+    taught = with_virtual_rows(experiment, number, lesson, labels, soft)
+    choosing = _choosing(config, number, *taught)
     chosen = choosing(progress=partial(console.progress, "choosing the temperature"))
     outputs = lesson.outputs(folder.load_extractor(number))
     space, truth = experiment.task.labels, experiment.public.test_labels
@@ -137,11 +143,9 @@ def calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
 
 
 def _choosing(
-    experiment: Experiment, lesson: Lesson, number: int, labels: np.ndarray
+    config: Config, number: int, lesson: Lesson, labels: np.ndarray, soft: np.ndarray | None
 ) -> partial[float]:
     """The choice of a temperature for the student of a round, which trains on ``labels``."""
-    config = experiment.config
-    soft = released_probabilities(experiment.folder, number, labels)
     seed = config.seed * 1000 + number
     return partial(temperature, config.student, lesson.pool, labels, seed=seed, soft=soft)
 
