@@ -12,7 +12,7 @@ import pytest
 from labelwall import pipeline
 from labelwall.experiment.config.config import Config, RoundConfig
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.experiment.run.whitening import principal_axes, starting_extractor
+from labelwall.experiment.run.whitening import linear_power, principal_axes, starting_extractor
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput
@@ -116,3 +116,26 @@ def test_predictions_use_the_public_rows_axes(folder: Path) -> None:
     for charged in (1, 0):
         assert pipeline.main([*command, "--whiten", "3", "--custodian_dir", "custody"]) == 0
         assert json.loads(Path("a.receipt.json").read_text())["charged"]["screen"] == charged
+
+
+@pytest.mark.parametrize(
+    ("slope", "power"), [(0.0, 0.0), (0.4, 0.0), (0.6, 0.25), (0.9, 0.5), (3.0, 0.5)]
+)
+def test_a_linear_model_whitens_less_where_axes_are_alike(slope: float, power: float) -> None:
+    """Variances that fall like rank to the power -slope, the later ones otherwise."""
+    ranks = np.arange(1.0, 101)
+    variances = ranks**-slope
+    variances[64:] = variances[63]
+    assert linear_power(np.sqrt(variances)) == pytest.approx(power, abs=1e-9)
+    assert linear_power(np.sqrt(variances[:1])) == 0.5
+
+
+def test_a_power_may_follow_from_the_deviations() -> None:
+    rows = uneven(500)
+    halved = principal_axes(rows, 5, 0.5)[1]
+    assert np.array_equal(principal_axes(rows, 5, lambda spreads: 0.5)[1], halved)
+    seen: list[np.ndarray] = []
+    principal_axes(rows, 3, lambda spreads: float(seen.append(spreads) is not None))
+    (spreads,) = seen
+    assert spreads.shape == (3,)
+    assert spreads[0] / spreads[1] > 40

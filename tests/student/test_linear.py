@@ -43,6 +43,7 @@ def test_it_learns_and_means_the_same_on_plain_rows(tmp_path) -> None:
     plain = test @ layer[WEIGHT].numpy().T + layer[BIAS].numpy()
     np.testing.assert_allclose(plain, scaled, rtol=1e-2, atol=0.2)
     assert (layer[WEIGHT][:, 5] == 0).all()  # a constant feature says nothing
+    np.testing.assert_allclose(lesson.unscaled(lesson.pool.inputs), public, rtol=1e-4, atol=1e-4)
 
 
 def test_a_network_of_images_gets_the_layer_and_stays(tmp_path) -> None:

@@ -86,7 +86,7 @@ def test_axes_follow_records_and_noise(image_folders):
     assert chosen == sorted(chosen, reverse=True)
     assert (chosen[0], chosen[-1]) == (256, 20)  # two a class at least
     made = [default_mechanism(many, n, 1.0, 1e-5, 1) for n in (100, 5_000, 100_000)]
-    assert [(each["steps"], each.get("clip")) for each in made] == [(1, None), (2, 0.5), (2, None)]
+    assert [(each["steps"], each.get("clip")) for each in made] == [(1, None), (2, 0.5), (3, None)]
 
 
 def test_defaults_follow_what_is_public(image_folders, tmp_path):
