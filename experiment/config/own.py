@@ -223,12 +223,8 @@ def default_student(found: Findings) -> dict[str, object]:
     """
     if found.kind == "grey":
         return {"backbone": "small_cnn", "objective": "uda", "augment": "shift", "steps": 1200}
-    return {
-        "backbone": "linear" if found.kind == "colour" else "mlp",
-        "objective": "supervised",
-        "augment": "none",
-        "steps": 600,
-    }
+    backbone, steps = ("linear", 600) if found.kind == "colour" else ("mlp", 1200)
+    return {"backbone": backbone, "objective": "supervised", "augment": "none", "steps": steps}
 
 
 def default_mechanism(
