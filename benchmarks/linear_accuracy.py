@@ -80,7 +80,9 @@ def accuracy(mechanism: LinearSums, private: Rows, public: np.ndarray, test: Row
     attributes = mechanism.label_space == "attributes"
     outputs = len(CLOTHES_ATTRIBUTES) if attributes else int(private[1].max()) + 1
     fitted = MODELS[mechanism.label_space]
-    model = fitted(embedded(public), outputs, length, mechanism.sigma, mechanism.clip)
+    model = fitted(
+        embedded(public), outputs, length, mechanism.sigma, mechanism.clip, mechanism.steps
+    )
     for step in range(mechanism.steps):
         weights = model.next_weights()[np.newaxis]
         voters = Voters(index, private[1], outputs, weights, length)

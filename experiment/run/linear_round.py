@@ -41,7 +41,13 @@ def fit_weights(question: Question) -> Fitted:
     assert asked.steps is not None
     assert asked.noise is not None
     model = MODELS[asked.labels](
-        question.features, question.classes, question.length, asked.noise, asked.clip, asked.gain
+        question.features,
+        question.classes,
+        question.length,
+        asked.noise,
+        asked.clip,
+        asked.steps,
+        asked.gain,
     )
     receipts: list[Receipt] = []
     answered = 0

@@ -33,9 +33,9 @@ class SumsModel(ABC):
         length: of a unit vector after quantisation (``Embedder.length``).
         noise_multiplier: of a sum's noise.
         clip: of the mechanism.
+        steps: of the mechanism.
         gain: of the mechanism. With more than 1 a sum's count is of weighted records.
-        weights: int16 [d + 1, c], the fitted ones; all 0 before the first sum.
-        factors: float64 [c], of the outputs by these weights.
+        weights: int16 [d + 1, c], those of the next step; all 0 before the first sum.
 
     Class attributes:
         space: the label space's kind.
@@ -47,16 +47,15 @@ class SumsModel(ABC):
     length: float
     noise_multiplier: float
     clip: float
+    steps: int
     gain: int = 1
     weights: np.ndarray = field(init=False, repr=False)
-    factors: np.ndarray = field(init=False, repr=False)
 
     space: ClassVar[str]
     has_probabilities: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.weights = np.zeros((self.features.shape[1] + 1, self.outputs), dtype=np.int16)
-        self.factors = np.ones(self.outputs)
         self._unit = float(np.hypot(self.length, bias(self.length)))  # length of an input
         self._inputs = with_bias(self.features[:MAX_ROWS], self.length) / self._unit
         self._counts: list[float] = []
@@ -112,7 +111,7 @@ class SumsModel(ABC):
     @property
     def released(self) -> np.ndarray:
         """The result, weights of integer inputs: float64 [d + 1, c]."""
-        return self.weights / 2.0**FRACTION * self.factors
+        return self.weights / 2.0**FRACTION
 
 
 def with_bias(features: np.ndarray, length: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A linear model of the extractor's features by a few noisy gradients over all records.
+"""A linear model of the extractor's features by noisy gradients over all records.
 
 The label space decides a record's residuals: of classes (softmax regression), of attributes (one
 logistic regression each) or of a value (linear regression).
@@ -57,7 +57,7 @@ class LinearSums(Mechanism):
     persons = True
     max_clip: ClassVar[float] = 1.0
     persons_gain: ClassVar[int] = 2  # of more the count of the records becomes uncertain
-    clips: ClassVar[tuple[float, ...]]  # and margins, that a search tries (planning.py)
+    clips: ClassVar[tuple[float, ...]] = ()  # and margins, that a search tries (planning.py)
     margins: ClassVar[tuple[float, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -184,8 +184,9 @@ class PrivateLinear(_Margin):
     """
 
     kind: Literal["private_linear"] = "private_linear"
+    steps: int = 30
+    clip: float = 0.1
     max_clip = 1.5  # no residual is longer than sqrt(2)
-    clips = (0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -212,9 +213,9 @@ class PrivateLinearAttributes(_Margin):
     """
 
     kind: Literal["private_linear_attributes"] = "private_linear_attributes"
-    clip: float = 0.5
+    steps: int = 30
+    clip: float = 0.1
     label_space = "attributes"
-    clips = (0.25, 0.5)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from labelwall.teacher.mechanisms.planning import View
-from labelwall.teacher.mechanisms.private_linear.mechanism import LinearSums
+from labelwall.teacher.mechanisms.private_linear.mechanism import MAX_STEPS, LinearSums
 from labelwall.teacher.mechanisms.rehearsed import RehearsedPlanner
 
 AXES = (4, 8, 16, 32, 64, 128, 256)
-STEPS = 2  # of the first candidates
 
 L = TypeVar("L", bound=LinearSums)
 
@@ -26,15 +25,16 @@ def candidates(made: type[L], view: View, classes: int) -> list[L]:
     if view.whiten:
         return []
     if not view.axes:
-        return [made(steps=STEPS)]
+        return [made()]
     axes = sorted({min(count, view.axes) for count in AXES})
-    return [made(steps=STEPS, axes=count) for count in axes]
+    return [made(axes=count) for count in axes]
 
 
 def around(view: View, found: L) -> list[L]:
-    """A half more and a third fewer axes; a step more and a step less; the other clipping."""
+    """A half more and a third fewer axes; twice and half the steps; the other clipping."""
     near = [replace(found, clip=clip) for clip in found.clips]
-    near += [replace(found, steps=found.steps + step) for step in (-1, 1) if found.steps + step]
+    steps = (found.steps // 2, min(2 * found.steps, MAX_STEPS))
+    near += [replace(found, steps=count) for count in steps if count]
     if found.axes is not None:
         sizes = (round(found.axes / 1.5), min(round(found.axes * 1.5), view.axes))
         near += [replace(found, axes=count) for count in sizes if count]
