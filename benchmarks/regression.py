@@ -171,7 +171,9 @@ def fitted(mechanism: PrivateLinearValue, voters: Voters) -> np.ndarray:
     """Values of all queries of ``voters`` by a regression whose public rows are all of PUBLIC."""
     x, _ = diamonds()
     public, _ = quantise_box(x[PRIVATE : PRIVATE + PUBLIC], (0.0,) * 4, (1.0,) * 4)
-    model = ValueModel(public, 1, voters.length, mechanism.number("sigma"), mechanism.clip, mechanism.steps)
+    model = ValueModel(
+        public, 1, voters.length, mechanism.number("sigma"), mechanism.clip, mechanism.steps
+    )
     for step in range(mechanism.steps):
         asked = replace(voters, queries=model.next_weights()[np.newaxis])
         model.add(mechanism.draw(SUM, asked, [f"{step:064x}"], SystemEntropy())[0])

@@ -20,7 +20,7 @@ from PIL import Image
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.planning import MIN_ROWS
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.private_linear.mechanism import MAX_SIGMA, PrivateLinear
 from labelwall.teacher.mechanisms.registry import AUTO
 from labelwall.wall.datasets.readers import (
     FORMATS,
@@ -238,8 +238,10 @@ def default_mechanism(
     from labelwall.teacher.mechanisms.solve import solve  # the import takes a second
 
     (solved,) = solve([Priced(PrivateLinear(steps=1), rounds, rounds)], epsilon, delta)
-    strength = records / (solved.number("sigma") * len(found.classes))
-    steps = int(min(max(STEPS_BY_ROOT * math.sqrt(strength), MIN_STEPS), MAX_STEPS))
+    sigma = solved.number("sigma")
+    strength = records / (sigma * len(found.classes))
+    drawable = max(1.0, (0.99 * MAX_SIGMA / sigma) ** 2)  # noise rises as their root
+    steps = int(min(max(STEPS_BY_ROOT * math.sqrt(strength), MIN_STEPS), MAX_STEPS, drawable))
     fewest = min(2 * len(found.classes), MIN_AXES)
     axes = int(min(max(strength * AXES_BY_STRENGTH, fewest), MAX_AXES, max(1, found.rows // 4)))
     return {"kind": "private_linear", "steps": steps, "axes": axes}

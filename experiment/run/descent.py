@@ -21,6 +21,7 @@ from labelwall.wall.weights import FRACTION, MAX_WEIGHT
 # Tried on five sets of features at epsilon 0.02 to 2 (docs/decisions.md).
 NOISE = 3.0
 MOMENTUM = 0.8
+MAX_RATE = 10_000.0  # of a step, where there is hardly any noise
 MAX_ENTRIES = 10_000_000  # of the probabilities of PUBLIC rows that tell the factor of logits
 
 
@@ -45,8 +46,8 @@ class DescentModel(SumsModel):
     def _moved(self, weights: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
         self._taken += 1
         self._found = None
-        speed = NOISE * (1 - MOMENTUM) / math.sqrt(self.steps)
-        self._velocity = MOMENTUM * self._velocity + speed * gradient / deviation
+        rate = min(NOISE * (1 - MOMENTUM) / (math.sqrt(self.steps) * deviation), MAX_RATE)
+        self._velocity = MOMENTUM * self._velocity + rate * gradient
         self._state = self._state - self._velocity
         largest = MAX_WEIGHT / 2.0**FRACTION * self._unit
         self._state *= min(1.0, largest / max(float(np.abs(self._state).max()), 1e-300))
@@ -70,7 +71,9 @@ class DescentModel(SumsModel):
     def _factors(self) -> np.ndarray:
         """Of the logits of ``average``, float64 [c]."""
 
-    def _asked(self, link: Callable[[np.ndarray], np.ndarray]) -> Iterator[tuple[np.ndarray, float]]:
+    def _asked(
+        self, link: Callable[[np.ndarray], np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, float]]:
         """What the weights of each later step say of public rows, and what their residuals were
         clipped to: not at all at weights of 0, where gradients are taken for unclipped ones.
         """

@@ -69,8 +69,9 @@ class LinearModel(DescentModel):
 class AttributeModel(DescentModel):
     """One logistic regression an attribute.
 
-    Residuals of a record's attributes are clipped together, by their expected length: first one
-    factor for all attributes is found, then, with what it says of lengths, one for each.
+    Residuals of a record's attributes are clipped together. Of the other attributes an expected
+    length is taken: first one factor for all is found, then, with what it says of lengths, one for
+    each attribute.
     """
 
     space = "attributes"
@@ -84,8 +85,10 @@ class AttributeModel(DescentModel):
             likely, usual = expit(factor * logits), expit(lengths * logits)
             found = np.zeros_like(likely)
             for p, clip in asked:
-                square = (p * p * (1 - usual) + (1 - p) ** 2 * usual).sum(axis=1, keepdims=True)
-                found += (p - likely) * _kept(square, clip)
+                squares = p * p * (1 - usual) + (1 - p) ** 2 * usual
+                others = squares.sum(axis=1, keepdims=True) - squares
+                absent, present = _kept(others + p * p, clip), _kept(others + (1 - p) ** 2, clip)
+                found += absent * p * (1 - likely) - present * (1 - p) * likely
             return self._missed(found / len(asked)) ** 2
 
         common = _best(lambda factor: float(residuals(factor, factor).sum()))

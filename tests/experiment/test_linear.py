@@ -140,7 +140,7 @@ def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
     with pytest.raises(Killed):
         fit_weights(question(tmp_path, count))
     inner = LinearModel.next_weights
-    monkeypatch.setattr(LinearModel, "next_weights", lambda self: inner(self) + 1)
+    monkeypatch.setattr(LinearModel, "next_weights", lambda self: inner(self) // 2 + 1)
     receipt = fit_weights(question(tmp_path, count)).receipt
     assert (receipt.asked, receipt.charged) == (3, {"sum": 3})
     assert len(set(sent)) == 3
@@ -194,7 +194,7 @@ def test_a_cap_that_ends_the_steps_leaves_the_classifier_of_those_before(folder:
 
 def test_rows_abstain_within_the_margin() -> None:
     chances = np.array([[0.5, 0.3, 0.2], [0.4, 0.35, 0.25], [0.5, 0.5, 0.0]], dtype=np.float32)
-    model = LinearModel(np.zeros((1, 2), dtype=np.int8), 3, 63.0, 1.0, 1.0)
+    model = LinearModel(np.zeros((1, 2), dtype=np.int8), 3, 63.0, 1.0, 0.1, 30)
     labels, outcomes = model.labels(chances, 0.1)
     assert labels.tolist() == [0, ABSTAINED, ABSTAINED]
     assert outcomes.tolist() == [Outcome.ANSWERED, Outcome.ABSTAINED, Outcome.ABSTAINED]
@@ -205,17 +205,21 @@ def test_a_model_of_exact_sums_fits_its_rows_and_stays_in_range() -> None:
     """Also where a sum is absurd: what comes back is noise where there are no records."""
     x, labels = tiny.rows(300, 3)
     features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
-    model = LinearModel(features, tiny.CLASSES, 63.0, 1e-6, 1.0)
-
-    for _ in range(3):
-        unit = residual_unit(model.next_weights(), 1.0, 63.0)
-        residuals = model.says(features) - np.eye(tiny.CLASSES)[labels]
-        inputs = np.pad(features.astype(float), ((0, 0), (0, 1)), constant_values=16)
+    model = LinearModel(features, tiny.CLASSES, 63.0, 0.001, 0.1, 30)
+    inputs = np.pad(features.astype(float), ((0, 0), (0, 1)), constant_values=16)
+    for _ in range(30):
+        weights = model.next_weights()
+        unit = residual_unit(weights, 0.1, 63.0)
+        residuals = softmax(inputs @ weights / 2**16, axis=1) - np.eye(tiny.CLASSES)[labels]
+        lengths = np.linalg.norm(residuals, axis=1, keepdims=True)
+        residuals *= np.minimum(1, 0.1 / np.maximum(lengths, 1e-9))
+        if not weights.any():  # the first step: see residual_unit
+            residuals *= lengths / 0.1
         model.add(np.append(np.rint(unit * (inputs.T @ residuals)), 300 * COUNT).astype(np.int64))
     oracle = LogisticRegression(C=1e3, max_iter=2000).fit(features / 63, labels)
     found = model.says(features)
-    assert (found.argmax(axis=1) == oracle.predict(features / 63)).mean() > 0.98
-    assert np.abs(found - oracle.predict_proba(features / 63)).mean() < 0.02
+    assert (found.argmax(axis=1) == oracle.predict(features / 63)).mean() > 0.96
+    assert np.abs(found - oracle.predict_proba(features / 63)).mean() < 0.03
     for extreme in (10**6 * CLIP, -(10**6) * CLIP):
         sums = np.full(model.weights.size + 1, extreme)
         sums[::2] *= -1
