@@ -43,7 +43,7 @@ SPLITS = ("private", "public", "test")
 LARGEST_DELTA = 1e-5
 MIN_AXES, MAX_AXES = 32, 512  # of a linear classifier: the first, for many classes
 # Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.02 to 2.
-AXES_BY_STRENGTH, STEPS_BY_ROOT, MIN_STEPS, MAX_STEPS = 0.75, 2.0, 10, 60
+AXES_BY_STRENGTH, STEPS_BY_ROOT, MIN_STEPS, MAX_STEPS = 0.75, 3.0, 20, 60
 
 
 @dataclass(frozen=True)

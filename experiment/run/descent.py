@@ -40,6 +40,7 @@ class DescentModel(SumsModel):
         # Of the later half of the steps: the weights that were asked for, and their mean gradient
         self._later: list[np.ndarray] = []
         self._gradient = np.zeros(self.weights.shape)
+        self._noise = 0.0  # the squared length that is expected of the noise in the mean gradient
         self._taken = 0
         self._found: np.ndarray | None = None
 
@@ -57,19 +58,19 @@ class DescentModel(SumsModel):
         share = 1 / len(self._later)
         self.average = self.average + share * (self._state - self.average)
         self._gradient = self._gradient + share * (gradient - self._gradient)
+        self._noise = deviation**2 * gradient.size * share
         return self._state
 
     @property
     def released(self) -> np.ndarray:
-        """See ``SumsModel.released``: the average, by the factors of its logits."""
+        """See ``SumsModel.released``."""
         if self._found is None:
-            self._found = self._factors() if self._later else np.ones(self.outputs)
-        found: np.ndarray = self.average / self._unit * self._found
-        return found
+            self._found = self._fitted() if self._later else self.average
+        return self._found / self._unit
 
     @abstractmethod
-    def _factors(self) -> np.ndarray:
-        """Of the logits of ``average``, float64 [c]."""
+    def _fitted(self) -> np.ndarray:
+        """The result, weights of inputs of length 1, from ``average``: float64 [d + 1, c]."""
 
     def _asked(
         self, link: Callable[[np.ndarray], np.ndarray]
@@ -77,12 +78,16 @@ class DescentModel(SumsModel):
         """What the weights of each later step say of public rows, and what their residuals were
         clipped to: not at all at weights of 0, where gradients are taken for unclipped ones.
         """
-        rows = self._inputs[: max(1, MAX_ENTRIES // (len(self._later) * self.outputs))]
         for weights in self._later:
             real = weights / 2.0**FRACTION * self._unit
-            yield link(rows @ real), self.clip if weights.any() else np.inf
+            yield link(self._asked_of @ real), self.clip if weights.any() else np.inf
+
+    @property
+    def _asked_of(self) -> np.ndarray:
+        """The inputs of the PUBLIC rows that ``_asked`` is about: float64 [n, d + 1]."""
+        return self._inputs[: max(1, MAX_ENTRIES // (len(self._later) * self.outputs))]
 
     def _missed(self, residuals: np.ndarray) -> np.ndarray:
-        """How far the gradient of public rows with these mean ``residuals`` is from the records'."""
-        found: np.ndarray = self._inputs[: len(residuals)].T @ residuals / len(residuals)
+        """How far the gradient of public rows with these ``residuals`` is from the records'."""
+        found: np.ndarray = self._asked_of.T @ residuals / len(residuals)
         return found - self._gradient

@@ -169,7 +169,7 @@ class PrivateLinear(_Margin):
 
     Args:
         kind: the mechanism's name.
-        steps: noisy sums of a round, a count.
+        steps: noisy sums of a round, a count; fewer than ten are poor, more cost time alone.
         sigma: noise of one step in sensitivities (a noise multiplier); null: what the
             budget asks for.
         clip: length of the residuals (probabilities minus label, at most 1.41) above which they are
@@ -198,7 +198,7 @@ class PrivateLinearAttributes(_Margin):
 
     Args:
         kind: the mechanism's name.
-        steps: noisy sums of a round, a count.
+        steps: noisy sums of a round, a count; fewer than ten are poor, more cost time alone.
         sigma: noise of one step in sensitivities (a noise multiplier); null: what the
             budget asks for.
         clip: root mean square of a record's residuals (probability minus label, each at most 1),

@@ -91,7 +91,7 @@ def test_axes_follow_records_and_noise(image_folders):
     assert chosen[0] > 256
     assert chosen[-1] == 20  # two a class at least
     made = [default_mechanism(many, n, 1.0, 1e-5, 1) for n in (100, 5_000, 100_000)]
-    assert [each["steps"] for each in made] == [10, 23, 60]
+    assert [each["steps"] for each in made] == [20, 34, 60]
     assert made[-1]["axes"] == 512
 
 
@@ -117,7 +117,7 @@ def test_defaults_follow_what_is_public(image_folders, tmp_path):
     text = own_config(OwnData(data=str(tmp_path / "data.npz")))
     vectors = yaml.safe_load(text)
     assert vectors["features"] == "raw"
-    assert vectors["mechanism"] == {"kind": "private_linear", "steps": 10, "axes": 6}
+    assert vectors["mechanism"] == {"kind": "private_linear", "steps": 20, "axes": 6}
     assert vectors["data"]["classes"] == ["0", "1", "2"]
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from labelwall.experiment.run.linear_model import AttributeModel
+from labelwall.experiment.run import descent, linear_model
+from labelwall.experiment.run.gaussian_classes import gaussian_classes
+from labelwall.experiment.run.linear_model import AttributeModel, LinearModel
 from labelwall.experiment.run.sums_model import SumsModel
 from labelwall.experiment.run.value_model import ValueModel, ridge
 from labelwall.teacher.mechanisms.private_linear.gradient import GradientSum
@@ -23,9 +26,16 @@ FEATURES = np.rint(LENGTH * X / np.linalg.norm(X, axis=1, keepdims=True)).astype
 UNITS = FEATURES / LENGTH
 
 
-def fit(model: SumsModel, codes: np.ndarray, steps: int, noise: float) -> None:
+def fit(
+    model: SumsModel,
+    codes: np.ndarray,
+    steps: int,
+    noise: float,
+    features: np.ndarray = FEATURES,
+    seed: int = 1,
+) -> None:
     """Sums by the teacher's code, with so much noise in sensitivities."""
-    rng, index = np.random.default_rng(1), ExactIndex(FEATURES, np.arange(N))
+    rng, index = np.random.default_rng(seed), ExactIndex(features, np.arange(N))
     for _ in range(steps):
         weights = model.next_weights()
         Weights(weights)
@@ -132,3 +142,56 @@ def test_the_penalty_follows_from_the_noise() -> None:
         np.testing.assert_allclose(weights[:2], true[:2], atol=within)
         assert np.linalg.eigvalsh(precision).min() > 0
     assert abs(weights[2]) < 0.7
+
+
+def test_many_classes_and_steps_look_at_fewer_public_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the factor of logits is found on is bounded in memory."""
+    monkeypatch.setattr(descent, "MAX_ENTRIES", 2000)
+    labels = (UNITS[:, 0] > 0).astype(np.int64)
+    model = LinearModel(FEATURES, 2, LENGTH, 1.0, 0.1, 20)
+    fit(model, labels, 20, 1.0)
+    assert ((model.says(FEATURES)[:, 1] > 0.5) == labels).mean() > 0.95
+    assert len(model._asked_of) == 2000 // (2 * len(model._later))
+
+
+def test_public_rows_refine_classes_that_noise_hides() -> None:
+    """Two far clusters that are the classes: public rows show the border, sums hardly do."""
+    rng = np.random.default_rng(4)
+    labels = np.arange(N) % 2
+    x = rng.normal(size=(N, 20)) + np.outer(2 * labels - 1, 2.5 * np.eye(20)[0])
+    features = np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+    right = {}
+    for refinements in (0, 2):
+        found = []
+        for seed in range(5):
+            model = LinearModel(features, 2, LENGTH, 1000.0, 0.1, 10)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(linear_model, "REFINEMENTS", refinements)
+                fit(model, labels, 10, 1000.0, features, seed)
+                found.append(((model.says(features)[:, 1] > 0.5) == labels).mean())
+        right[refinements] = np.mean(found)
+    assert right[2] > right[0] + 0.02
+
+
+def test_public_rows_do_not_overrule_what_sums_tell_clearly() -> None:
+    """Classes are halves of one cluster, across the axis of its two bumps."""
+    rng = np.random.default_rng(5)
+    bump = np.arange(N) % 2
+    x = rng.normal(size=(N, 4)) + np.outer(2 * bump - 1, [2.5, 0.0, 0.0, 0.0])
+    features = np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+    labels = (features[:, 1] > 0).astype(np.int64)
+    model = LinearModel(features, 2, LENGTH, 5.0, 0.1, 20)
+    fit(model, labels, 20, 5.0, features)
+    assert ((model.says(features)[:, 1] > 0.5) == labels).mean() > 0.95
+
+
+def test_gaussian_classes_are_those_of_linear_discriminants() -> None:
+    labels = RNG.integers(0, 3, N)
+    x = RNG.normal(size=(N, 4)) + 1.5 * np.eye(4)[labels]
+    inputs = np.column_stack([x, np.full(N, 0.25)])
+    oracle = LinearDiscriminantAnalysis(solver="lsqr").fit(x, labels)
+    logits = inputs @ gaussian_classes(inputs, np.eye(3)[labels])
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(chances, oracle.predict_proba(x), atol=1e-3)
