@@ -43,7 +43,7 @@ SPLITS = ("private", "public", "test")
 LARGEST_DELTA = 1e-5
 MIN_AXES, MAX_AXES = 32, 512  # of a linear classifier: the first, for many classes
 # Tried on CIFAR-10's features, texts and HOG of two sets of images, at epsilon 0.02 to 2.
-AXES_BY_STRENGTH, STEPS_BY_ROOT, MIN_STEPS, MAX_STEPS = 0.75, 3.0, 20, 60
+AXES_BY_STRENGTH, STEPS_BY_ROOT, MIN_STEPS, MAX_STEPS = 0.75, 2.0, 20, 60
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,8 @@ def default_mechanism(
     drawable = max(1.0, (0.99 * MAX_SIGMA / sigma) ** 2)  # noise rises as their root
     steps = int(min(max(STEPS_BY_ROOT * math.sqrt(strength), MIN_STEPS), MAX_STEPS, drawable))
     fewest = min(2 * len(found.classes), MIN_AXES)
-    axes = int(min(max(strength * AXES_BY_STRENGTH, fewest), MAX_AXES, max(1, found.rows // 4)))
+    most = min(MAX_AXES, max(1, found.rows // 4), found.dimensions or MAX_AXES)
+    axes = int(min(max(strength * AXES_BY_STRENGTH, fewest), most))
     return {"kind": "private_linear", "steps": steps, "axes": axes}
 
 
