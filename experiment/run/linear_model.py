@@ -26,7 +26,7 @@ from labelwall.wall.messages import ABSTAINED, Outcome
 FACTORS = 0.0, 3.0  # of logits
 # Tried on images and texts, 4,000 records, epsilon 0.02 to 0.3 (docs/decisions.md).
 REFINEMENTS = 2  # at most; later ones drift from the classes to the rows' clusters
-TOLERANCE = 0.05  # of the noise: by how much a refined classifier may miss the gradients more
+TOLERANCE = 0.1  # of the noise: by how much a refined classifier may miss the gradients more
 
 
 @dataclass

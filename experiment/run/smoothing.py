@@ -17,7 +17,7 @@ Says = Callable[[np.ndarray], np.ndarray]
 
 # Tried on two sets of images, on texts and on characters (docs/decisions.md).
 NEIGHBOURS = 10
-SHARE = 0.2  # of the neighbours in what is said
+SHARE = 0.3  # of the neighbours in what is said
 
 
 def with_neighbours(says: Says, public: np.ndarray) -> Says:
