@@ -1,6 +1,7 @@
 r"""Accuracy of private_linear by epsilon, on features that benchmarks/image_features.py cached.
 
     python benchmarks/linear_accuracy.py --cache FEATURES --epsilons 0.05 0.1 0.5 1 2 --seeds 3
+    python benchmarks/linear_accuracy.py --table penbased --epsilons 0.1 0.5 1 2 --seeds 7
 
 Train rows are private, the first half of the test rows public (without labels), the rest is the
 test split. `--attributes` takes Fashion-MNIST's attributes for its classes, on ATTRIBUTE_AXES axes
@@ -9,7 +10,8 @@ and in the mechanism's own number of steps; a share of right labels is the mean 
 For classes axes and steps are those that `labelwall run --private ...` would choose
 (experiment/config/own.py), draws are the mechanism's own. `--records` and `--public` keep the first
 rows alone. `--beside` puts other features of the same rows beside them, each kind divided by its
-deviation; rows that only one of them has are left out.
+deviation; rows that only one of them has are left out. `--table` takes a table of KEEL instead of a
+cache (benchmarks/tables.py says how to install them): 70% of its rows are train rows.
 
 The peer is Linear NoisySGD (Tramer and Boneh 2021) on the same features, centred, as unit vectors,
 with all records in every batch, its best setting at small budgets. Its steps and its learning rate
@@ -29,6 +31,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import softmax
+from tables import keel
 
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.run.linear_round import MODELS
@@ -187,9 +190,25 @@ def beside(kinds: Sequence[Rows], spreads: Sequence[float]) -> Rows:
     return np.concatenate(columns, axis=1), kinds[0][1][:count]
 
 
+def table(name: str) -> tuple[Rows, Rows]:
+    """Train and test rows of a KEEL table, in a fixed shuffle.
+
+    Columns have the mean and the deviation of the public rows, and are clipped to 5.
+    """
+    x, labels = keel(name)
+    order = np.random.default_rng(3).permutation(len(x))
+    train = int(0.7 * len(x))
+    public = x[order[train : (train + len(x)) // 2]]
+    scaled = np.clip((x - public.mean(axis=0)) / (public.std(axis=0) + 1e-6), -5, 5)
+    parts = [(scaled[rows], labels[rows]) for rows in (order[:train], order[train:])]
+    return parts[0], parts[1]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cache", type=Path, required=True)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--cache", type=Path, help="a folder of features")
+    source.add_argument("--table", help="the name of a KEEL table")
     parser.add_argument("--beside", type=Path, help="a cache of other features of the same rows")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.05, 0.1, 0.5, 1.0, 2.0])
     parser.add_argument("--seeds", type=int, default=3, help="draws of the noise, a count")
@@ -198,10 +217,14 @@ def main() -> None:
     parser.add_argument("--attributes", action="store_true", help="Fashion-MNIST's attributes")
     parser.add_argument("--alone", action="store_true", help="without the peer")
     options = parser.parse_args()
-    caches = [options.cache, *([options.beside] if options.beside else [])]
-    tests = [rows_of(cache, "test") for cache in caches]
+    if options.table:
+        kinds = [table(options.table)]
+    else:
+        caches = [options.cache, *([options.beside] if options.beside else [])]
+        kinds = [(rows_of(cache, "train"), rows_of(cache, "test")) for cache in caches]
+    tests = [rows for _, rows in kinds]
     spreads = [float(np.sqrt(x[: len(x) // 2].var(axis=0).sum())) for x, _ in tests]
-    x, labels = beside([rows_of(cache, "train") for cache in caches], spreads)
+    x, labels = beside([rows for rows, _ in kinds], spreads)
     classes = 0 if options.attributes else int(labels.max()) + 1
     private = x[: options.records], labels[: options.records]
     held, truth = beside(tests, spreads)

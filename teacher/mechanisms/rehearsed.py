@@ -7,10 +7,12 @@ the best, then the best of both a few more times.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Generic
 
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
+from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.mechanisms.base import M, Mechanism, Priced
 from labelwall.teacher.mechanisms.planning import (
     Choice,
@@ -21,7 +23,7 @@ from labelwall.teacher.mechanisms.planning import (
     View,
 )
 from labelwall.teacher.mechanisms.solve import solve
-from labelwall.wall.errors import InvalidInput
+from labelwall.wall.errors import BudgetRefused, InvalidInput
 from labelwall.wall.progress import Progress, quiet
 
 REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
@@ -76,7 +78,7 @@ class RehearsedPlanner(Generic[M]):
         if chosen.forecast.accuracy < goal.min_accuracy:
             chosen = self._strict(search, chosen)
         exact = search.certified(chosen)
-        frontier = [search.at(chosen, share) for share in goal.shares[:-1]]
+        frontier = search.frontier(chosen)
         note = f"The last row is certified: {exact.within(goal)}."
         return Optimum(exact, (*frontier, exact), public.source, (note,), {}, tuple(tried))
 
@@ -103,13 +105,21 @@ class Search:
     progress: Progress
 
     def once(self, candidates: Sequence[tuple[View, M]]) -> list[Choice[M]]:
-        """Each rehearsed once, best first."""
-        found = []
+        """Each that the budget allows rehearsed once, best first.
+
+        Raises BudgetRefused where it allows none: they need more noise than can be drawn.
+        """
+        found, refused = [], None
         for number, (view, mechanism) in enumerate(candidates):
             what = f"rehearsing {mechanism.kind} on {view.features} features"
             self.progress(what, number, len(candidates))
-            found.append(self.rehearsed(view, mechanism, 1))
+            try:
+                found.append(self.rehearsed(view, mechanism, 1))
+            except BudgetRefused as error:
+                refused = error
             self.progress(what, number + 1, len(candidates))
+        if refused is not None and not found:
+            raise refused
         return sorted(found, key=_worth)
 
     def again(self, choices: Sequence[Choice[M]]) -> list[Choice[M]]:
@@ -122,20 +132,26 @@ class Search:
         return sorted(found, key=_worth)
 
     def rehearsed(self, view: View, mechanism: M, times: int, share: float = 1.0) -> Choice[M]:
-        """With its noise for a ``share`` of the budget."""
+        """With its noise for a ``share`` of the budget. Raises BudgetRefused."""
         assert self.public.rehearse is not None
         goal, asked = self.goal, self.goal.rounds * mechanism.charges_a_round
         epsilon = share * goal.epsilon
         (solved,) = solve([Priced(mechanism, asked, asked)], epsilon, goal.delta)
+        require_affordable(Plan(epsilon, goal.delta, (Priced(solved, asked, asked).slot(),)))
         score = self.public.rehearse(view, solved, times)
         forecast = Forecast(
             asked, asked, 1.0, goal.queries * score.answered, score.accuracy, score.spread
         )
         return Choice(epsilon, solved, forecast, view)
 
-    def at(self, choice: Choice[M], share: float) -> Choice[M]:
-        """The same mechanism for a share of the budget, rehearsed as often as the choice."""
-        return self.rehearsed(_seen(choice), _open(choice.mechanism), TIMES, share)
+    def frontier(self, choice: Choice[M]) -> list[Choice[M]]:
+        """The same mechanism for the shares below 1 that allow it, rehearsed as often."""
+        found = []
+        for share in self.goal.shares[:-1]:
+            with suppress(BudgetRefused):
+                mechanism = _open(choice.mechanism)
+                found.append(self.rehearsed(_seen(choice), mechanism, TIMES, share))
+        return found
 
     def certified(self, choice: Choice[M]) -> Choice[M]:
         """With the accountant's own certificate. Raises BudgetRefused where it is too high."""

@@ -11,6 +11,7 @@ from labelwall.teacher.mechanisms.private_linear.mechanism import MAX_STEPS, Lin
 from labelwall.teacher.mechanisms.rehearsed import RehearsedPlanner
 
 AXES = (4, 8, 16, 32, 64, 128, 256)
+FEW_STEPS, FEW_AXES = 5, (16, 32)  # for tiny budgets: more steps want more noise than can be drawn
 
 L = TypeVar("L", bound=LinearSums)
 
@@ -21,13 +22,15 @@ def planner(made: type[L]) -> RehearsedPlanner[L]:
 
 
 def candidates(made: type[L], view: View, classes: int) -> list[L]:
-    """Every number of axes up to the view's; it needs no whitening."""
+    """Numbers of axes up to the view's, some of them with few steps; it needs no whitening."""
     if view.whiten:
         return []
     if not view.axes:
         return [made()]
-    axes = sorted({min(count, view.axes) for count in AXES})
-    return [made(axes=count) for count in axes]
+    many, few = (sorted({min(count, view.axes) for count in counts}) for counts in (AXES, FEW_AXES))
+    return [made(axes=count) for count in many] + [
+        made(axes=count, steps=min(made.steps, FEW_STEPS)) for count in few
+    ]
 
 
 def around(view: View, found: L) -> list[L]:

@@ -19,7 +19,8 @@ GOAL = Goal(1.0, 1e-5, 5000, 400, 2)
 
 
 def test_candidates_fit_their_features() -> None:
-    assert [m.axes for m in linear.candidates(PrivateLinear, VIEW, 3)] == [4, 8, 16, 20]
+    linears = [(m.axes, m.steps) for m in linear.candidates(PrivateLinear, VIEW, 3)]
+    assert linears == [(4, 30), (8, 30), (16, 30), (20, 30), (16, 5), (20, 5)]
     assert linear.candidates(PrivateLinear, replace(VIEW, whiten=16), 3) == []
     assert [m.axes for m in linear.candidates(PrivateLinear, replace(VIEW, axes=0), 3)] == [None]
     assert {m.cells for m in cells.candidates(VIEW, 3)} == {3, 10, 40, 100}
@@ -59,6 +60,17 @@ def test_the_best_of_the_refined_is_chosen_with_the_whole_budget() -> None:
     assert found.chosen.forecast.answered == 400
     accuracies = [choice.forecast.accuracy for choice in found.tried[:5]]
     assert accuracies == sorted(accuracies, reverse=True)
+
+
+def test_a_tiny_budget_has_few_steps() -> None:
+    """More would want more noise than can be drawn."""
+    found = (
+        PrivateLinear()
+        .planner()
+        .plan(replace(GOAL, epsilon=0.012), public(lambda *_: Score(1.0, 0.9, 0.0)))
+    )
+    assert found.chosen.mechanism.steps <= 5
+    assert found.chosen.epsilon <= 0.012
 
 
 def test_least_accuracy_raises_the_margin() -> None:
