@@ -52,7 +52,8 @@ class DescentModel(SumsModel):
         self._state = self._state - self._velocity
         largest = MAX_WEIGHT / 2.0**FRACTION * self._unit
         self._state *= min(1.0, largest / max(float(np.abs(self._state).max()), 1e-300))
-        if 2 * (self._taken - 1) < self.steps - 1:  # the first half: the last of it counts
+        # The first half, of which the last one counts, and weights of 0 where there are any others.
+        if 2 * (self._taken - 1) < max(self.steps - 1, 3):
             self._later, self.average, self._gradient = [], 0 * weights, 0 * weights
         self._later.append(self.weights.copy())
         share = 1 / len(self._later)

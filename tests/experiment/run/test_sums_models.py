@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -195,3 +196,19 @@ def test_gaussian_classes_are_those_of_linear_discriminants() -> None:
     logits = inputs @ gaussian_classes(inputs, np.eye(3)[labels])
     chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(chances, oracle.predict_proba(x), atol=1e-3)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 9, 30])
+def test_truth_misses_the_gradients_by_their_noise(steps: int) -> None:
+    """Squared, over what is expected: what decides whether public rows may refine a classifier."""
+    labels = (UNITS[:, 0] > 0).astype(np.int64)
+    model = LinearModel(FEATURES, 2, LENGTH, 30.0, 0.1, steps)
+    fit(model, labels, steps, 30.0)
+    truth = np.eye(2)[labels]
+    residuals = np.zeros((N, 2))
+    for said, clip in model._asked(lambda logits: softmax(logits, axis=1)):
+        found = said - truth
+        lengths = np.linalg.norm(found, axis=1, keepdims=True)
+        residuals += found * np.minimum(1, clip / np.maximum(lengths, 1e-9)) / len(model._later)
+    missed = (model._missed(residuals) ** 2).sum() / model._noise
+    assert 0.05 < missed < 2.5
