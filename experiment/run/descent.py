@@ -40,7 +40,7 @@ class DescentModel(SumsModel):
         # Of the later half of the steps: the weights that were asked for, and their mean gradient
         self._later: list[np.ndarray] = []
         self._gradient = np.zeros(self.weights.shape)
-        self._noise = 0.0  # the squared length that is expected of the noise in the mean gradient
+        self._deviation = 0.0  # of the noise on an entry of the mean gradient
         self._taken = 0
         self._found: np.ndarray | None = None
 
@@ -59,7 +59,7 @@ class DescentModel(SumsModel):
         share = 1 / len(self._later)
         self.average = self.average + share * (self._state - self.average)
         self._gradient = self._gradient + share * (gradient - self._gradient)
-        self._noise = deviation**2 * gradient.size * share
+        self._deviation = deviation * math.sqrt(share)
         return self._state
 
     @property
@@ -87,6 +87,11 @@ class DescentModel(SumsModel):
     def _asked_of(self) -> np.ndarray:
         """The inputs of the PUBLIC rows that ``_asked`` is about: float64 [n, d + 1]."""
         return self._inputs[: max(1, MAX_ENTRIES // (len(self._later) * self.outputs))]
+
+    @property
+    def _noise(self) -> float:
+        """The squared length that is expected of the noise in the mean gradient."""
+        return self._deviation**2 * self._gradient.size
 
     def _missed(self, residuals: np.ndarray) -> np.ndarray:
         """How far the gradient of public rows with these ``residuals`` is from the records'."""

@@ -6,7 +6,8 @@ by the factor under which PUBLIC rows, whose labels the probabilities would give
 that the records had in the later half of the steps.
 
 Where noise hides the classes from these gradients, PUBLIC rows tell more of them: the classifier is
-moved half the way to one of Gaussian classes, while that explains the gradients about as well.
+moved half the way to one of Gaussian classes, while that explains the gradients about as well. A
+single step is a sum of each class: its classifier is of Gaussian classes alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import expit, softmax
 
 from labelwall.experiment.run.descent import DescentModel
-from labelwall.experiment.run.gaussian_classes import gaussian_classes
+from labelwall.experiment.run.gaussian_classes import gaussian_classes, of_sums
 from labelwall.experiment.run.judge import Estimate, by_probabilities
 from labelwall.wall.messages import ABSTAINED, Outcome
 
@@ -58,6 +59,8 @@ class LinearModel(DescentModel):
             factor = _best(lambda factor: missed(factor * weights))
             return factor * weights, missed(factor * weights)
 
+        if self.steps == 1:
+            return scaled(of_sums(self._inputs, self._gradient, self._deviation))[0]
         best, least = scaled(self.average)
         for _ in range(REFINEMENTS):
             classes, _ = scaled(gaussian_classes(self._inputs, _softmax(self._inputs @ best)))

@@ -11,7 +11,7 @@ from labelwall.teacher.mechanisms.private_linear.mechanism import MAX_STEPS, Lin
 from labelwall.teacher.mechanisms.rehearsed import RehearsedPlanner
 
 AXES = (4, 8, 16, 32, 64, 128, 256)
-FEW_STEPS, FEW_AXES = 5, (16, 32)  # for tiny budgets: more steps want more noise than can be drawn
+ONE_STEP_AXES = (16, 48)  # with a single step, for tiny budgets: many want too much noise
 
 L = TypeVar("L", bound=LinearSums)
 
@@ -22,15 +22,16 @@ def planner(made: type[L]) -> RehearsedPlanner[L]:
 
 
 def candidates(made: type[L], view: View, classes: int) -> list[L]:
-    """Numbers of axes up to the view's, some of them with few steps; it needs no whitening."""
+    """Numbers of axes up to the view's, some of them with one step; it needs no whitening."""
     if view.whiten:
         return []
     if not view.axes:
         return [made()]
-    many, few = (sorted({min(count, view.axes) for count in counts}) for counts in (AXES, FEW_AXES))
-    return [made(axes=count) for count in many] + [
-        made(axes=count, steps=min(made.steps, FEW_STEPS)) for count in few
-    ]
+    many, few = (
+        [made(axes=count) for count in sorted({min(count, view.axes) for count in counts})]
+        for counts in (AXES, ONE_STEP_AXES)
+    )
+    return many + [replace(each, steps=1) for each in few]
 
 
 def around(view: View, found: L) -> list[L]:
