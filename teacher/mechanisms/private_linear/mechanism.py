@@ -169,7 +169,8 @@ class PrivateLinear(_Margin):
 
     Args:
         kind: the mechanism's name.
-        steps: noisy sums of a round, a count; fewer than ten are poor, more cost time alone.
+        steps: noisy sums of a round, a count; fewer than ten are poor, but for a single one, which
+            gives Gaussian classes and suits images at tiny budgets; more cost time alone.
         sigma: noise of one step in sensitivities (a noise multiplier); null: what the
             budget asks for.
         clip: length of the residuals (probabilities minus label, at most 1.41) above which they are

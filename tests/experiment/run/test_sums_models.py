@@ -212,3 +212,18 @@ def test_truth_misses_the_gradients_by_their_noise(steps: int) -> None:
         residuals += found * np.minimum(1, clip / np.maximum(lengths, 1e-9)) / len(model._later)
     missed = (model._missed(residuals) ** 2).sum() / model._noise
     assert 0.05 < missed < 2.5
+
+
+@pytest.mark.parametrize(("noise", "least"), [(0.01, 0.99), (300.0, 0.99)])
+def test_one_sum_gives_gaussian_classes(noise: float, least: float) -> None:
+    """Two far clusters in 20 dimensions: the noise of one sum alone would hide the border."""
+    rng = np.random.default_rng(4)
+    labels = np.arange(N) % 2
+    x = rng.normal(size=(N, 20)) + np.outer(2 * labels - 1, 2.5 * np.eye(20)[0])
+    features = np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+    right = []
+    for seed in range(5):
+        model = LinearModel(features, 2, LENGTH, noise, 0.1, 1)
+        fit(model, labels, 1, noise, features, seed)
+        right.append(((model.says(features)[:, 1] > 0.5) == labels).mean())
+    assert np.mean(right) > least
