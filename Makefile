@@ -30,11 +30,10 @@ format: $(TESTS)
 clean:
 	rm -rf .venv build *.egg-info
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml setup.py constraints.txt
 	@echo "labelwall: creating .venv. Downloads about 3 GB and needs about 7 GB on disk (torch brings its CUDA libraries)."
 	$(PYTHON) -m venv .venv
 	$(PIP) -e .
-	mkdir -p .venv/checkout && ln -sfn "$(CURDIR)" .venv/checkout/labelwall  # where mypy and docs look
 	touch $(INSTALLED)
 
 $(TESTS): $(INSTALLED)

@@ -19,15 +19,10 @@ from __future__ import annotations
 
 import importlib
 import os
-import runpy
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-if __name__ == "__main__" and not __package__:  # `python pipeline.py`: this folder is labelwall
-    runpy.run_path(str(Path(__file__).with_name("__init__.py")))["run"]("labelwall.pipeline")
-
-from labelwall.wall.errors import LabelwallError
+from .wall.errors import LabelwallError
 
 # Each is a module of experiment/commands, loaded when it is asked for.
 COMMANDS = (
@@ -77,7 +72,7 @@ def _run(args: list[str]) -> int:
         return 0
     if args[0] not in COMMANDS:
         return _mistake(f"unknown command {args[0]!r}. Commands: {', '.join(COMMANDS)}.")
-    command = importlib.import_module(f"labelwall.experiment.commands.{args[0]}")
+    command = importlib.import_module(f".experiment.commands.{args[0]}", __package__)
     status: int = command.main(args[1:])
     return status
 

@@ -10,9 +10,9 @@ from typing import TypeVar
 import torch
 from joblib import Parallel, delayed
 
-from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool
-from labelwall.student.devices import kind
+from .config import StudentConfig
+from .data import Pool
+from .devices import kind
 
 Found = TypeVar("Found")
 Task = Callable[[], Found]

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 
-from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool
-from labelwall.student.fit import TRAINEES
-from labelwall.student.module import Student
-from labelwall.student.prune import stratified
-from labelwall.student.train import outputs, train
-from labelwall.wall.messages import ABSTAINED
-from labelwall.wall.progress import TaskProgress, unheard
+from ..wall.messages import ABSTAINED
+from ..wall.progress import TaskProgress, unheard
+from .config import StudentConfig
+from .data import Pool
+from .fit import TRAINEES
+from .module import Student
+from .prune import stratified
+from .train import outputs, train
 
 BINS = 15  # of equal width, for the expected calibration error
 FEWEST = 30  # held-out labels; fewer would choose the temperature by chance

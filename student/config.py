@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from labelwall.wall.errors import InvalidInput
+from ..wall.errors import InvalidInput
 
 
 @dataclass(frozen=True)

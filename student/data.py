@@ -12,11 +12,11 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from labelwall.student.config import StudentConfig
-from labelwall.student.ranks import Ranks
-from labelwall.wall.labels.base import LabelSpace, has_label
-from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks.architectures import preprocess
+from ..wall.labels.base import LabelSpace, has_label
+from ..wall.messages import ExtractorSpec
+from ..wall.networks.architectures import preprocess
+from .config import StudentConfig
+from .ranks import Ranks
 
 # Labelled inputs; their labels int64 [b], [b, c] for attributes, or class probabilities float32
 # [b, c]; public inputs.

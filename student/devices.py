@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from labelwall.student.config import StudentConfig
-from labelwall.wall.errors import InvalidInput
+from ..wall.errors import InvalidInput
+from .config import StudentConfig
 
 
 def gpus() -> int:
@@ -37,7 +37,7 @@ def require_devices(config: StudentConfig) -> None:
     if config.devices > most:
         counted = "GPUs" if where == "gpu" else "processor cores"
         raise InvalidInput(
-            "labelwall.student.devices",
+            "student.devices",
             f"at most {most}, the number of this machine's {counted}",
             config.devices,
         )
@@ -50,7 +50,7 @@ def require_devices(config: StudentConfig) -> None:
     )
     if config.apart and not talks:
         raise InvalidInput(
-            "labelwall.student.devices",
+            "student.devices",
             "1 with this build of torch, whose processes can not talk",
             config.devices,
         )

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from labelwall.student.data import Pool
-from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks.architectures import load, preprocess
+from ..wall.messages import ExtractorSpec
+from ..wall.networks.architectures import load, preprocess
+from .data import Pool
 
 BATCH = 500
 CLIPPED = 1e-4  # share of public feature entries that may reach the clipping bound

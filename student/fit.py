@@ -20,14 +20,14 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.strategies import DDPStrategy
 
-from labelwall.student.config import StudentConfig
-from labelwall.student.data import STEPS_A_CHAPTER, Pool, StudentData
-from labelwall.student.job import Job
-from labelwall.student.module import AttributeStudent, Student, Trainee
-from labelwall.student.ranks import ALONE, Ranks
-from labelwall.student.regression import Regressor
-from labelwall.wall.networks.architectures import Backbone, build, load, to_safetensors
-from labelwall.wall.progress import TaskProgress, unheard
+from ..wall.networks.architectures import Backbone, build, load, to_safetensors
+from ..wall.progress import TaskProgress, unheard
+from .config import StudentConfig
+from .data import STEPS_A_CHAPTER, Pool, StudentData
+from .job import Job
+from .module import AttributeStudent, Student, Trainee
+from .ranks import ALONE, Ranks
+from .regression import Regressor
 
 TRAINEES: dict[str, type[Trainee]] = {  # by a label space's loss
     "cross_entropy": Student,

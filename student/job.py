@@ -12,9 +12,9 @@ from typing import BinaryIO
 import numpy as np
 import safetensors.numpy
 
-from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool
-from labelwall.wall.labels.registry import label_space
+from ..wall.labels.registry import label_space
+from .config import StudentConfig
+from .data import Pool
 
 
 @dataclass(frozen=True)

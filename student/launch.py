@@ -14,16 +14,16 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from labelwall import command
-from labelwall.student.job import Job, write_job
-from labelwall.wall.errors import LabelwallError
-from labelwall.wall.progress import TaskProgress, unheard
+from ..wall.errors import LabelwallError
+from ..wall.progress import TaskProgress, unheard
+from .job import Job, write_job
 
 WORKER = "labelwall.student.worker"
 STEPS_DONE = "steps"  # a scratch file in which the first process writes how many are done
@@ -69,7 +69,8 @@ def train_apart(
 
 def _start(rank: int, size: int, run_dir: Path, scratch: Path) -> subprocess.Popen[bytes]:
     threads = max(1, torch.get_num_threads() // size)
-    line = command(WORKER, str(run_dir.resolve()), str(scratch), str(size), str(threads))
+    options = [str(run_dir.resolve()), str(scratch), str(size), str(threads)]
+    line = [sys.executable, "-P", "-m", WORKER, *options]
     with (scratch / f"rank_{rank}.log").open("wb") as log:
         return subprocess.Popen(
             line,

@@ -12,9 +12,9 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from labelwall.student.data import Pool
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.messages import ExtractorSpec
+from ..wall.labels.base import LabelSpace
+from ..wall.messages import ExtractorSpec
+from .data import Pool
 
 LINEAR = "linear"
 WEIGHT, BIAS = "head.weight", "head.bias"

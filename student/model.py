@@ -1,6 +1,6 @@
 """A student in use: its network with the preprocessing, its names and probabilities.
 
-from labelwall.student.model import load
+from .model import load
 model = load("runs/own")
 names = [model.classes[index] for index in model.predict(["photo.jpg"])]
 """
@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from labelwall.student.student_file import StudentInfo, read_file, unpack
-from labelwall.wall.datasets import readers
-from labelwall.wall.datasets.tables import is_table, read_table
-from labelwall.wall.errors import InvalidInput, shape_text
-from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks import architectures
+from ..wall.datasets import readers
+from ..wall.datasets.tables import is_table, read_table
+from ..wall.errors import InvalidInput, shape_text
+from ..wall.messages import ExtractorSpec
+from ..wall.networks import architectures
+from .student_file import StudentInfo, read_file, unpack
 
 BATCH = 500
 Inputs = np.ndarray | Sequence[str | Path] | str | Path

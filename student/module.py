@@ -15,14 +15,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MultilabelAccuracy
 
-from labelwall.student import losses
-from labelwall.student.augment import Augmenter
-from labelwall.student.config import StudentConfig
-from labelwall.student.data import STEPS_A_CHAPTER, Batch
-from labelwall.student.norms import share_norms
-from labelwall.student.ranks import ALONE, Ranks, exact
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.networks.architectures import Backbone, standardise
+from ..wall.labels.base import LabelSpace
+from ..wall.networks.architectures import Backbone, standardise
+from . import losses
+from .augment import Augmenter
+from .config import StudentConfig
+from .data import STEPS_A_CHAPTER, Batch
+from .norms import share_norms
+from .ranks import ALONE, Ranks, exact
 
 
 @contextmanager

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from labelwall.student.ranks import SumOverRanks, exact
-from labelwall.wall.errors import InvalidInput
+from ..wall.errors import InvalidInput
+from .ranks import SumOverRanks, exact
 
 # The last is timm's: a norm, then dropping and activation
 KNOWN = (

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from labelwall.student.beside import beside, several
-from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool, has_soft
-from labelwall.student.fit import TRAINEES
-from labelwall.student.module import Student
-from labelwall.student.train import outputs, train
-from labelwall.wall.messages import ABSTAINED
-from labelwall.wall.progress import TaskProgress, unheard
+from ..wall.messages import ABSTAINED
+from ..wall.progress import TaskProgress, unheard
+from .beside import beside, several
+from .config import StudentConfig
+from .data import Pool, has_soft
+from .fit import TRAINEES
+from .module import Student
+from .train import outputs, train
 
 
 @dataclass(frozen=True, eq=False)

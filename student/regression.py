@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torchmetrics.regression import MeanSquaredError, R2Score
 
-from labelwall.student import losses
-from labelwall.student.module import Trainee
-from labelwall.student.ranks import exact
-from labelwall.wall.labels.values import STEPS
+from ..wall.labels.values import STEPS
+from . import losses
+from .module import Trainee
+from .ranks import exact
 
 
 class Regressor(Trainee):

@@ -15,12 +15,12 @@ from typing import Any
 import safetensors
 import safetensors.torch
 
-from labelwall.wall.datasets.table import Scaling
-from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.labels.registry import label_space
-from labelwall.wall.messages import ExtractorSpec, canonical_json
-from labelwall.wall.unit import Unit
+from ..wall.datasets.table import Scaling
+from ..wall.errors import InvalidInput, MissingData
+from ..wall.labels.base import LabelSpace
+from ..wall.labels.registry import label_space
+from ..wall.messages import ExtractorSpec, canonical_json
+from ..wall.unit import Unit
 
 FORMAT = 1
 KEY = "labelwall"

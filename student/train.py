@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from labelwall.student import model
-from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool, unit_scale
-from labelwall.student.devices import require_devices
-from labelwall.student.fit import TRAINEES, TrainedStudent, fit
-from labelwall.student.job import Job
-from labelwall.student.launch import train_apart
-from labelwall.student.norms import require_shareable
-from labelwall.wall.errors import InvalidInput, shape_text
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks.architectures import build
-from labelwall.wall.progress import TaskProgress, unheard
+from ..wall.errors import InvalidInput, shape_text
+from ..wall.labels.base import LabelSpace
+from ..wall.messages import ExtractorSpec
+from ..wall.networks.architectures import build
+from ..wall.progress import TaskProgress, unheard
+from . import model
+from .config import StudentConfig
+from .data import Pool, unit_scale
+from .devices import require_devices
+from .fit import TRAINEES, TrainedStudent, fit
+from .job import Job
+from .launch import train_apart
+from .norms import require_shareable
 
 SUM_TOLERANCE = 1e-3  # of a row's probabilities
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side

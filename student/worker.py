@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from labelwall.student.devices import kind
-from labelwall.student.fit import fit
-from labelwall.student.job import Job, read_job
-from labelwall.student.launch import STEPS_DONE
-from labelwall.student.ranks import Ranks
+from .devices import kind
+from .fit import fit
+from .job import Job, read_job
+from .launch import STEPS_DONE
+from .ranks import Ranks
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -19,14 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.teacher.custodian import Custodian, open_custodian
-from labelwall.teacher.features.cache import forget
-from labelwall.teacher.ledger.database import Place
-from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.teacher.records.sources import Records
-from labelwall.teacher.teacher import Teacher
-from labelwall.wall.adversary import single_analyst
-from labelwall.wall.errors import LedgerMismatch
+from ..wall.adversary import single_analyst
+from ..wall.errors import LedgerMismatch
+from .custodian import Custodian, open_custodian
+from .features.cache import forget
+from .ledger.database import Place
+from .ledger.url import LedgerUrl
+from .records.sources import Records
+from .teacher import Teacher
 
 FOLDER, UNFINISHED = "analysts", "removing"
 DIGITS = 16  # of a directory's or a schema's name: 64 bits of a hash of the analyst's name
@@ -127,7 +127,7 @@ def _unfinished(directory: Path) -> Iterator[None]:
 def _forget(directory: Path, records: Records, in_use: Sequence[Path]) -> None:
     closed = [place for place in sorted((directory / FOLDER).glob("*")) if place not in in_use]
     forget(records, *closed)
-    from labelwall.teacher.mechanisms.pate.cnn_ensemble import forget_classifiers  # torch
+    from .mechanisms.pate.cnn_ensemble import forget_classifiers  # torch
 
     for place in closed:
         forget_classifiers(place)

@@ -13,16 +13,16 @@ from typing import Protocol
 
 import numpy as np
 
-from labelwall.teacher.ledger.charges import Charge, Reservation, UpperBound
-from labelwall.teacher.ledger.individual_budgets import Payments
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.ledger.state import LedgerState
-from labelwall.teacher.mechanisms.base import Charging, Mechanism, Prepaid
-from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers, Reused
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import Entropy
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.messages import Answers, Outcome, Receipt, Value
+from ..wall.labels.base import LabelSpace
+from ..wall.messages import Answers, Outcome, Receipt, Value
+from .ledger.charges import Charge, Reservation, UpperBound
+from .ledger.individual_budgets import Payments
+from .ledger.ledger import Ledger
+from .ledger.state import LedgerState
+from .mechanisms.base import Charging, Mechanism, Prepaid
+from .mechanisms.earlier_answers import EarlierAnswers, Reused
+from .mechanisms.voters import Voters
+from .noise.entropy import Entropy
 
 Failures = Callable[[], AbstractContextManager[None]]
 

@@ -16,14 +16,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
 
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger.anchor import Anchor
-from labelwall.teacher.ledger.database import Place, open_database
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.teacher.private_files import make_private, open_lock
-from labelwall.wall.adversary import POOLED
-from labelwall.wall.errors import InvalidInput, LedgerMismatch
+from ..wall.adversary import POOLED
+from ..wall.errors import InvalidInput, LedgerMismatch
+from .accounting.plan import Plan
+from .ledger.anchor import Anchor
+from .ledger.database import Place, open_database
+from .ledger.ledger import Ledger
+from .ledger.url import LedgerUrl
+from .private_files import make_private, open_lock
 
 LEDGER, IDENTITY, LOCK = "ledger.sqlite", "dataset.json", "lock"
 FORMAT = 1  # of IDENTITY; a file that names none has format 1

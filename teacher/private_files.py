@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from labelwall.wall.errors import InvalidInput, TeacherFailed
+from ..wall.errors import InvalidInput, TeacherFailed
 
 ERRORS = "errors.log"
 LARGEST_LOG = 1 << 20  # bytes; the one before is kept as errors.log.1

@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labelwall.teacher.features.cache import (
+from ..wall.labels.base import LabelSpace
+from ..wall.messages import ExtractorSpec
+from ..wall.progress import Progress
+from .features.cache import (
     Embedded,
     Embedding,
     embed_records,
     forget,
     forget_shards,
 )
-from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.base import Classifiers
-from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, train_ensemble
-from labelwall.teacher.records import record_updates
-from labelwall.teacher.records.sources import Records
-from labelwall.teacher.search.index import Index
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.progress import Progress
+from .features.embedder import Embedder
+from .ledger.ledger import Ledger
+from .mechanisms.base import Classifiers
+from .mechanisms.pate.linear_ensemble import Ensemble, shard_key, train_ensemble
+from .records import record_updates
+from .records.sources import Records
+from .search.index import Index
 
 if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble
+    from .mechanisms.pate.cnn_ensemble import CnnEnsemble
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class PrivateRows:
 
     def forget_removed(self) -> None:
         """Delete from caches what belongs to no record."""
-        from labelwall.teacher.mechanisms.pate.cnn_ensemble import forget_classifiers  # torch
+        from .mechanisms.pate.cnn_ensemble import forget_classifiers  # torch
 
         forget(self.records(), self._place.directory)
         forget_classifiers(self._place.directory)
@@ -180,8 +180,8 @@ class PrivateRows:
 
     def prepare(self, spec: ExtractorSpec, embedder: Embedder) -> Prepared:
         """Embed the records and prepare what votes; what removed records left is deleted."""
-        from labelwall.teacher.search.devices import device_of  # torch
-        from labelwall.teacher.search.gpu import index_on
+        from .search.devices import device_of  # torch
+        from .search.gpu import index_on
 
         records, place = self.records(), self._place
         embedded = embed_records(place.directory, records, spec, embedder, place.embedding)
@@ -210,7 +210,7 @@ class PrivateRows:
 
     def _networks(self, records: Records, teachers: int) -> CnnEnsemble:
         """Trained on the images, whatever the extractor; kept in the custodian's directory."""
-        from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble  # torch
+        from .mechanisms.pate.cnn_ensemble import CnnEnsemble  # torch
 
         return CnnEnsemble(
             records,

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble, shard_key, train_by_shard
-from labelwall.teacher.noise.entropy import Entropy
-from labelwall.teacher.private_rows import Prepared, PrivateRows
-from labelwall.teacher.records import record_updates
-from labelwall.teacher.records.sources import Records
-from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.shards.index import ShardedIndex
-from labelwall.teacher.shards.shards import Shards, Stream
-from labelwall.teacher.teacher import Teacher
-from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.progress import Progress, quiet
+from ..wall.messages import ExtractorSpec
+from ..wall.progress import Progress, quiet
+from .features.embedder import Embedder
+from .ledger.ledger import Ledger
+from .mechanisms.pate.linear_ensemble import Ensemble, shard_key, train_by_shard
+from .noise.entropy import Entropy
+from .private_rows import Prepared, PrivateRows
+from .records import record_updates
+from .records.sources import Records
+from .shards.config import ScaleConfig
+from .shards.index import ShardedIndex
+from .shards.shards import Shards, Stream
+from .teacher import Teacher
 
 
 class ShardedRows(PrivateRows):

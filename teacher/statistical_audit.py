@@ -31,9 +31,9 @@ from typing import Protocol
 import numpy as np
 from scipy.special import betaincinv, ndtr
 
-from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.accounting.plan import Plan, Release, Slot
-from labelwall.wall.errors import InvalidInput
+from ..wall.errors import InvalidInput
+from .accounting.accountant import certified_epsilon
+from .accounting.plan import Plan, Release, Slot
 
 PROBE_DELTA = 0.02
 EXPLORED = 4  # one in this many trials chooses the event

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.teacher.charging import Batch, Charged, is_settled, receipt, replies, settle
-from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.base import Charging, Mechanism
-from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers
-from labelwall.teacher.mechanisms.registry import from_slot, space_of
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import Entropy
-from labelwall.teacher.private_files import failures_hidden
-from labelwall.teacher.private_rows import Prepared, PrivateRows, Workplace
-from labelwall.teacher.records.sources import Records
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.matrix import Matrix, NoisyCounts
-from labelwall.wall.messages import Answers, ExtractorSpec, Queries
-from labelwall.wall.progress import Progress, quiet
-from labelwall.wall.unit import Unit
+from ..wall.errors import InvalidInput
+from ..wall.matrix import Matrix, NoisyCounts
+from ..wall.messages import Answers, ExtractorSpec, Queries
+from ..wall.progress import Progress, quiet
+from ..wall.unit import Unit
+from .charging import Batch, Charged, is_settled, receipt, replies, settle
+from .features.embedder import Embedder
+from .ledger.ledger import Ledger
+from .mechanisms.base import Charging, Mechanism
+from .mechanisms.earlier_answers import EarlierAnswers
+from .mechanisms.registry import from_slot, space_of
+from .mechanisms.voters import Voters
+from .noise.entropy import Entropy
+from .private_files import failures_hidden
+from .private_rows import Prepared, PrivateRows, Workplace
+from .records.sources import Records
 
 MAX_EMBEDDERS = 8  # kept
 
@@ -68,7 +68,7 @@ class Teacher:
         progress: Progress = quiet,
     ) -> None:
         if device != "cpu":
-            from labelwall.teacher.search.devices import device_of  # torch
+            from .search.devices import device_of  # torch
 
             device_of(device)
         if entropy.unsafe and not ledger.state.unsafe:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labelwall.wall.matrix import Matrix
-from labelwall.wall.messages import ABSTAINED, Outcome
+from .matrix import Matrix
+from .messages import ABSTAINED, Outcome
 
 MAX_ENTRY = 63  # quantised features are integers in -63..63
 MAX_CELLS, MAX_DIMENSIONS = 4096, 4000

@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
-from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
-from labelwall.wall.matrix import Matrix, NoisyCounts
-from labelwall.wall.messages import Answers, ExtractorSpec, Queries, join_answers
-from labelwall.wall.progress import Progress, quiet
-from labelwall.wall.wire import (
+from .errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
+from .matrix import Matrix, NoisyCounts
+from .messages import Answers, ExtractorSpec, Queries, join_answers
+from .progress import Progress, quiet
+from .wire import (
     MAX_ROWS,
     SAFETENSORS,
     decode_answers,

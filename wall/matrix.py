@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import Receipt, canonical_json
+from .errors import InvalidInput
+from .messages import Receipt, canonical_json
 
 
 class Matrix(ABC):

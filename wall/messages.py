@@ -13,9 +13,9 @@ from enum import IntEnum
 
 import numpy as np
 
-from labelwall.wall.adversary import POOLED
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.unit import Unit
+from .adversary import POOLED
+from .errors import InvalidInput
+from .unit import Unit
 
 Value = int | list[int]  # the ledger's form of one release of a query
 

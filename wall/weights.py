@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labelwall.wall.matrix import Matrix
+from .matrix import Matrix
 
 FRACTION = 16  # bits: a logit is an integer times 2^-16
 MAX_WEIGHT = 32_767

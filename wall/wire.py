@@ -16,9 +16,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.matrix import NoisyCounts
-from labelwall.wall.messages import Answers, ExtractorSpec, Receipt
+from .errors import InvalidInput
+from .matrix import NoisyCounts
+from .messages import Answers, ExtractorSpec, Receipt
 
 SAFETENSORS, NPY = "application/x-safetensors", "application/x-npy"
 MAX_ROWS = 1 << 16  # per request; the client splits larger inputs

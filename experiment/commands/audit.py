@@ -11,8 +11,8 @@ from pathlib import Path
 def main(args: Sequence[str]) -> int:
     if "--empirical" in args:
         return _audit_empirical(args)
-    from labelwall.teacher.accounting.curves.cache import computed_anew
-    from labelwall.teacher.ledger.auditor.auditor import audit
+    from ...teacher.accounting.curves.cache import computed_anew
+    from ...teacher.ledger.auditor.auditor import audit
 
     parser = argparse.ArgumentParser(
         "labelwall audit",
@@ -45,10 +45,10 @@ def main(args: Sequence[str]) -> int:
 
 
 def _audit_empirical(args: Sequence[str]) -> int:
-    from labelwall.experiment.config.attack import parse_attack
-    from labelwall.teacher.mechanisms.peopled import for_persons
-    from labelwall.teacher.mechanisms.registry import from_slot
-    from labelwall.teacher.statistical_audit import audit_mechanisms
+    from ...teacher.mechanisms.peopled import for_persons
+    from ...teacher.mechanisms.registry import from_slot
+    from ...teacher.statistical_audit import audit_mechanisms
+    from ..config.attack import parse_attack
 
     plan, options = parse_attack(args)
     mechanisms = [from_slot(slot) for slot in plan.slots]

@@ -36,9 +36,9 @@ def main(args: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     options = parser.parse_args(args)
-    from labelwall.experiment.run.console import Console
-    from labelwall.experiment.use.classify import classify_images, classify_rows
-    from labelwall.experiment.use.students import open_student
+    from ..run.console import Console
+    from ..use.classify import classify_images, classify_rows
+    from ..use.students import open_student
 
     student, console = open_student(options.student), Console(quiet=options.quiet)
     if options.images:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 
 def main(args: Sequence[str]) -> int:
-    from labelwall.experiment.compare.config import parse_comparison
-    from labelwall.experiment.run.console import Console
+    from ..compare.config import parse_comparison
+    from ..run.console import Console
 
     config, out = parse_comparison(args)
 
     import torch
 
     torch.set_num_threads(config.threads)
-    from labelwall.experiment.compare.compare import compare, render
-    from labelwall.teacher.noise.entropy import SystemEntropy
+    from ...teacher.noise.entropy import SystemEntropy
+    from ..compare.compare import compare, render
 
     print(render(compare(config, Path(out), entropy=SystemEntropy(), console=Console())))
     return 0

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 
 def main(args: Sequence[str]) -> int:
-    from labelwall.experiment.config.own_options import without_own_options
-    from labelwall.experiment.config.settings import config_parser, parse
+    from ..config.own_options import without_own_options
+    from ..config.settings import config_parser, parse
 
     does = "PRIVATE, for the custodian: counts, classes and bad rows of the private data set."
     args, _ = without_own_options(args)
     parser = config_parser("data", does, args)
     config, _ = parse(parser, args)
-    from labelwall.teacher.records.inspect import preview, render
+    from ...teacher.records.inspect import preview, render
 
     print(render(preview(config.data, *config.mechanism.sample, unit=config.privacy.unit)))
     return 0

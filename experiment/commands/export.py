@@ -41,12 +41,12 @@ def main(args: Sequence[str]) -> int:
         "or float32 [n, c, h, w] of 0..1; of the student's size",
     )
     options = parser.parse_args(args)
-    from labelwall.wall.errors import InvalidInput
+    from ...wall.errors import InvalidInput
 
     if options.format not in FORMATS:
         raise InvalidInput("format", f"one of {', '.join(FORMATS)}", options.format)
-    from labelwall.experiment.use.export import export
-    from labelwall.experiment.use.students import open_student
+    from ..use.export import export
+    from ..use.students import open_student
 
     student, source = open_student(options.student), options.student
     folder = source if source.is_dir() else source.parent

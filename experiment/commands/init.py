@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def main(args: Sequence[str]) -> int:
-    from labelwall.experiment.config.init import init, packaged_configs
-    from labelwall.experiment.config.own_options import add_own_options, numbers, own_data
+    from ..config.init import init, packaged_configs
+    from ..config.own_options import add_own_options, numbers, own_data
 
     parser = argparse.ArgumentParser(
         "labelwall init",

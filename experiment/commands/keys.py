@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
 
 
 def main(args: Sequence[str]) -> int:
-    from labelwall.teacher.service.keys import Keys, render
+    from ...teacher.service.keys import Keys, render
 
     parser = argparse.ArgumentParser(
         "labelwall keys", description="API keys of a service. A key is shown once, when it is made."

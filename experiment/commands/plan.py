@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from labelwall.experiment.config.config import Config
+    from ..config.config import Config
 
 
 def main(args: Sequence[str]) -> int:
-    from labelwall.experiment.config.own_options import without_own_options
-    from labelwall.experiment.config.settings import config_parser, parse
+    from ..config.own_options import without_own_options
+    from ..config.settings import config_parser, parse
 
     does = (
         "Show what a configuration costs; exit code 2 when its caps exceed the budget. "
@@ -29,9 +29,9 @@ def main(args: Sequence[str]) -> int:
     )
     _add_optimise_options(parser)
     config, rest = parse(parser, args)
-    from labelwall.experiment.plan.show_plan import describe_plan, render_plan
-    from labelwall.experiment.run.console import Console
-    from labelwall.teacher.accounting.accountant import require_affordable
+    from ...teacher.accounting.accountant import require_affordable
+    from ..plan.show_plan import describe_plan, render_plan
+    from ..run.console import Console
 
     if rest.optimise or config.open:
         return _optimise(config, rest)
@@ -76,13 +76,13 @@ def _add_optimise_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _optimise(config: Config, options: argparse.Namespace) -> int:
-    from labelwall.experiment.plan.optimise import (
+    from ..plan.optimise import (
         Request,
         best_plan,
         describe_optimum,
         print_optimum,
     )
-    from labelwall.experiment.run.console import Console
+    from ..run.console import Console
 
     out, plot = (Path(name) if name else None for name in (options.out, options.plot))
     request = Request(out, plot, options.mean_accuracy, options.min_accuracy)

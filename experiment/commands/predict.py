@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def main(args: Sequence[str]) -> int:
-    from labelwall.experiment.config.own_options import without_own_options
-    from labelwall.experiment.config.settings import config_parser, parse
+    from ..config.own_options import without_own_options
+    from ..config.settings import config_parser, parse
 
     does = "Answer the rows of an npz file (array x) and write labels, receipt and ledger."
     args, _ = without_own_options(args)
@@ -33,8 +33,8 @@ def main(args: Sequence[str]) -> int:
     )
     parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
     config, rest = parse(parser, args)
-    from labelwall.experiment.plan.show_plan import announce
-    from labelwall.experiment.run.console import Console
+    from ..plan.show_plan import announce
+    from ..run.console import Console
 
     console = Console(quiet=rest.quiet)
     announce(config, config, console)
@@ -42,8 +42,8 @@ def main(args: Sequence[str]) -> int:
     import torch
 
     torch.set_num_threads(config.threads)
-    from labelwall.experiment.run.predict import predict, prediction_line
-    from labelwall.teacher.noise.entropy import SystemEntropy
+    from ...teacher.noise.entropy import SystemEntropy
+    from ..run.predict import predict, prediction_line
 
     out = Path(rest.out)
     answers = predict(

@@ -6,12 +6,12 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
 
 
 def main(args: Sequence[str]) -> int:
-    from labelwall.experiment.config.own_options import without_own_options
-    from labelwall.experiment.config.settings import config_parser, parse
+    from ..config.own_options import without_own_options
+    from ..config.settings import config_parser, parse
 
     does = (
         "PRIVATE, for the custodian: change the records behind a custodian's directory between any "
@@ -22,8 +22,8 @@ def main(args: Sequence[str]) -> int:
     parser = config_parser("records", does, args)
     add_options(parser)
     config, rest = parse(parser, args)
-    from labelwall.experiment.run.console import Console
-    from labelwall.experiment.run.records_cli import (
+    from ..run.console import Console
+    from ..run.records_cli import (
         add_records,
         parse_ids,
         parse_persons,

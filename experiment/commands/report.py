@@ -14,8 +14,8 @@ def main(args: Sequence[str]) -> int:
     )
     parser.add_argument("run_dir", type=Path, help="a folder that `labelwall run` wrote")
     run_dir = parser.parse_args(args).run_dir
-    from labelwall.experiment.report.card import write_card
-    from labelwall.experiment.report.report import write_report
+    from ..report.card import write_card
+    from ..report.report import write_report
 
     print(write_report(run_dir))
     print(write_card(run_dir))

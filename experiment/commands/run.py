@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def main(args: Sequence[str]) -> int:
-    from labelwall.experiment.config.own_options import without_own_options
-    from labelwall.experiment.config.settings import config_parser, parse
+    from ..config.own_options import without_own_options
+    from ..config.settings import config_parser, parse
 
     args, name = without_own_options(args)
     does = "Run or resume an experiment: ask, train, send features back. Prints the price first."
@@ -26,10 +26,10 @@ def main(args: Sequence[str]) -> int:
         help="the teacher in a process of its own; this one opens no private file",
     )
     config, rest = parse(parser, args)
-    from labelwall.experiment.plan.decision import decided
-    from labelwall.experiment.plan.show_plan import announce
-    from labelwall.experiment.run.console import Console
-    from labelwall.experiment.run.run_folder import RunFolder, default_run_dir
+    from ..plan.decision import decided
+    from ..plan.show_plan import announce
+    from ..run.console import Console
+    from ..run.run_folder import RunFolder, default_run_dir
 
     console = Console(quiet=rest.quiet)
     run_dir = Path(rest.run_dir) if rest.run_dir else default_run_dir(config, name, console.say)
@@ -39,11 +39,11 @@ def main(args: Sequence[str]) -> int:
     import torch
 
     torch.set_num_threads(config.threads)
-    from labelwall.experiment.report.card import write_card
-    from labelwall.experiment.report.report import write_report
-    from labelwall.experiment.run.metrics import result_line
-    from labelwall.experiment.run.rounds import run
-    from labelwall.teacher.noise.entropy import SystemEntropy
+    from ...teacher.noise.entropy import SystemEntropy
+    from ..report.card import write_card
+    from ..report.report import write_report
+    from ..run.metrics import result_line
+    from ..run.rounds import run
 
     summary = run(
         config,

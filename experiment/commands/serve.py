@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 
 def main(args: Sequence[str]) -> int:
-    from labelwall.teacher.service.arenas import share_arenas
+    from ...teacher.service.arenas import share_arenas
 
     share_arenas()  # before a library starts threads
-    from labelwall.experiment.config.own_options import without_own_options
-    from labelwall.experiment.config.settings import config_parser, parse
-    from labelwall.teacher.service.config import ServiceConfig
+    from ...teacher.service.config import ServiceConfig
+    from ..config.own_options import without_own_options
+    from ..config.settings import config_parser, parse
 
     does = (
         "Answer requests over HTTP from one custodian's directory, until SIGTERM or Ctrl-C. "
@@ -27,13 +27,13 @@ def main(args: Sequence[str]) -> int:
         help="for `run --isolate`: one key from the standard input, until it closes",
     )
     config, rest = parse(parser, args)
-    from labelwall.experiment.plan.show_plan import announce
-    from labelwall.experiment.run.console import Console
+    from ..plan.show_plan import announce
+    from ..run.console import Console
 
     announce(config, config, Console())
     child_of = sys.stdin.readline().strip() if rest.child else None
-    from labelwall.experiment.run.serving import serve
-    from labelwall.teacher.noise.entropy import SystemEntropy
+    from ...teacher.noise.entropy import SystemEntropy
+    from ..run.serving import serve
 
     serve(config, rest.service, entropy=SystemEntropy(), child_of=child_of)
     return 0

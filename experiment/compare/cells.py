@@ -9,28 +9,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from labelwall.experiment.compare.config import CompareConfig
-from labelwall.experiment.compare.rates import TEST_SPLIT, choose_rate
-from labelwall.experiment.config.config import BudgetConfig, Config, RoundConfig
-from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.whitening import starting_extractor
-from labelwall.student.data import Pool, channel_statistics
-from labelwall.student.train import predict, train
-from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.baselines.config import (
+from ...student.data import Pool, channel_statistics
+from ...student.train import predict, train
+from ...teacher.accounting.conversion import round_up
+from ...teacher.baselines.config import (
     AnyBaseline,
     LinearNoisySgd,
     NoisySgd,
     PrivateClassification,
 )
-from labelwall.teacher.baselines.noisy_sgd import train_privately
-from labelwall.teacher.baselines.private_classifiers import fit_privately
-from labelwall.teacher.features.cache import embed_records
-from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.records.sources import open_records
-from labelwall.wall.datasets.sources import PublicData, Task, describe, read_public
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.networks.architectures import preprocess
+from ...teacher.baselines.noisy_sgd import train_privately
+from ...teacher.baselines.private_classifiers import fit_privately
+from ...teacher.features.cache import embed_records
+from ...teacher.features.embedder import Embedder
+from ...teacher.records.sources import open_records
+from ...wall.datasets.sources import PublicData, Task, describe, read_public
+from ...wall.errors import InvalidInput
+from ...wall.networks.architectures import preprocess
+from ..config.config import BudgetConfig, Config, RoundConfig
+from ..run.console import Console
+from ..run.whitening import starting_extractor
+from .config import CompareConfig
+from .rates import TEST_SPLIT, choose_rate
 
 UNIT = 63.0  # quantised features are integers in -63..63
 

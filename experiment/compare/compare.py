@@ -19,24 +19,24 @@ from typing import Any
 
 import numpy as np
 
-from labelwall.experiment.compare.cells import baseline_result, reference_result
-from labelwall.experiment.compare.config import CompareConfig, MethodConfig, PointConfig
-from labelwall.experiment.compare.plots import plots, score
-from labelwall.experiment.compare.rates import TEST_SPLIT, described
-from labelwall.experiment.config.solved import solved_line, solved_numbers
-from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.rounds import run
-from labelwall.experiment.run.whitening import starting_extractor
-from labelwall.student.devices import require_devices
-from labelwall.teacher.accounting.accountant import require_affordable
-from labelwall.teacher.baselines.config import PrivateClassification
-from labelwall.teacher.baselines.private_classifiers import require_diffprivlib
-from labelwall.teacher.features.cache import cache_name
-from labelwall.teacher.noise.entropy import Entropy
-from labelwall.teacher.noise.scales import SCREEN_RATIO
-from labelwall.wall.datasets.sources import describe, read_public
-from labelwall.wall.errors import LabelwallError
-from labelwall.wall.labels.values import ERRORS
+from ...student.devices import require_devices
+from ...teacher.accounting.accountant import require_affordable
+from ...teacher.baselines.config import PrivateClassification
+from ...teacher.baselines.private_classifiers import require_diffprivlib
+from ...teacher.features.cache import cache_name
+from ...teacher.noise.entropy import Entropy
+from ...teacher.noise.scales import SCREEN_RATIO
+from ...wall.datasets.sources import describe, read_public
+from ...wall.errors import LabelwallError
+from ...wall.labels.values import ERRORS
+from ..config.solved import solved_line, solved_numbers
+from ..run.console import Console
+from ..run.rounds import run
+from ..run.whitening import starting_extractor
+from .cells import baseline_result, reference_result
+from .config import CompareConfig, MethodConfig, PointConfig
+from .plots import plots, score
+from .rates import TEST_SPLIT, described
 
 # Settings that cells of earlier versions do not record, at their defaults.
 LATER = {"share": None, "screen_ratio": SCREEN_RATIO, "parts": None, "gain": None}

@@ -14,21 +14,21 @@ from typing import Literal
 
 import jsonargparse
 
-from labelwall.experiment.config.config import (
+from ...student.config import StudentConfig
+from ...teacher.baselines.config import AnyBaseline
+from ...teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
+from ...wall.datasets.sources import DataConfig
+from ...wall.errors import InvalidInput
+from ..config.config import (
     BudgetConfig,
     CapsConfig,
     Config,
     PrivacyConfig,
     RoundConfig,
 )
-from labelwall.experiment.config.help import HELP_ALL, short_help, wants_help
-from labelwall.experiment.config.settings import BadSetting, evaluate_annotations
-from labelwall.student.config import StudentConfig
-from labelwall.teacher.baselines.config import AnyBaseline
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism
-from labelwall.wall.datasets.sources import DataConfig
-from labelwall.wall.errors import InvalidInput
+from ..config.help import HELP_ALL, short_help, wants_help
+from ..config.settings import BadSetting, evaluate_annotations
 
 Reference = Literal["non_private", "true_labels"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from labelwall.experiment.compare.rates import TEST_SPLIT
-from labelwall.experiment.report.plots import svg
+from ..report.plots import svg
+from .rates import TEST_SPLIT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from labelwall.experiment.run.clusters import k_means
-from labelwall.teacher.baselines.config import LinearNoisySgd, NoisySgd
-from labelwall.teacher.baselines.noisy_sgd import train_privately
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.progress import TaskProgress
+from ...teacher.baselines.config import LinearNoisySgd, NoisySgd
+from ...teacher.baselines.noisy_sgd import train_privately
+from ...wall.errors import InvalidInput
+from ...wall.progress import TaskProgress
+from ..run.clusters import k_means
 
 MAX_ROWS = 5_000  # public rows of a simulation
 MIN_ROWS = 20

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from labelwall.experiment.config.settings import config_parser, parse
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger.ledger import Ledger
+from ...teacher.accounting.plan import Plan
+from ...teacher.ledger.ledger import Ledger
+from .settings import config_parser, parse
 
 COMMAND = "audit --empirical"
 DESCRIPTION = (

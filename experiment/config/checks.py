@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism
-from labelwall.wall.datasets.registry import data_set
-from labelwall.wall.datasets.sources import DataConfig
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.unit import Unit
+from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
+from ...wall.datasets.registry import data_set
+from ...wall.datasets.sources import DataConfig
+from ...wall.errors import InvalidInput
+from ...wall.unit import Unit
 
 STAGES = "efficientnet_lite0_stages"
 FEATURES = ("auto", "hog", "raw", "efficientnet_lite0", STAGES, "box")  # of the first round

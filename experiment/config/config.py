@@ -11,25 +11,25 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from labelwall.experiment.config.checks import (
+from ...student.config import StudentConfig
+from ...teacher.accounting.plan import Plan
+from ...teacher.ledger.url import LedgerUrl
+from ...teacher.mechanisms.base import Charging, Priced
+from ...teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from ...teacher.mechanisms.registry import AnyMechanism
+from ...teacher.shards.config import ScaleConfig
+from ...wall.datasets.registry import data_set
+from ...wall.datasets.sources import DataConfig
+from ...wall.errors import InvalidInput
+from ...wall.progress import Progress, quiet
+from ...wall.unit import UNITS
+from .checks import (
     check_box,
     check_features,
     check_labels,
     check_persons,
     check_whitening,
 )
-from labelwall.student.config import StudentConfig
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.teacher.mechanisms.base import Charging, Priced
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.wall.datasets.registry import data_set
-from labelwall.wall.datasets.sources import DataConfig
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.progress import Progress, quiet
-from labelwall.wall.unit import UNITS
 
 DEVICES = ("cpu", "cuda")
 
@@ -293,7 +293,7 @@ class Config:
         priced = self.priced()
         if not any(entry.mechanism.missing for entry in priced):
             return self
-        from labelwall.teacher.mechanisms.solve import solve  # the import takes a second
+        from ...teacher.mechanisms.solve import solve  # the import takes a second
 
         found = solve(priced, self.budget.epsilon, self.budget.delta, progress)
         return self.with_mechanisms(found)

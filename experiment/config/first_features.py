@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labelwall.experiment.config.checks import STAGES, TIMM
-from labelwall.experiment.config.config import Config
-from labelwall.wall.datasets.sources import Task
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ExtractorSpec
+from ...wall.datasets.sources import Task
+from ...wall.errors import InvalidInput
+from ...wall.messages import ExtractorSpec
+from .checks import STAGES, TIMM
+from .config import Config
 
 
 def first_extractor(config: Config, task: Task) -> ExtractorSpec:
@@ -25,11 +25,11 @@ def first_extractor(config: Config, task: Task) -> ExtractorSpec:
     if features == "box":
         return box_extractor(config.box, task)
     if features in ("efficientnet_lite0", STAGES):
-        from labelwall.wall.networks.pretrained import efficientnet_lite0  # torch
+        from ...wall.networks.pretrained import efficientnet_lite0  # torch
 
         return efficientnet_lite0(task.input_shape, task.num_classes, stages=features == STAGES)
     if features.startswith(TIMM):
-        from labelwall.wall.networks.pretrained import timm_model  # torch
+        from ...wall.networks.pretrained import timm_model  # torch
 
         weights = None if config.weights is None else Path(config.weights)
         return timm_model(features.removeprefix(TIMM), weights, task.input_shape, task.num_classes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from labelwall.experiment.config.own_options import OWN_OPTIONS
+from .own_options import OWN_OPTIONS
 
 HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 OWN = "your data, without a configuration file"
@@ -95,7 +95,7 @@ def _is_setting(name: str) -> bool:
     """Whether an option without a dot is a setting of the configuration."""
     from dataclasses import fields
 
-    from labelwall.experiment.config.config import Config
+    from .config import Config
 
     return name in {f.name for f in fields(Config)} | {"format", "service"}
 

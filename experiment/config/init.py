@@ -8,10 +8,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from labelwall.experiment.config.own import OwnData, as_yaml, own_settings
-from labelwall.experiment.config.own_options import options_of
-from labelwall.experiment.config.settings import config_parser, parse
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
+from .own import OwnData, as_yaml, own_settings
+from .own_options import options_of
+from .settings import config_parser, parse
 
 CONFIGS = "labelwall.configs"
 YAML = ".yaml"

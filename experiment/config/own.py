@@ -17,12 +17,12 @@ from typing import Any
 import yaml
 from PIL import Image
 
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.mechanisms.base import Priced
-from labelwall.teacher.mechanisms.planning import MIN_ROWS
-from labelwall.teacher.mechanisms.private_linear.mechanism import MAX_SIGMA, PrivateLinear
-from labelwall.teacher.mechanisms.registry import AUTO
-from labelwall.wall.datasets.readers import (
+from ...teacher.accounting.plan import Plan
+from ...teacher.mechanisms.base import Priced
+from ...teacher.mechanisms.planning import MIN_ROWS
+from ...teacher.mechanisms.private_linear.mechanism import MAX_SIGMA, PrivateLinear
+from ...teacher.mechanisms.registry import AUTO
+from ...wall.datasets.readers import (
     FORMATS,
     class_folders,
     constant_order,
@@ -30,9 +30,9 @@ from labelwall.wall.datasets.readers import (
     list_files,
     require_folder,
 )
-from labelwall.wall.datasets.sources import DataConfig, describe, read_public
-from labelwall.wall.datasets.tables import is_table
-from labelwall.wall.errors import InvalidInput, MissingData
+from ...wall.datasets.sources import DataConfig, describe, read_public
+from ...wall.datasets.tables import is_table
+from ...wall.errors import InvalidInput, MissingData
 
 SAMPLE = 1_000  # public images whose size and colour are read
 # Bounds of the suggested image side, in pixels: networks pool three times; larger images train
@@ -235,7 +235,7 @@ def default_mechanism(
     ``strength``: the records of a class in deviations of the noise of one step that has the whole
     budget. So does the number of steps, which costs time alone.
     """
-    from labelwall.teacher.mechanisms.solve import solve  # the import takes a second
+    from ...teacher.mechanisms.solve import solve  # the import takes a second
 
     (solved,) = solve([Priced(PrivateLinear(steps=1), rounds, rounds)], epsilon, delta)
     sigma = solved.number("sigma")

@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import yaml
 
-from labelwall.experiment.config.own import OwnData, own_config
-from labelwall.wall.errors import InvalidInput, LabelwallError
+from ...wall.errors import InvalidInput, LabelwallError
+from .own import OwnData, own_config
 
 # Option -> what it is for. Other options override what these make of the data.
 OWN_OPTIONS = {

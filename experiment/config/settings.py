@@ -17,16 +17,16 @@ from typing import get_args, get_type_hints
 import jsonargparse
 import yaml
 
-from labelwall.experiment.config.config import Config, RoundConfig
-from labelwall.experiment.config.help import HELP_ALL, long_help, short_help, wants_help
-from labelwall.experiment.config.own_options import options_of
-from labelwall.teacher.mechanisms.registry import (
+from ...teacher.mechanisms.registry import (
     AUTO,
     DEFAULT_KIND,
     MECHANISMS,
     mechanism_class,
 )
-from labelwall.wall.errors import LabelwallError
+from ...wall.errors import LabelwallError
+from .config import Config, RoundConfig
+from .help import HELP_ALL, long_help, short_help, wants_help
+from .own_options import options_of
 
 UNKNOWN = (
     r"Parser key \"(?P<group>[\w.]+)\":.*Option '(?P<name>[\w.]+)' is not accepted",

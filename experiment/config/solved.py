@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labelwall.experiment.config.config import Config
+from .config import Config
 
 
 def solved_numbers(config: Config, solved: Config | None = None) -> list[dict[str, float]]:

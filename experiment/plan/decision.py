@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.settings import to_yaml
-from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.teacher.private_files import make_private
+from ...teacher.private_files import make_private
+from ..config.config import Config
+from ..config.settings import to_yaml
+from ..run.console import Console
+from ..run.run_folder import RunFolder
 
 
 def decided(config: Config, folder: RunFolder, console: Console) -> Config:
@@ -25,7 +25,7 @@ def decided(config: Config, folder: RunFolder, console: Console) -> Config:
     known = folder.decided(config)
     if not known.open:
         return known
-    from labelwall.experiment.plan.optimise import (  # takes a second
+    from .optimise import (  # takes a second
         Request,
         best_plan,
         candidates,

@@ -11,9 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.settings import to_yaml
-from labelwall.experiment.plan.auto import (
+from ...teacher.accounting.accountant import require_affordable
+from ...teacher.accounting.conversion import round_up
+from ...teacher.mechanisms.planning import FRONTIER, Choice, Goal, Optimum
+from ...wall.datasets.sources import describe, read_public
+from ...wall.errors import InvalidInput
+from ..config.config import Config
+from ..config.settings import to_yaml
+from ..report.plots import INK, LABELS, STUDENT, STYLE, WIDTH
+from ..run.console import Console
+from .auto import (
     Found,
     accuracy_text,
     expected,
@@ -24,14 +31,7 @@ from labelwall.experiment.plan.auto import (
     sentence,
     spread_text,
 )
-from labelwall.experiment.plan.show_plan import describe_plan
-from labelwall.experiment.report.plots import INK, LABELS, STUDENT, STYLE, WIDTH
-from labelwall.experiment.run.console import Console
-from labelwall.teacher.accounting.accountant import require_affordable
-from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.mechanisms.planning import FRONTIER, Choice, Goal, Optimum
-from labelwall.wall.datasets.sources import describe, read_public
-from labelwall.wall.errors import InvalidInput
+from .show_plan import describe_plan
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from labelwall.teacher.accounting.plan import Plan, Release, Slot
-from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.registry import AnyMechanism
+from ...teacher.accounting.plan import Plan, Release, Slot
+from ...teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
+from ...teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from ...teacher.mechanisms.registry import AnyMechanism
 
 
 @dataclass(frozen=True)

@@ -22,26 +22,26 @@ from typing import Any
 
 import numpy as np
 
-from labelwall.experiment.config.config import CapsConfig, Config, RoundConfig
-from labelwall.experiment.config.first_features import first_extractor
-from labelwall.experiment.run.clusters import k_means
-from labelwall.experiment.run.matrix_round import ask_matrices
-from labelwall.experiment.run.public_features import embedder_of, features_of, quantised
-from labelwall.experiment.run.whitening import (
+from ...teacher.features.embedder import Embedder, unit_length
+from ...teacher.mechanisms.base import Asks, Mechanism
+from ...teacher.mechanisms.planning import Score, View
+from ...teacher.mechanisms.voters import Voters
+from ...teacher.search.cpu import ExactIndex
+from ...wall.datasets.sources import PublicData, Task
+from ...wall.matrix import Matrix, NoisyCounts
+from ...wall.messages import ABSTAINED, ExtractorSpec, Receipt
+from ...wall.progress import Progress
+from ..config.config import CapsConfig, Config, RoundConfig
+from ..config.first_features import first_extractor
+from ..run.clusters import k_means
+from ..run.matrix_round import ask_matrices
+from ..run.public_features import embedder_of, features_of, quantised
+from ..run.whitening import (
     MAX_ROWS,
     extractor_of_round,
     principal_axes,
     starting_extractor,
 )
-from labelwall.teacher.features.embedder import Embedder, unit_length
-from labelwall.teacher.mechanisms.base import Asks, Mechanism
-from labelwall.teacher.mechanisms.planning import Score, View
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.datasets.sources import PublicData, Task
-from labelwall.wall.matrix import Matrix, NoisyCounts
-from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Receipt
-from labelwall.wall.progress import Progress
 
 MAX_PUBLIC = 2_000  # public rows that a rehearsed round asks about
 MAX_LABELLED = 4_000

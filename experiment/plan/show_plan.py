@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.solved import solved_line, solved_numbers
-from labelwall.experiment.plan.published_epsilons import published_for
-from labelwall.experiment.run.console import Console
-from labelwall.teacher.accounting.accountant import (
+from ...teacher.accounting.accountant import (
     certificates,
     certified_epsilon,
     require_affordable,
 )
-from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.wall.unit import for_unit, protected
+from ...teacher.accounting.conversion import round_up
+from ...teacher.accounting.plan import Plan
+from ...wall.unit import for_unit, protected
+from ..config.config import Config
+from ..config.solved import solved_line, solved_numbers
+from ..run.console import Console
+from .published_epsilons import published_for
 
 
 def price_line(plan: Plan) -> str:

@@ -11,7 +11,11 @@ from typing import Any
 
 import yaml
 
-from labelwall.experiment.report.report import (
+from ...student.student_file import unpack
+from ...teacher.accounting.accountant import smallest_certified
+from ...wall.adversary import POOLED
+from ...wall.labels.base import LabelSpace
+from .report import (
     COUNTS,
     FinishedRun,
     environment,
@@ -19,10 +23,6 @@ from labelwall.experiment.report.report import (
     read_run,
     scores_by_name,
 )
-from labelwall.student.student_file import unpack
-from labelwall.teacher.accounting.accountant import smallest_certified
-from labelwall.wall.adversary import POOLED
-from labelwall.wall.labels.base import LabelSpace
 
 TASKS = {  # by kind of label, for images and for vectors
     "class": ("image-classification", "tabular-classification"),

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from labelwall.experiment.report import plots
-from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.wall.datasets.sources import DataConfig, PublicData, read_public
-from labelwall.wall.errors import LabelwallError
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.messages import Outcome
+from ...wall.datasets.sources import DataConfig, PublicData, read_public
+from ...wall.errors import LabelwallError
+from ...wall.labels.base import LabelSpace
+from ...wall.messages import Outcome
+from ..run.run_folder import RunFolder
+from . import plots
 
 MOST = 10  # images shown for each round and outcome
 

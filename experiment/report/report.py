@@ -20,23 +20,23 @@ import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.report import plots
-from labelwall.experiment.report.examples import examples
-from labelwall.experiment.run.described_student import labels_of
-from labelwall.experiment.run.judge import estimate_of
-from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.teacher.accounting.accountant import (
+from ...teacher.accounting.accountant import (
     certificates,
     certified_epsilon,
     smallest_certified,
 )
-from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.ledger.auditor.auditor import Finding, audit
-from labelwall.wall.adversary import POOLED
-from labelwall.wall.errors import LabelwallError, MissingData
-from labelwall.wall.labels.base import LabelSpace
+from ...teacher.accounting.conversion import round_up
+from ...teacher.ledger.auditor.auditor import Finding, audit
+from ...wall.adversary import POOLED
+from ...wall.errors import LabelwallError, MissingData
+from ...wall.labels.base import LabelSpace
+from ..config.config import Config
+from ..config.settings import load_config
+from ..run.described_student import labels_of
+from ..run.judge import estimate_of
+from ..run.run_folder import RunFolder
+from . import plots
+from .examples import examples
 
 EPSILON_DIGITS = 3
 COUNTS = ("asked", "answered", "abstained", "cap_reached")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwall.experiment.run.experiment import Experiment
-from labelwall.experiment.run.judge import Estimate, kept_round
-from labelwall.experiment.run.matrix_round import ask_matrices, rows_of_round
-from labelwall.experiment.run.public_features import PROBE
-from labelwall.experiment.run.query_selection import choose_queries
-from labelwall.experiment.run.whitening import extractor_of_round, starting_extractor
-from labelwall.wall.labels.base import has_label
-from labelwall.wall.messages import Answers, ExtractorSpec, Queries
+from ...wall.labels.base import has_label
+from ...wall.messages import Answers, ExtractorSpec, Queries
+from .experiment import Experiment
+from .judge import Estimate, kept_round
+from .matrix_round import ask_matrices, rows_of_round
+from .public_features import PROBE
+from .query_selection import choose_queries
+from .whitening import extractor_of_round, starting_extractor
 
 
 def asking_extractor(experiment: Experiment, number: int) -> ExtractorSpec:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from labelwall.experiment.run.sums_model import SumsModel
-from labelwall.wall.weights import FRACTION, MAX_WEIGHT
+from ...wall.weights import FRACTION, MAX_WEIGHT
+from .sums_model import SumsModel
 
 # Tried on five sets of features at epsilon 0.02 to 2 (docs/decisions.md).
 NOISE = 3.0

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.student.student_file import Privacy, StudentInfo, pack
-from labelwall.teacher.accounting.accountant import smallest_certified
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.wall.adversary import POOLED
-from labelwall.wall.datasets.sources import DataConfig, describe
-from labelwall.wall.datasets.table import Table, scaling
-from labelwall.wall.errors import LabelwallError
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.labels.registry import label_space
+from ...student.student_file import Privacy, StudentInfo, pack
+from ...teacher.accounting.accountant import smallest_certified
+from ...teacher.accounting.plan import Plan
+from ...wall.adversary import POOLED
+from ...wall.datasets.sources import DataConfig, describe
+from ...wall.datasets.table import Table, scaling
+from ...wall.errors import LabelwallError
+from ...wall.labels.base import LabelSpace
+from ...wall.labels.registry import label_space
+from .run_folder import RunFolder
 
 
 def described_student(

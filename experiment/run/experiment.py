@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.judge import Estimate, estimate_of
-from labelwall.experiment.run.public_features import PublicFeatures
-from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.experiment.run.teachers import Answering
-from labelwall.wall.datasets.sources import PublicData, Task
+from ...wall.datasets.sources import PublicData, Task
+from ..config.config import Config
+from .console import Console
+from .judge import Estimate, estimate_of
+from .public_features import PublicFeatures
+from .run_folder import RunFolder
+from .teachers import Answering
 
 
 @dataclass

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.experiment.run.judge import Estimate
-from labelwall.teacher.mechanisms.base import Asks
-from labelwall.wall.matrix import Matrix, NoisyCounts
-from labelwall.wall.messages import Receipt
+from ...teacher.mechanisms.base import Asks
+from ...wall.matrix import Matrix, NoisyCounts
+from ...wall.messages import Receipt
+from .judge import Estimate
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from labelwall.experiment.config.config import Config
-from labelwall.student.prune import Pruned
-from labelwall.teacher.mechanisms.registry import from_slot
-from labelwall.wall.cells import inherit
-from labelwall.wall.messages import ABSTAINED
+from ...student.prune import Pruned
+from ...teacher.mechanisms.registry import from_slot
+from ...wall.cells import inherit
+from ...wall.messages import ABSTAINED
+from ..config.config import Config
 
 DRAWS = 20  # of the split of noisy counts into two independent ones
 SURE = 2.0  # deviations by which a round must be worse than an earlier one

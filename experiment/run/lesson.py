@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.first_features import first_extractor
-from labelwall.experiment.run.public_features import PublicFeatures
-from labelwall.student.data import Pool, channel_statistics
-from labelwall.student.export import export
-from labelwall.student.linear import LINEAR, LinearRows, with_head
-from labelwall.student.train import check, outputs
-from labelwall.teacher.features.embedder import Embedder, integers
-from labelwall.wall.datasets.sources import PublicData, Task
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ExtractorSpec
+from ...student.data import Pool, channel_statistics
+from ...student.export import export
+from ...student.linear import LINEAR, LinearRows, with_head
+from ...student.train import check, outputs
+from ...teacher.features.embedder import Embedder, integers
+from ...wall.datasets.sources import PublicData, Task
+from ...wall.errors import InvalidInput
+from ...wall.messages import ExtractorSpec
+from ..config.config import Config
+from ..config.first_features import first_extractor
+from .public_features import PublicFeatures
 
 
 @dataclass(frozen=True, eq=False)

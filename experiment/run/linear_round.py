@@ -14,15 +14,15 @@ from dataclasses import replace
 import numpy as np
 import safetensors.numpy
 
-from labelwall.experiment.run.fitted import Fitted, Question
-from labelwall.experiment.run.linear_model import AttributeModel, LinearModel
-from labelwall.experiment.run.run_folder import PROBABILITIES
-from labelwall.experiment.run.smoothing import Says, with_neighbours
-from labelwall.experiment.run.sums_model import SumsModel
-from labelwall.experiment.run.value_model import ValueModel
-from labelwall.wall.labels.registry import numbered_space
-from labelwall.wall.messages import Outcome, Receipt
-from labelwall.wall.weights import Weights, bias
+from ...wall.labels.registry import numbered_space
+from ...wall.messages import Outcome, Receipt
+from ...wall.weights import Weights, bias
+from .fitted import Fitted, Question
+from .linear_model import AttributeModel, LinearModel
+from .run_folder import PROBABILITIES
+from .smoothing import Says, with_neighbours
+from .sums_model import SumsModel
+from .value_model import ValueModel
 
 CLASSIFIER = "linear.safetensors"
 MODELS: dict[str, type[SumsModel]] = {

@@ -8,16 +8,16 @@ from typing import Protocol
 
 import numpy as np
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.run.fitted import Fitted, Question
-from labelwall.experiment.run.judge import Estimate
-from labelwall.experiment.run.linear_round import fit_weights
-from labelwall.experiment.run.query_selection import choose_queries
-from labelwall.experiment.run.reverse_knn_round import fit_cells
-from labelwall.teacher.features.embedder import unit_length
-from labelwall.teacher.mechanisms.registry import from_slot
-from labelwall.wall.matrix import Matrix, NoisyCounts
-from labelwall.wall.messages import Answers, ExtractorSpec
+from ...teacher.features.embedder import unit_length
+from ...teacher.mechanisms.registry import from_slot
+from ...wall.matrix import Matrix, NoisyCounts
+from ...wall.messages import Answers, ExtractorSpec
+from ..config.config import Config
+from .fitted import Fitted, Question
+from .judge import Estimate
+from .linear_round import fit_weights
+from .query_selection import choose_queries
+from .reverse_knn_round import fit_cells
 
 FIT_BY: dict[str, Callable[[Question], Fitted]] = {"cells": fit_cells, "weights": fit_weights}
 

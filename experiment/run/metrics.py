@@ -8,19 +8,19 @@ from typing import Literal
 
 import numpy as np
 
-from labelwall.experiment.run.judge import Estimate, estimate_of
-from labelwall.student.calibrate import calibration_error, reliability
-from labelwall.student.fit import TrainedStudent
-from labelwall.teacher.accounting.accountant import certificates, certified_epsilon, odometer
-from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger.state import LedgerState
-from labelwall.wall.adversary import POOLED
-from labelwall.wall.datasets.sources import PublicData
-from labelwall.wall.labels.base import LabelSpace, Score, has_label
-from labelwall.wall.labels.values import format_errors
-from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
-from labelwall.wall.unit import for_unit
+from ...student.calibrate import calibration_error, reliability
+from ...student.fit import TrainedStudent
+from ...teacher.accounting.accountant import certificates, certified_epsilon, odometer
+from ...teacher.accounting.conversion import round_up
+from ...teacher.accounting.plan import Plan
+from ...teacher.ledger.state import LedgerState
+from ...wall.adversary import POOLED
+from ...wall.datasets.sources import PublicData
+from ...wall.labels.base import LabelSpace, Score, has_label
+from ...wall.labels.values import format_errors
+from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
+from ...wall.unit import for_unit
+from .judge import Estimate, estimate_of
 
 # The keys of a round's metrics.json that summary.json repeats. Errors exist for values alone.
 SUMMARY_KEYS = (

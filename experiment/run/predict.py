@@ -8,22 +8,22 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.matrix_round import ask_matrices, rows_of_round
-from labelwall.experiment.run.public_features import embedder_of
-from labelwall.experiment.run.teachers import teacher_of
-from labelwall.experiment.run.whitening import extractor_of_round, starting_extractor
-from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
-from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.noise.entropy import Entropy
-from labelwall.wall.datasets import readers
-from labelwall.wall.datasets.sources import Task, describe, read_public
-from labelwall.wall.errors import InvalidInput, MissingData, shape_text
-from labelwall.wall.labels.base import has_label
-from labelwall.wall.messages import Answers, Queries
+from ...teacher.accounting.accountant import certified_epsilon, require_affordable
+from ...teacher.accounting.conversion import round_up
+from ...teacher.accounting.plan import Plan
+from ...teacher.ledger.ledger import Ledger
+from ...teacher.noise.entropy import Entropy
+from ...wall.datasets import readers
+from ...wall.datasets.sources import Task, describe, read_public
+from ...wall.errors import InvalidInput, MissingData, shape_text
+from ...wall.labels.base import has_label
+from ...wall.messages import Answers, Queries
+from ..config.config import Config
+from .console import Console
+from .matrix_round import ask_matrices, rows_of_round
+from .public_features import embedder_of
+from .teachers import teacher_of
+from .whitening import extractor_of_round, starting_extractor
 
 
 def predict(

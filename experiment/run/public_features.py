@@ -6,11 +6,11 @@ import hashlib
 
 import numpy as np
 
-from labelwall.experiment.config.config import Config
-from labelwall.teacher.features.embedder import Embedder, integers, quantise_box
-from labelwall.wall.datasets.sources import PublicData
-from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.progress import Progress, TaskProgress
+from ...teacher.features.embedder import Embedder, integers, quantise_box
+from ...wall.datasets.sources import PublicData
+from ...wall.messages import ExtractorSpec
+from ...wall.progress import Progress, TaskProgress
+from ..config.config import Config
 
 PROBE = 64  # public rows that test whether a network treats rows of a batch independently
 Network = tuple[str, str, tuple[float, ...], tuple[float, ...]]

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from labelwall.experiment.run.clusters import k_means
+from .clusters import k_means
 
 ROWS_A_CLUSTER = 5  # queries asked of each cluster
 NEIGHBOURS = 20  # nearest rows of the same cluster, whose mean distance measures density

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.teachers import local_teacher
-from labelwall.teacher.analysts import remove_for_all
-from labelwall.teacher.custodian import IDENTITY
-from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.records.inspect import BANNER, REASONS
-from labelwall.teacher.records.persons import MAX_LENGTH, NOBODY, codes_of
-from labelwall.teacher.records.sources import ingest_more
-from labelwall.wall.adversary import EACH, POOLED
-from labelwall.wall.datasets import readers
-from labelwall.wall.datasets.sources import describe
-from labelwall.wall.errors import InvalidInput, MissingData
+from ...teacher.analysts import remove_for_all
+from ...teacher.custodian import IDENTITY
+from ...teacher.noise.entropy import SystemEntropy
+from ...teacher.records.inspect import BANNER, REASONS
+from ...teacher.records.persons import MAX_LENGTH, NOBODY, codes_of
+from ...teacher.records.sources import ingest_more
+from ...wall.adversary import EACH, POOLED
+from ...wall.datasets import readers
+from ...wall.datasets.sources import describe
+from ...wall.errors import InvalidInput, MissingData
+from ..config.config import Config
+from .console import Console
+from .teachers import local_teacher
 
 # A directory with one budget, or with one for each analyst: the records are the same.
 ANY_ADVERSARY = (POOLED, EACH)

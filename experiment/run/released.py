@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import numpy as np
 
-from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.wall.labels.base import has_label
-from labelwall.wall.messages import ABSTAINED, Outcome
+from ...wall.labels.base import has_label
+from ...wall.messages import ABSTAINED, Outcome
+from .run_folder import RunFolder
 
 
 def released_labels(

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwall.experiment.run.clusters import k_means
-from labelwall.experiment.run.fitted import Fitted, Question
-from labelwall.experiment.run.judge import by_counts
-from labelwall.wall.cells import Cells, inherit, nearest_cells
-from labelwall.wall.errors import InvalidInput
+from ...wall.cells import Cells, inherit, nearest_cells
+from ...wall.errors import InvalidInput
+from .clusters import k_means
+from .fitted import Fitted, Question
+from .judge import by_counts
 
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
 

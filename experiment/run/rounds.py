@@ -8,24 +8,24 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.first_features import first_extractor
-from labelwall.experiment.config.solved import solved_line, solved_numbers
-from labelwall.experiment.run.asking import ask, asking_extractor
-from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.described_student import described_student
-from labelwall.experiment.run.experiment import Experiment
-from labelwall.experiment.run.judge import Estimate, estimate_of, foreseen, kept_round, plurality
-from labelwall.experiment.run.lesson import check_student
-from labelwall.experiment.run.metrics import round_line, run_summary
-from labelwall.experiment.run.public_features import PublicFeatures
-from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.experiment.run.teachers import teacher_of
-from labelwall.experiment.run.training import calibrated, train_round
-from labelwall.student.devices import require_devices
-from labelwall.teacher.accounting.accountant import require_affordable
-from labelwall.teacher.noise.entropy import Entropy
-from labelwall.wall.datasets.sources import PublicData, Task, describe, read_public
+from ...student.devices import require_devices
+from ...teacher.accounting.accountant import require_affordable
+from ...teacher.noise.entropy import Entropy
+from ...wall.datasets.sources import PublicData, Task, describe, read_public
+from ..config.config import Config
+from ..config.first_features import first_extractor
+from ..config.solved import solved_line, solved_numbers
+from .asking import ask, asking_extractor
+from .console import Console
+from .described_student import described_student
+from .experiment import Experiment
+from .judge import Estimate, estimate_of, foreseen, kept_round, plurality
+from .lesson import check_student
+from .metrics import round_line, run_summary
+from .public_features import PublicFeatures
+from .run_folder import RunFolder
+from .teachers import teacher_of
+from .training import calibrated, train_round
 
 SHARE_ROWS = 2_000  # test rows among which neighbours are counted, for a warning
 

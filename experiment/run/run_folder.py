@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.settings import FORMAT, load_config
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.ledger.state import LedgerState
-from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
-from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
+from ...teacher.ledger.ledger import Ledger
+from ...teacher.ledger.state import LedgerState
+from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch
+from ...wall.messages import ExtractorSpec
+from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
+from ..config.config import Config
+from ..config.settings import FORMAT, load_config
 
 PROBABILITIES = "probabilities.npy"  # of a round
 # What may change between a run and its resumption.

@@ -11,21 +11,21 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.teachers import CHILD, custody, report_new_anchor, teacher_factory
-from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
-from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.custodian import Custodian
-from labelwall.teacher.noise.entropy import Entropy
-from labelwall.teacher.records.sources import open_records
-from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.service.connections import end_in_time
-from labelwall.teacher.service.keys import Key, Keys, digest_of
-from labelwall.teacher.service.server import address, build_app, listen, server
-from labelwall.wall.adversary import EACH, POOLED
-from labelwall.wall.datasets.sources import describe, read_public
-from labelwall.wall.errors import InvalidInput
+from ...teacher.accounting.accountant import certified_epsilon, require_affordable
+from ...teacher.accounting.conversion import round_up
+from ...teacher.custodian import Custodian
+from ...teacher.noise.entropy import Entropy
+from ...teacher.records.sources import open_records
+from ...teacher.service.config import ServiceConfig
+from ...teacher.service.connections import end_in_time
+from ...teacher.service.keys import Key, Keys, digest_of
+from ...teacher.service.server import address, build_app, listen, server
+from ...wall.adversary import EACH, POOLED
+from ...wall.datasets.sources import describe, read_public
+from ...wall.errors import InvalidInput
+from ..config.config import Config
+from .console import Console
+from .teachers import CHILD, custody, report_new_anchor, teacher_factory
 
 LOADING = threading.Lock()
 PROBE = 64  # public rows that test a received network

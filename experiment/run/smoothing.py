@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from labelwall.experiment.run.sums_model import MAX_ROWS
-from labelwall.teacher.search.cpu import ExactIndex
+from ...teacher.search.cpu import ExactIndex
+from .sums_model import MAX_ROWS
 
 Says = Callable[[np.ndarray], np.ndarray]
 

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from labelwall.experiment.run.judge import Estimate
-from labelwall.wall.weights import (
+from ...wall.weights import (
     COUNT,
     FRACTION,
     MAX_WEIGHT,
@@ -18,6 +17,7 @@ from labelwall.wall.weights import (
     longest_residual,
     residual_unit,
 )
+from .judge import Estimate
 
 MAX_ROWS = 10_000  # public rows that the fit looks at
 MIN_RECORDS = 1.0  # that a noisy count is taken for

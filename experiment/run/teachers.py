@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
+import sys
 import tempfile
 import threading
 from collections import deque
@@ -17,24 +18,23 @@ from typing import Protocol
 
 import numpy as np
 
-from labelwall import command
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.settings import to_yaml
-from labelwall.experiment.run.console import Console
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.custodian import Custodian, open_custodian
-from labelwall.teacher.noise.entropy import Entropy
-from labelwall.teacher.records.sources import open_records, stream_records
-from labelwall.teacher.service.keys import token_of
-from labelwall.teacher.teacher import Teacher
-from labelwall.wall.adversary import POOLED
-from labelwall.wall.client import RemoteTeacher
-from labelwall.wall.datasets.sources import DataConfig, Task
-from labelwall.wall.errors import InvalidInput, LabelwallError, LedgerMismatch
-from labelwall.wall.matrix import Matrix, NoisyCounts
-from labelwall.wall.messages import Answers, ExtractorSpec, Queries
-from labelwall.wall.progress import Progress, quiet
-from labelwall.wall.unit import protected
+from ...teacher.accounting.plan import Plan
+from ...teacher.custodian import Custodian, open_custodian
+from ...teacher.noise.entropy import Entropy
+from ...teacher.records.sources import open_records, stream_records
+from ...teacher.service.keys import token_of
+from ...teacher.teacher import Teacher
+from ...wall.adversary import POOLED
+from ...wall.client import RemoteTeacher
+from ...wall.datasets.sources import DataConfig, Task
+from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch
+from ...wall.matrix import Matrix, NoisyCounts
+from ...wall.messages import Answers, ExtractorSpec, Queries
+from ...wall.progress import Progress, quiet
+from ...wall.unit import protected
+from ..config.config import Config
+from ..config.settings import to_yaml
+from .console import Console
 
 # The environment variable with the API key. A key is no setting, so no file records it.
 KEY = "LABELWALL_KEY"
@@ -177,7 +177,7 @@ def teacher_factory(
         unit = config.privacy.unit
         return partial(Teacher, lambda: open_records(config.data, task, reading, unit))
     stream = partial(stream_records, config.data, task, unit=config.privacy.unit)
-    from labelwall.teacher.sharded_teacher import ShardedTeacher  # torch
+    from ...teacher.sharded_teacher import ShardedTeacher  # torch
 
     return partial(ShardedTeacher, stream, scale=config.scale, input_shape=task.input_shape)
 
@@ -233,7 +233,7 @@ def child(config: Config, directory: Path) -> Iterator[tuple[str, str]]:
         settings.write_text(to_yaml(replace(config, custodian_dir=str(directory), teacher=None)))
         options = ("serve", "--config", str(settings), "--service.port", "0", "--child")
         process = subprocess.Popen(
-            command(PROGRAM, *options),
+            [sys.executable, "-P", "-m", PROGRAM, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -9,21 +9,21 @@ from functools import partial
 
 import numpy as np
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.run.experiment import Experiment
-from labelwall.experiment.run.judge import Estimate, by_agreement, kept_round
-from labelwall.experiment.run.lesson import Lesson, lesson_of
-from labelwall.experiment.run.metrics import calibration, round_metrics
-from labelwall.experiment.run.released import released_labels, released_probabilities
-from labelwall.experiment.run.virtual_rows import with_virtual_rows
-from labelwall.student.beside import beside, several, share_of_threads, threads
-from labelwall.student.calibrate import temperature
-from labelwall.student.fit import TrainedStudent
-from labelwall.student.prune import prune
-from labelwall.student.train import train
-from labelwall.wall.errors import LabelwallError
-from labelwall.wall.labels.base import has_label
-from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec
+from ...student.beside import beside, several, share_of_threads, threads
+from ...student.calibrate import temperature
+from ...student.fit import TrainedStudent
+from ...student.prune import prune
+from ...student.train import train
+from ...wall.errors import LabelwallError
+from ...wall.labels.base import has_label
+from ...wall.messages import ABSTAINED, Answers, ExtractorSpec
+from ..config.config import Config
+from .experiment import Experiment
+from .judge import Estimate, by_agreement, kept_round
+from .lesson import Lesson, lesson_of
+from .metrics import calibration, round_metrics
+from .released import released_labels, released_probabilities
+from .virtual_rows import with_virtual_rows
 
 
 def train_round(

@@ -14,10 +14,10 @@ import numpy as np
 from scipy.linalg import solve
 from scipy.optimize import minimize_scalar
 
-from labelwall.experiment.run.judge import Estimate, by_moments
-from labelwall.experiment.run.sums_model import SumsModel
-from labelwall.wall.labels.values import STEPS
-from labelwall.wall.messages import Outcome
+from ...wall.labels.values import STEPS
+from ...wall.messages import Outcome
+from .judge import Estimate, by_moments
+from .sums_model import SumsModel
 
 ITERATIONS = 5  # of the first fit: which values are clipped follows from the fit before
 LOG_SPREADS = -12.0, 6.0  # natural logarithms of the weights' deviations that are tried

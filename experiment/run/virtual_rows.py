@@ -14,10 +14,10 @@ import numpy as np
 import safetensors
 from scipy.special import softmax
 
-from labelwall.experiment.run.asking import asking_extractor
-from labelwall.experiment.run.experiment import Experiment
-from labelwall.experiment.run.lesson import Lesson
-from labelwall.experiment.run.linear_round import CLASSIFIER
+from .asking import asking_extractor
+from .experiment import Experiment
+from .lesson import Lesson
+from .linear_round import CLASSIFIER
 
 ROWS = 20_000
 MAX_ENTRIES = 10_000_000  # of the virtual rows: float32

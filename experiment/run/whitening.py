@@ -13,15 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from labelwall.experiment.config.config import Config
-from labelwall.experiment.config.first_features import first_extractor
-from labelwall.experiment.run.public_features import quantised
-from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, unit_length
-from labelwall.teacher.mechanisms.base import Asks
-from labelwall.teacher.search.int8_matmul import LARGEST
-from labelwall.wall.datasets.sources import Task
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ExtractorSpec
+from ...teacher.features.embedder import RAW_UNIT, Embedder, unit_length
+from ...teacher.mechanisms.base import Asks
+from ...teacher.search.int8_matmul import LARGEST
+from ...wall.datasets.sources import Task
+from ...wall.errors import InvalidInput
+from ...wall.messages import ExtractorSpec
+from ..config.config import Config
+from ..config.first_features import first_extractor
+from .public_features import quantised
 
 MAX_ROWS = 10_000  # public rows that axes are computed from
 MAX_ENTRY = 32_767  # of int16: the largest entry of the axes

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.experiment.use.output import writing
-from labelwall.student.model import StudentModel
-from labelwall.wall.datasets import readers
-from labelwall.wall.datasets.tables import is_table
-from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.progress import Progress, quiet
+from ...student.model import StudentModel
+from ...wall.datasets import readers
+from ...wall.datasets.tables import is_table
+from ...wall.errors import InvalidInput, MissingData
+from ...wall.labels.base import LabelSpace
+from ...wall.progress import Progress, quiet
+from .output import writing
 
 BLOCK = 1024  # rows that are decoded and answered at once
 DIGITS = 6  # of a probability

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from labelwall.experiment.use.hub import huggingface_folder, timm_folder
-from labelwall.experiment.use.output import writing
-from labelwall.student.model import Preprocessed, StudentModel
-from labelwall.wall.errors import LabelwallError, MissingData
-from labelwall.wall.messages import canonical_json
+from ...student.model import Preprocessed, StudentModel
+from ...wall.errors import LabelwallError, MissingData
+from ...wall.messages import canonical_json
+from .hub import huggingface_folder, timm_folder
+from .output import writing
 
 CHECKED = 8  # rows on which outputs must agree with the student's
 TOLERANCE = 1e-4  # of a probability, or of a value as a share of its range

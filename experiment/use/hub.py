@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from labelwall.experiment.report.card import card
-from labelwall.experiment.report.report import read_run
-from labelwall.student.model import StudentModel
-from labelwall.student.student_file import StudentInfo, pack
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.networks.architectures import TIMM, preprocess
+from ...student.model import StudentModel
+from ...student.student_file import StudentInfo, pack
+from ...wall.errors import InvalidInput
+from ...wall.networks.architectures import TIMM, preprocess
+from ..report.card import card
+from ..report.report import read_run
 
 BILINEAR = 2  # Pillow's number of it
 CHECKED, TOLERANCE = 8, 1e-4

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
 
 
 @contextmanager

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.run.described_student import described_student, labels_of
-from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.student.model import StudentModel, assembled, load
-from labelwall.student.student_file import read_file, unpack
-from labelwall.wall.errors import InvalidInput, LabelwallError
+from ...student.model import StudentModel, assembled, load
+from ...student.student_file import read_file, unpack
+from ...wall.errors import InvalidInput, LabelwallError
+from ..config.settings import load_config
+from ..run.described_student import described_student, labels_of
+from ..run.run_folder import RunFolder
 
 
 def open_student(path: Path) -> StudentModel:

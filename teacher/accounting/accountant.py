@@ -20,8 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.teacher.accounting.conversion import epsilon_from_rdp, float_above, round_up
-from labelwall.teacher.accounting.curves import (
+from ...wall.errors import BudgetRefused, InvalidInput
+from ...wall.messages import canonical_json
+from .conversion import epsilon_from_rdp, float_above, round_up
+from .curves import (
     ORDERS,
     ROUND_UP,
     check_release,
@@ -30,13 +32,11 @@ from labelwall.teacher.accounting.curves import (
     pure_epsilon,
     release_rdp,
 )
-from labelwall.teacher.accounting.curves.cache import cached
-from labelwall.teacher.accounting.discrete_pld import discrete_pld_epsilon
-from labelwall.teacher.accounting.plan import Plan, Release
-from labelwall.teacher.accounting.quick import NEAR, estimates, is_slow
-from labelwall.teacher.accounting.smoothed import smoothed_epsilon
-from labelwall.wall.errors import BudgetRefused, InvalidInput
-from labelwall.wall.messages import canonical_json
+from .curves.cache import cached
+from .discrete_pld import discrete_pld_epsilon
+from .plan import Plan, Release
+from .quick import NEAR, estimates, is_slow
+from .smoothed import smoothed_epsilon
 
 # Plans whose certificates are kept: `plan`, `run` and the ledger ask about the same one.
 _CACHED_PLANS = 64

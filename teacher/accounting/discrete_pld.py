@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labelwall.teacher.accounting.curves import l2_sensitivity, pure_epsilon
-from labelwall.teacher.accounting.curves.lattice import log_mixed_ratio, log_pmf
-from labelwall.teacher.accounting.plan import Release
+from .curves import l2_sensitivity, pure_epsilon
+from .curves.lattice import log_mixed_ratio, log_pmf
+from .plan import Release
 
 if TYPE_CHECKING:
     from dp_accounting.pld.pld_pmf import PLDPmf

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from labelwall.teacher.accounting.accountant import Certificate, certificates
-from labelwall.teacher.accounting.conversion import gaussian_delta
-from labelwall.teacher.accounting.curves import pure_epsilon, release_rdp
-from labelwall.teacher.accounting.plan import Plan, Release
-from labelwall.teacher.accounting.smoothed import composed_mu, gaussian_pair
+from .accountant import Certificate, certificates
+from .conversion import gaussian_delta
+from .curves import pure_epsilon, release_rdp
+from .plan import Plan, Release
+from .smoothed import composed_mu, gaussian_pair
 
 
 def explain(plan: Plan) -> list[str]:

@@ -7,8 +7,8 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.unit import UNITS, Unit
+from ...wall.errors import InvalidInput
+from ...wall.unit import UNITS, Unit
 
 Parameter = float | int | bool
 _MAX_NUMBER = sys.float_info.max  # a curve can not use an integer beyond it

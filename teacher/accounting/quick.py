@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from labelwall.teacher.accounting.conversion import epsilons_from_rdp
-from labelwall.teacher.accounting.curves import ORDERS, release_rdp
-from labelwall.teacher.accounting.plan import Release
+from .conversion import epsilons_from_rdp
+from .curves import ORDERS, release_rdp
+from .plan import Release
 
 SLOWEST_SIGMA = 400.0  # beyond it the argmax curve is the Gaussian bound
 # By which the estimate at an order may exceed the smallest one: where noise decides it is within 1%

@@ -17,10 +17,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from labelwall.teacher.accounting.conversion import gaussian_epsilon
-from labelwall.teacher.accounting.curves import CURVES, l2_sensitivity, pure_epsilon
-from labelwall.teacher.accounting.curves.lattice import log_mixed_ratio
-from labelwall.teacher.accounting.discrete_pld import (
+from .conversion import gaussian_epsilon
+from .curves import CURVES, l2_sensitivity, pure_epsilon
+from .curves.lattice import log_mixed_ratio
+from .discrete_pld import (
     ALLOWANCE,
     MAX_RELEASES,
     Atoms,
@@ -28,7 +28,7 @@ from labelwall.teacher.accounting.discrete_pld import (
     loss_grid,
     randomised_response,
 )
-from labelwall.teacher.accounting.plan import Release
+from .plan import Release
 
 # By which the roundings of all ``cap`` copies of a release may change a log likelihood together.
 LOG_ERROR = 1e-12

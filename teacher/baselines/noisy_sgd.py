@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from labelwall.teacher.baselines.config import LinearNoisySgd, NoisySgd
-from labelwall.wall.progress import TaskProgress
+from ...wall.progress import TaskProgress
+from .config import LinearNoisySgd, NoisySgd
 
 PREDICTION_BATCH = 1000  # rows
 MAX_PHYSICAL_BATCH = 256  # records whose gradients are in memory at once; parts of a Poisson batch

@@ -40,13 +40,13 @@ from typing import Any
 
 import numpy as np
 
-from labelwall.teacher.baselines.config import (
+from ...wall.errors import LabelwallError, MissingData
+from .config import (
     DpForest,
     DpLogisticRegression,
     DpNaiveBayes,
     PrivateClassification,
 )
-from labelwall.wall.errors import LabelwallError, MissingData
 
 BOUNDS: tuple[float, float] | None = (-1.0, 1.0)  # of every feature, by quantisation
 CLAIMS = {

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.records.sources import Records
-from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.progress import TaskProgress
+from ...wall.messages import ExtractorSpec
+from ...wall.progress import TaskProgress
+from ..records.sources import Records
+from .embedder import Embedder
 
 DIGEST_BYTES = 16
 MAX_CACHES = 16  # extractors whose features are kept

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from labelwall.teacher.features.hog import hog_features, hog_scale
-from labelwall.teacher.search.int8_matmul import LARGEST, MAX_DIMENSIONS
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.progress import TaskProgress
+from ...wall.errors import InvalidInput
+from ...wall.messages import ExtractorSpec
+from ...wall.progress import TaskProgress
+from ..search.int8_matmul import LARGEST, MAX_DIMENSIONS
+from .hog import hog_features, hog_scale
 
 # Root mean square of quantised raw vectors: entries clip at about four times that.
 RAW_UNIT = 16.0
@@ -67,7 +67,7 @@ class Embedder:
             raise InvalidInput("extractor.axes", rule, "some")
         if spec.backbone in (*_VECTORS, "hog"):
             return
-        from labelwall.teacher.features.network import FixedShapeNetwork  # torch
+        from .network import FixedShapeNetwork  # torch
 
         network, self.device = FixedShapeNetwork(spec, batch_size, device), device
         if probe is None or not len(probe) or not network.slot_independent(self._checked(probe)):

@@ -11,9 +11,9 @@ from functools import lru_cache
 import numpy as np
 from numba.extending import register_jitable
 
-from labelwall.teacher.search.top_k import compiled
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.progress import TaskProgress
+from ...wall.errors import InvalidInput
+from ...wall.progress import TaskProgress
+from ..search.top_k import compiled
 
 ORIENTATIONS = 9
 BLOCK = 2  # cells of a block, each way

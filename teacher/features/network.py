@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from labelwall.teacher.search.devices import device_of, reproducible
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks.architectures import Backbone, load, preprocess
-from labelwall.wall.progress import TaskProgress
+from ...wall.errors import InvalidInput
+from ...wall.messages import ExtractorSpec
+from ...wall.networks.architectures import Backbone, load, preprocess
+from ...wall.progress import TaskProgress
+from ..search.devices import device_of, reproducible
 
 
 class FixedShapeNetwork:

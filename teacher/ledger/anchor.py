@@ -49,16 +49,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from labelwall.teacher.ledger.anchor_store import (
+from ...wall.errors import LedgerMismatch
+from .anchor_store import (
     AnchoredEntry,
     FileStore,
     LockedAnchor,
     ServerStore,
     Store,
 )
-from labelwall.teacher.ledger.database import Place
-from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.wall.errors import LedgerMismatch
+from .database import Place
+from .url import LedgerUrl
 
 
 def new_turn() -> str:

@@ -20,9 +20,9 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger.database import LOCK_SECONDS, PostgresSchema
-from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.wall.errors import LedgerMismatch
+from ...wall.errors import LedgerMismatch
+from .database import LOCK_SECONDS, PostgresSchema
+from .url import LedgerUrl
 
 FORMAT = 2  # format 1 had no turns: {"seq": ..., "hash": ...}
 PAUSE = 0.005  # seconds between two attempts to lock

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger.anchor import Anchor, Position, new_turn
-from labelwall.teacher.ledger.anchor_store import AnchoredEntry
-from labelwall.teacher.ledger.database import ENTRIES, HEAD, Database
-from labelwall.teacher.ledger.individual_budgets import Row
-from labelwall.wall.errors import LedgerMismatch
+from ...wall.errors import LedgerMismatch
+from .anchor import Anchor, Position, new_turn
+from .anchor_store import AnchoredEntry
+from .database import ENTRIES, HEAD, Database
+from .individual_budgets import Row
 
 entries = sa.table(ENTRIES, sa.column("seq"), sa.column("hash"))
 head = sa.table(HEAD, sa.column("seq"), sa.column("hash"))

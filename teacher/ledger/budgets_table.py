@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger.individual_budgets import IndividualBudgets, Row
+from .individual_budgets import IndividualBudgets, Row
 
 metadata = sa.MetaData()
 private = sa.Table(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from labelwall.teacher.ledger.individual_budgets import Payments
+from .individual_budgets import Payments
 
 # (identities granted, int64 [n_records] remaining units) -> what to reserve
 UpperBound = Callable[[tuple[str, ...], np.ndarray], Payments]

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.wall.errors import LedgerMismatch, MissingData
+from ...wall.errors import LedgerMismatch, MissingData
+from .url import LedgerUrl
 
 Place = Path | LedgerUrl
 Work = Callable[[sa.Connection], None]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger.database import ENTRIES, HEAD
-from labelwall.teacher.ledger.state import GENESIS_PREV
-from labelwall.wall.messages import canonical_json
+from ...wall.messages import canonical_json
+from .database import ENTRIES, HEAD
+from .state import GENESIS_PREV
 
 metadata = sa.MetaData()
 entries = sa.Table(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger import extractors
-from labelwall.teacher.ledger.anchored import Anchored
-from labelwall.teacher.ledger.database import write_file
-from labelwall.teacher.ledger.entries_table import APPEND, head, metadata, page_after
-from labelwall.wall.errors import LedgerMismatch
+from ...wall.errors import LedgerMismatch
+from . import extractors
+from .anchored import Anchored
+from .database import write_file
+from .entries_table import APPEND, head, metadata, page_after
 
 REPLACED = "the ledger was replaced by another one while it was copied."
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger.database import EXTRACTORS
-from labelwall.wall.errors import LedgerMismatch
-from labelwall.wall.messages import canonical_json
+from ...wall.errors import LedgerMismatch
+from ...wall.messages import canonical_json
+from .database import EXTRACTORS
 
 metadata = sa.MetaData()
 extractors = sa.Table(

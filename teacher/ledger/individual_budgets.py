@@ -46,7 +46,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from labelwall.wall.errors import LedgerMismatch
+from ...wall.errors import LedgerMismatch
 
 # Units of one record's full budget in every slot. Payments are integers, rounded up.
 FULL = 1 << 40

@@ -24,13 +24,16 @@ from typing import Any, TypeVar
 import numpy as np
 import sqlalchemy as sa
 
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger import budgets_table, extractors
-from labelwall.teacher.ledger.anchor import Anchor
-from labelwall.teacher.ledger.anchored import Anchored, Step, Write
-from labelwall.teacher.ledger.charges import Charge, Reservation, UpperBound
-from labelwall.teacher.ledger.database import Place, open_database
-from labelwall.teacher.ledger.entries_table import (
+from ...wall.adversary import POOLED
+from ...wall.errors import LedgerMismatch
+from ...wall.messages import Value, canonical_json
+from ..accounting.plan import Plan
+from . import budgets_table, extractors
+from .anchor import Anchor
+from .anchored import Anchored, Step, Write
+from .charges import Charge, Reservation, UpperBound
+from .database import Place, open_database
+from .entries_table import (
     APPEND,
     MOVE_HEAD,
     READ_HEAD,
@@ -38,8 +41,8 @@ from labelwall.teacher.ledger.entries_table import (
     entry_hash,
     page_after,
 )
-from labelwall.teacher.ledger.export import export
-from labelwall.teacher.ledger.individual_budgets import (
+from .export import export
+from .individual_budgets import (
     DAMAGED,
     ENROL,
     IndividualBudgets,
@@ -49,16 +52,13 @@ from labelwall.teacher.ledger.individual_budgets import (
     payment_row,
     reservation_row,
 )
-from labelwall.teacher.ledger.state import (
+from .state import (
     FORMAT,
     FORMAT_WITH_ADVERSARY,
     GENESIS_PREV,
     LedgerState,
     read_body,
 )
-from labelwall.wall.adversary import POOLED
-from labelwall.wall.errors import LedgerMismatch
-from labelwall.wall.messages import Value, canonical_json
 
 T = TypeVar("T")
 # Batches between two snapshots: bounds the rows that are kept, and so what opening a ledger

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from labelwall.teacher.accounting.plan import Plan, Release
-from labelwall.wall.adversary import EACH, POOLED, is_single_analyst, single_analyst
-from labelwall.wall.errors import InvalidInput, LedgerMismatch
-from labelwall.wall.messages import Value, canonical_json
+from ...wall.adversary import EACH, POOLED, is_single_analyst, single_analyst
+from ...wall.errors import InvalidInput, LedgerMismatch
+from ...wall.messages import Value, canonical_json
+from ..accounting.plan import Plan, Release
 
 FORMAT = 1
 FORMAT_WITH_ADVERSARY = 2  # the first entry names its adversary

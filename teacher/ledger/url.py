@@ -8,7 +8,7 @@ from dataclasses import InitVar, dataclass
 from typing import NoReturn
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
 
 FORM = "postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME"
 OPTIONS = ("schema", "sslmode", "sslrootcert", "socket")

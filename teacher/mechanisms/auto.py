@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import Outcome, Value
+from ...wall.errors import InvalidInput
+from ...wall.messages import Outcome, Value
+from ..accounting.plan import Release
+from .base import Mechanism
 
 if TYPE_CHECKING:
-    from labelwall.teacher.statistical_audit import EmpiricalFinding
+    from ..statistical_audit import EmpiricalFinding
 
 
 @dataclass(frozen=True)

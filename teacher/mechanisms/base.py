@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Sel
 
 import numpy as np
 
-from labelwall.teacher.accounting.plan import Release, Slot
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ExtractorSpec, Outcome, Value
-from labelwall.wall.unit import Unit
+from ...wall.errors import InvalidInput
+from ...wall.messages import ExtractorSpec, Outcome, Value
+from ...wall.unit import Unit
+from ..accounting.plan import Release, Slot
 
 if TYPE_CHECKING:  # configuration loads this file; the search behind the voters would load torch
     from pathlib import Path
 
-    from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers, Reused
-    from labelwall.teacher.mechanisms.planning import Planner
-    from labelwall.teacher.mechanisms.voters import Voters
-    from labelwall.teacher.noise.entropy import Entropy
-    from labelwall.teacher.search.kernels import Select, Similar
-    from labelwall.teacher.statistical_audit import EmpiricalFinding
+    from ..noise.entropy import Entropy
+    from ..search.kernels import Select, Similar
+    from ..statistical_audit import EmpiricalFinding
+    from .earlier_answers import EarlierAnswers, Reused
+    from .planning import Planner
+    from .voters import Voters
 
 
 LabelKind = Literal["class", "attributes", "value"]  # of wall/labels

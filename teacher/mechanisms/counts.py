@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.batch.radii import cell_numbers
-from labelwall.teacher.search.index import Count, Counted
-from labelwall.wall.cells import nearest_cells
+from ...wall.cells import nearest_cells
+from ..search.index import Count, Counted
+from .batch.radii import cell_numbers
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.kernels import Select
-from labelwall.wall.messages import Outcome, Value
+from ...wall.messages import Outcome, Value
+from ..search.cpu import ExactIndex
+from ..search.kernels import Select
 
 IDENTITY_BYTES = 32
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.noise.scales import check_scale, check_screen_ratio, more_noise
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ABSTAINED, Outcome, Value
+from ...wall.errors import InvalidInput
+from ...wall.messages import ABSTAINED, Outcome, Value
+from ..accounting.plan import Release
+from ..noise.scales import check_scale, check_screen_ratio, more_noise
+from .base import Mechanism
 
 if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.vote_laws import Poll
-    from labelwall.teacher.mechanisms.voters import Voters
-    from labelwall.teacher.noise.entropy import Entropy
-    from labelwall.teacher.statistical_audit import EmpiricalFinding
+    from ..noise.entropy import Entropy
+    from ..statistical_audit import EmpiricalFinding
+    from .vote_laws import Poll
+    from .voters import Voters
 
 SCREEN, AGGREGATE = "screen", "aggregate"
 LEAST_PASSING = 0.2  # share of queries that pass; with fewer the budget buys hardly a label
@@ -40,7 +40,7 @@ class NoisyArgmax(Mechanism):
         self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
     ) -> EmpiricalFinding:
         """See ``Mechanism.audit``."""
-        from labelwall.teacher.mechanisms.vote_audit import audit_votes
+        from .vote_audit import audit_votes
 
         return audit_votes(
             self, delta=delta, trials=trials, confidence=confidence, releases=releases

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.base import Mechanism
+from .base import Mechanism
 
 if TYPE_CHECKING:  # loading the search would load torch
     from collections.abc import Sequence
 
-    from labelwall.teacher.mechanisms.voters import Voters
-    from labelwall.teacher.noise.entropy import Entropy
-    from labelwall.teacher.search.cpu import ExactIndex
+    from ..noise.entropy import Entropy
+    from ..search.cpu import ExactIndex
+    from .voters import Voters
 
 FAR = 63  # entries of a row far off, on the other side than the query's
 LATER = 1 << 40  # between the ids of a person's rows
@@ -49,7 +49,7 @@ def peopled(voters: Voters, *, alike: bool = False) -> Voters:
 
     ``alike``: persons of equal rows alone, for sums, to which persons of other rows add less.
     """
-    from labelwall.teacher.search.cpu import ExactIndex
+    from ..search.cpu import ExactIndex
 
     said = voters.labels
     other = said if alike or not len(said) else said.max() + said.min() - said

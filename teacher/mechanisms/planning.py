@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.wall.errors import BudgetRefused, InvalidInput
-from labelwall.wall.progress import Progress, quiet
+from ...wall.errors import BudgetRefused, InvalidInput
+from ...wall.progress import Progress, quiet
+from ..accounting.conversion import round_up
+from ..accounting.plan import Plan, Slot
+from .base import Mechanism
 
 FRONTIER = (0.125, 0.25, 0.5, 0.75, 1.0)  # shares of the budget
 MIN_ROWS = 100  # labelled rows; fewer do not predict votes

@@ -6,28 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from labelwall.teacher.accounting.plan import Release, Slot
-from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
-from labelwall.teacher.mechanisms.auto import Auto
-from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.batch.knn import BatchKnn
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_linear.mechanism import (
+from ...wall.errors import InvalidInput, LedgerMismatch
+from ...wall.labels.base import LabelSpace
+from ...wall.labels.registry import numbered_space
+from ...wall.messages import canonical_json
+from ..accounting.plan import Release, Slot
+from .attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
+from .auto import Auto
+from .base import Mechanism
+from .batch.knn import BatchKnn
+from .batch.radius import RadiusNeighbours
+from .ind_knn.mechanism import IndKnn
+from .naive_knn.mechanism import NaiveKnn
+from .pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
+from .private_knn.mechanism import PrivateKnn
+from .private_linear.mechanism import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
 )
-from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
-from labelwall.wall.errors import InvalidInput, LedgerMismatch
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.labels.registry import numbered_space
-from labelwall.wall.messages import canonical_json
+from .private_radius.mechanism import PrivateRadius
+from .reverse_knn.mechanism import ReverseKnn
+from .values.mechanism import PrivateKnnMean, PrivateKnnMedian
 
 REGISTERED: tuple[type[Mechanism], ...] = (
     PrivateKnn,  # the default

@@ -11,10 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar, Generic
 
-from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.mechanisms.base import M, Mechanism, Priced
-from labelwall.teacher.mechanisms.planning import (
+from ...wall.errors import BudgetRefused, InvalidInput
+from ...wall.progress import Progress, quiet
+from ..accounting.accountant import certified_epsilon, require_affordable
+from ..accounting.plan import Plan
+from .base import M, Mechanism, Priced
+from .planning import (
     Choice,
     Forecast,
     Goal,
@@ -22,9 +24,7 @@ from labelwall.teacher.mechanisms.planning import (
     PublicRows,
     View,
 )
-from labelwall.teacher.mechanisms.solve import solve
-from labelwall.wall.errors import BudgetRefused, InvalidInput
-from labelwall.wall.progress import Progress, quiet
+from .solve import solve
 
 REFINED, FINAL = 3, 5  # candidates whose neighbours are tried, and that are rehearsed again
 TIMES = 4  # rehearsals of the last candidates

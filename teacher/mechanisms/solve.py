@@ -20,14 +20,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from labelwall.teacher.accounting.accountant import certified_epsilon, odometer
-from labelwall.teacher.accounting.curves import ORDERS, pure_epsilon, release_rdp
-from labelwall.teacher.accounting.curves.cache import cached
-from labelwall.teacher.accounting.plan import Plan, Release, Slot
-from labelwall.teacher.accounting.quick import is_slow, quick
-from labelwall.teacher.accounting.smoothed import smoothed_epsilon
-from labelwall.teacher.mechanisms.base import M, Priced
-from labelwall.wall.progress import Progress, quiet
+from ...wall.progress import Progress, quiet
+from ..accounting.accountant import certified_epsilon, odometer
+from ..accounting.curves import ORDERS, pure_epsilon, release_rdp
+from ..accounting.curves.cache import cached
+from ..accounting.plan import Plan, Release, Slot
+from ..accounting.quick import is_slow, quick
+from ..accounting.smoothed import smoothed_epsilon
+from .base import M, Priced
 
 VERSION = 1  # raise when a level would be solved otherwise
 WHAT = "solving the noise for the budget"  # of the progress

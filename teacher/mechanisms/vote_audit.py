@@ -12,11 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN, NoisyArgmax
-from labelwall.teacher.mechanisms.vote_laws import JOINT, laws, repeated
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.statistical_audit import (
+from ..noise.entropy import Entropy, SystemEntropy
+from ..statistical_audit import (
     EmpiricalFinding,
     Pair,
     ReleaseFinding,
@@ -25,6 +22,9 @@ from labelwall.teacher.statistical_audit import (
     expected_bound,
     sharpest_bound,
 )
+from .noisy_argmax import AGGREGATE, SCREEN, NoisyArgmax
+from .vote_laws import JOINT, laws, repeated
+from .voters import Voters
 
 _QUERIES_PER_CALL = 1024
 _BITS_PER_CALL = 1 << 22  # inclusion bits

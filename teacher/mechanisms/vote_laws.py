@@ -20,11 +20,11 @@ from itertools import product
 import numpy as np
 from scipy.special import gammaln, xlogy
 
-from labelwall.teacher.accounting.curves.lattice import log_at_least, log_pmf
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.statistical_audit import Pair
+from ..accounting.curves.lattice import log_at_least, log_pmf
+from ..search.cpu import ExactIndex
+from ..statistical_audit import Pair
+from .noisy_argmax import AGGREGATE, SCREEN
+from .voters import Voters
 
 JOINT = f"{SCREEN}+{AGGREGATE}"  # a whole query: abstained, or a class
 CLASSES = (2, 10)  # a contest of two; one among many, where class a rarely wins without the record

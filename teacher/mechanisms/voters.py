@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.counts import (
+from ...wall.weights import bias, residual_unit
+from ..noise.entropy import Entropy
+from ..search.by_person import ByPerson
+from ..search.index import Count, Index
+from ..search.kernels import Select, Similar
+from ..search.poisson_sampling import sampled_votes, thinned
+from .counts import (
     BallCounts,
     BallVotes,
     CellVotes,
     GridCounts,
     OneRowEach,
 )
-from labelwall.teacher.mechanisms.pate.linear_ensemble import Ensemble
-from labelwall.teacher.mechanisms.private_linear.gradient import GradientSum
-from labelwall.teacher.noise.entropy import Entropy
-from labelwall.teacher.search.by_person import ByPerson
-from labelwall.teacher.search.index import Count, Index
-from labelwall.teacher.search.kernels import Select, Similar
-from labelwall.teacher.search.poisson_sampling import sampled_votes, thinned
-from labelwall.wall.weights import bias, residual_unit
+from .pate.linear_ensemble import Ensemble
+from .private_linear.gradient import GradientSum
 
 if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble
+    from .pate.cnn_ensemble import CnnEnsemble
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Protocol
 
 import numpy as np
 
-from labelwall.teacher.noise.exponential_mechanism import choose
-from labelwall.teacher.noise.sampler import GAUSSIAN, LAPLACE, draw, recipe
-from labelwall.teacher.noise.scales import check_scale
-from labelwall.teacher.noise.words import Stream, Words, uniform_below
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
+from .exponential_mechanism import choose
+from .sampler import GAUSSIAN, LAPLACE, draw, recipe
+from .scales import check_scale
+from .words import Stream, Words, uniform_below
 
 BITS = 32  # a record's inclusion compares this many random bits with floor(gamma * 2^32)
 

@@ -35,8 +35,8 @@ from itertools import islice
 
 import numpy as np
 
-from labelwall.teacher.noise.exact_bounds import GUARD, Law, cumulative, exp_bounds, weights
-from labelwall.teacher.noise.words import WORD, Words
+from .exact_bounds import GUARD, Law, cumulative, exp_bounds, weights
+from .words import WORD, Words
 
 GAUSSIAN, LAPLACE = 2, 1  # powers of z in the exponent
 MAX_TABLE_SCALE = 64  # scales below it have their own tables

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
 
 MAX_SCALE = 2.0**50  # noise must fit int64, in magnitude and next to votes
 DIGITS = 4  # significant ones of a solved number

@@ -11,9 +11,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from labelwall.teacher.noise.entropy import BITS, check_choice, check_keys, choices, inclusion_bound
-from labelwall.teacher.noise.sampler import GAUSSIAN, LAPLACE, draw, recipe
-from labelwall.teacher.noise.scales import check_scale
+from .entropy import BITS, check_choice, check_keys, choices, inclusion_bound
+from .sampler import GAUSSIAN, LAPLACE, draw, recipe
+from .scales import check_scale
 
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 

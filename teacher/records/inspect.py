@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labelwall.teacher.records.sources import (
+from ...wall.datasets.sources import DataConfig, Task, describe
+from ...wall.progress import TaskProgress
+from ...wall.unit import Unit
+from .sources import (
     GOOD,
     NO_PERSON,
     NOT_FINITE,
@@ -21,9 +24,6 @@ from labelwall.teacher.records.sources import (
     Ingested,
     ingest,
 )
-from labelwall.wall.datasets.sources import DataConfig, Task, describe
-from labelwall.wall.progress import TaskProgress
-from labelwall.wall.unit import Unit
 
 REASONS = {
     UNREADABLE: "images that can not be decoded",

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from labelwall.wall.datasets.readers import stable_hash
-from labelwall.wall.errors import InvalidInput, shape_text
+from ...wall.datasets.readers import stable_hash
+from ...wall.errors import InvalidInput, shape_text
 
 NOBODY = -1  # the code of a row without a person
 MAX_LENGTH = 256  # of an id, characters

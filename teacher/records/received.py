@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from labelwall.teacher.records.persons import codes_in, row_ids
-from labelwall.teacher.records.sources import Records
-from labelwall.wall.errors import InvalidInput, shape_text
+from ...wall.errors import InvalidInput, shape_text
+from .persons import codes_in, row_ids
+from .sources import Records
 
 
 def received(arrays: Mapping[str, np.ndarray]) -> Records:

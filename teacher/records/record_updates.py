@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger import event_times
-from labelwall.teacher.records.sources import Records
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
+from ..ledger import event_times
+from .sources import Records
 
 TABLE = "updates"
 PERSON_BYTES = 8  # of a person's code, before the input where the unit of privacy is a person

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.teacher.records.persons import NOBODY, codes_in, codes_of, row_ids
-from labelwall.wall.datasets import readers
-from labelwall.wall.datasets.base import Rows
-from labelwall.wall.datasets.folder import labels_of, persons_of
-from labelwall.wall.datasets.registry import published
-from labelwall.wall.datasets.sources import DataConfig, Task
-from labelwall.wall.datasets.table import ID, encode, one_file, scaling
-from labelwall.wall.datasets.tables import read_table, texts
-from labelwall.wall.errors import InvalidInput, MissingData, shape_text
-from labelwall.wall.progress import TaskProgress
-from labelwall.wall.unit import Unit
+from ...wall.datasets import readers
+from ...wall.datasets.base import Rows
+from ...wall.datasets.folder import labels_of, persons_of
+from ...wall.datasets.registry import published
+from ...wall.datasets.sources import DataConfig, Task
+from ...wall.datasets.table import ID, encode, one_file, scaling
+from ...wall.datasets.tables import read_table, texts
+from ...wall.errors import InvalidInput, MissingData, shape_text
+from ...wall.progress import TaskProgress
+from ...wall.unit import Unit
+from .persons import NOBODY, codes_in, codes_of, row_ids
 
 PERSON = "private_person"  # of an npz file: whose a row is
 # Verdicts: what is wrong with a row, at most one thing each.

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from labelwall.teacher.search.kernels import Similar
-from labelwall.teacher.search.top_k import compiled
+from .kernels import Similar
+from .top_k import compiled
 
 LIST_ENTRIES = 1 << 23  # of ordered lists of rows in memory together
 MARGIN = 1.25  # of the rows that the tried lists took

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from labelwall.teacher.search.index import OrderedIndex, check_features, squared_norms
-from labelwall.teacher.search.int8_matmul import choose_product, minus_twice
-from labelwall.teacher.search.kernels import Select, Similar
-from labelwall.teacher.search.lsh import HashTables, codes, gathered_products
-from labelwall.teacher.search.threads import default_threads, parallel_map
-from labelwall.teacher.search.top_k import UNBOUNDED, TopK, sample_bounds, sampling_stride
+from .index import OrderedIndex, check_features, squared_norms
+from .int8_matmul import choose_product, minus_twice
+from .kernels import Select, Similar
+from .lsh import HashTables, codes, gathered_products
+from .threads import default_threads, parallel_map
+from .top_k import UNBOUNDED, TopK, sample_bounds, sampling_stride
 
 SCORE_BYTES = 256 << 20  # a block of int32 scores of all records
 CACHED_BYTES = 2 << 20  # a block of a search: its scores are read while in a core's cache

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import torch
 
-from labelwall.teacher.search.int8_matmul import LARGEST, MAX_DIMENSIONS
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
+from .int8_matmul import LARGEST, MAX_DIMENSIONS
 
 # cuBLAS's int8 product takes multiples of 8, and more than 16 rows on the left.
 ALIGNMENT = 8

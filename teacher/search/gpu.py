@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from labelwall.teacher.search.cpu import ExactIndex, concatenated
-from labelwall.teacher.search.devices import ALIGNMENT, MIN_LEFT_ROWS, aligned, product_on
-from labelwall.teacher.search.index import (
+from .cpu import ExactIndex, concatenated
+from .devices import ALIGNMENT, MIN_LEFT_ROWS, aligned, product_on
+from .index import (
     OrderedIndex,
     WholeIndex,
     check_features,
     squared_norms,
 )
-from labelwall.teacher.search.int8_matmul import minus_twice
-from labelwall.teacher.search.kernels import Select, Similar
+from .int8_matmul import minus_twice
+from .kernels import Select, Similar
 
 QUERY_BATCH = 256  # queries searched together
 MAX_SCORES = 1 << 24  # scores of a block, and entries of the lists of queries searched together

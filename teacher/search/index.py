@@ -9,10 +9,10 @@ from typing import Protocol
 
 import numpy as np
 
-from labelwall.teacher.search.by_person import ByPerson
-from labelwall.teacher.search.int8_matmul import LARGEST, MAX_DIMENSIONS
-from labelwall.teacher.search.kernels import Select, Similar
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
+from .by_person import ByPerson
+from .int8_matmul import LARGEST, MAX_DIMENSIONS
+from .kernels import Select, Similar
 
 NORM_ROWS = 4096  # rows whose squared norms are computed together
 COMPARED_IDS = 1 << 20  # ids compared together

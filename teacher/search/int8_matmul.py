@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from labelwall.teacher.search import vnni
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
+from . import vnni
 
 LARGEST = 63  # features are integers in -63..63, so that twice a query still fits int8
 MAX_DIMENSIONS = 4000  # 2 * 63 * 63 * 4000 < 2^25: float32 represents every even integer below

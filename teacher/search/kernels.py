@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
 
 GRID = 128  # steps of a weight: GRID^2 (q.x)^2 < 2^62 fits int64
 STEPS = 4096  # steps of a threshold: its square is 2^24

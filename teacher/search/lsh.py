@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from labelwall.teacher.search.int8_matmul import LARGEST, Product, minus_twice
+from .int8_matmul import LARGEST, Product, minus_twice
 
 HASH_ROWS = 8192  # records hashed together
 GATHER_ROWS = 512  # candidates copied together: their rows stay in the processor's cache

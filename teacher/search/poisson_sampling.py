@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from labelwall.teacher.noise.entropy import BITS, Entropy, inclusion_bound
-from labelwall.teacher.search.index import Ranked
-from labelwall.teacher.search.top_k import compiled
+from ..noise.entropy import BITS, Entropy, inclusion_bound
+from .index import Ranked
+from .top_k import compiled
 
 PREFIX_ENTRIES = 1 << 23  # entries of ordered lists in memory together
 

@@ -22,7 +22,7 @@ from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from labelwall.teacher.search.top_k import compiled
+from .top_k import compiled
 
 QUERIES = 16  # int32 lanes of a register
 RECORDS = 8  # multiplied together, with a register of sums each

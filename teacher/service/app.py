@@ -17,18 +17,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from labelwall.teacher.service import query_routes, record_routes, routes
-from labelwall.teacher.service.arenas import return_free_memory
-from labelwall.teacher.service.auth import problem
-from labelwall.teacher.service.connections import Doors
-from labelwall.teacher.service.jobs import refused
-from labelwall.teacher.service.keys import KeysDamaged
-from labelwall.teacher.service.metrics import Metrics
-from labelwall.teacher.service.outlook import Outlook
-from labelwall.teacher.service.page import Pages, page
-from labelwall.teacher.service.route_parts import PROBLEMS, VERSION, Custodian
-from labelwall.teacher.service.state import Service
-from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused
+from ...wall.errors import InvalidInput, LedgerMismatch, Refused
+from . import query_routes, record_routes, routes
+from .arenas import return_free_memory
+from .auth import problem
+from .connections import Doors
+from .jobs import refused
+from .keys import KeysDamaged
+from .metrics import Metrics
+from .outlook import Outlook
+from .page import Pages, page
+from .route_parts import PROBLEMS, VERSION, Custodian
+from .state import Service
 
 Log = Callable[..., None]
 UPKEEP_INTERVAL = 30.0  # seconds, so that keys are marked expired without any request

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from fastapi import Request
 
-from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.service.jobs import refused
-from labelwall.teacher.service.keys import Key, Keys
-from labelwall.wall.errors import Refused
+from ...wall.errors import Refused
+from .config import ServiceConfig
+from .jobs import refused
+from .keys import Key, Keys
 
 STATUS = {
     "unauthorized": 401,

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import accumulate
 
-from labelwall.teacher.accounting.accountant import odometer
-from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger.event_times import EventTime
-from labelwall.teacher.service.history import History
+from ..accounting.accountant import odometer
+from ..accounting.conversion import round_up
+from ..accounting.plan import Plan
+from ..ledger.event_times import EventTime
+from .history import History
 
 POINTS = 60  # of a curve
 

@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
 
 OWN_BACKBONES = (
     "hog",

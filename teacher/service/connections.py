@@ -20,8 +20,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.service.jobs import refused
+from .config import ServiceConfig
+from .jobs import refused
 
 HEAD_SECONDS = 10.0  # for the headers of a request, and for a body that nobody reads any more
 GRACE = 45  # seconds after which a service that was told to stop has ended, whatever it is at

@@ -7,10 +7,10 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.registry import from_slot
-from labelwall.wall.messages import Outcome, Value
+from ...wall.messages import Outcome, Value
+from ..accounting.plan import Plan
+from ..ledger.ledger import Ledger
+from ..mechanisms.registry import from_slot
 
 AT_ONCE = 2000  # entries read in one transaction, which keeps the writer waiting
 

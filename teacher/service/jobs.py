@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from labelwall.wall.errors import Refused
-from labelwall.wall.messages import (
+from ...wall.errors import Refused
+from ...wall.messages import (
     Answers,
     ExtractorSpec,
     Queries,

@@ -22,9 +22,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
-from labelwall.teacher.private_files import open_lock, require_private
-from labelwall.wall.adversary import NAME
-from labelwall.wall.errors import InvalidInput, LedgerMismatch
+from ...wall.adversary import NAME
+from ...wall.errors import InvalidInput, LedgerMismatch
+from ..private_files import open_lock, require_private
 
 KEYS, FORMAT = "keys.json", 1
 Role = Literal["analyst", "custodian"]

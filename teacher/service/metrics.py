@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from labelwall.teacher.service.snapshot import Snapshot
-from labelwall.teacher.service.state import Service
+from .snapshot import Snapshot
+from .state import Service
 
 
 class Metrics:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from labelwall.wall.wire import MAX_ROWS
+from ...wall.wire import MAX_ROWS
 
 Person = Annotated[str, Field(min_length=1, max_length=256)]
 Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]

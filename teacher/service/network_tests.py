@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from labelwall.teacher.service.jobs import refused
-from labelwall.teacher.teacher import Teacher
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ExtractorSpec
+from ...wall.errors import InvalidInput
+from ...wall.messages import ExtractorSpec
+from ..teacher import Teacher
+from .jobs import refused
 
 MAX_ROW_SECONDS = 0.25  # that a received network may take for one row
 NO_NETWORKS = ("hog", "raw", "box")
@@ -87,7 +87,7 @@ class NetworkTests:
             return False
         architecture = spec.backbone, spec.input_shape
         if architecture not in self._independent:
-            from labelwall.wall.networks.architectures import build, to_safetensors  # torch
+            from ...wall.networks.architectures import build, to_safetensors  # torch
 
             fresh = build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
             tested = self._teacher.embedder(

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger.event_times import EventTime
-from labelwall.teacher.private_files import ERRORS
-from labelwall.teacher.service.charts import minute
+from ..accounting.plan import Plan
+from ..ledger.event_times import EventTime
+from ..private_files import ERRORS
+from .charts import minute
 
 WEEK = 7 * 86400
 HOUR = 3600

@@ -24,17 +24,18 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from labelwall.teacher.ledger import event_times
-from labelwall.teacher.ledger.auditor.auditor import Finding
-from labelwall.teacher.ledger.event_times import EventTime
-from labelwall.teacher.records import record_updates
-from labelwall.teacher.service.charts import Chart, minute
-from labelwall.teacher.service.history import History, Round
-from labelwall.teacher.service.keys import Key
-from labelwall.teacher.service.outlook import Outlook, forecast
-from labelwall.teacher.service.route_parts import OfAnalyst, app_service, sent, service_for
-from labelwall.teacher.service.routes import LEDGER
-from labelwall.teacher.service.state import (
+from ...wall.messages import Outcome
+from ..ledger import event_times
+from ..ledger.auditor.auditor import Finding
+from ..ledger.event_times import EventTime
+from ..records import record_updates
+from .charts import Chart, minute
+from .history import History, Round
+from .keys import Key
+from .outlook import Outlook, forecast
+from .route_parts import OfAnalyst, app_service, sent, service_for
+from .routes import LEDGER
+from .state import (
     Service,
     analyst_services,
     audit_ledger,
@@ -42,7 +43,6 @@ from labelwall.teacher.service.state import (
     pooled_epsilons,
     releases_left,
 )
-from labelwall.wall.messages import Outcome
 
 MAX_ROUNDS = 40  # extractors listed; older ones are only counted
 MAX_CHANGES = 20  # changes of the records listed

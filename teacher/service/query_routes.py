@@ -8,8 +8,12 @@ import secrets
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from labelwall.teacher.service import models
-from labelwall.teacher.service.jobs import (
+from ...wall.errors import InvalidInput
+from ...wall.matrices import MATRICES
+from ...wall.messages import Queries
+from ...wall.wire import NPY, SAFETENSORS, decode, decode_extractor
+from . import models
+from .jobs import (
     Extractor,
     QueryJob,
     TaskJob,
@@ -17,7 +21,7 @@ from labelwall.teacher.service.jobs import (
     job_id,
     refused,
 )
-from labelwall.teacher.service.route_parts import (
+from .route_parts import (
     MIB,
     PENDING,
     PROBLEMS,
@@ -32,11 +36,7 @@ from labelwall.teacher.service.route_parts import (
     reply,
     service_for,
 )
-from labelwall.teacher.service.state import Service
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.matrices import MATRICES
-from labelwall.wall.messages import Queries
-from labelwall.wall.wire import NPY, SAFETENSORS, decode, decode_extractor
+from .state import Service
 
 ROWS_BODY = binary(
     "`inputs`: uint8 [n, height, width, channels] or float32 [n, dimensions]", SAFETENSORS, NPY

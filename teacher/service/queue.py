@@ -14,9 +14,15 @@ from contextlib import suppress
 
 import numpy as np
 
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.service.fair_lock import FairLock
-from labelwall.teacher.service.jobs import (
+from ...wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
+from ...wall.matrix import Matrix
+from ...wall.messages import Answers, Queries
+from ...wall.progress import Progress, quiet
+from ...wall.wire import result_to_json
+from ..ledger.ledger import Ledger
+from ..teacher import Teacher
+from .fair_lock import FairLock
+from .jobs import (
     Extractor,
     Job,
     QueryJob,
@@ -26,16 +32,10 @@ from labelwall.teacher.service.jobs import (
     refused,
     repeat_result,
 )
-from labelwall.teacher.service.network_tests import NetworkTests
-from labelwall.teacher.service.room import Room
-from labelwall.teacher.service.snapshot import Snapshot
-from labelwall.teacher.service.usage import Call, OverCap, Usage
-from labelwall.teacher.teacher import Teacher
-from labelwall.wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
-from labelwall.wall.matrix import Matrix
-from labelwall.wall.messages import Answers, Queries
-from labelwall.wall.progress import Progress, quiet
-from labelwall.wall.wire import result_to_json
+from .network_tests import NetworkTests
+from .room import Room
+from .snapshot import Snapshot
+from .usage import Call, OverCap, Usage
 
 MAX_FINISHED = 64  # finished jobs that can still be asked for
 TURN = 1.0  # seconds of embedding before others have their turn

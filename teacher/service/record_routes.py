@@ -7,11 +7,13 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import ValidationError
 
-from labelwall.teacher.records.persons import codes_of
-from labelwall.teacher.records.received import received
-from labelwall.teacher.service import models
-from labelwall.teacher.service.jobs import TaskJob, job_id
-from labelwall.teacher.service.route_parts import (
+from ...wall.errors import Refused
+from ...wall.wire import MAX_ROWS, SAFETENSORS, decode
+from ..records.persons import codes_of
+from ..records.received import received
+from . import models
+from .jobs import TaskJob, job_id
+from .route_parts import (
     MIB,
     PENDING,
     PROBLEMS,
@@ -22,8 +24,6 @@ from labelwall.teacher.service.route_parts import (
     media_of,
     reply,
 )
-from labelwall.wall.errors import Refused
-from labelwall.wall.wire import MAX_ROWS, SAFETENSORS, decode
 
 REMOVAL_BODY = {
     "requestBody": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from labelwall.teacher.service.jobs import Job, RepeatJob, refused
+from .jobs import Job, RepeatJob, refused
 
 
 @dataclass(frozen=True)

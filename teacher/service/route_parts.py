@@ -13,13 +13,13 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.security import HTTPBearer
 
-from labelwall.teacher.service import models
-from labelwall.teacher.service.auth import STATUS
-from labelwall.teacher.service.jobs import Job, refused
-from labelwall.teacher.service.keys import Key
-from labelwall.teacher.service.state import Service
-from labelwall.wall.adversary import NAME
-from labelwall.wall.errors import Refused
+from ...wall.adversary import NAME
+from ...wall.errors import Refused
+from . import models
+from .auth import STATUS
+from .jobs import Job, refused
+from .keys import Key
+from .state import Service
 
 VERSION = "1"
 MAX_WAIT = 30.0  # seconds that a request stays open for its job

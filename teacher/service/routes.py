@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from labelwall.teacher.service import models
-from labelwall.teacher.service.route_parts import (
+from . import models
+from .route_parts import (
     PENDING,
     PROBLEMS,
     VERSION,
@@ -22,7 +22,7 @@ from labelwall.teacher.service.route_parts import (
     sent,
     service_for,
 )
-from labelwall.teacher.service.state import (
+from .state import (
     Service,
     analyst_services,
     export_ledger,

@@ -14,25 +14,25 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI
 
-from labelwall.teacher.custodian import Custodian
-from labelwall.teacher.noise.entropy import Entropy
-from labelwall.teacher.private_files import log_failure
-from labelwall.teacher.records.sources import Records
-from labelwall.teacher.service.app import Log, create_app, log_line
-from labelwall.teacher.service.auth import Allowances, Authenticator, BodyReader, RateLimiter
-from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.service.connections import GuardedServer, TimedProtocol, doors_of
-from labelwall.teacher.service.fair_lock import FairLock
-from labelwall.teacher.service.keys import Keys
-from labelwall.teacher.service.queue import RequestQueue
-from labelwall.teacher.service.room import Room
-from labelwall.teacher.service.route_parts import MIB
-from labelwall.teacher.service.state import Analysts, Service
-from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.teacher import Teacher
-from labelwall.wall.datasets.sources import Task
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.progress import Progress, quiet
+from ...wall.datasets.sources import Task
+from ...wall.errors import InvalidInput
+from ...wall.progress import Progress, quiet
+from ..custodian import Custodian
+from ..noise.entropy import Entropy
+from ..private_files import log_failure
+from ..records.sources import Records
+from ..shards.config import ScaleConfig
+from ..teacher import Teacher
+from .app import Log, create_app, log_line
+from .auth import Allowances, Authenticator, BodyReader, RateLimiter
+from .config import ServiceConfig
+from .connections import GuardedServer, TimedProtocol, doors_of
+from .fair_lock import FairLock
+from .keys import Keys
+from .queue import RequestQueue
+from .room import Room
+from .route_parts import MIB
+from .state import Analysts, Service
 
 REQUESTS_GRACE = 20  # seconds for a stopping service to finish its current requests
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labelwall.teacher.ledger.state import LedgerState
+from ..ledger.state import LedgerState
 
 
 @dataclass(frozen=True)

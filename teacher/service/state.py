@@ -13,23 +13,23 @@ from typing import BinaryIO
 
 import numpy as np
 
-from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.analysts import finish_removing, open_analyst, remove_for_all
-from labelwall.teacher.custodian import Custodian
-from labelwall.teacher.ledger.auditor.auditor import Finding, audit
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.records.sources import Records
-from labelwall.teacher.service import models
-from labelwall.teacher.service.auth import Allowances, Authenticator, BodyReader
-from labelwall.teacher.service.config import ServiceConfig
-from labelwall.teacher.service.jobs import Extractor, refused
-from labelwall.teacher.service.queue import RequestQueue
-from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.teacher import Teacher
-from labelwall.wall.datasets.sources import Task
-from labelwall.wall.errors import InvalidInput
+from ...wall.datasets.sources import Task
+from ...wall.errors import InvalidInput
+from ..accounting.accountant import certified_epsilon
+from ..accounting.conversion import round_up
+from ..accounting.plan import Plan
+from ..analysts import finish_removing, open_analyst, remove_for_all
+from ..custodian import Custodian
+from ..ledger.auditor.auditor import Finding, audit
+from ..ledger.ledger import Ledger
+from ..records.sources import Records
+from ..shards.config import ScaleConfig
+from ..teacher import Teacher
+from . import models
+from .auth import Allowances, Authenticator, BodyReader
+from .config import ServiceConfig
+from .jobs import Extractor, refused
+from .queue import RequestQueue
 
 MAX_EXTRACTORS = 8  # kept in memory
 

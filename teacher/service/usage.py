@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from labelwall.teacher.ledger import event_times
-from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.wall.errors import LabelwallError
+from ...wall.errors import LabelwallError
+from ..ledger import event_times
+from ..ledger.ledger import Ledger
 
 metadata = sa.MetaData()
 calls = sa.Table(

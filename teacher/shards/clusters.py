@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.wall.errors import InvalidInput, MissingData
+from ...wall.errors import InvalidInput, MissingData
+from .config import ScaleConfig
 
 CHECK_ALIVE = "/ray.rpc.NodeInfoGcsService/CheckAlive"  # an empty request to a cluster's head
 TIMEOUT = 10.0  # seconds for the head's answer

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from labelwall.wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
 
 MAX_SHARDS = 10_000
 ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")

@@ -6,11 +6,11 @@ from functools import cached_property
 
 import numpy as np
 
-from labelwall.teacher.search.by_person import ByPerson
-from labelwall.teacher.search.index import Count, PrefixCache, Ranked, check_queries
-from labelwall.teacher.search.kernels import Select, Similar
-from labelwall.teacher.shards.pools import Pool
-from labelwall.teacher.shards.requests import (
+from ..search.by_person import ByPerson
+from ..search.index import Count, PrefixCache, Ranked, check_queries
+from ..search.kernels import Select, Similar
+from .pools import Pool
+from .requests import (
     IdsOf,
     NearestOf,
     PartOf,

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from labelwall.teacher.shards.clusters import connect, working_nodes
-from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.shards.growing import journal
-from labelwall.teacher.shards.worker import ROWS, Request, Shard, ShardFailed, View, program
-from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData
+from ...wall.errors import InvalidInput, LabelwallError, MissingData
+from .clusters import connect, working_nodes
+from .config import ScaleConfig
+from .growing import journal
+from .worker import ROWS, Request, Shard, ShardFailed, View, program
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle

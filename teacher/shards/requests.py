@@ -8,11 +8,11 @@ from typing import Literal
 
 import numpy as np
 
-from labelwall.teacher.records.sources import Records
-from labelwall.teacher.search.index import Count
-from labelwall.teacher.search.kernels import Select, Similar
-from labelwall.teacher.shards.worker import Shard
-from labelwall.wall.messages import ExtractorSpec
+from ...wall.messages import ExtractorSpec
+from ..records.sources import Records
+from ..search.index import Count
+from ..search.kernels import Select, Similar
+from .worker import Shard
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,18 +9,18 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from labelwall.teacher.features.cache import forget_shards
-from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_key, shard_numbers
-from labelwall.teacher.records.sources import Records
-from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.shards.growing import append, finish, journal
-from labelwall.teacher.shards.index import ShardedIndex
-from labelwall.teacher.shards.pools import LocalPool, Pool, RayPool
-from labelwall.teacher.shards.requests import Amend, EmbedBlock, RowsOf
-from labelwall.teacher.shards.worker import ROWS, Request, block_rows, columns_of
-from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.progress import Progress, TaskProgress
-from labelwall.wall.unit import Unit
+from ...wall.messages import ExtractorSpec
+from ...wall.progress import Progress, TaskProgress
+from ...wall.unit import Unit
+from ..features.cache import forget_shards
+from ..mechanisms.pate.linear_ensemble import shard_key, shard_numbers
+from ..records.sources import Records
+from .config import ScaleConfig
+from .growing import append, finish, journal
+from .index import ShardedIndex
+from .pools import LocalPool, Pool, RayPool
+from .requests import Amend, EmbedBlock, RowsOf
+from .worker import ROWS, Request, block_rows, columns_of
 
 # (rows in a block, rows to skip) -> (rows read so far, of how many, the valid ones of a block)
 Stream = Callable[[int, int], Iterator[tuple[int, int, Records]]]

@@ -17,18 +17,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from labelwall import ROOT
-from labelwall.teacher.features.embedder import Embedder
-from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_numbers
-from labelwall.teacher.private_files import log_failure
-from labelwall.teacher.records.sources import Records
-from labelwall.teacher.search.devices import device_of
-from labelwall.teacher.search.gpu import index_on
-from labelwall.teacher.search.index import WholeIndex
-from labelwall.teacher.shards.growing import Journal, append, finish, has, journal, read
-from labelwall.wall.errors import LabelwallError
-from labelwall.wall.messages import ExtractorSpec
+from ...wall.errors import LabelwallError
+from ...wall.messages import ExtractorSpec
+from ..features.embedder import Embedder
+from ..mechanisms.pate.linear_ensemble import shard_numbers
+from ..private_files import log_failure
+from ..records.sources import Records
+from ..search.devices import device_of
+from ..search.gpu import index_on
+from ..search.index import WholeIndex
+from .growing import Journal, append, finish, has, journal, read
 
+ROOT = Path(__file__).parents[2]
 COLUMNS = ("inputs", "labels", "ids")
 PERSONS = "persons"  # one more column where the unit of privacy is a person
 ROWS = "rows"  # folder of the raw rows

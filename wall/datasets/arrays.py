@@ -8,11 +8,11 @@ from typing import Literal
 
 import numpy as np
 
-from labelwall.wall.datasets import readers
-from labelwall.wall.datasets.base import DataSet, Labels, PublicRows, Settings
-from labelwall.wall.errors import InvalidInput, shape_text
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.progress import TaskProgress
+from ..errors import InvalidInput, shape_text
+from ..labels.base import LabelSpace
+from ..progress import TaskProgress
+from . import readers
+from .base import DataSet, Labels, PublicRows, Settings
 
 
 class Arrays(DataSet):

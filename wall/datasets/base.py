@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from labelwall.wall.errors import MissingData
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.labels.registry import label_space
-from labelwall.wall.progress import TaskProgress
+from ..errors import MissingData
+from ..labels.base import LabelSpace
+from ..labels.registry import label_space
+from ..progress import TaskProgress
 
 Labels = Literal["class", "attributes", "value"]
 # Public inputs, their labels or None, test inputs, test labels: the fields of sources.PublicData.

@@ -13,7 +13,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from labelwall.wall.datasets.base import (
+from ..errors import InvalidInput
+from ..labels.attributes import pack
+from ..progress import TaskProgress
+from .base import (
     Labels,
     Published,
     Rows,
@@ -21,10 +24,7 @@ from labelwall.wall.datasets.base import (
     blocks,
     open_torchvision,
 )
-from labelwall.wall.datasets.readers import read_images
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.attributes import pack
-from labelwall.wall.progress import TaskProgress
+from .readers import read_images
 
 # In the order of list_attr_celeba.txt.
 _FACES = (

@@ -14,16 +14,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from labelwall.wall.datasets.base import Labels, Published, Rows, Settings, open_torchvision
-from labelwall.wall.datasets.readers import (
+from ..errors import InvalidInput
+from ..progress import TaskProgress
+from .base import Labels, Published, Rows, Settings, open_torchvision
+from .readers import (
     class_of,
     constant_order,
     is_image,
     list_files,
     read_images,
 )
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.progress import TaskProgress
 
 OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 PRIVATE, TEST = 30_000, 1_000

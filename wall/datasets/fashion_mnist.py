@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from labelwall.wall.datasets.base import Labels, Rows, Settings
-from labelwall.wall.datasets.mnist import Mnist
-from labelwall.wall.labels.attributes import pack
+from ..labels.attributes import pack
+from .base import Labels, Rows, Settings
+from .mnist import Mnist
 
 CLOTHES = (
     "T-shirt/top",

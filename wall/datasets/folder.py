@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.wall.datasets import readers
-from labelwall.wall.datasets.base import DataSet, Labels, PublicRows, Settings
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.labels.registry import label_space
-from labelwall.wall.progress import TaskProgress
+from ..errors import InvalidInput
+from ..labels.base import LabelSpace
+from ..labels.registry import label_space
+from ..progress import TaskProgress
+from . import readers
+from .base import DataSet, Labels, PublicRows, Settings
 
 BY_PATH = "path"  # a value of data.person
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from labelwall.wall.datasets.base import Labels, Published, Rows, Settings, open_torchvision
-from labelwall.wall.progress import TaskProgress
+from ..progress import TaskProgress
+from .base import Labels, Published, Rows, Settings, open_torchvision
 
 DIGITS = tuple("0123456789")
 PUBLIC = 5_000

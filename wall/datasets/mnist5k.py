@@ -9,10 +9,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from labelwall.wall.datasets.base import Labels, Published, Rows, Settings
-from labelwall.wall.datasets.mnist import DIGITS
-from labelwall.wall.datasets.readers import constant_order
-from labelwall.wall.progress import TaskProgress
+from ..progress import TaskProgress
+from .base import Labels, Published, Rows, Settings
+from .mnist import DIGITS
+from .readers import constant_order
 
 PRIVATE, PUBLIC = 3_600, 900
 

@@ -21,8 +21,8 @@ import numpy as np
 from joblib import Parallel, cpu_count, delayed
 from PIL import Image, ImageOps
 
-from labelwall.wall.errors import InvalidInput, MissingData, shape_text
-from labelwall.wall.progress import TaskProgress
+from ..errors import InvalidInput, MissingData, shape_text
+from ..progress import TaskProgress
 
 FORMATS = ("JPEG", "PNG", "BMP", "PPM", "WEBP")  # the only decoders that are ever run on a file
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".pgm", ".ppm", ".webp")

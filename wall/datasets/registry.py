@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from labelwall.wall.datasets.arrays import Arrays
-from labelwall.wall.datasets.base import DataSet, Published
-from labelwall.wall.datasets.celeba import CelebA
-from labelwall.wall.datasets.cifar10 import Cifar10
-from labelwall.wall.datasets.fashion_mnist import FashionMnist
-from labelwall.wall.datasets.folder import Folder
-from labelwall.wall.datasets.mnist import Mnist
-from labelwall.wall.datasets.mnist5k import Mnist5k
-from labelwall.wall.datasets.svhn import Svhn
-from labelwall.wall.datasets.table import Table
-from labelwall.wall.errors import InvalidInput
+from ..errors import InvalidInput
+from .arrays import Arrays
+from .base import DataSet, Published
+from .celeba import CelebA
+from .cifar10 import Cifar10
+from .fashion_mnist import FashionMnist
+from .folder import Folder
+from .mnist import Mnist
+from .mnist5k import Mnist5k
+from .svhn import Svhn
+from .table import Table
 
 DATA_SETS: tuple[DataSet, ...] = (
     Mnist5k(),

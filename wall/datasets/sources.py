@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from labelwall.wall.datasets.base import Labels
-from labelwall.wall.datasets.registry import DATA_SETS, data_set
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.labels.registry import label_space
-from labelwall.wall.progress import TaskProgress
+from ..errors import InvalidInput
+from ..labels.base import LabelSpace
+from ..labels.registry import label_space
+from ..progress import TaskProgress
+from .base import Labels
+from .registry import DATA_SETS, data_set
 
 if TYPE_CHECKING:
     Source = str

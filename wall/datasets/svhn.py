@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from labelwall.wall.datasets.base import Labels, Published, Rows, Settings, open_torchvision
-from labelwall.wall.datasets.mnist import DIGITS
-from labelwall.wall.datasets.readers import constant_order
-from labelwall.wall.progress import TaskProgress
+from ..progress import TaskProgress
+from .base import Labels, Published, Rows, Settings, open_torchvision
+from .mnist import DIGITS
+from .readers import constant_order
 
 PUBLIC, TEST = 25_000, 1_000
 EXTRA_ID = 1_000_000  # record ids of the extra file start here, those of train at 0

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from labelwall.wall.datasets.base import DataSet, Labels, PublicRows, Settings
-from labelwall.wall.datasets.tables import TableFile, numbers, read_table, texts
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.labels.registry import label_space
-from labelwall.wall.progress import TaskProgress
+from ..errors import InvalidInput
+from ..labels.base import LabelSpace
+from ..labels.registry import label_space
+from ..progress import TaskProgress
+from .base import DataSet, Labels, PublicRows, Settings
+from .tables import TableFile, numbers, read_table, texts
 
 ID = "record_id"  # a column with ids of private records, where there is one
 CONSTANT = 1e-9  # a relative deviation that is rounding alone

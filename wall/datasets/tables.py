@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labelwall.wall.errors import InvalidInput, MissingData
+from ..errors import InvalidInput, MissingData
 
 if TYPE_CHECKING:
     import pyarrow

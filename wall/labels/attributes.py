@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from labelwall.wall.errors import InvalidInput, shape_text
-from labelwall.wall.labels.base import LabelSpace, has_label
-from labelwall.wall.messages import ABSTAINED
+from ..errors import InvalidInput, shape_text
+from ..messages import ABSTAINED
+from .base import LabelSpace, has_label
 
 MOST_ATTRIBUTES = 62  # bits of a code
 

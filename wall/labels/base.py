@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from labelwall.wall.messages import ABSTAINED
+from ..messages import ABSTAINED
 
 Score = dict[str, Any]  # "accuracy", a share in 0..1 or None; of values also "errors"
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from labelwall.wall.errors import InvalidInput, shape_text
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.messages import ABSTAINED
+from ..errors import InvalidInput, shape_text
+from ..messages import ABSTAINED
+from .base import LabelSpace
 
 
 @dataclass(frozen=True)

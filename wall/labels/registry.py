@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.attributes import AttributeLabels
-from labelwall.wall.labels.base import LabelSpace
-from labelwall.wall.labels.classes import ClassLabels
-from labelwall.wall.labels.values import ValueLabels
+from ..errors import InvalidInput
+from .attributes import AttributeLabels
+from .base import LabelSpace
+from .classes import ClassLabels
+from .values import ValueLabels
 
 
 def numbered_space(kind: str, count: int) -> LabelSpace:

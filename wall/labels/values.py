@@ -15,9 +15,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from labelwall.wall.errors import InvalidInput, shape_text
-from labelwall.wall.labels.base import LabelSpace, Score, has_label
-from labelwall.wall.messages import ABSTAINED
+from ..errors import InvalidInput, shape_text
+from ..messages import ABSTAINED
+from .base import LabelSpace, Score, has_label
 
 # Between the bounds. Rounding to the nearest moves a value by at most 1 / 8192 of their distance.
 STEPS = 1 << 12

@@ -13,8 +13,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ExtractorSpec
+from ..errors import InvalidInput
+from ..messages import ExtractorSpec
 
 if TYPE_CHECKING:
     import timm.models

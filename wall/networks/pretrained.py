@@ -12,9 +12,9 @@ import safetensors
 import safetensors.torch
 import torch
 
-from labelwall.wall.errors import InvalidInput, MissingData
-from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.networks.architectures import (
+from ..errors import InvalidInput, MissingData
+from ..messages import ExtractorSpec
+from .architectures import (
     PRETRAINED,
     build,
     published_settings,

@@ -12,16 +12,18 @@ from fractions import Fraction
 
 import numpy as np
 
-from labelwall.teacher.accounting.curves.argmax import ARGMAX, argmax_rdp
-from labelwall.teacher.accounting.curves.base import (
+from ....wall.errors import InvalidInput
+from ..plan import Release
+from .argmax import ARGMAX, argmax_rdp
+from .base import (
     ORDERS,
     ROUND_UP,
     Curve,
     check_arguments,
     is_integer,
 )
-from labelwall.teacher.accounting.curves.gaussian import GAUSSIAN, gaussian_rdp
-from labelwall.teacher.accounting.curves.pure import (
+from .gaussian import GAUSSIAN, gaussian_rdp
+from .pure import (
     BOUNDED_RANGE,
     LAPLACE,
     PURE,
@@ -29,8 +31,8 @@ from labelwall.teacher.accounting.curves.pure import (
     laplace_rdp,
     pure_rdp,
 )
-from labelwall.teacher.accounting.curves.screening import SCREENING, screening_rdp
-from labelwall.teacher.accounting.curves.zcdp import (
+from .screening import SCREENING, screening_rdp
+from .zcdp import (
     GDP,
     RENYI,
     ZCDP,
@@ -38,8 +40,6 @@ from labelwall.teacher.accounting.curves.zcdp import (
     renyi_rdp,
     zcdp_rdp,
 )
-from labelwall.teacher.accounting.plan import Release
-from labelwall.wall.errors import InvalidInput
 
 __all__ = [
     "CURVES",

@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from labelwall.teacher.accounting.curves.base import Curve, Parameters, check_arguments
-from labelwall.teacher.accounting.curves.cache import cached_each
-from labelwall.teacher.accounting.curves.contest import argmax_log_excess, groups, reach
-from labelwall.teacher.accounting.curves.gaussian import gaussian_rdp
-from labelwall.teacher.accounting.curves.lattice import MAX_ENUMERABLE_SIGMA, rdp_from_log_excess
-from labelwall.teacher.accounting.curves.screening import threshold_log_excess
+from .base import Curve, Parameters, check_arguments
+from .cache import cached_each
+from .contest import argmax_log_excess, groups, reach
+from .gaussian import gaussian_rdp
+from .lattice import MAX_ENUMERABLE_SIGMA, rdp_from_log_excess
+from .screening import threshold_log_excess
 
 CACHE_VERSION = 3  # raise when a cached curve would come out differently
 

@@ -10,7 +10,7 @@ from inspect import Parameter, signature
 
 import numpy as np
 
-from labelwall.wall.errors import InvalidInput
+from ....wall.errors import InvalidInput
 
 ORDERS = np.array(
     [

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.wall.messages import canonical_json
+from ....wall.messages import canonical_json
 
 _USED = ContextVar("used", default=True)
 

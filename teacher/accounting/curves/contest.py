@@ -57,7 +57,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaln
 
-from labelwall.teacher.accounting.curves.lattice import (
+from .lattice import (
     log_excess,
     log_growth,
     log_mixed_ratio,

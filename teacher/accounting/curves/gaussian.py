@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwall.teacher.accounting.curves.base import ROUND_UP, Curve, check_arguments
+from .base import ROUND_UP, Curve, check_arguments
 
 
 def gaussian_rdp(

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from labelwall.teacher.accounting.curves.base import ROUND_UP, Curve, check_arguments
-from labelwall.teacher.accounting.curves.lattice import (
+from .base import ROUND_UP, Curve, check_arguments
+from .lattice import (
     log_excess,
     log_mixed_ratio,
     rdp_from_log_excess,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwall.teacher.accounting.curves.base import Curve, check_arguments
-from labelwall.teacher.accounting.curves.gaussian import gaussian_rdp
-from labelwall.teacher.accounting.curves.lattice import (
+from .base import Curve, check_arguments
+from .gaussian import gaussian_rdp
+from .lattice import (
     MAX_ENUMERABLE_SIGMA,
     log_at_least,
     log_excess,

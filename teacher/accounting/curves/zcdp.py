@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from labelwall.teacher.accounting.curves.base import ROUND_UP, Curve, Parameters, check_arguments
+from .base import ROUND_UP, Curve, Parameters, check_arguments
 
 
 def zcdp_rdp(orders: np.ndarray, *, rho: float) -> np.ndarray:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import log_ndtr, logsumexp
 
-from labelwall.teacher.accounting.conversion import Conversion, epsilon_from_rdp
-from labelwall.teacher.accounting.curves import ORDERS
-from labelwall.teacher.accounting.data_dependent.screening import Diagnosis, screening_terms
-from labelwall.wall.errors import InvalidInput
+from ....wall.errors import InvalidInput
+from ..conversion import Conversion, epsilon_from_rdp
+from ..curves import ORDERS
+from .screening import Diagnosis, screening_terms
 
 
 def diagnose_gnmax(

@@ -18,9 +18,9 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtri_exp
 
-from labelwall.teacher.accounting.data_dependent.pate import log_flip_gaussian, theorem_6
-from labelwall.teacher.accounting.data_dependent.screening import BANNER
-from labelwall.wall.errors import InvalidInput
+from ....wall.errors import InvalidInput
+from .pate import log_flip_gaussian, theorem_6
+from .screening import BANNER
 
 _GRID_POINTS = 2000  # values of q at which monotonicity is tried
 

@@ -14,18 +14,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
-from labelwall.teacher.accounting.conversion import round_up
-from labelwall.teacher.accounting.explain import explain
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.ledger.auditor.entries import check_extractor, check_plan, read_entry
-from labelwall.teacher.ledger.auditor.file import Stored, read_file
-from labelwall.teacher.ledger.auditor.gaussians import check_one_order, check_smoothed
-from labelwall.teacher.ledger.auditor.history import History
-from labelwall.teacher.ledger.auditor.mechanisms import Priced
-from labelwall.teacher.ledger.auditor.values import Problem, parse, shown
-from labelwall.wall.adversary import EACH, POOLED
-from labelwall.wall.errors import LabelwallError, MissingData
+from ....wall.adversary import EACH, POOLED
+from ....wall.errors import LabelwallError, MissingData
+from ...accounting.accountant import certificates, certified_epsilon
+from ...accounting.conversion import round_up
+from ...accounting.explain import explain
+from ...accounting.plan import Plan
+from .entries import check_extractor, check_plan, read_entry
+from .file import Stored, read_file
+from .gaussians import check_one_order, check_smoothed
+from .history import History
+from .mechanisms import Priced
+from .values import Problem, parse, shown
 
 MAX_PROBLEMS = 20  # lines; the others are counted
 

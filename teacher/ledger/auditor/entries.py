@@ -6,9 +6,11 @@ import hashlib
 import re
 from typing import Any
 
-from labelwall.teacher.ledger.auditor.mechanisms import Priced
-from labelwall.teacher.ledger.auditor.slots import LARGEST_CAP, check_slot
-from labelwall.teacher.ledger.auditor.values import (
+from ....wall.adversary import EACH, is_single_analyst
+from ....wall.adversary import NAME as ANALYST
+from .mechanisms import Priced
+from .slots import LARGEST_CAP, check_slot
+from .values import (
     BOOLEAN,
     DIGEST,
     EPSILON,
@@ -27,8 +29,6 @@ from labelwall.teacher.ledger.auditor.values import (
     require_object,
     shown,
 )
-from labelwall.wall.adversary import EACH, is_single_analyst
-from labelwall.wall.adversary import NAME as ANALYST
 
 Body = dict[str, Any]
 POOLED_FORMAT = 1  # of a first entry

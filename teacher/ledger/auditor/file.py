@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labelwall.teacher.ledger.auditor.values import DIGEST, shown
+from .values import DIGEST, shown
 
 LARGEST_FILE = 1 << 34  # bytes: everything is read into memory
 LONGEST_VALUE = 1 << 28  # bytes of one entry

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from labelwall.teacher.ledger.auditor.values import Problem
+from .values import Problem
 
 TOLERANCE = 0.01
 LOG_ERROR = 1e-12

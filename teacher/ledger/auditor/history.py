@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labelwall.teacher.ledger.auditor.mechanisms import BY_QUERY, ONCE, Priced
-from labelwall.teacher.ledger.auditor.values import Problem, canonical, shown
+from .mechanisms import BY_QUERY, ONCE, Priced
+from .values import Problem, canonical, shown
 
 Body = Mapping[str, Any]
 Key = tuple[int, str]  # a slot of the plan and the name of one of its releases

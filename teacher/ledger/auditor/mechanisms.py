@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from labelwall.teacher.accounting.curves import ORDERS
-from labelwall.teacher.ledger.auditor import results
-from labelwall.teacher.ledger.auditor.results import VOTE, Results
-from labelwall.teacher.ledger.auditor.values import (
+from ....wall.cells import MAX_CELLS
+from ....wall.labels.values import STEPS
+from ...accounting.curves import ORDERS
+from . import results
+from .results import VOTE, Results
+from .values import (
     BOOLEAN,
     LARGEST_NUMBER,
     PROBABILITY,
@@ -27,8 +29,6 @@ from labelwall.teacher.ledger.auditor.values import (
     number_above,
     one_of,
 )
-from labelwall.wall.cells import MAX_CELLS
-from labelwall.wall.labels.values import STEPS
 
 Fields = Mapping[str, Any]
 LARGEST_COUNT = 10**12  # of records; a plausible limit, not a guaranteed one

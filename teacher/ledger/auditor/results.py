@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from labelwall.teacher.ledger.auditor.values import LARGEST_INTEGER
-from labelwall.wall.labels.attributes import MOST_ATTRIBUTES
-from labelwall.wall.labels.values import STEPS
+from ....wall.labels.attributes import MOST_ATTRIBUTES
+from ....wall.labels.values import STEPS
+from .values import LARGEST_INTEGER
 
 LARGEST_LABEL = 2**31 - 1
 VOTE = 1 << 12  # units of one attribute's vote

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from labelwall.teacher.ledger.auditor.mechanisms import BY_BATCH, KINDS, ONCE, Fields, Priced
-from labelwall.teacher.ledger.auditor.values import (
+from .mechanisms import BY_BATCH, KINDS, ONCE, Fields, Priced
+from .values import (
     BOOLEAN,
     LARGEST_NUMBER,
     Problem,

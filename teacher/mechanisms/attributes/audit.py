@@ -16,14 +16,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.attributes.mechanism import COUNTS, GRID, MultiLabel, clipped
-from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_numbers, train_ensemble
-from labelwall.teacher.mechanisms.vote_laws import Poll
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.search.int8_matmul import LARGEST
-from labelwall.teacher.statistical_audit import (
+from ....wall.labels.attributes import MOST_ATTRIBUTES, pack, unpack
+from ...noise.entropy import Entropy, SystemEntropy
+from ...search.cpu import ExactIndex
+from ...search.int8_matmul import LARGEST
+from ...statistical_audit import (
     EmpiricalFinding,
     Pair,
     Part,
@@ -32,7 +29,10 @@ from labelwall.teacher.statistical_audit import (
     normal_law,
     sum_codes,
 )
-from labelwall.wall.labels.attributes import MOST_ATTRIBUTES, pack, unpack
+from ..pate.linear_ensemble import shard_numbers, train_ensemble
+from ..vote_laws import Poll
+from ..voters import Voters
+from .mechanism import COUNTS, GRID, MultiLabel, clipped
 
 MAX_RIVALS = 4096  # drawing from more is slow; above this, the record displaces nobody
 # The displaced records' feature: a ridge classifier of one of them finds its attributes present at

@@ -25,17 +25,17 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
-from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import Classifiers, Mechanism
-from labelwall.teacher.noise.scales import more_noise
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.attributes import MOST_ATTRIBUTES, unpack
-from labelwall.wall.messages import ABSTAINED, Outcome, Value
+from ....wall.errors import InvalidInput
+from ....wall.labels.attributes import MOST_ATTRIBUTES, unpack
+from ....wall.messages import ABSTAINED, Outcome, Value
+from ...accounting.plan import Release
+from ...noise.scales import more_noise
+from ..base import Classifiers, Mechanism
 
 if TYPE_CHECKING:  # loading the search would load torch
-    from labelwall.teacher.mechanisms.voters import Voters
-    from labelwall.teacher.noise.entropy import Entropy
-    from labelwall.teacher.statistical_audit import EmpiricalFinding
+    from ...noise.entropy import Entropy
+    from ...statistical_audit import EmpiricalFinding
+    from ..voters import Voters
 
 COUNTS = "counts"  # the only release; a query's value is its noisy counts, in 1 / GRID votes
 GRID = 1 << 12  # steps of a vote; rounding down loses less than 1 / GRID of it
@@ -87,7 +87,7 @@ class MultiLabel(Mechanism):
         self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
     ) -> EmpiricalFinding:
         """See ``Mechanism.audit``."""
-        from labelwall.teacher.mechanisms.attributes.audit import audit_attributes
+        from .audit import audit_attributes
 
         return audit_attributes(
             self, delta=delta, trials=trials, confidence=confidence, releases=releases

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.batch.base import BATCH, BatchMechanism
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.statistical_audit import (
+from ...noise.entropy import SystemEntropy
+from ...search.cpu import ExactIndex
+from ...statistical_audit import (
     EmpiricalFinding,
     Pair,
     ReleaseFinding,
@@ -25,6 +23,8 @@ from labelwall.teacher.statistical_audit import (
     expected_bound,
     fresh_keys,
 )
+from ..voters import Voters
+from .base import BATCH, BatchMechanism
 
 BATCH_SIZES = (1, 4)  # queries
 CLASSES = 2

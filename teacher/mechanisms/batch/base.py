@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Literal, Self, get_args
 
 import numpy as np
 
-from labelwall.teacher.accounting.conversion import float_above
-from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import Charging, Mechanism
-from labelwall.teacher.mechanisms.batch.overlap import MAX_QUERIES, Bounds
-from labelwall.teacher.noise.scales import less_spent
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ABSTAINED, Outcome, Value
+from ....wall.errors import InvalidInput
+from ....wall.messages import ABSTAINED, Outcome, Value
+from ...accounting.conversion import float_above
+from ...accounting.plan import Release
+from ...noise.scales import less_spent
+from ..base import Charging, Mechanism
+from .overlap import MAX_QUERIES, Bounds
 
 if TYPE_CHECKING:
-    from labelwall.teacher.noise.entropy import Entropy
-    from labelwall.teacher.statistical_audit import EmpiricalFinding
+    from ...noise.entropy import Entropy
+    from ...statistical_audit import EmpiricalFinding
 
 # The only release; a query's value is [label, clique bound, whether that is exact, squared radius].
 BATCH = "batch"
@@ -63,7 +63,7 @@ class BatchMechanism(Mechanism):
         self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
     ) -> EmpiricalFinding:
         """See ``Mechanism.audit``."""
-        from labelwall.teacher.mechanisms.batch.audit import audit_batch
+        from .audit import audit_batch
 
         return audit_batch(self, delta=delta, trials=trials, confidence=confidence)
 

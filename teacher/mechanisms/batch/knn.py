@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from labelwall.teacher.accounting.conversion import float_above
-from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.batch import radii as balls
-from labelwall.teacher.mechanisms.batch.base import (
+from ....wall.errors import InvalidInput
+from ...accounting.conversion import float_above
+from ..base import Mechanism
+from . import radii as balls
+from .base import (
     BatchMechanism,
     Noise,
     check_epsilon,
@@ -20,12 +21,11 @@ from labelwall.teacher.mechanisms.batch.base import (
     noisy_winners,
     values,
 )
-from labelwall.teacher.mechanisms.batch.overlap import Accounting, check_accounting, clique_bounds
-from labelwall.wall.errors import InvalidInput
+from .overlap import Accounting, check_accounting, clique_bounds
 
 if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.voters import Voters
-    from labelwall.teacher.noise.entropy import Entropy
+    from ...noise.entropy import Entropy
+    from ..voters import Voters
 
 Conversion = Literal["grid", "interactive", "none"]
 RADIUS_NOISE, COUNT_NOISE = "radius", "count"  # purposes of draws

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from labelwall.wall.errors import InvalidInput
+from ....wall.errors import InvalidInput
 
 Accounting = Literal["local", "component", "queries"]
 MAX_QUERIES = 2048  # of a batch: its graph may have every edge

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from labelwall.wall.errors import InvalidInput
+from ....wall.errors import InvalidInput
 
 LEVELS = 127  # values of a feature
 POINTS = 1 << 16  # of the quadrature, over the whole box

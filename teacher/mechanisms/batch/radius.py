@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.batch.base import (
+from ....wall.errors import InvalidInput
+from .base import (
     BatchMechanism,
     Noise,
     check_epsilon,
@@ -18,12 +19,11 @@ from labelwall.teacher.mechanisms.batch.base import (
     squared_radius,
     values,
 )
-from labelwall.teacher.mechanisms.batch.overlap import Accounting, check_accounting, clique_bounds
-from labelwall.wall.errors import InvalidInput
+from .overlap import Accounting, check_accounting, clique_bounds
 
 if TYPE_CHECKING:  # loading the search would load torch
-    from labelwall.teacher.mechanisms.voters import Voters
-    from labelwall.teacher.noise.entropy import Entropy
+    from ...noise.entropy import Entropy
+    from ..voters import Voters
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,12 @@ import numpy as np
 from scipy.special import rel_entr
 from scipy.stats import norm
 
-from labelwall.teacher.accounting.conversion import epsilons_from_rdp
-from labelwall.teacher.accounting.curves.lattice import log_pmf
-from labelwall.teacher.charging import answer_prepaid
-from labelwall.teacher.ledger.charges import Reservation, UpperBound
-from labelwall.teacher.ledger.individual_budgets import (
+from ....wall.messages import Value
+from ...accounting.conversion import epsilons_from_rdp
+from ...accounting.curves.lattice import log_pmf
+from ...charging import answer_prepaid
+from ...ledger.charges import Reservation, UpperBound
+from ...ledger.individual_budgets import (
     ENROL,
     IndividualBudgets,
     Payments,
@@ -33,12 +34,9 @@ from labelwall.teacher.ledger.individual_budgets import (
     payment_row,
     reservation_row,
 )
-from labelwall.teacher.mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, WHOLE_ORDERS, IndKnn
-from labelwall.teacher.mechanisms.peopled import peopled
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.statistical_audit import (
+from ...noise.entropy import Entropy, SystemEntropy
+from ...search.cpu import ExactIndex
+from ...statistical_audit import (
     PROBE_DELTA,
     EmpiricalFinding,
     Pair,
@@ -48,7 +46,9 @@ from labelwall.teacher.statistical_audit import (
     check_audit,
     expected_bound,
 )
-from labelwall.wall.messages import Value
+from ..peopled import peopled
+from ..voters import Voters
+from .mechanism import MIN_NEIGHBOURS, WHOLE_ORDERS, IndKnn
 
 COUNT, ANSWERED, ALONE, CROWDED = "count", "answer", "conversation", "conversation in a crowd"
 PARTS = (COUNT, ANSWERED, ALONE, CROWDED)

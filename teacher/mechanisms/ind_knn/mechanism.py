@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from labelwall.teacher.accounting.conversion import epsilons_from_rdp
-from labelwall.teacher.accounting.curves.base import ORDERS, is_integer
-from labelwall.teacher.accounting.plan import Parameter, Release
-from labelwall.teacher.ledger.individual_budgets import FULL
-from labelwall.teacher.mechanisms.base import Charging, Mechanism, added
-from labelwall.teacher.mechanisms.ind_knn.label_price import label_prices
-from labelwall.teacher.noise.scales import less_spent
-from labelwall.teacher.search.kernels import GRID, Select, Similar, cosine, rbf
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ABSTAINED, Outcome, Value
+from ....wall.errors import InvalidInput
+from ....wall.messages import ABSTAINED, Outcome, Value
+from ...accounting.conversion import epsilons_from_rdp
+from ...accounting.curves.base import ORDERS, is_integer
+from ...accounting.plan import Parameter, Release
+from ...ledger.individual_budgets import FULL
+from ...noise.scales import less_spent
+from ...search.kernels import GRID, Select, Similar, cosine, rbf
+from ..base import Charging, Mechanism, added
+from .label_price import label_prices
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers, Reused
-    from labelwall.teacher.mechanisms.ind_knn.planning import IndKnnPlanner
-    from labelwall.teacher.noise.entropy import Entropy
-    from labelwall.teacher.statistical_audit import EmpiricalFinding
+    from ...noise.entropy import Entropy
+    from ...statistical_audit import EmpiricalFinding
+    from ..earlier_answers import EarlierAnswers, Reused
+    from .planning import IndKnnPlanner
 
 # The one prepaid release. A query's value under it is [noisy number of neighbours, label].
 ANSWER = "individual_budgets"
@@ -158,7 +158,7 @@ class IndKnn(Mechanism):
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
-        from labelwall.teacher.mechanisms.ind_knn import audit
+        from . import audit
 
         return audit.probes_individual(self)
 
@@ -166,7 +166,7 @@ class IndKnn(Mechanism):
         self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
     ) -> EmpiricalFinding:
         """See ``Mechanism.audit``."""
-        from labelwall.teacher.mechanisms.ind_knn import audit
+        from . import audit
 
         return audit.audit_individual(
             self,
@@ -178,7 +178,7 @@ class IndKnn(Mechanism):
 
     def planner(self) -> IndKnnPlanner:
         """See ``Mechanism.planner``."""
-        from labelwall.teacher.mechanisms.ind_knn.planning import IndKnnPlanner
+        from .planning import IndKnnPlanner
 
         return IndKnnPlanner(self)
 
@@ -210,7 +210,7 @@ class IndKnn(Mechanism):
         """Answered queries under one extractor, where they vote (``reuse``)."""
         if not self.reuse:
             return None
-        from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers
+        from ..earlier_answers import EarlierAnswers
 
         return EarlierAnswers(path, dimensions, self.outcome)
 

@@ -15,12 +15,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
-from labelwall.teacher.accounting.plan import Plan
-from labelwall.teacher.mechanisms.base import Mechanism, Priced
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, threshold_at
-from labelwall.teacher.mechanisms.planning import (
+from ....wall.errors import InvalidInput
+from ....wall.progress import Progress, quiet
+from ...accounting.accountant import certified_epsilon, require_affordable
+from ...accounting.plan import Plan
+from ...noise.scales import less_spent
+from ...search.kernels import STEPS
+from ..base import Mechanism, Priced
+from ..planning import (
     MIN_ROWS,
     Choice,
     Forecast,
@@ -28,11 +30,9 @@ from labelwall.teacher.mechanisms.planning import (
     Optimum,
     PublicRows,
 )
-from labelwall.teacher.mechanisms.solve import solve
-from labelwall.teacher.noise.scales import less_spent
-from labelwall.teacher.search.kernels import STEPS
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.progress import Progress, quiet
+from ..solve import solve
+from .mechanism import IndKnn
+from .simulate import SimulatedRecords, threshold_at
 
 LEVELS = tuple(step / 20 for step in range(1, 20))  # of the cosine, in the first round
 STEP = 0.05  # of the levels

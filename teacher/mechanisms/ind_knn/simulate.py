@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.ind_knn.label_price import LEAST_SHIFT, RATIO, table
-from labelwall.teacher.mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, IndKnn
-from labelwall.teacher.search.kernels import GRID
+from ...search.kernels import GRID
+from .label_price import LEAST_SHIFT, RATIO, table
+from .mechanism import MIN_NEIGHBOURS, IndKnn
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.vote_laws import Poll
+from ..vote_laws import Poll
+from .mechanism import NaiveKnn
 
 
 def poll(mechanism: NaiveKnn) -> Poll:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.noisy_argmax import NoisyArgmax, argmax_release, noisy_winner
-from labelwall.teacher.noise.scales import check_scale, more_noise
-from labelwall.wall.errors import InvalidInput
+from ....wall.errors import InvalidInput
+from ...accounting.plan import Release
+from ...noise.scales import check_scale, more_noise
+from ..base import Mechanism
+from ..noisy_argmax import NoisyArgmax, argmax_release, noisy_winner
 
 if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.vote_laws import Poll
-    from labelwall.teacher.mechanisms.voters import Voters
-    from labelwall.teacher.noise.entropy import Entropy
+    from ...noise.entropy import Entropy
+    from ..vote_laws import Poll
+    from ..voters import Voters
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ class NaiveKnn(NoisyArgmax):
 
     def poll(self) -> Poll:
         """See ``NoisyArgmax.poll``."""
-        from labelwall.teacher.mechanisms.naive_knn import audit
+        from . import audit
 
         return audit.poll(self)
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
-        from labelwall.teacher.mechanisms.naive_knn import audit
+        from . import audit
 
         return ((audit.probe(self), ()),)
 

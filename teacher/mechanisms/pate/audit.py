@@ -12,15 +12,15 @@ from itertools import product
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.pate.linear_ensemble import (
+from ...statistical_audit import Pair
+from ..vote_laws import CLASSES, Poll
+from ..voters import Voters
+from .linear_ensemble import (
     Ensemble,
     shard_numbers,
     train_ensemble,
 )
-from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
-from labelwall.teacher.mechanisms.vote_laws import CLASSES, Poll
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.statistical_audit import Pair
+from .mechanism import ConfidentGnmax, Gnmax, Lnmax
 
 _GRID = 60  # steps of the number of allies from 0 to k - 1; the rivals are the others
 

@@ -29,13 +29,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from labelwall.teacher.features.cache import row_digests
-from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_numbers
-from labelwall.teacher.records.sources import Records
-from labelwall.teacher.search.devices import device_of, reproducible
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.networks.architectures import standardise
-from labelwall.wall.progress import TaskProgress
+from ....wall.errors import InvalidInput
+from ....wall.networks.architectures import standardise
+from ....wall.progress import TaskProgress
+from ...features.cache import row_digests
+from ...records.sources import Records
+from ...search.devices import device_of, reproducible
+from .linear_ensemble import shard_numbers
 
 VERSION = 1  # raise when the same shard would give another classifier
 STEPS, BATCH = 120, 32  # some 16 passes over 240 rows

@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.pate.mechanism import MAX_TEACHERS
-from labelwall.teacher.noise import words
-from labelwall.teacher.search.int8_matmul import LARGEST
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.progress import TaskProgress
+from ....wall.errors import InvalidInput
+from ....wall.progress import TaskProgress
+from ...noise import words
+from ...search.int8_matmul import LARGEST
+from .mechanism import MAX_TEACHERS
 
 KEY, KEY_BYTES = "shards.key", words.KEY_BYTES
 RIDGE = 1.0  # added to the diagonal of the kernel matrix of rows scaled to entries in -1..1

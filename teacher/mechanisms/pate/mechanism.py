@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import Classifiers, Mechanism, added
-from labelwall.teacher.mechanisms.noisy_argmax import (
+from ....wall.errors import InvalidInput
+from ....wall.messages import Value
+from ...accounting.plan import Release
+from ...noise.scales import (
+    SCREEN_RATIO,
+    check_scale,
+    check_screen_ratio,
+    more_noise,
+)
+from ..base import Classifiers, Mechanism, added
+from ..noisy_argmax import (
     AGGREGATE,
     SCREEN,
     NoisyArgmax,
     argmax_release,
     noisy_winner,
 )
-from labelwall.teacher.noise.scales import (
-    SCREEN_RATIO,
-    check_scale,
-    check_screen_ratio,
-    more_noise,
-)
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import Value
 
 if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.vote_laws import Poll
-    from labelwall.teacher.mechanisms.voters import Voters
-    from labelwall.teacher.noise.entropy import Entropy
+    from ...noise.entropy import Entropy
+    from ..vote_laws import Poll
+    from ..voters import Voters
 
 Classifier = Literal["linear", "cnn"]
 MAX_TEACHERS = 10_000
@@ -108,13 +108,13 @@ class Lnmax(Pate):
 
     def poll(self) -> Poll:
         """See ``NoisyArgmax.poll``."""
-        from labelwall.teacher.mechanisms.pate import audit
+        from . import audit
 
         return audit.poll_lnmax(self)
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
-        from labelwall.teacher.mechanisms.pate import audit
+        from . import audit
 
         return ((audit.probe_lnmax(self), ()),)
 
@@ -165,13 +165,13 @@ class Gnmax(Pate):
 
     def poll(self) -> Poll:
         """See ``NoisyArgmax.poll``."""
-        from labelwall.teacher.mechanisms.pate import audit
+        from . import audit
 
         return audit.poll_gnmax(self)
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
-        from labelwall.teacher.mechanisms.pate import audit
+        from . import audit
 
         return ((audit.probe_gnmax(self), ()),)
 
@@ -232,13 +232,13 @@ class ConfidentGnmax(Pate):
 
     def poll(self) -> Poll:
         """See ``NoisyArgmax.poll``."""
-        from labelwall.teacher.mechanisms.pate import audit
+        from . import audit
 
         return audit.poll_confident_gnmax(self)
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
-        from labelwall.teacher.mechanisms.pate import audit
+        from . import audit
 
         return ((audit.probe_confident_gnmax(self), ()),)
 

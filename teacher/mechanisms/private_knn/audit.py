@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.vote_laws import Poll
+from ..vote_laws import Poll
+from .mechanism import PrivateKnn
 
 
 def poll(mechanism: PrivateKnn) -> Poll:

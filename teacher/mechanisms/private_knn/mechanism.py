@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.base import Mechanism, added
-from labelwall.teacher.mechanisms.noisy_argmax import ScreenedArgmax
-from labelwall.teacher.noise.scales import SCREEN_RATIO
-from labelwall.wall.errors import InvalidInput
+from ....wall.errors import InvalidInput
+from ...noise.scales import SCREEN_RATIO
+from ..base import Mechanism, added
+from ..noisy_argmax import ScreenedArgmax
 
 if TYPE_CHECKING:  # loading the search would load torch
-    from labelwall.teacher.mechanisms.private_knn.planning import ScreenedPlanner
-    from labelwall.teacher.mechanisms.vote_laws import Poll
-    from labelwall.teacher.mechanisms.voters import Voters
-    from labelwall.teacher.noise.entropy import Entropy
+    from ...noise.entropy import Entropy
+    from ..vote_laws import Poll
+    from ..voters import Voters
+    from .planning import ScreenedPlanner
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,18 @@ class PrivateKnn(ScreenedArgmax):
 
     def poll(self) -> Poll:
         """See ``NoisyArgmax.poll``."""
-        from labelwall.teacher.mechanisms.private_knn import audit
+        from . import audit
 
         return audit.poll(self)
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
-        from labelwall.teacher.mechanisms.private_knn import audit
+        from . import audit
 
         return ((audit.probe(self), ()),)
 
     def planner(self) -> ScreenedPlanner[PrivateKnn]:
         """See ``Mechanism.planner``."""
-        from labelwall.teacher.mechanisms.private_knn.planning import PLANNER
+        from .planning import PLANNER
 
         return PLANNER

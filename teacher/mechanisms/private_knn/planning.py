@@ -15,26 +15,26 @@ from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from labelwall.teacher.accounting.accountant import certified_epsilon, odometer, require_affordable
-from labelwall.teacher.accounting.curves import ORDERS, screening_rdp
-from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.noisy_argmax import ScreenedArgmax
-from labelwall.teacher.mechanisms.planning import (
+from ....wall.errors import InvalidInput
+from ....wall.progress import Progress, quiet
+from ...accounting.accountant import certified_epsilon, odometer, require_affordable
+from ...accounting.curves import ORDERS, screening_rdp
+from ..base import Mechanism
+from ..noisy_argmax import ScreenedArgmax
+from ..planning import (
     Choice,
     Forecast,
     Goal,
     Optimum,
     PublicRows,
 )
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_knn.simulate import (
+from .mechanism import PrivateKnn
+from .simulate import (
     SimulatedQueries,
     rates,
     simulated_queries,
     votes_of,
 )
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.progress import Progress, quiet
 
 SAMPLING = (1.0, 0.5, 0.25, 0.1, 0.04, 0.015)
 FRACTIONS = 9  # steps of the share of the data set that votes

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from labelwall.teacher.mechanisms.noisy_argmax import ScreenedArgmax
-from labelwall.teacher.mechanisms.planning import MIN_ROWS, Goal, PublicRows
-from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.errors import InvalidInput
+from ....wall.errors import InvalidInput
+from ...search.cpu import ExactIndex
+from ..noisy_argmax import ScreenedArgmax
+from ..planning import MIN_ROWS, Goal, PublicRows
 
 MODEL_QUERIES = 400
 MODEL_SPREAD = 0.2  # standard deviation of the share of right neighbours between model queries

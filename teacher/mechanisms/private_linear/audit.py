@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.private_linear.mechanism import SUM, LinearSums
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.statistical_audit import (
+from ....wall.labels.values import STEPS
+from ....wall.weights import SENSITIVITY
+from ...noise.entropy import Entropy, SystemEntropy
+from ...search.cpu import ExactIndex
+from ...statistical_audit import (
     OUTCOMES,
     EmpiricalFinding,
     Pair,
@@ -27,8 +27,8 @@ from labelwall.teacher.statistical_audit import (
     normal_law,
     sum_codes,
 )
-from labelwall.wall.labels.values import STEPS
-from labelwall.wall.weights import SENSITIVITY
+from ..voters import Voters
+from .mechanism import SUM, LinearSums
 
 _QUERIES_PER_CALL = 2048
 # (outputs, the record's label) by label space: the last class, all attributes, the upper bound.

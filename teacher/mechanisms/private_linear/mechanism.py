@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 
-from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import Asks, Mechanism, added
-from labelwall.teacher.noise.scales import more_noise
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ABSTAINED, Outcome, Value
-from labelwall.wall.unit import Unit
-from labelwall.wall.weights import MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
+from ....wall.errors import InvalidInput
+from ....wall.messages import ABSTAINED, Outcome, Value
+from ....wall.unit import Unit
+from ....wall.weights import MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
+from ...accounting.plan import Release
+from ...noise.scales import more_noise
+from ..base import Asks, Mechanism, added
 
 if TYPE_CHECKING:  # loading the search would load torch
-    from labelwall.teacher.mechanisms.rehearsed import RehearsedPlanner
-    from labelwall.teacher.mechanisms.voters import Voters
-    from labelwall.teacher.noise.entropy import Entropy
-    from labelwall.teacher.statistical_audit import EmpiricalFinding
+    from ...noise.entropy import Entropy
+    from ...statistical_audit import EmpiricalFinding
+    from ..rehearsed import RehearsedPlanner
+    from ..voters import Voters
 
 SUM = "sum"
 MAX_STEPS = 100
@@ -97,13 +97,13 @@ class LinearSums(Mechanism):
 
     def planner(self) -> RehearsedPlanner[Self]:
         """See ``Mechanism.planner``."""
-        from labelwall.teacher.mechanisms.private_linear import planning
+        from . import planning
 
         return planning.planner(type(self))
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
-        from labelwall.teacher.mechanisms.private_linear import audit
+        from . import audit
 
         return ((audit.probe_sums(self), ()),)
 
@@ -111,7 +111,7 @@ class LinearSums(Mechanism):
         self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
     ) -> EmpiricalFinding:
         """See ``Mechanism.audit``."""
-        from labelwall.teacher.mechanisms.private_linear import audit
+        from . import audit
 
         return audit.audit_sums(self, delta=delta, trials=trials, confidence=confidence)
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from labelwall.teacher.mechanisms.planning import View
-from labelwall.teacher.mechanisms.private_linear.mechanism import MAX_STEPS, LinearSums
-from labelwall.teacher.mechanisms.rehearsed import RehearsedPlanner
+from ..planning import View
+from ..rehearsed import RehearsedPlanner
+from .mechanism import MAX_STEPS, LinearSums
 
 AXES = (4, 8, 16, 32, 64, 128, 256)
 ONE_STEP_AXES = (16, 48)  # with a single step, for tiny budgets: many want too much noise

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
-from labelwall.teacher.mechanisms.vote_laws import Poll
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.statistical_audit import Pair
+from ...statistical_audit import Pair
+from ..vote_laws import Poll
+from ..voters import Voters
+from .mechanism import PrivateRadius
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwall.teacher.search.cpu import ExactIndex
+from ...search.cpu import ExactIndex
 
 EVERYWHERE = 1 << 26  # above every squared distance
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.base import Asks, Mechanism
-from labelwall.teacher.mechanisms.noisy_argmax import ScreenedArgmax
-from labelwall.teacher.noise.scales import SCREEN_RATIO
-from labelwall.wall.errors import InvalidInput
+from ....wall.errors import InvalidInput
+from ...noise.scales import SCREEN_RATIO
+from ..base import Asks, Mechanism
+from ..noisy_argmax import ScreenedArgmax
 
 if TYPE_CHECKING:  # loading the search would load torch
-    from labelwall.teacher.mechanisms.private_knn.planning import ScreenedPlanner
-    from labelwall.teacher.mechanisms.vote_laws import Poll
-    from labelwall.teacher.mechanisms.voters import Voters
-    from labelwall.teacher.noise.entropy import Entropy
+    from ...noise.entropy import Entropy
+    from ..private_knn.planning import ScreenedPlanner
+    from ..vote_laws import Poll
+    from ..voters import Voters
 
 LANDMARKS = 2_000  # public rows that radii are measured by, at most
 # Deviations of the noise above the threshold at which a plurality is cut off: it passes but once in
@@ -106,25 +106,25 @@ class PrivateRadius(ScreenedArgmax):
         self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy
     ) -> np.ndarray:
         """See ``ScreenedArgmax.votes``."""
-        from labelwall.teacher.mechanisms.private_radius.landmarks import squared_radii
+        from .landmarks import squared_radii
 
         radii = squared_radii(voters.queries, voters.landmarks, self.share)
         return voters.sampled_ball_votes(radii, self.sampling_probability, keys, stage, entropy)
 
     def poll(self) -> Poll:
         """See ``NoisyArgmax.poll``."""
-        from labelwall.teacher.mechanisms.private_radius import audit
+        from . import audit
 
         return audit.poll(self)
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
-        from labelwall.teacher.mechanisms.private_radius import audit
+        from . import audit
 
         return ((audit.probe(self), ()),)
 
     def planner(self) -> ScreenedPlanner[PrivateRadius]:
         """See ``Mechanism.planner``."""
-        from labelwall.teacher.mechanisms.private_radius.planning import PLANNER
+        from .planning import PLANNER
 
         return PLANNER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labelwall.teacher.mechanisms.private_knn.planning import ScreenedPlanner
-from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
+from ..private_knn.planning import ScreenedPlanner
+from .mechanism import PrivateRadius
 
 PLANNER = ScreenedPlanner(PrivateRadius, "share")

@@ -13,12 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from labelwall.teacher.accounting.curves.lattice import log_pmf
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import HISTOGRAM, ReverseKnn
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.statistical_audit import (
+from ...accounting.curves.lattice import log_pmf
+from ...noise.entropy import Entropy, SystemEntropy
+from ...search.cpu import ExactIndex
+from ...statistical_audit import (
     OUTCOMES,
     EmpiricalFinding,
     Pair,
@@ -28,6 +26,8 @@ from labelwall.teacher.statistical_audit import (
     normal_law,
     sum_codes,
 )
+from ..voters import Voters
+from .mechanism import HISTOGRAM, ReverseKnn
 
 _QUERIES_PER_CALL = 2048
 CLASSES = 2

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
-from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import Asks, Mechanism, added
-from labelwall.teacher.noise.scales import check_scale, more_noise
-from labelwall.wall.cells import MAX_CELLS
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.messages import ABSTAINED, Outcome, Value
-from labelwall.wall.unit import Unit
+from ....wall.cells import MAX_CELLS
+from ....wall.errors import InvalidInput
+from ....wall.messages import ABSTAINED, Outcome, Value
+from ....wall.unit import Unit
+from ...accounting.plan import Release
+from ...noise.scales import check_scale, more_noise
+from ..base import Asks, Mechanism, added
 
 if TYPE_CHECKING:  # loading the search would load torch
-    from labelwall.teacher.mechanisms.rehearsed import RehearsedPlanner
-    from labelwall.teacher.mechanisms.voters import Voters
-    from labelwall.teacher.noise.entropy import Entropy
-    from labelwall.teacher.statistical_audit import EmpiricalFinding
+    from ...noise.entropy import Entropy
+    from ...statistical_audit import EmpiricalFinding
+    from ..rehearsed import RehearsedPlanner
+    from ..voters import Voters
 
 HISTOGRAM = "histogram"
 MAX_NEIGHBOURS = 64
@@ -117,13 +117,13 @@ class ReverseKnn(Mechanism):
 
     def planner(self) -> RehearsedPlanner[ReverseKnn]:
         """See ``Mechanism.planner``."""
-        from labelwall.teacher.mechanisms.reverse_knn import planning
+        from . import planning
 
         return planning.PLANNER
 
     def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
         """See ``Mechanism.probes``."""
-        from labelwall.teacher.mechanisms.reverse_knn import audit
+        from . import audit
 
         return ((audit.probe_cells(self), ()),)
 
@@ -131,7 +131,7 @@ class ReverseKnn(Mechanism):
         self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
     ) -> EmpiricalFinding:
         """See ``Mechanism.audit``."""
-        from labelwall.teacher.mechanisms.reverse_knn import audit
+        from . import audit
 
         return audit.audit_cells(self, delta=delta, trials=trials, confidence=confidence)
 

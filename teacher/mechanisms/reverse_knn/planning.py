@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from labelwall.teacher.mechanisms.planning import View
-from labelwall.teacher.mechanisms.rehearsed import RehearsedPlanner
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import MAX_NEIGHBOURS, ReverseKnn
+from ..planning import View
+from ..rehearsed import RehearsedPlanner
+from .mechanism import MAX_NEIGHBOURS, ReverseKnn
 
 CELLS = (10, 40, 160, 640)
 ROWS_A_CELL = 3  # public rows, at least: fewer do not tell where cells are

@@ -18,18 +18,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.values.mechanism import (
-    RANGE,
-    SCREEN,
-    PrivateKnnMean,
-    PrivateKnnMedian,
-    Regression,
-)
-from labelwall.teacher.mechanisms.vote_laws import Poll, laws, votes
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.statistical_audit import (
+from ....wall.labels.values import STEPS
+from ...noise.entropy import Entropy, SystemEntropy
+from ...search.cpu import ExactIndex
+from ...statistical_audit import (
     EmpiricalFinding,
     Pair,
     ReleaseFinding,
@@ -41,7 +33,15 @@ from labelwall.teacher.statistical_audit import (
     sharpest_bound,
     sum_codes,
 )
-from labelwall.wall.labels.values import STEPS
+from ..vote_laws import Poll, laws, votes
+from ..voters import Voters
+from .mechanism import (
+    RANGE,
+    SCREEN,
+    PrivateKnnMean,
+    PrivateKnnMedian,
+    Regression,
+)
 
 R = TypeVar("R", bound=Regression)
 EMPTY = Pair(0, 0, 2)

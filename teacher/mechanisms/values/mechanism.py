@@ -24,25 +24,25 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from labelwall.teacher.accounting.plan import Release
-from labelwall.teacher.mechanisms.base import Mechanism, added
-from labelwall.teacher.mechanisms.noisy_argmax import SCREEN
-from labelwall.teacher.noise.scales import (
+from ....wall.errors import InvalidInput
+from ....wall.labels.values import STEPS
+from ....wall.messages import ABSTAINED, Outcome, Value
+from ...accounting.plan import Release
+from ...noise.scales import (
     SCREEN_RATIO,
     check_screen_ratio,
     less_spent,
     more_noise,
 )
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.values import STEPS
-from labelwall.wall.messages import ABSTAINED, Outcome, Value
+from ..base import Mechanism, added
+from ..noisy_argmax import SCREEN
 
 if TYPE_CHECKING:  # loading the search would load torch
-    from labelwall.teacher.mechanisms.values.audit import AuditedValues
-    from labelwall.teacher.mechanisms.values.planning import ValuesPlanner
-    from labelwall.teacher.mechanisms.voters import Voters
-    from labelwall.teacher.noise.entropy import Entropy
-    from labelwall.teacher.statistical_audit import EmpiricalFinding
+    from ...noise.entropy import Entropy
+    from ...statistical_audit import EmpiricalFinding
+    from ..voters import Voters
+    from .audit import AuditedValues
+    from .planning import ValuesPlanner
 
 MEAN, MEDIAN = "mean", "median"
 RANGE = 2 * STEPS  # sensitivity of the sum, in half steps
@@ -115,7 +115,7 @@ class Regression(Mechanism):
 
     def planner(self) -> ValuesPlanner:
         """See ``Mechanism.planner``."""
-        from labelwall.teacher.mechanisms.values.planning import ValuesPlanner
+        from .planning import ValuesPlanner
 
         return ValuesPlanner(self)
 
@@ -127,7 +127,7 @@ class Regression(Mechanism):
         self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
     ) -> EmpiricalFinding:
         """See ``Mechanism.audit``."""
-        from labelwall.teacher.mechanisms.values.audit import audit_values
+        from .audit import audit_values
 
         return audit_values(
             self, delta=delta, trials=trials, confidence=confidence, releases=releases
@@ -228,7 +228,7 @@ class PrivateKnnMean(Regression):
 
     def audited(self) -> AuditedValues:
         """See ``Regression.audited``."""
-        from labelwall.teacher.mechanisms.values.audit import AuditedMean
+        from .audit import AuditedMean
 
         return AuditedMean(self)
 
@@ -307,7 +307,7 @@ class PrivateKnnMedian(Regression):
 
     def audited(self) -> AuditedValues:
         """See ``Regression.audited``."""
-        from labelwall.teacher.mechanisms.values.audit import AuditedMedian
+        from .audit import AuditedMedian
 
         return AuditedMedian(self)
 

@@ -14,9 +14,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
-from labelwall.teacher.mechanisms.base import Mechanism, Priced
-from labelwall.teacher.mechanisms.planning import (
+from ....wall.errors import InvalidInput
+from ....wall.labels.values import STEPS
+from ....wall.progress import Progress, quiet
+from ...accounting.accountant import certified_epsilon, require_affordable
+from ...search.cpu import ExactIndex
+from ..base import Mechanism, Priced
+from ..planning import (
     MIN_ROWS,
     Choice,
     Forecast,
@@ -24,17 +28,13 @@ from labelwall.teacher.mechanisms.planning import (
     Optimum,
     PublicRows,
 )
-from labelwall.teacher.mechanisms.solve import solve
-from labelwall.teacher.mechanisms.values.mechanism import (
+from ..solve import solve
+from .mechanism import (
     MAX_NEIGHBOURS,
     PrivateKnnMean,
     PrivateKnnMedian,
     Regression,
 )
-from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.errors import InvalidInput
-from labelwall.wall.labels.values import STEPS
-from labelwall.wall.progress import Progress, quiet
 
 SAMPLING = (0.03, 0.1, 0.3)
 FRACTIONS = 8  # of the records that vote, from a few rows to MAX_FRACTION
