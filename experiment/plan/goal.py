@@ -18,7 +18,6 @@ from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress, quiet
 
 FRONTIER = (0.125, 0.25, 0.5, 0.75, 1.0)  # shares of the budget
-MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 
 M = TypeVar("M", bound=Mechanism)
 

@@ -24,8 +24,8 @@ from ...teacher.noise.scales import less_spent
 from ...teacher.search.kernels import STEPS
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, quiet
+from ..config.own import MIN_ROWS
 from .goal import (
-    MIN_ROWS,
     Choice,
     Forecast,
     Goal,

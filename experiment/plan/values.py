@@ -27,8 +27,8 @@ from ...teacher.search.cpu import ExactIndex
 from ...wall.errors import InvalidInput
 from ...wall.labels.values import STEPS
 from ...wall.progress import Progress, quiet
+from ..config.own import MIN_ROWS
 from .goal import (
-    MIN_ROWS,
     Choice,
     Forecast,
     Goal,

@@ -18,7 +18,7 @@ from ...teacher.mechanisms.registry import from_slot
 from ...wall.cells import inherit
 from ...wall.messages import ABSTAINED
 from ..config.config import Config
-from ..plan.foresight import foresee
+from .foresight import foresee
 
 DRAWS = 20  # of the split of noisy counts into two independent ones
 SURE = 2.0  # deviations by which a round must be worse than an earlier one

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labelwall.experiment.plan.foresight import foresee
+from labelwall.experiment.run.foresight import foresee
 from labelwall.experiment.run.judge import (
     AGREEMENT,
     COUNTS,

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from labelwall.teacher.audits import batch as empirical_batch
 from labelwall.teacher.audits.batch import audit_batch
 from labelwall.teacher.audits.cases import audit_mechanisms, probes
 from labelwall.teacher.audits.harness import PROBE_DELTA, EmpiricalFinding
-from labelwall.teacher.mechanisms.batch import audit as empirical_batch
 from labelwall.teacher.mechanisms.batch import knn as batch_knn
 from labelwall.teacher.mechanisms.batch import radius
 from labelwall.teacher.mechanisms.batch.base import BatchMechanism
