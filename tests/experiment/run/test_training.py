@@ -32,7 +32,7 @@ def test_the_temperature_beside_is_the_one_afterwards(
     line += ["--student.calibration_folds", "2"]
     with monkeypatch.context() as patch:
         patch.setattr(training, "process_count", lambda *_: 3)
-        patch.setattr(training, "beside", here)
+        patch.setattr(training, "parallel", here)
         assert pipeline.main(line) == 0
     assert begun == [(1, 0), (2, 1)]  # in the last round alone
     place = tmp_path / "out/round_2/metrics.json"
