@@ -27,7 +27,7 @@ from ..config.checks import STAGES
 from ..config.config import CapsConfig, Config, RoundConfig
 from ..config.first_features import first_extractor
 from ..config.own import MIN_ROWS, Findings, default_mechanism
-from ..run.lesson import check_student
+from ..run.training_rows import check_student
 from .candidates import planner as planner_of
 from .goal import (
     Choice,

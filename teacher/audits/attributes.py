@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...wall.labels.attributes import MOST_ATTRIBUTES, pack, unpack
+from ..classifiers.linear_ensemble import shard_numbers, train_ensemble
 from ..mechanisms.attributes.mechanism import COUNTS, GRID, MultiLabel, clipped
-from ..mechanisms.pate.linear_ensemble import shard_numbers, train_ensemble
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy, SystemEntropy
 from ..search.cpu import ExactIndex

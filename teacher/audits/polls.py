@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ..classifiers.linear_ensemble import Ensemble, shard_numbers, train_ensemble
 from ..mechanisms.noisy_argmax import NoisyArgmax, ScreenedArgmax
-from ..mechanisms.pate.linear_ensemble import Ensemble, shard_numbers, train_ensemble
 from ..mechanisms.voters import Voters
 from .harness import Pair
 from .vote_laws import CLASSES, Poll

@@ -198,7 +198,9 @@ def _scaled(mechanism: PrivateKnn, change: dict[str, float]) -> dict[str, float]
 def test_a_floor_of_the_label_accuracy_buys_fewer_and_better_labels(small_grids):
     proxy = votes_among(*embedded(3, TEST), CLASSES)
     free, better = (
-        planner.BY_NUMBER.optimise(proxy, Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2, floor)).chosen.forecast
+        planner.BY_NUMBER.optimise(
+            proxy, Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2, floor)
+        ).chosen.forecast
         for floor in (0.0, 0.85)
     )
     assert free.accuracy < 0.85 <= better.accuracy + 0.005
