@@ -21,9 +21,9 @@ from labelwall.experiment.plan.candidates import PLANNERS, planner
 from labelwall.experiment.plan.goal import Goal, PublicRows, Score, View
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
-from labelwall.teacher.audits.cases import AUDITS, PROBES, probes
+from labelwall.teacher.audits.cases import CASES as ATTACKS
+from labelwall.teacher.audits.cases import PROBE_DELTA, PROBES, probes
 from labelwall.teacher.audits.cases import audit as run_audit
-from labelwall.teacher.audits.harness import PROBE_DELTA
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
@@ -260,7 +260,7 @@ def test_every_room_knows_the_kind(name: str) -> None:
     kind = CASES[name].kind
     rooms = {
         "teacher/ledger/auditor/mechanisms.py: KINDS": KINDS,
-        "teacher/audits/cases.py: AUDITS": AUDITS,
+        "teacher/audits/cases.py: CASES": ATTACKS,
         "teacher/audits/cases.py: PROBES": PROBES,
         "experiment/plan/candidates.py: PLANNERS": PLANNERS,
     }

@@ -32,9 +32,9 @@ KINDS["nearest_record"] = Known(
 )
 """,
     "teacher/audits/cases.py": """
-from .nearest_record import audit as audit_nearest
+from .nearest_record import answers
 
-AUDITS["nearest_record"] = _whole(audit_nearest)
+CASES["nearest_record"] = answers
 PROBES["nearest_record"] = _with(epsilon=2.0)
 """,
     "experiment/plan/candidates.py": """

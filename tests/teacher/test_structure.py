@@ -27,8 +27,7 @@ import pytest
 import torch
 
 from labelwall.teacher.audits.harness import Pair
-from labelwall.teacher.audits.vote_laws import JOINT
-from labelwall.teacher.audits.votes import run
+from labelwall.teacher.audits.votes import JOINT, run
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
