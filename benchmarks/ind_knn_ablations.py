@@ -31,8 +31,8 @@ from linear_sgd import DELTA
 
 from labelwall.experiment.plan.ind_knn_rehearsal import threshold_at
 from labelwall.teacher.mechanisms.base import Priced
+from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.solve import solve
 
 LEVELS = (0.15, 0.2, 0.25, 0.3, 0.35, 0.4)  # of the cosine: thresholds tried
 COPIES = (1, 2, 4, 6, 8)  # of the private records
@@ -116,7 +116,7 @@ def filters(setting: Setting) -> None:
     chosen, series = replace(setting.chosen(planned, 1.0), rho=None, order=None), {}
     for name in FILTERS:
         entry = Priced(replace(chosen, filter=name), planned, planned)
-        (solved,) = solve([entry], 1.0, DELTA)
+        (solved,) = calibrate([entry], 1.0, DELTA)
         shares = [
             setting.right(f"filter {name}, for {planned}, asked {asked}", solved, asked, 1.0)
             for asked in longer

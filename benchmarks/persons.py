@@ -44,9 +44,9 @@ from labelwall.experiment.run.matrix_round import FIT_BY
 from labelwall.experiment.run.whitening import linear_power, principal_axes
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
+from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import LEAST_VOTES, ReverseKnn
-from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
@@ -182,7 +182,7 @@ def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) 
 
 
 def priced(made: Mechanism, unit: Unit, asked: int, epsilon: float, delta: float) -> Mechanism:
-    return solve([Priced(made.for_unit(unit), asked, asked)], epsilon, delta)[0]
+    return calibrate([Priced(made.for_unit(unit), asked, asked)], epsilon, delta)[0]
 
 
 def labelled(paid: Paid, unit: Unit, rows: Split, seed: int) -> tuple[np.ndarray, np.ndarray]:

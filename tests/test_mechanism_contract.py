@@ -140,7 +140,7 @@ def test_what_is_priced_is_what_is_drawn(tmp_path: Path, name: str) -> None:
 
 
 def test_noise_that_is_left_out_follows_from_one_level(name: str) -> None:
-    """More of it costs no more, and given numbers stay (teacher/mechanisms/solve.py)."""
+    """More of it costs no more, and given numbers stay (teacher/mechanisms/calibration.py)."""
     mechanism = CASES[name]
     assert mechanism.with_noise(1.0, ASKED) == mechanism
     bare = replace(mechanism, **dict.fromkeys(mechanism.solved))

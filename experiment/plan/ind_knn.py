@@ -18,8 +18,8 @@ import numpy as np
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Mechanism, Priced
+from ...teacher.mechanisms.calibration import calibrate
 from ...teacher.mechanisms.ind_knn.mechanism import IndKnn
-from ...teacher.mechanisms.solve import solve
 from ...teacher.noise.scales import less_spent
 from ...teacher.search.kernels import STEPS
 from ...wall.errors import InvalidInput
@@ -161,7 +161,7 @@ def best_noise(
     tried from ``level`` downwards, then upwards, then half a step around the best.
     """
     priced = Priced(replace(kernel, rho=None, sigma_count=None), asked, asked)
-    planned = [solve((priced,), epsilon, delta)[0] for epsilon in epsilons]
+    planned = [calibrate((priced,), epsilon, delta)[0] for epsilon in epsilons]
     best = [Trial(mechanism, -1.0) for mechanism in planned]
     best_levels = [level] * len(planned)
 

@@ -1,6 +1,6 @@
 """The planner of mechanisms that ask once a round: candidates are rehearsed on public rows.
 
-A candidate gets its noise from the budget (solve.py). All are rehearsed once, then neighbours of
+A candidate gets its noise from the budget. All are rehearsed once, then neighbours of
 the best, then the best of both a few more times.
 """
 
@@ -14,7 +14,7 @@ from typing import ClassVar, Generic
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import M, Mechanism, Priced
-from ...teacher.mechanisms.solve import solve
+from ...teacher.mechanisms.calibration import calibrate
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress, no_progress
 from .goal import (
@@ -136,7 +136,7 @@ class Search:
         assert self.public.rehearse is not None
         goal, asked = self.goal, self.goal.rounds * mechanism.charges_a_round
         epsilon = share * goal.epsilon
-        (solved,) = solve([Priced(mechanism, asked, asked)], epsilon, goal.delta)
+        (solved,) = calibrate([Priced(mechanism, asked, asked)], epsilon, goal.delta)
         require_affordable(Plan(epsilon, goal.delta, (Priced(solved, asked, asked).slot(),)))
         score = self.public.rehearse(view, solved, times)
         forecast = Forecast(

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.mechanisms.base import Mechanism, Priced
-from ...teacher.mechanisms.solve import solve
+from ...teacher.mechanisms.calibration import calibrate
 from ...teacher.mechanisms.values.mechanism import (
     MAX_NEIGHBOURS,
     PrivateKnnMean,
@@ -95,7 +95,7 @@ class ValuesPlanner:
         shape = replace(self.mechanism, threshold=None, **open_noise)
         for gamma in SAMPLING:
             shape = replace(shape, sampling_probability=gamma)
-            (noisy,) = solve([Priced(shape, asked, asked)], epsilon, goal.delta)
+            (noisy,) = calibrate([Priced(shape, asked, asked)], epsilon, goal.delta)
             for fraction in np.geomspace(smallest, MAX_FRACTION, FRACTIONS).tolist():
                 k = round(gamma * fraction * n)
                 if not LEAST_K <= k <= MAX_NEIGHBOURS:

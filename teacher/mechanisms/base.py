@@ -151,7 +151,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
     Class attributes:
         label_space: what a row has: a class, attributes or a value (wall/labels).
         charging: how answers are paid for.
-        solved: fields that the budget decides where they are null (``with_noise``, solve.py).
+        solved: fields that the budget decides where they are null (``with_noise``, calibration.py).
         sharded: whether lists, sets and sums over disjoint records are enough for it.
         open: whether it only stands for one that is still to be chosen (auto.py).
         by_unit: fields that the unit of privacy decides where they are null (``for_unit``); 1 is
@@ -268,7 +268,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         return replace(self, **{n: v for n, v in found.items() if isinstance(v, int | float)})
 
     def number(self, name: str) -> float:
-        """A field of ``solved``. Raises InvalidInput where it is null: solve.py fills it in."""
+        """A field of ``solved``. Raises InvalidInput where it is null (calibration.py)."""
         value: float | None = vars(self)[name]
         if value is None:
             raise InvalidInput(f"mechanism.{name}", "given, or solved from the budget", None)
@@ -317,7 +317,7 @@ M = TypeVar("M", bound=Mechanism)
 class Priced(Generic[M]):
     """A mechanism of a plan with what its slot pays for, counts.
 
-    ``share``: of the budget, relative to those of other mechanisms that miss numbers (solve.py).
+    ``share``: of the budget, relative to those of other mechanisms that miss numbers.
     """
 
     mechanism: M

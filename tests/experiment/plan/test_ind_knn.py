@@ -24,8 +24,8 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.base import Priced
+from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import STEPS
@@ -208,7 +208,7 @@ def test_what_can_not_be_records_is_refused(config_file: Path, tmp_path: Path) -
 def test_a_choice_by_the_gaussian_filter_is_affordable(epsilon: float) -> None:
     """Its rho was solved for other noise than it was given, which is less and dearer."""
     given = IndKnn(rho=None, sigma_label=0.01, filter="gdp")
-    (solved,) = solve((Priced(given, 1000, 1000),), epsilon, 1e-5)
+    (solved,) = calibrate((Priced(given, 1000, 1000),), epsilon, 1e-5)
     dear = replace(solved, sigma_label=0.001, sigma_count=3.0 / math.sqrt(solved.number("rho")))
     found = planner._affordable(dear, epsilon, 1e-5)
     assert certified_epsilon(Plan(epsilon, 1e-5, (Priced(found, 1, 1).slot(),))) <= epsilon

@@ -21,6 +21,7 @@ from labelwall import pipeline
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.audits import batch as batch_audit
+from labelwall.teacher.audits import votes as votes_audit
 from labelwall.teacher.audits.cases import CASES, PROBE_DELTA, audit, audit_mechanisms, probes
 from labelwall.teacher.audits.conversations import ALONE, ANSWERED, COUNT, CROWDED, priced
 from labelwall.teacher.audits.harness import EMPTY, EmpiricalFinding, Pair, lower_bound
@@ -117,6 +118,11 @@ def screened(kind: Any, part: str, setting: dict[str, Any], delta: float, trials
     return Fault(kind(**setting), trials, (part,), delta, slow=True)
 
 
+def one_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial of a whole query has one: nothing else is broken."""
+    monkeypatch.setattr(votes_audit, "QUERIES", 1)
+
+
 PERSONS: dict[str, tuple[Mechanism, tuple[str, ...]]] = {
     "private_knn": (
         PrivateKnn(k=4, threshold=2, sigma_screen=1.0, sigma_vote=1.0, **GAMMA),
@@ -163,7 +169,9 @@ FAULTS: dict[str, Fault] = {
     "private_knn: with replacement": screened(
         faults.WithReplacement, SCREEN, SAMPLED, 0.02, 40_000
     ),
-    "private_knn: one sample": screened(faults.OneSample, JOINT, SMALL_SIGMA, 0.002, 800_000),
+    "private_knn: one sample": replace(
+        screened(faults.OneSample, JOINT, SMALL_SIGMA, 0.002, 200_000), plant=one_query
+    ),
     "private_knn: silent, screen": screened(faults.SilentWhenEmpty, SCREEN, CERTAIN, 0.01, 4000),
     "private_knn: silent, aggregate": screened(
         faults.SilentWhenEmpty, AGGREGATE, CERTAIN, 0.01, 4000

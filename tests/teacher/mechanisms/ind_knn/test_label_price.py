@@ -15,10 +15,10 @@ from scipy.special import log_ndtr
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.base import Priced
+from labelwall.teacher.mechanisms.calibration import calibrate
 from labelwall.teacher.mechanisms.ind_knn.label_price import LOST, label_prices, price, table
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.search.kernels import GRID
 from labelwall.wall.errors import InvalidInput
 from tests.teacher.mechanisms.ind_knn.test_mechanism import plan
@@ -167,7 +167,7 @@ def test_payments_are_cheaper_than_of_the_sums_and_never_below_the_price() -> No
 
 def test_the_budget_decides_the_order() -> None:
     for epsilon, order, rho in ((1.0, 18, 0.0305527), (0.5, 32, 0.0085050)):
-        (found,) = solve([Priced(IndKnn(filter="renyi"), 1000, 1000)], epsilon, 1e-5)
+        (found,) = calibrate([Priced(IndKnn(filter="renyi"), 1000, 1000)], epsilon, 1e-5)
         assert (found.order, found.rho) == (order, pytest.approx(rho, abs=1e-7))
         assert set(certificates(plan(found))) == {
             "tight", "screening_exact_argmax_gaussian", "gaussian_rdp",
@@ -175,7 +175,7 @@ def test_the_budget_decides_the_order() -> None:
         assert certificates(plan(found))["tight"].order == order
         assert 0.999 * epsilon < certified_epsilon(plan(found)) <= epsilon
     entries = [Priced(IndKnn(filter="renyi"), 500, 500), Priced(ReverseKnn(), 1, 1)]
-    shared, other = solve(entries, 1.0, 1e-5)
+    shared, other = calibrate(entries, 1.0, 1e-5)
     assert shared.order == ORDER
     assert shared.rho == pytest.approx(0.0153, rel=0.02)
     assert other.sigma == pytest.approx(5.72, rel=0.02)
