@@ -16,7 +16,8 @@
   was refused; a second stage only after a screening's 1; a query stays with one mechanism.
 - **A result**: a bit; a class, from 0 to 2^31 - 1; the middle of a cell; a noisy count within what
   10^12 records or all voters add up to and 14 deviations (which noise leaves with a probability
-  below 2^-140); of a batch, bounds from 1 to the batch's size and the radius that the fields give;
+  below 2^-140); of sums, one length for an extractor, one more than (features + 1) times classes;
+  of a batch, bounds from 1 to the batch's size and the radius that the fields give;
   one number of classes throughout.
 - **A refusal**: where the cap is reached, of queries that were due.
 """

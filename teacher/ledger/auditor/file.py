@@ -2,13 +2,22 @@
 
 Any other file is a problem and never an error: a damaged or truncated one, another program's, one
 that is too large, or one with values of types that a ledger does not write.
+
+A process that is killed while it writes leaves a sound ledger whose last transaction SQLite has yet
+to undo, by the journal beside the file. It is undone in a private copy, which is then read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import shutil
 import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +25,7 @@ from typing import Any
 from .values import DIGEST, shown
 
 LARGEST_FILE = 1 << 34  # bytes: everything is read into memory
+ATTEMPTS = 20  # to read a file that others write
 LONGEST_VALUE = 1 << 28  # bytes of one entry
 FIRST_PREV = "0" * 64
 COLUMNS = {"entries": ["seq", "kind", "body", "prev", "hash"], "head": ["one", "seq", "hash"]}
@@ -23,6 +33,8 @@ EXTRACTORS = {"extractors": ["sha256", "fields"]}  # in a ledger whose entries n
 # Tables of a live ledger, in no export.
 PRIVATE = ("private", "updates", "moments", "calls", "turns")
 UNREADABLE = "the file is not a readable ledger: truncated, damaged or something else"
+
+Rows = tuple[list[Any], list[Any], list[Any]]  # of entries, head and extractors
 
 
 @dataclass
@@ -46,7 +58,7 @@ def read_file(path: Path) -> Stored:
         if path.stat().st_size > LARGEST_FILE:
             found.problems.append(f"the file is larger than {LARGEST_FILE} bytes")
             return found
-        rows, heads, found.extractors = _rows(path, found.problems)
+        rows, heads, found.extractors = _last_commit(path, found.problems)
     except (sqlite3.Error, OSError, MemoryError, UnicodeDecodeError):
         found.problems.append(UNREADABLE)
         return found
@@ -64,9 +76,46 @@ def read_file(path: Path) -> Stored:
     return found
 
 
-def _rows(path: Path, problems: list[str]) -> tuple[list[Any], list[Any], list[Any]]:
+def _last_commit(path: Path, problems: list[str]) -> Rows:
+    """``_rows`` without a transaction that its writer died in."""
+    for _ in range(ATTEMPTS):
+        try:
+            return _rows(path, problems)
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_READONLY_ROLLBACK:
+                raise
+        with _recovered(path) as copy:
+            if copy is not None:
+                return _rows(copy, problems, mode="rw")
+    raise OSError("the file is written again and again")
+
+
+@contextmanager
+def _recovered(path: Path) -> Iterator[Path | None]:
+    """A private copy of a file and of the journal that undoes its last transaction; None where
+    another process did that meanwhile, so that the file can be read.
+
+    The journal holds the pages as they were before, so it also undoes a file that another process
+    is undoing; but none that was written again.
+    """
+    journal = path.resolve().with_name(f"{path.resolve().name}-journal")
+    with tempfile.TemporaryDirectory(prefix="labelwall-audit-") as folder:
+        copy, unchanged = Path(folder) / "ledger.sqlite", False
+        with contextlib.suppress(FileNotFoundError):
+            before = os.stat(journal)
+            shutil.copyfile(journal, f"{copy}-journal")
+            shutil.copyfile(path, copy)
+            unchanged = _version(os.stat(journal)) == _version(before)
+        yield copy if unchanged else None
+
+
+def _version(file: os.stat_result) -> tuple[int, int, int]:
+    return file.st_ino, file.st_size, file.st_mtime_ns
+
+
+def _rows(path: Path, problems: list[str], mode: str = "ro") -> Rows:
     """(rows of entries, of head, of extractors); empty where the tables are not a ledger's."""
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)
     try:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
         connection.execute("PRAGMA trusted_schema=OFF")

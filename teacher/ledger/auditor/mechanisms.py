@@ -14,7 +14,9 @@ from fractions import Fraction
 from typing import Any
 
 from ....wall.cells import MAX_CELLS
+from ....wall.labels.attributes import MOST_ATTRIBUTES
 from ....wall.labels.values import STEPS
+from ....wall.weights import MAX_CLASSES
 from ...accounting.curves import ORDERS
 from . import results
 from .results import VOTE, Results
@@ -32,6 +34,8 @@ from .values import (
 
 Fields = Mapping[str, Any]
 LARGEST_COUNT = 10**12  # of records; a plausible limit, not a guaranteed one
+CLASSES, ATTRIBUTES = range(2, MAX_CLASSES + 1), range(1, MOST_ATTRIBUTES + 1)
+ONE_VALUE = range(1, 2)
 BY_QUERY, BY_BATCH, ONCE = "by the query", "by the batch", "once and in full"
 
 
@@ -123,16 +127,21 @@ def _cells(f: Fields) -> list[Priced]:
     return [Priced("histogram", "gaussian", parameters, noisy)]
 
 
-def _sums(f: Fields) -> list[Priced]:
+def _sums(outputs: range) -> Callable[[Fields], list[Priced]]:
     """A record adds a vector of length 2^20 and, to one entry more, 2^17: section 21."""
-    sensitivity = math.isqrt(2**40 + 2**34 - 1) + 1
-    noise = f["sigma"] * sensitivity
-    parameters = {
-        "sigma": noise,
-        "sensitivity": float(sensitivity),
-        "sampling_probability": 1.0,
-    }
-    return [Priced("sum", "gaussian", parameters, results.noisy_sums(2**20, noise, LARGEST_COUNT))]
+
+    def releases(f: Fields) -> list[Priced]:
+        sensitivity = math.isqrt(2**40 + 2**34 - 1) + 1
+        noise = f["sigma"] * sensitivity
+        parameters = {
+            "sigma": noise,
+            "sensitivity": float(sensitivity),
+            "sampling_probability": 1.0,
+        }
+        noisy = results.noisy_sums(2**20, noise, LARGEST_COUNT, outputs)
+        return [Priced("sum", "gaussian", parameters, noisy)]
+
+    return releases
 
 
 def _laplace(f: Fields) -> list[Priced]:
@@ -352,7 +361,10 @@ KINDS: dict[str, Known] = {
         },
     ),
     "private_linear": Known(
-        {**_SUMS, "clip": number(0.01, 1.5), "margin": number(0, 1)}, _sums, _GAIN, _BELOW_1
+        {**_SUMS, "clip": number(0.01, 1.5), "margin": number(0, 1)},
+        _sums(CLASSES),
+        _GAIN,
+        _BELOW_1,
     ),
     "naive_knn": Known({"k": integer(1, LARGEST_COUNT), "sigma_vote": NOISE}, _unsampled),
     "lnmax": Known(
@@ -381,8 +393,10 @@ KINDS: dict[str, Known] = {
         {**_ATTRIBUTES, "k": VOTERS, "sampling_probability": PROBABILITY}, _attributes("k")
     ),
     "gnmax_attributes": Known({**_ATTRIBUTES, "teachers": VOTERS}, _attributes("teachers")),
-    "private_linear_attributes": Known({**_SUMS, "margin": number(0, 1)}, _sums, _GAIN, _BELOW_1),
-    "private_linear_value": Known(_SUMS, _sums, _GAIN),
+    "private_linear_attributes": Known(
+        {**_SUMS, "margin": number(0, 1)}, _sums(ATTRIBUTES), _GAIN, _BELOW_1
+    ),
+    "private_linear_value": Known(_SUMS, _sums(ONE_VALUE), _GAIN),
     "private_knn_mean": Known({**_VALUES, "sigma_mean": SMALLER_NOISE}, _mean, _RATIO, _WINDOWED),
     "private_knn_median": Known({**_VALUES, "epsilon": PURE}, _median, _RATIO, _WINDOWED),
 }

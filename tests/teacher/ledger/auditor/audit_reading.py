@@ -58,7 +58,8 @@ def drawable(mechanism: AnyMechanism, release: str, value: Any, beside: int) -> 
         return counts and all(-noise <= v <= 1e12 + noise for v in value)
     if isinstance(mechanism, LinearSums):
         noise = 14 * float(mechanism.sigma or 0) * (2**40 + 2**34) ** 0.5 + 15
-        return type(value) is list and all(abs(v) <= 2**20 * 1e12 + noise for v in value)
+        bounded = type(value) is list and all(abs(v) <= 2**20 * 1e12 + noise for v in value)
+        return bounded and bool(outputs_of(mechanism, len(value)))
     if isinstance(mechanism, IndKnn):
         noise = 14 * float(mechanism.sigma_count or 0) + 1
         pair = type(value) is list and len(value) == 2
@@ -66,6 +67,17 @@ def drawable(mechanism: AnyMechanism, release: str, value: Any, beside: int) -> 
     if isinstance(mechanism, BatchMechanism):
         return _of_a_batch(mechanism, value, beside)
     return type(value) is int and 0 <= value < 2**31
+
+
+def outputs_of(mechanism: LinearSums, length: int) -> set[int]:
+    """The numbers of outputs c for which (d + 1) c + 1 numbers are a sum, for some d."""
+    low, high = {"class": (2, 4096), "attributes": (1, 62), "value": (1, 1)}[mechanism.label_space]
+    features = range(1, 4001)
+    return {
+        c
+        for c in range(low, high + 1)
+        if (length - 1) % c == 0 and (length - 1) // c - 1 in features and length - 1 <= 2**20
+    }
 
 
 def _of_a_batch(mechanism: BatchMechanism, value: Any, beside: int) -> bool:
@@ -134,6 +146,8 @@ def _written(
     known: dict[str, dict[str, Any]] = {}
     owner: dict[str, bytes] = {}
     extractor, widths, labels = "", set(), [-1]
+    sums: dict[int, tuple[str, int, set[int]]] = {}  # by entry: extractor, length, outputs
+    paid_under: dict[int, str] = {}
     complete = all(
         set(slot.mechanism) | LATER.get(m.kind, set()) == set(m.fields())
         for slot, m in zip(state.plan.slots, mechanisms, strict=True)
@@ -142,13 +156,15 @@ def _written(
         return False
     if any(isinstance(m, NaiveKnn) and m.k > 10**12 for m in mechanisms):
         return False  # more neighbours than records: the auditor takes it for a forgery
-    for kind, body in bodies[1:]:
+    for seq, (kind, body) in enumerate(bodies[1:], 1):
         if kind == "extractor":
             if body["sha256"] == extractor or not _is_extractor(body):
                 return False
             extractor = body["sha256"]
-        elif kind == "charge" and not extractor:
-            return False
+        elif kind == "charge":
+            if not extractor:
+                return False
+            paid_under[seq] = extractor
         elif kind in ("release", "refusal"):
             paid = bodies[body["charge"]][1] if kind == "release" else body
             name, mechanism = paid["release"], mechanisms[paid["slot"]]
@@ -170,9 +186,16 @@ def _written(
                 if not drawable(mechanism, name, value, len(asked)):
                     return False
                 known.setdefault(key, {})[name] = value
+                if isinstance(mechanism, LinearSums):
+                    outputs = outputs_of(mechanism, len(value))
+                    sums[len(sums)] = paid_under[body["charge"]], len(value), outputs
                 widths |= _width(mechanism, value)
                 labels += _label(mechanism, name, value)
-    return len(widths) <= 1 and all(max(labels) < width for width in widths)
+    lengths = {(name, length) for name, length, _ in sums.values()}
+    if len(lengths) > len({name for name, _ in lengths}):
+        return False
+    fits = all(widths <= outputs for _, _, outputs in sums.values())
+    return fits and len(widths) <= 1 and all(max(labels) < width for width in widths)
 
 
 def _width(mechanism: AnyMechanism, value: Any) -> set[int]:

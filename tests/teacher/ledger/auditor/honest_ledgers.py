@@ -64,8 +64,10 @@ MECHANISMS: list[AnyMechanism] = [
 Rows = list[list[Any]]  # [kind, body]: a ledger as it is mutated; a body may become a text
 
 
-def drawn(mechanism: AnyMechanism, release: str, beside: int, rng: random.Random) -> Any:
-    """A value that a release can have."""
+def drawn(
+    mechanism: AnyMechanism, release: str, beside: int, dimensions: int, rng: random.Random
+) -> Any:
+    """A value that a release can have, of an extractor of so many ``dimensions``."""
     label = rng.randrange(CLASSES)
     if release == "screen":
         return 1
@@ -74,7 +76,8 @@ def drawn(mechanism: AnyMechanism, release: str, beside: int, rng: random.Random
     if isinstance(mechanism, ReverseKnn):
         return [rng.randrange(-40, 90) for _ in range(mechanism.cells * CLASSES)]
     if isinstance(mechanism, LinearSums):
-        return [rng.randrange(-(10**8), 10**8) for _ in range(3 * CLASSES + 1)]
+        outputs = 1 if mechanism.label_space == "value" else CLASSES
+        return [rng.randrange(-(10**8), 10**8) for _ in range((dimensions + 1) * outputs + 1)]
     if isinstance(mechanism, BatchKnn) and mechanism.conversion == "none":
         return [label, beside, 1, -1]
     if isinstance(mechanism, RadiusNeighbours):
@@ -109,9 +112,9 @@ def _answer(
 ) -> None:
     for release in plan.slots[slot].releases:
         charges = [
-            row[1]
-            for row in rows
-            if row[0] == "charge" and (row[1]["slot"], row[1]["release"]) == (slot, release.name)
+            body
+            for body in rows_of(rows, "charge")
+            if (body["slot"], body["release"]) == (slot, release.name)
         ]
         left = release.cap - sum(charge["count"] for charge in charges)
         granted = keys if release.prepaid or release.batch else keys[:left]
@@ -119,8 +122,12 @@ def _answer(
         if not (release.prepaid and charges) and granted:
             rows.append(["charge", {"slot": slot, "release": release.name, "count": count}])
         if granted:
+            dimensions = rows_of(rows, "extractor")[-1]["fields"]["input_shape"][0]
             places = [place for place, row in enumerate(rows) if row[0] == "charge"]
-            results = {key: drawn(mechanism, release.name, len(granted), rng) for key in granted}
+            results = {
+                key: drawn(mechanism, release.name, len(granted), dimensions, rng)
+                for key in granted
+            }
             if release.name == "screen":
                 results[granted[0]] = rng.randrange(2)
             rows.append(["release", {"charge": places[-1], "results": results}])
@@ -130,6 +137,10 @@ def _answer(
             rows.append(["refusal", body])
         if release.name == "screen":
             keys = [key for key in granted if results[key] == 1]
+
+
+def rows_of(rows: Rows, kind: str) -> list[Any]:
+    return [body for found, body in rows if found == kind]
 
 
 def register(rng: random.Random) -> Rows:

@@ -20,9 +20,17 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.pate.mechanism import Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_linear.mechanism import (
+    LinearSums,
+    PrivateLinear,
+    PrivateLinearAttributes,
+    PrivateLinearValue,
+)
 from labelwall.wall.errors import LedgerMismatch, MissingData
-from tests.ledgers import SPEC, Entry, entries, identities, use_extractor
+from labelwall.wall.messages import ExtractorSpec
+from tests.ledgers import SPEC, Entry, entries, identities, identity, use_extractor
 from tests.ledgers import write as rechain
+from tests.teacher.ledger.auditor.honest_ledgers import extractor
 
 MECHANISM = PrivateKnn(
     k=30, threshold=10, sigma_screen=30.0, sigma_vote=25.0, sampling_probability=0.15
@@ -266,6 +274,43 @@ def test_what_is_released_has_a_price(tmp_path: Path) -> None:
     finding = audit(ledger_of(MECHANISM, free, tmp_path))
     assert any("prices" in line for line in finding.problems)
     assert finding.epsilon is None
+
+
+def of_sums(results: list[object], kind: type[LinearSums] = PrivateLinear) -> list[Entry]:
+    """A ledger of one release for each result, the last of another extractor's."""
+    mechanism = kind(sigma=30.0)
+    plan = Plan(50.0, 1e-9, (Slot(mechanism.fields(), mechanism.releases(9, 9)),))
+    genesis = {"format": 1, "dataset": "d", "unsafe": False, "plan": plan.to_json()}
+    rows: list[tuple[str, object]] = [("genesis", genesis), ("extractor", extractor(SPEC))]
+    for number, result in enumerate(results):
+        if number and number == len(results) - 1:
+            rows.append(("extractor", extractor(ExtractorSpec("raw", (9,), 4))))
+        rows.append(("charge", {"slot": 0, "release": "sum", "count": 1}))
+        released = {identity(str(number)): result}
+        rows.append(("release", {"charge": len(rows) - 1, "results": released}))
+    return [(kind, canonical(json.loads(json.dumps(body)))) for kind, body in rows]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lengths", "problem"),
+    [
+        (PrivateLinear, [21, 21, 41], None),
+        (PrivateLinearAttributes, [21, 21, 41], None),
+        (PrivateLinearValue, [6, 6, 11], None),
+        (PrivateLinear, [21, 25, 41], "different lengths"),
+        (PrivateLinear, [12, 12], "sum"),  # 11 numbers are no (d + 1) c of two classes or more
+        (PrivateLinear, [4], "sum"),
+        (PrivateLinearValue, [2], "sum"),
+        (PrivateLinearValue, [4003], "sum"),
+        (PrivateLinearAttributes, [2 * 4001 * 31], "sum"),
+    ],
+)
+def test_sums_have_one_length_that_features_and_classes_can_have(
+    tmp_path: Path, kind: type[LinearSums], lengths: list[int], problem: str | None
+) -> None:
+    rechain(tmp_path / "l.sqlite", of_sums([[7] * length for length in lengths], kind))
+    problems = audit(tmp_path / "l.sqlite").problems
+    assert (not problems) if problem is None else any(problem in line for line in problems)
 
 
 TABLES: dict[str, tuple[str, str]] = {
