@@ -16,7 +16,8 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MultilabelAccuracy
 
 from ..wall.labels.base import LabelSpace
-from ..wall.networks.architectures import Backbone, standardise
+from ..wall.networks.architectures import Backbone
+from ..wall.preprocessing import Preprocessing
 from . import losses
 from .augment import Augmenter
 from .config import StudentConfig
@@ -84,7 +85,7 @@ class Trainee(pl.LightningModule):
         self.network = network if ranks.size == 1 else share_norms(network)
         self.average = average  # the student; in the state dict, so it resumes exactly
         self._config, self._labels, self._seed, self._ranks = config, labels, seed, ranks
-        self._mean, self._std = mean, std
+        self._preprocess = Preprocessing(mean, std)
         self._augment = Augmenter(config.augment)
         self._terms: list[torch.Tensor] = []  # of the loss, of each step of this chapter
         self._prepare()
@@ -97,7 +98,7 @@ class Trainee(pl.LightningModule):
         return exact(self.network(self._standardised(x)))
 
     def _standardised(self, x: torch.Tensor) -> torch.Tensor:
-        return standardise(x, self._mean, self._std) if x.ndim == 4 else x
+        return self._preprocess(x)
 
     def training_step(self, batch: Batch, _: int) -> torch.Tensor:
         with torch.random.fork_rng(devices=[]):

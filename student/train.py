@@ -13,10 +13,11 @@ from ..wall.errors import InvalidInput, shape_text
 from ..wall.labels.base import LabelSpace
 from ..wall.messages import ExtractorSpec
 from ..wall.networks.architectures import build
+from ..wall.preprocessing import unit_scale
 from ..wall.progress import TaskProgress, unheard
 from . import model
 from .config import StudentConfig
-from .data import Pool, unit_scale
+from .data import Pool
 from .devices import require_devices
 from .fit import TRAINEES, TrainedStudent, fit
 from .job import Job

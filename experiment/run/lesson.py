@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...student.data import Pool, channel_statistics
+from ...student.data import Pool
 from ...student.export import export
 from ...student.linear import LINEAR, LinearRows, with_head
 from ...student.train import check, outputs
@@ -16,6 +16,7 @@ from ...teacher.features.embedder import Embedder, integers
 from ...wall.datasets.sources import PublicData, Task
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
+from ...wall.preprocessing import Preprocessing
 from ..config.config import Config
 from ..config.first_features import first_extractor
 from .public_features import PublicFeatures
@@ -80,7 +81,8 @@ class LinearLesson(Lesson):
 def lesson_of(config: Config, task: Task, public: PublicData, features: PublicFeatures) -> Lesson:
     """The lesson for the student's backbone."""
     backbone, labels, inputs = config.student.backbone, task.labels, public.inputs
-    pool = Pool(inputs, labels, *channel_statistics(inputs))
+    statistics = Preprocessing.of_public(inputs)
+    pool = Pool(inputs, labels, statistics.mean, statistics.std)
     if backbone != LINEAR:
         return Lesson(pool, public.test_inputs, backbone)
     network = first_extractor(config, task) if inputs.ndim == 4 else None
