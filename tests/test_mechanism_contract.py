@@ -21,7 +21,7 @@ from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
 from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
-from labelwall.teacher.ledger.auditor.slots import priced as audited_price
+from labelwall.teacher.ledger.auditor.plan import priced as audited_price
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.mechanisms.planning import Goal, PublicRows, Score, View

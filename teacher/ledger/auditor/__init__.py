@@ -3,13 +3,12 @@
 - **The file**: plain tables of exact types, one head, one chain, no other tables, at most 16 GiB.
 - **An entry's text**: canonical JSON, so no repeated key, no NaN, no infinity; exactly its kind's
   fields; exact types and ranges.
-- **The first entry**: one, and first; format 1, or format 2 with an adversary that certificates are
-  made for.
-- **An extractor**: its hash is that of its fields, which stand in the table ``extractors`` once (in
-  entries of earlier versions: in the entry); none is missing, changed or unnamed; one is named
-  before the first charge.
-- **The plan**: each mechanism is known, its fields are in range, and the releases priced are those
-  restated from the fields.
+- **The first entry**: one, and first; of this format, with an adversary that certificates are made
+  for.
+- **An extractor**: its hash is that of its fields, which stand in the table ``extractors`` once;
+  none is missing, changed or unnamed; one is named before the first charge.
+- **The plan**: each mechanism is known, the fields that decide a price or a result are in range,
+  and the releases priced are those restated from them.
 - **A charge**: for a planned release, within its cap; 1 where one charge pays for a batch or for
   all.
 - **A release**: of an open charge, for as many queries as it paid for; no query twice, none that

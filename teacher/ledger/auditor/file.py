@@ -28,10 +28,13 @@ LARGEST_FILE = 1 << 34  # bytes: everything is read into memory
 ATTEMPTS = 20  # to read a file that others write
 LONGEST_VALUE = 1 << 28  # bytes of one entry
 FIRST_PREV = "0" * 64
-COLUMNS = {"entries": ["seq", "kind", "body", "prev", "hash"], "head": ["one", "seq", "hash"]}
-EXTRACTORS = {"extractors": ["sha256", "fields"]}  # in a ledger whose entries name one by its hash
+COLUMNS = {
+    "entries": ["seq", "kind", "body", "prev", "hash"],
+    "head": ["one", "seq", "hash"],
+    "extractors": ["sha256", "fields"],
+}
 # Tables of a live ledger, in no export.
-PRIVATE = ("private", "updates", "moments", "calls", "turns")
+PRIVATE = ("private", "updates", "moments", "calls", "nonces")
 UNREADABLE = "the file is not a readable ledger: truncated, damaged or something else"
 
 Rows = tuple[list[Any], list[Any], list[Any]]  # of entries, head and extractors
@@ -40,7 +43,7 @@ Rows = tuple[list[Any], list[Any], list[Any]]  # of entries, head and extractors
 @dataclass
 class Stored:
     """A file's content. ``entries``: (kind, text) in order; ``hashes``: of each; ``extractors``:
-    (hash, fields as text) beside them.
+    (hash, fields as text).
 
     All are empty where the file could not be read.
     """
@@ -53,27 +56,27 @@ class Stored:
 
 def read_file(path: Path) -> Stored:
     """The entries of a file that exists, with every problem of tables, types, chain and head."""
-    found = Stored()
+    stored = Stored()
     try:
         if path.stat().st_size > LARGEST_FILE:
-            found.problems.append(f"the file is larger than {LARGEST_FILE} bytes")
-            return found
-        rows, heads, found.extractors = _last_commit(path, found.problems)
+            stored.problems.append(f"the file is larger than {LARGEST_FILE} bytes")
+            return stored
+        rows, heads, stored.extractors = _last_commit(path, stored.problems)
     except (sqlite3.Error, OSError, MemoryError, UnicodeDecodeError):
-        found.problems.append(UNREADABLE)
-        return found
-    if found.problems or not _typed(rows, heads, found.problems):
-        return found
-    if any(type(value) is not str for row in found.extractors for value in row):
-        found.problems.append("an extractor holds values of other types")
-        return found
-    _chain(rows, found)
-    if heads != [(1, len(rows) - 1, found.hashes[-1] if rows else FIRST_PREV)]:
-        found.problems.append(
+        stored.problems.append(UNREADABLE)
+        return stored
+    if stored.problems or not _typed(rows, heads, stored.problems):
+        return stored
+    if any(type(value) is not str for row in stored.extractors for value in row):
+        stored.problems.append("an extractor holds values of other types")
+        return stored
+    _chain(rows, stored)
+    if heads != [(1, len(rows) - 1, stored.hashes[-1] if rows else FIRST_PREV)]:
+        stored.problems.append(
             "the recorded head is not the last entry: entries are missing at the end, or were "
             "added by hand"
         )
-    return found
+    return stored
 
 
 def _last_commit(path: Path, problems: list[str]) -> Rows:
@@ -122,39 +125,32 @@ def _rows(path: Path, problems: list[str], mode: str = "ro") -> Rows:
         if connection.execute("PRAGMA integrity_check").fetchall() != [("ok",)]:
             problems.append("the file is damaged")
             return [], [], []
-        tables = _check_tables(connection, problems)
+        _check_tables(connection, problems)
         if problems:
             return [], [], []
         rows = connection.execute("SELECT seq, kind, body, prev, hash FROM entries").fetchall()
         heads = connection.execute("SELECT one, seq, hash FROM head").fetchall()
-        named = "SELECT sha256, fields FROM extractors"
-        beside = connection.execute(named).fetchall() if EXTRACTORS.keys() <= tables else []
-        return rows, heads, beside
+        extractors = connection.execute("SELECT sha256, fields FROM extractors").fetchall()
+        return rows, heads, extractors
     finally:
         connection.close()
 
 
-def _check_tables(connection: sqlite3.Connection, problems: list[str]) -> set[str]:
-    """The file's tables. A ledger's only, no views or triggers; with the public ones' columns."""
+def _check_tables(connection: sqlite3.Connection, problems: list[str]) -> None:
+    """Check that there are a ledger's tables alone, no views or triggers, and their columns."""
     stored = connection.execute("SELECT type, name FROM sqlite_master").fetchall()
-    tables = {name for kind, name in stored if kind == "table"}
     other = sorted(
         shown(name)
         for kind, name in stored
-        if not _expected(kind, name) and not str(name).startswith("sqlite_")
+        if not (kind == "table" and (name in COLUMNS or name in PRIVATE))
+        and not str(name).startswith("sqlite_")
     )
     if other:
         problems.append(f"the file holds what no ledger has: {', '.join(other[:5])}")
-    public = COLUMNS if tables.isdisjoint(EXTRACTORS) else COLUMNS | EXTRACTORS
-    for table, columns in public.items():
-        found = [row[1] for row in connection.execute(f"PRAGMA table_xinfo({table})")]
-        if table not in tables or found != columns:
+    for table, columns in COLUMNS.items():
+        present = [row[1] for row in connection.execute(f"PRAGMA table_xinfo({table})")]
+        if ("table", table) not in stored or present != columns:
             problems.append(f"the file has no table {table!r} with columns {', '.join(columns)}")
-    return tables
-
-
-def _expected(kind: object, name: object) -> bool:
-    return kind == "table" and (name in COLUMNS or name in EXTRACTORS or name in PRIVATE)
 
 
 def _typed(rows: list[Any], heads: list[Any], problems: list[str]) -> bool:
@@ -172,17 +168,17 @@ def _typed(rows: list[Any], heads: list[Any], problems: list[str]) -> bool:
     return True
 
 
-def _chain(rows: list[Any], found: Stored) -> None:
-    """Add the rows to ``found``, with the problems of their numbers and hashes."""
+def _chain(rows: list[Any], stored: Stored) -> None:
+    """Add the rows to ``stored``, with the problems of their numbers and hashes."""
     prev = FIRST_PREV
     for position, (seq, kind, body, before, digest) in enumerate(rows):
         text = json.dumps([seq, kind, body, before], separators=(",", ":")).encode()
         if seq != position:
-            found.problems.append(
-                f"entry {position} is missing or out of order (found sequence number {seq})"
+            stored.problems.append(
+                f"entry {position} is missing or out of order (sequence number {seq})"
             )
         if before != prev or hashlib.sha256(text).hexdigest() != digest:
-            found.problems.append(f"entry {seq} was edited, moved, or follows an entry that was")
+            stored.problems.append(f"entry {seq} was edited, moved, or follows an entry that was")
         prev = digest
-        found.entries.append((kind, body))
-        found.hashes.append(digest if DIGEST.holds(digest) else "")
+        stored.entries.append((kind, body))
+        stored.hashes.append(digest if DIGEST.holds(digest) else "")

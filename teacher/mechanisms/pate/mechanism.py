@@ -23,7 +23,7 @@ from ...noise.scales import (
     check_screen_ratio,
     more_noise,
 )
-from ..base import Classifiers, Mechanism, added
+from ..base import Classifiers, Mechanism
 from ..noisy_argmax import (
     AGGREGATE,
     SCREEN,
@@ -212,7 +212,7 @@ class ConfidentGnmax(Pate):
     sigma_screen: float | None = None
     sigma_vote: float | None = None
     classifier: Classifier = "linear"
-    screen_ratio: float = added(SCREEN_RATIO)
+    screen_ratio: float = SCREEN_RATIO
 
     stages = (SCREEN, AGGREGATE)
     solved = ("sigma_screen", "sigma_vote")

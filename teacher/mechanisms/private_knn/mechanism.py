@@ -13,7 +13,7 @@ import numpy as np
 
 from ....wall.errors import InvalidInput
 from ...noise.scales import SCREEN_RATIO
-from ..base import Mechanism, added
+from ..base import Mechanism
 from ..noisy_argmax import ScreenedArgmax
 
 if TYPE_CHECKING:  # loading the search would load torch
@@ -52,7 +52,7 @@ class PrivateKnn(ScreenedArgmax):
     sigma_screen: float | None = None
     sigma_vote: float | None = None
     sampling_probability: float = 0.15
-    screen_ratio: float = added(SCREEN_RATIO)
+    screen_ratio: float = SCREEN_RATIO
 
     def __post_init__(self) -> None:
         if self.k < 1:
