@@ -14,7 +14,7 @@ from typing import Literal
 from ...student.config import StudentConfig
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.url import LedgerUrl
-from ...teacher.mechanisms.base import Charging, Priced
+from ...teacher.mechanisms.base import Asks, Charging, Priced
 from ...teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from ...teacher.mechanisms.registry import AnyMechanism
 from ...teacher.shards.config import ScaleConfig
@@ -111,6 +111,25 @@ class RoundConfig:
             raise InvalidInput(
                 "rounds.caps", "given together with the round's own mechanism", self.caps
             )
+
+
+@dataclass(frozen=True)
+class FirstFeatures:
+    """The settings that say which features the first round asks with; see ``Config``."""
+
+    features: str = "auto"
+    weights: str | None = None
+    box: list[list[float]] = field(default_factory=list)
+    whiten: int = 0
+
+
+@dataclass(frozen=True)
+class Computing:
+    """The settings by which features are computed; no result depends on them. See ``Config``."""
+
+    batch_size: int = 256
+    workers: int = 2
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -220,6 +239,16 @@ class Config:
             raise InvalidInput("rounds.share", rule, [entry.share for entry in self.rounds])
 
     @property
+    def first(self) -> FirstFeatures:
+        """What the first round's features follow from."""
+        return FirstFeatures(self.features, self.weights, self.box, self.whiten)
+
+    @property
+    def computing(self) -> Computing:
+        """How features are computed."""
+        return Computing(self.batch_size, self.workers, self.device)
+
+    @property
     def open(self) -> bool:
         """Whether the mechanism is still to be chosen (experiment/plan/auto.py)."""
         return any(self.mechanism_of(n).open for n in range(1, len(self.rounds) + 1))
@@ -264,6 +293,10 @@ class Config:
         """The mechanism of round ``number``, counted from 1, for the unit of privacy."""
         found = self.rounds[number - 1].mechanism or self.mechanism
         return found.for_unit(self.privacy.unit)
+
+    def asks_of(self, number: int) -> Asks:
+        """What round ``number`` asks, with the noise that the budget decides."""
+        return self.solved().mechanism_of(number).asks
 
     def slots(self) -> list[int]:
         """The plan's slot that pays for each round.

@@ -17,7 +17,7 @@ from ...wall.datasets.sources import PublicData, Task
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ..config.config import Config
-from ..config.first_features import first_extractor
+from .extractors import first_extractor
 from .public_features import PublicFeatures
 
 
@@ -83,7 +83,7 @@ def lesson_of(config: Config, task: Task, public: PublicData, features: PublicFe
     pool = Pool(inputs, labels, *channel_statistics(inputs))
     if backbone != LINEAR:
         return Lesson(pool, public.test_inputs, backbone)
-    network = first_extractor(config, task) if inputs.ndim == 4 else None
+    network = first_extractor(config.first, task) if inputs.ndim == 4 else None
     plain, test = inputs, public.test_inputs
     if network is not None:
         plain, test = features.plain(network), features.plain(network, "test")

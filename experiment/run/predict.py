@@ -11,19 +11,20 @@ import numpy as np
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
+from ...teacher.features.embedder import unit_length
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets import readers
 from ...wall.datasets.sources import Task, describe, read_public
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.labels.base import has_label
-from ...wall.messages import Answers, Queries
+from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.config import Config
 from .console import Console
-from .matrix_round import ask_matrices, rows_of_round
+from .extractors import extractor_of_round, starting_extractor
+from .matrices import MatrixRound, ask_matrices, rows_of_round
 from .public_features import embedder_of
 from .teachers import teacher_of
-from .whitening import extractor_of_round, starting_extractor
 
 
 def predict(
@@ -56,10 +57,11 @@ def predict(
     counted = asks.matrix is not None
     learned = config.whiten or counted or asks.landmarks  # from public rows
     inputs = read_public(config.data).inputs if learned else asked.inputs
-    extractor = starting_extractor(config, task, inputs)
-    extractor = extractor_of_round(
-        extractor, asks, lambda spec: embedder_of(config, spec, inputs).features(inputs)
-    )
+
+    def plain(spec: ExtractorSpec) -> np.ndarray:
+        return embedder_of(config.computing, spec, inputs).features(inputs)
+
+    extractor = extractor_of_round(starting_extractor(config.first, task, plain), asks, plain)
     with teacher_of(config, task, Path(config.custodian_dir or ""), entropy, console) as teacher:
         teacher.export(exported := out.with_suffix(".ledger.sqlite"))
         plan = _plan(exported)
@@ -68,11 +70,22 @@ def predict(
         if counted and slot in config.slots():
             folder = out.with_suffix(".fit")
             folder.mkdir(exist_ok=True)
-            embedder = embedder_of(config, extractor, inputs)
-            public, _ = embedder.embed(inputs[rows_of_round(config, number, len(inputs))])
+            embedder = embedder_of(config.computing, extractor, inputs)
+            chosen = rows_of_round(
+                config.seed, number, config.rounds[number - 1].queries, len(inputs)
+            )
+            public, _ = embedder.embed(inputs[chosen])
             rows, _ = embedder.embed(asked.inputs)
-            how = config.recorded(plan), number, extractor, public, task.num_classes, folder
-            answers, _ = ask_matrices(teacher, *how, rows=rows)
+            matrix_round = MatrixRound(
+                config.recorded(plan).asks_of(number),
+                slot,
+                config.seed * 1000 + number,
+                task.num_classes,
+                unit_length(extractor, public.shape[1]),
+                extractor.sha256(),
+                folder,
+            )
+            answers, _ = ask_matrices(teacher, matrix_round, public, rows)
         else:
             answers = teacher.answer(asked)
         teacher.export(exported)
