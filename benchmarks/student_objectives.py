@@ -26,6 +26,7 @@ from labelwall.student.data import Pool
 from labelwall.student.train import train
 from labelwall.teacher.features.hog import hog_features
 from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.preprocessing import Preprocessing
 
 PRIVATE = 3600
 PUBLIC = 900
@@ -62,9 +63,9 @@ def released(seed: int) -> Split:
 def accuracy(config: StudentConfig, split: Split, seed: int) -> float:
     """Test accuracy of a student's last averaged weights."""
     public_x, labels, _, test_x, test_y = split
-    mean, std = (float(public_x.mean() / 255),), (float(public_x.std() / 255),)
+    statistics = Preprocessing.of_public(public_x)
     with tempfile.TemporaryDirectory() as folder:
-        pool = Pool(public_x, ClassLabels.of(10), mean, std)
+        pool = Pool(public_x, ClassLabels.of(10), statistics.mean, statistics.std)
         trained = train(
             config, pool, labels, run_dir=Path(folder), seed=seed, test_x=test_x, test_y=test_y
         )

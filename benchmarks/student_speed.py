@@ -28,13 +28,14 @@ from student_objectives import FIRST_SEED, Split, released
 
 from labelwall.student import losses
 from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool, unit_scale
+from labelwall.student.data import Pool
 from labelwall.student.fit import TrainedStudent
-from labelwall.student.module import Trainee
+from labelwall.student.module import StudentModule
 from labelwall.student.ranks import exact
 from labelwall.student.train import predict, train
 from labelwall.wall.labels.classes import ClassLabels
-from labelwall.wall.networks.architectures import load, standardise
+from labelwall.wall.networks.architectures import load
+from labelwall.wall.preprocessing import Preprocessing
 
 DIGITS = ClassLabels.of(10)
 VARIANTS: dict[str, dict[str, object]] = {
@@ -58,24 +59,25 @@ class Reading:
 @contextmanager
 def noted(times: list[float]) -> Iterator[None]:
     """Append the time at which each step of a training in this process begins."""
-    original = Trainee.training_step
+    original = StudentModule.training_step
 
     def timed(
-        self: Trainee, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], index: int
+        self: StudentModule, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], index: int
     ) -> torch.Tensor:
         times.append(time.perf_counter())
         return original(self, batch, index)
 
-    Trainee.training_step = timed  # type: ignore[method-assign]
+    StudentModule.training_step = timed  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Trainee.training_step = original  # type: ignore[method-assign]
+        StudentModule.training_step = original  # type: ignore[method-assign]
 
 
 def pool_of(split: Split) -> Pool:
     images = split[0]
-    return Pool(images, DIGITS, (float(images.mean() / 255),), (float(images.std() / 255),))
+    statistics = Preprocessing.of_public(images)
+    return Pool(images, DIGITS, statistics.mean, statistics.std)
 
 
 def trained(config: StudentConfig, split: Split, seed: int) -> TrainedStudent:
@@ -139,7 +141,7 @@ def cosines(base: StudentConfig, split: Split) -> np.ndarray:
     network = load(
         pool.spec(base.backbone, trained(replace(base, objective="vat"), split, FIRST_SEED).weights)
     )
-    x = standardise(unit_scale(split[0][: base.batch_unlabelled]), pool.mean, pool.std)
+    x = Preprocessing(pool.mean, pool.std)(split[0][: base.batch_unlabelled])
     start = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
     start = start / start.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
     found = []

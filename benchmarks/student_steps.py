@@ -11,7 +11,6 @@ setting is a YAML mapping that changes the run's `student`; `{}` is the run's ow
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 import time
 from dataclasses import replace
@@ -25,10 +24,11 @@ from torchvision.datasets import MNIST
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student.config import StudentConfig
-from labelwall.student.data import Pool, channel_statistics
+from labelwall.student.data import Pool
 from labelwall.student.train import predict, train
 from labelwall.wall.datasets.sources import read_public
 from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.preprocessing import Preprocessing
 
 TEST = slice(5_000, None)
 
@@ -60,10 +60,11 @@ def main() -> None:
     torch.set_num_threads(1)
     config, test = load_config(options.run / "config.yaml"), MNIST(options.root, train=False)
     inputs = read_public(config.data).inputs
-    pool = Pool(inputs, ClassLabels.of(10), *channel_statistics(inputs))
+    statistics = Preprocessing.of_public(inputs)
+    pool = Pool(inputs, ClassLabels.of(10), statistics.mean, statistics.std)
     print("| round | settings | mean accuracy (range) | CPU seconds |\n|---|---|---|---|")
     for number in options.rounds:
-        labels = RunFolder(options.run).load_lesson(number)
+        labels = RunFolder(options.run).load_training_labels(number)
         assert labels is not None
         for text in options.settings:
             changed = replace(config.student, **yaml.safe_load(text))

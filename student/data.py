@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from ..wall.labels.base import LabelSpace, has_label
 from ..wall.messages import ExtractorSpec
-from ..wall.networks.architectures import preprocess
+from ..wall.preprocessing import unit_scale
 from .config import StudentConfig
 from .ranks import Ranks
 
@@ -43,19 +43,6 @@ class Pool:
         return ExtractorSpec(
             backbone, self.inputs.shape[1:], self.labels.outputs, weights, self.mean, self.std
         )
-
-
-def channel_statistics(inputs: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Per-channel (mean, std) of PUBLIC images on the 0..1 scale; empty for feature vectors."""
-    if inputs.ndim != 4:
-        return (), ()
-    counts = np.stack(
-        [np.bincount(inputs[..., c].ravel(), minlength=256) for c in range(inputs.shape[-1])]
-    )  # [channels, 256]
-    values, total = np.arange(256) / 255, counts.sum(axis=1)
-    mean = counts @ values / total
-    std = np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 1e-4))
-    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def has_soft(soft: np.ndarray | None, rows: int) -> np.ndarray:
@@ -165,9 +152,3 @@ class StudentData(pl.LightningDataModule):
         if len(x) >= self._ranks.size:
             x, y = (rows[self._ranks.rank :: self._ranks.size] for rows in (x, y))
         return DataLoader(TensorDataset(unit_scale(x), torch.from_numpy(y)), batch_size=500)
-
-
-def unit_scale(inputs: np.ndarray) -> torch.Tensor:
-    """uint8 [n, h, w, c] -> float32 [n, c, h, w] in 0..1; vectors as they are."""
-    channels = inputs.shape[-1] if inputs.ndim == 4 else 0
-    return preprocess(inputs, (0.0,) * channels, (1.0,) * channels)

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from ..wall.messages import ExtractorSpec
-from ..wall.networks.architectures import load, preprocess
+from ..wall.networks.architectures import load
+from ..wall.preprocessing import Preprocessing
 from .data import Pool
 
 BATCH = 500
@@ -24,11 +25,10 @@ def export(pool: Pool, backbone: str, weights: bytes) -> ExtractorSpec:
     CLIPPED of the public entries inside -63..63.
     """
     spec, rows = pool.spec(backbone, weights), pool.inputs
-    network = load(spec)
+    network, preprocess = load(spec), Preprocessing(pool.mean, pool.std)
     with torch.inference_mode():
         parts = [
-            network.features(preprocess(rows[i : i + BATCH], pool.mean, pool.std))
-            for i in range(0, len(rows), BATCH)
+            network.features(preprocess(rows[i : i + BATCH])) for i in range(0, len(rows), BATCH)
         ]
     features = torch.cat(parts).double().numpy()
     center = features.mean(axis=0)

@@ -20,6 +20,7 @@ from ..wall.datasets.tables import is_table, read_table
 from ..wall.errors import InvalidInput, shape_text
 from ..wall.messages import ExtractorSpec
 from ..wall.networks import architectures
+from ..wall.preprocessing import Preprocessing
 from .student_file import StudentInfo, read_file, unpack
 
 BATCH = 500
@@ -34,17 +35,13 @@ class Preprocessed(nn.Module):
     the network's outputs, float32 [n, outputs]: logits, or a value in -1..1.
     """
 
-    def __init__(
-        self, network: architectures.Backbone, mean: tuple[float, ...], std: tuple[float, ...]
-    ) -> None:
+    def __init__(self, network: architectures.Backbone, preprocess: Preprocessing) -> None:
         super().__init__()
         self.network: architectures.Backbone = network
-        self.mean, self.std = mean, std
+        self.preprocess = preprocess
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.dtype == torch.uint8:
-            x = x.permute(0, 3, 1, 2).contiguous().float() / 255
-        return self.network(architectures.standardise(x, self.mean, self.std) if self.mean else x)
+        return self.network(self.preprocess(x))
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +142,8 @@ def assembled(info: StudentInfo, weights: bytes) -> StudentModel:
 
 def preprocessed(spec: ExtractorSpec) -> Preprocessed:
     """A spec's network with its preprocessing, in eval mode, without gradients."""
-    return Preprocessed(architectures.load(spec), spec.mean, spec.std).eval()
+    preprocess = Preprocessing(spec.mean, spec.std)
+    return Preprocessed(architectures.load(spec), preprocess).eval()
 
 
 def outputs(module: Preprocessed, inputs: np.ndarray, width: int) -> np.ndarray:

@@ -16,7 +16,8 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MultilabelAccuracy
 
 from ..wall.labels.base import LabelSpace
-from ..wall.networks.architectures import Backbone, standardise
+from ..wall.networks.architectures import Backbone
+from ..wall.preprocessing import Preprocessing
 from . import losses
 from .augment import Augmenter
 from .config import StudentConfig
@@ -55,7 +56,7 @@ def seed_draws(seed: int) -> None:
 SHARE_DECAY = 0.98  # of the running share of each predicted class, per step
 
 
-class Trainee(pl.LightningModule):
+class StudentModule(pl.LightningModule):
     """What all students share: a backbone, its running average, the schedule, and a draw of its own
     for every step.
 
@@ -84,7 +85,7 @@ class Trainee(pl.LightningModule):
         self.network = network if ranks.size == 1 else share_norms(network)
         self.average = average  # the student; in the state dict, so it resumes exactly
         self._config, self._labels, self._seed, self._ranks = config, labels, seed, ranks
-        self._mean, self._std = mean, std
+        self._preprocess = Preprocessing(mean, std)
         self._augment = Augmenter(config.augment)
         self._terms: list[torch.Tensor] = []  # of the loss, of each step of this chapter
         self._prepare()
@@ -97,7 +98,7 @@ class Trainee(pl.LightningModule):
         return exact(self.network(self._standardised(x)))
 
     def _standardised(self, x: torch.Tensor) -> torch.Tensor:
-        return standardise(x, self._mean, self._std) if x.ndim == 4 else x
+        return self._preprocess(x)
 
     def training_step(self, batch: Batch, _: int) -> torch.Tensor:
         with torch.random.fork_rng(devices=[]):
@@ -195,7 +196,7 @@ class Trainee(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-class Student(Trainee):
+class Student(StudentModule):
     """Trains a backbone on released classes and all public inputs."""
 
     takes_class_prior = True

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...student.data import Pool, channel_statistics
+from ...student.data import Pool
 from ...student.train import predict, train
 from ...teacher.accounting.conversion import round_up
 from ...teacher.baselines.config import (
@@ -26,7 +26,7 @@ from ...teacher.records.sources import open_records
 from ...wall.datasets.sources import PublicData, Task, describe, read_public
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
-from ...wall.networks.architectures import preprocess
+from ...wall.preprocessing import Preprocessing
 from ..config.config import Computing, FirstFeatures
 from ..run.console import Console
 from ..run.extractors import starting_extractor
@@ -192,7 +192,8 @@ def reference_result(
     else:
         inputs, codes = public.inputs, task.labels.encode("public_y", public.labels)
     labels = task.labels.expand(codes)
-    pool = Pool(inputs, task.labels, *channel_statistics(public.inputs))
+    statistics = Preprocessing.of_public(public.inputs)
+    pool = Pool(inputs, task.labels, statistics.mean, statistics.std)
     trained = train(config.student, pool, labels, run_dir=folder, seed=seed)
     spec = pool.spec(config.student.backbone, trained.weights)
     score = task.labels.score(predict(spec, public.test_inputs, task.labels), public.test_labels)
@@ -208,10 +209,10 @@ def _pixels(config: CompareConfig, task: Task, public: PublicData, with_public: 
     """Images, standardised by statistics of the public rows."""
     if len(task.input_shape) != 3:
         raise InvalidInput("baseline.kind", "another baseline for feature vectors", "noisy_sgd")
-    mean, std = channel_statistics(public.inputs)
+    preprocess = Preprocessing.of_public(public.inputs)
     records = open_records(config.data, task)
-    inputs, tests = (preprocess(rows, mean, std) for rows in (records.inputs, public.test_inputs))
-    shown = preprocess(public.inputs, mean, std) if with_public else None
+    inputs, tests = (preprocess(rows) for rows in (records.inputs, public.test_inputs))
+    shown = preprocess(public.inputs) if with_public else None
     return Rows(inputs, torch.from_numpy(records.labels), shown, tests)
 
 

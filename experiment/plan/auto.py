@@ -37,7 +37,7 @@ from ..config.checks import STAGES
 from ..config.config import CapsConfig, Config, RoundConfig
 from ..config.own import Findings, default_mechanism
 from ..run.extractors import first_extractor
-from ..run.lesson import check_student
+from ..run.training_rows import check_student
 from .rehearsal import (
     MAX_LABELLED,
     MAX_NETWORK,

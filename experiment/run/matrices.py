@@ -23,7 +23,7 @@ from ...wall.messages import Answers, Outcome, Receipt
 from ...wall.weights import Weights
 from ..linear.measure import MAX_ROWS, FitSettings
 from ..linear.model import SURE, Says, fit, with_neighbours
-from .judge import Estimate, by_counts, by_moments, by_probabilities, unknown
+from .quality import Estimate, by_counts, by_moments, by_probabilities, unknown
 from .query_selection import choose_queries, k_means
 
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding

@@ -17,6 +17,7 @@ from torch import nn
 from ...student.model import Preprocessed, StudentModel
 from ...wall.errors import LabelwallError, MissingData
 from ...wall.messages import canonical_json
+from ...wall.preprocessing import unit_scale
 from .hub import huggingface_folder, timm_folder
 from .output import writing
 
@@ -72,7 +73,7 @@ def example(student: StudentModel, inputs: str, count: int = CHECKED) -> torch.T
     if len(shape) == 1:
         return torch.from_numpy(rng.normal(size=(count, *shape)).astype(np.float32))
     images = torch.from_numpy(rng.integers(0, 256, (count, *shape), dtype=np.uint8))
-    return images if inputs == "uint8" else images.permute(0, 3, 1, 2).contiguous().float() / 255
+    return images if inputs == "uint8" else unit_scale(images)
 
 
 def _onnx(student: StudentModel, rows: torch.Tensor, out: Path) -> str:

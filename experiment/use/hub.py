@@ -12,7 +12,8 @@ import torch
 from ...student.model import StudentModel
 from ...student.student_file import StudentInfo, pack
 from ...wall.errors import InvalidInput
-from ...wall.networks.architectures import TIMM, preprocess
+from ...wall.networks.architectures import TIMM
+from ...wall.preprocessing import LARGEST_PIXEL, Preprocessing
 from ..report.card import card
 from ..report.report import read_run
 
@@ -50,7 +51,7 @@ def timm_folder(student: StudentModel, out: Path) -> None:
         raise refusal
     network.load_state_dict(state)
     with torch.inference_mode():
-        found = network(preprocess(images, info.mean, info.std)).numpy()
+        found = network(Preprocessing(info.mean, info.std)(images)).numpy()
     if not np.allclose(found, student.outputs(images), rtol=TOLERANCE, atol=TOLERANCE):
         raise refusal
     timm.models.save_for_hf(  # type: ignore[attr-defined]
@@ -108,7 +109,7 @@ def _preprocessor(info: StudentInfo) -> dict[str, Any]:
         "do_center_crop": True,
         "crop_size": {"height": height, "width": width},
         "do_rescale": True,
-        "rescale_factor": 1 / 255,
+        "rescale_factor": 1 / LARGEST_PIXEL,
         "do_normalize": True,
         "image_mean": list(info.mean),
         "image_std": list(info.std),

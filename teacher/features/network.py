@@ -10,7 +10,8 @@ import torch
 
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
-from ...wall.networks.architectures import Backbone, load, preprocess
+from ...wall.networks.architectures import Backbone, load
+from ...wall.preprocessing import Preprocessing
 from ...wall.progress import TaskProgress
 from ..search.devices import device_of, reproducible
 
@@ -70,7 +71,7 @@ class FixedShapeNetwork:
         padded = np.zeros((self._batch_size, *self._spec.input_shape), dtype=rows.dtype)
         padded[: len(rows)] = rows
         with torch.inference_mode(), reproducible():
-            x = preprocess(padded, self._spec.mean, self._spec.std).to(self._device)
+            x = Preprocessing(self._spec.mean, self._spec.std)(padded).to(self._device)
             return self._backbone.features(x).to(torch.float32).cpu().numpy()
 
     def _check_kernels(self) -> None:

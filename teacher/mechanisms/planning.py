@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 
 from ...wall.errors import BudgetRefused, InvalidInput
-from ...wall.progress import Progress, quiet
+from ...wall.progress import Progress, no_progress
 from ..accounting.conversion import round_up
 from ..accounting.plan import Plan, Slot
 from .base import Mechanism
@@ -195,7 +195,9 @@ class Planner(Protocol):
     def settings(self, mechanism: Any) -> dict[str, str]:
         """The chosen fields as text, by name."""
 
-    def plan(self, goal: Goal, public: PublicRows, progress: Progress = quiet) -> Optimum[Any]:
+    def plan(
+        self, goal: Goal, public: PublicRows, progress: Progress = no_progress
+    ) -> Optimum[Any]:
         """The mechanism with the most expected right labels whose certificate is within the goal.
 
         Raises InvalidInput for a goal out of range, and BudgetRefused where no candidate is

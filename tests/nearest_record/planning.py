@@ -18,7 +18,7 @@ from labelwall.teacher.mechanisms.planning import (
     Optimum,
     Progress,
     PublicRows,
-    quiet,
+    no_progress,
 )
 from labelwall.wall.errors import InvalidInput
 
@@ -38,7 +38,7 @@ class NearestRecordPlanner:
         return {"epsilon": f"{mechanism.number('epsilon'):.4g}"}
 
     def plan(
-        self, goal: Goal, public: PublicRows, progress: Progress = quiet
+        self, goal: Goal, public: PublicRows, progress: Progress = no_progress
     ) -> Optimum[NearestRecord]:
         """The most expected right labels; the nearest of the public rows stand for records."""
         goal.check()

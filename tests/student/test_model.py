@@ -17,7 +17,7 @@ from labelwall.student.train import outputs
 from labelwall.wall.datasets.readers import decode
 from labelwall.wall.errors import InvalidInput, MissingData
 from labelwall.wall.networks.architectures import load as load_network
-from labelwall.wall.networks.architectures import preprocess
+from labelwall.wall.preprocessing import Preprocessing
 from tests.student import students
 
 RNG = np.random.default_rng(3)
@@ -48,7 +48,7 @@ def test_it_answers_as_the_network_does(kind: str, shape: tuple[int, ...]) -> No
     rows = IMAGES if len(shape) == 3 else RNG.normal(size=(7, *shape)).astype(np.float32)
     spec = found.info.spec(found.weights)
     with torch.inference_mode():
-        raw = load_network(spec)(preprocess(rows, spec.mean, spec.std)).numpy()
+        raw = load_network(spec)(Preprocessing(spec.mean, spec.std)(rows)).numpy()
     np.testing.assert_array_equal(found.outputs(rows), raw)
     np.testing.assert_array_equal(outputs(spec, rows), raw)
     np.testing.assert_array_equal(found.predict(rows), found.info.labels.predict(raw))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import safetensors
 import safetensors.torch
 import torch
@@ -63,29 +62,6 @@ def build(name: str, *, input_shape: tuple[int, ...], num_classes: int) -> Backb
         raise InvalidInput("backbone", rule, name)
     network = NETWORKS[name](input_shape, num_classes)
     return network.to(memory_format=torch.channels_last)
-
-
-def preprocess(inputs: np.ndarray, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
-    """Inputs for a network: images standardised by channel, vectors as they are.
-
-    uint8 [n, h, w, c] -> float32 [n, c, h, w].
-    """
-    if inputs.ndim == 2:
-        return torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
-    x = torch.from_numpy(np.ascontiguousarray(inputs.transpose(0, 3, 1, 2))).float() / 255
-    return standardise(x, mean, std)
-
-
-def standardise(x: torch.Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
-    """(x - mean) / std by channel; float32 [n, c, h, w] on the 0..1 scale."""
-    if len(mean) != x.shape[1] or len(std) != x.shape[1]:
-        raise InvalidInput(
-            "extractor.mean, std", f"{x.shape[1]} numbers each", (len(mean), len(std))
-        )
-    middle, spread = (
-        torch.tensor(values, device=x.device).view(1, -1, 1, 1) for values in (mean, std)
-    )
-    return (x - middle) / spread
 
 
 def to_safetensors(module: nn.Module) -> bytes:

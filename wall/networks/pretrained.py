@@ -14,6 +14,7 @@ import torch
 
 from ..errors import InvalidInput, MissingData
 from ..messages import ExtractorSpec
+from ..preprocessing import LARGEST_PIXEL
 from .architectures import (
     PRETRAINED,
     build,
@@ -23,7 +24,8 @@ from .architectures import (
 
 WEIGHTS = "models/efficientnet-lite0-57934424.pth"
 UNIT = 16.0  # root mean square of a feature after quantisation, as for raw vectors
-MIDDLE, SPREAD = 127 / 255, 128 / 255  # the pixel statistics that the weights were trained with
+# The pixel statistics that the weights were trained with.
+MIDDLE, SPREAD = 127 / LARGEST_PIXEL, 128 / LARGEST_PIXEL
 
 
 def efficientnet_lite0(

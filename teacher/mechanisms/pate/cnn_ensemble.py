@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 
 from ....wall.errors import InvalidInput
-from ....wall.networks.architectures import standardise
+from ....wall.preprocessing import Preprocessing
 from ....wall.progress import TaskProgress
 from ...features.cache import row_digests
 from ...records.sources import Records
@@ -309,8 +309,8 @@ def _uniform(seed: bytes, count: int) -> np.ndarray:
 
 def _pixels(images: np.ndarray) -> torch.Tensor:
     """float32 [n, c, h, w] in -1..1: standardised by constants, not by the rows."""
-    x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))).float() / 255
-    return standardise(x, (0.5,) * x.shape[1], (0.5,) * x.shape[1])
+    half = (0.5,) * images.shape[-1]
+    return Preprocessing(half, half)(images)
 
 
 def _folder(directory: Path) -> Path:

@@ -16,7 +16,7 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 
 from ....wall.errors import InvalidInput
-from ....wall.progress import Progress, quiet
+from ....wall.progress import Progress, no_progress
 from ...accounting.accountant import certified_epsilon, odometer, require_affordable
 from ...accounting.curves import ORDERS, screening_rdp
 from ..base import Mechanism
@@ -85,12 +85,12 @@ class ScreenedPlanner(Generic[S]):
             "sampling_probability": f"{mechanism.sampling_probability:g}",
         }
 
-    def plan(self, goal: Goal, public: PublicRows, progress: Progress = quiet) -> Optimum[S]:
+    def plan(self, goal: Goal, public: PublicRows, progress: Progress = no_progress) -> Optimum[S]:
         """See ``Planner.plan``."""
         return self.optimise(simulated_queries(goal, public), goal, progress)
 
     def optimise(
-        self, simulated: SimulatedQueries, goal: Goal, progress: Progress = quiet
+        self, simulated: SimulatedQueries, goal: Goal, progress: Progress = no_progress
     ) -> Optimum[S]:
         """See ``Planner.plan``; the queries are simulated already."""
         goal.check()
@@ -166,7 +166,7 @@ def search(
     budgets: Sequence[float],
     grid: Sequence[Point],
     made: type[S],
-    progress: Progress = quiet,
+    progress: Progress = no_progress,
 ) -> list[Choice[S] | None]:
     """The best of the grid for each epsilon of ``budgets``; None where nothing is affordable."""
     best: list[Choice[S] | None] = [None] * len(budgets)

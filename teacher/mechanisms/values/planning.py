@@ -16,7 +16,7 @@ import numpy as np
 
 from ....wall.errors import InvalidInput
 from ....wall.labels.values import STEPS
-from ....wall.progress import Progress, quiet
+from ....wall.progress import Progress, no_progress
 from ...accounting.accountant import certified_epsilon, require_affordable
 from ...search.cpu import ExactIndex
 from ..base import Mechanism, Priced
@@ -63,7 +63,7 @@ class ValuesPlanner:
         return {name: f"{value:g}" for name, value in found.items() if value is not None}
 
     def plan(
-        self, goal: Goal, public: PublicRows, progress: Progress = quiet
+        self, goal: Goal, public: PublicRows, progress: Progress = no_progress
     ) -> Optimum[Regression]:
         """See ``Planner.plan``; the accuracy is R2. Answers are not screened."""
         goal.check()

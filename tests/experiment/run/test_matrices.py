@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from labelwall.experiment.linear import measure
-from labelwall.experiment.run.judge import UNKNOWN, Estimate
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
+from labelwall.experiment.run.quality import UNKNOWN, Estimate
 from labelwall.teacher.mechanisms.base import Asks
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn

@@ -13,6 +13,7 @@ import torch
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.networks import architectures as backbones
+from labelwall.wall.preprocessing import Preprocessing
 
 IMAGE, CLASSES = (28, 28, 1), 10
 MEAN, STD = (0.13,), (0.31,)
@@ -112,12 +113,12 @@ def test_preprocess_standardises_by_channel() -> None:
     mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
     expected = ((images / 255.0 - np.array(mean)) / np.array(std)).transpose(0, 3, 1, 2)
     np.testing.assert_allclose(
-        backbones.preprocess(images, mean, std).numpy(), expected, rtol=1e-4, atol=1e-5
+        Preprocessing(mean, std)(images).numpy(), expected, rtol=1e-4, atol=1e-5
     )
     vectors = np.random.default_rng(0).normal(size=(3, 7)).astype(np.float32)
-    assert np.array_equal(backbones.preprocess(vectors, (), ()).numpy(), vectors)
+    assert np.array_equal(Preprocessing()(vectors).numpy(), vectors)
     with pytest.raises(InvalidInput, match="1 numbers each"):
-        backbones.preprocess(images[..., :1], mean, std)
+        Preprocessing(mean, std)(images[..., :1])
 
 
 def test_vectors() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...student.prune import Pruned
+from ...student.drop_doubtful import Cleaned
 from ...teacher.mechanisms.registry import from_slot
 from ...wall.cells import inherit
 from ...wall.messages import ABSTAINED
@@ -113,12 +113,12 @@ def by_moments(explained: float, deviation: float, rows: int) -> Estimate:
     return Estimate(explained, math.hypot(deviation, explained * math.sqrt(2 / rows)), MOMENTS)
 
 
-def by_agreement(pruned: Pruned) -> Estimate | None:
+def by_agreement(cleaned: Cleaned) -> Estimate | None:
     """How many held-out labels a student of the others gives; None where none was held out."""
-    if pruned.agreement is None:
+    if cleaned.agreement is None:
         return None
-    share = pruned.agreement
-    return Estimate(share, math.sqrt(max(share * (1 - share), 1e-4) / pruned.judged), AGREEMENT)
+    share = cleaned.agreement
+    return Estimate(share, math.sqrt(max(share * (1 - share), 1e-4) / cleaned.judged), AGREEMENT)
 
 
 def worse(later: Estimate | None, earlier: Estimate | None) -> bool:
@@ -131,7 +131,7 @@ def worse(later: Estimate | None, earlier: Estimate | None) -> bool:
     return later.right < earlier.right - chance
 
 
-def kept_round(estimates: Sequence[Estimate | None]) -> int:
+def best_round(estimates: Sequence[Estimate | None]) -> int:
     """The round whose student a run keeps, counted from 1: the last that is not worse."""
     kept = 1
     for number in range(2, len(estimates) + 1):
