@@ -19,11 +19,11 @@ import pytest
 
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
+from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
 from labelwall.teacher.ledger.auditor.slots import priced as audited_price
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
-from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.mechanisms.planning import Goal, PublicRows, Score, View
 from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ....wall.labels.attributes import MOST_ATTRIBUTES, pack, unpack
+from ...classifiers.linear_ensemble import shard_numbers, train_ensemble
 from ...noise.entropy import Entropy, SystemEntropy
 from ...search.cpu import ExactIndex
 from ...search.int8_matmul import LARGEST
@@ -29,7 +30,6 @@ from ...statistical_audit import (
     normal_law,
     sum_codes,
 )
-from ..pate.linear_ensemble import shard_numbers, train_ensemble
 from ..vote_laws import Poll
 from ..voters import Voters
 from .mechanism import COUNTS, GRID, MultiLabel, clipped

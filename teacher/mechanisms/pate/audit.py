@@ -12,14 +12,14 @@ from itertools import product
 
 import numpy as np
 
-from ...statistical_audit import Pair
-from ..vote_laws import CLASSES, Poll
-from ..voters import Voters
-from .linear_ensemble import (
+from ...classifiers.linear_ensemble import (
     Ensemble,
     shard_numbers,
     train_ensemble,
 )
+from ...statistical_audit import Pair
+from ..vote_laws import CLASSES, Poll
+from ..voters import Voters
 from .mechanism import ConfidentGnmax, Gnmax, Lnmax
 
 _GRID = 60  # steps of the number of allies from 0 to k - 1; the rivals are the others

@@ -17,6 +17,7 @@ import numpy as np
 from ....wall.errors import InvalidInput
 from ....wall.messages import Value
 from ...accounting.plan import Release
+from ...classifiers.linear_ensemble import MAX_TEACHERS
 from ...noise.scales import (
     SCREEN_RATIO,
     check_scale,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from ..voters import Voters
 
 Classifier = Literal["linear", "cnn"]
-MAX_TEACHERS = 10_000
 
 
 @dataclass(frozen=True)

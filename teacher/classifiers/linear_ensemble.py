@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ....wall.errors import InvalidInput
-from ....wall.progress import TaskProgress
-from ...noise import words
-from ...search.int8_matmul import LARGEST
-from .mechanism import MAX_TEACHERS
+from ...wall.errors import InvalidInput
+from ...wall.progress import TaskProgress
+from ..noise import words
+from ..search.int8_matmul import LARGEST
 
+MAX_TEACHERS = 10_000
 KEY, KEY_BYTES = "shards.key", words.KEY_BYTES
 RIDGE = 1.0  # added to the diagonal of the kernel matrix of rows scaled to entries in -1..1
 PRESENT = 0.5  # threshold between the targets 0, absent, and 1, present

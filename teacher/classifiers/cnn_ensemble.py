@@ -4,7 +4,7 @@ A classifier is a function of its own shard, its number and the custodian's key:
 the rows of each step come from SHAKE-256 of key and number, so seeds are independent of one another
 and of all records. The numbers of steps and of rows per step are constants, so that nothing about
 one shard depends on the size of another. Hence a record changes one vote at most, as in
-teacher/mechanisms/pate/linear_ensemble.py, which defines the shards. A shard without records votes
+teacher/classifiers/linear_ensemble.py, which defines the shards. A shard without records votes
 for class 0.
 
 On a CPU they are trained one by one (batching is no faster there), in as many processes as allowed.
@@ -29,12 +29,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ....wall.errors import InvalidInput
-from ....wall.preprocessing import Preprocessing
-from ....wall.progress import TaskProgress
-from ...features.cache import row_digests
-from ...records.sources import Records
-from ...search.devices import device_of, reproducible
+from ...wall.errors import InvalidInput
+from ...wall.preprocessing import Preprocessing
+from ...wall.progress import TaskProgress
+from ..features.cache import row_digests
+from ..records.sources import Records
+from ..search.devices import device_of, reproducible
 from .linear_ensemble import shard_numbers
 
 VERSION = 1  # raise when the same shard would give another classifier

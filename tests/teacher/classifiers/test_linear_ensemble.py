@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.linear_model import Ridge
 
-from labelwall.teacher.mechanisms.pate.linear_ensemble import (
+from labelwall.teacher.classifiers.linear_ensemble import (
     KEY,
     RIDGE,
     Ensemble,
