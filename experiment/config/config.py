@@ -23,13 +23,8 @@ from ...wall.datasets.sources import DataConfig
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress
 from ...wall.unit import UNITS
-from .checks import (
-    check_box,
-    check_features,
-    check_labels,
-    check_persons,
-    check_whitening,
-)
+from .checks import check_labels, check_persons
+from .first_features import Computing, FirstFeatures
 
 DEVICES = ("cpu", "cuda")
 
@@ -111,25 +106,6 @@ class RoundConfig:
             raise InvalidInput(
                 "rounds.caps", "given together with the round's own mechanism", self.caps
             )
-
-
-@dataclass(frozen=True)
-class FirstFeatures:
-    """The settings that say which features the first round asks with; see ``Config``."""
-
-    features: str = "auto"
-    weights: str | None = None
-    box: list[list[float]] = field(default_factory=list)
-    whiten: int = 0
-
-
-@dataclass(frozen=True)
-class Computing:
-    """The settings by which features are computed; no result depends on them. See ``Config``."""
-
-    batch_size: int = 256
-    workers: int = 2
-    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -216,9 +192,7 @@ class Config:
                 raise InvalidInput(name, "at least 1", getattr(self, name))
         if self.device not in DEVICES:
             raise InvalidInput("device", "cpu or cuda", self.device)
-        check_features(self.features, self.weights)
-        check_box(self.features, self.box)
-        check_whitening(self.features, self.whiten)
+        FirstFeatures(self.features, self.weights, self.box, self.whiten)  # its own rules
         for number, entry in enumerate(self.rounds, start=1):
             mechanism = self.mechanism_of(number)
             if entry.queries is None and not mechanism.once_a_round:

@@ -33,8 +33,8 @@ from ...teacher.mechanisms.rehearsed import TIMES, Search
 from ...wall.datasets.sources import PublicData, Task
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress
-from ..config.checks import STAGES
 from ..config.config import CapsConfig, Config, RoundConfig
+from ..config.first_features import STAGES
 from ..config.own import Findings, default_mechanism
 from ..run.extractors import first_extractor
 from ..run.training_rows import check_student

@@ -31,7 +31,8 @@ from ...wall.datasets.sources import PublicData, Task
 from ...wall.matrix import Matrix, NoisyCounts
 from ...wall.messages import ABSTAINED, ExtractorSpec, Receipt
 from ...wall.progress import Progress
-from ..config.config import CapsConfig, Config, FirstFeatures, RoundConfig
+from ..config.config import CapsConfig, Config, RoundConfig
+from ..config.first_features import FirstFeatures
 from ..run.extractors import (
     MAX_ROWS,
     extractor_of_round,

@@ -46,9 +46,7 @@ def predict(
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData; no data is read unless the
     plan is affordable.
     """
-    if config.custodian_dir is None and config.teacher is None:
-        rule = "given, or a teacher's URL: predictions are paid from its ledger"
-        raise InvalidInput("custodian_dir", rule, None)
+    _require_custodian(config)
     require_affordable(config.plan())
     task = describe(config.data)
     asked = Queries(_rows(queries, task), slot)
@@ -68,24 +66,21 @@ def predict(
         require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
         teacher.use_extractor(extractor, probe=asked.inputs[:64])
         if counted and slot in config.slots():
-            folder = out.with_suffix(".fit")
-            folder.mkdir(exist_ok=True)
             embedder = embedder_of(config.computing, extractor, inputs)
-            chosen = rows_of_round(
-                config.seed, number, config.rounds[number - 1].queries, len(inputs)
-            )
+            count = config.rounds[number - 1].queries
+            chosen = rows_of_round(config.seed, number, count, len(inputs))
             public, _ = embedder.embed(inputs[chosen])
-            rows, _ = embedder.embed(asked.inputs)
-            matrix_round = MatrixRound(
+            question = MatrixRound(
                 config.recorded(plan).asks_of(number),
                 slot,
                 config.seed * 1000 + number,
                 task.num_classes,
                 unit_length(extractor, public.shape[1]),
                 extractor.sha256(),
-                folder,
+                out.with_suffix(".fit"),
             )
-            answers, _ = ask_matrices(teacher, matrix_round, public, rows)
+            question.folder.mkdir(exist_ok=True)
+            answers, _ = ask_matrices(teacher, question, public, embedder.embed(asked.inputs)[0])
         else:
             answers = teacher.answer(asked)
         teacher.export(exported)
@@ -93,6 +88,12 @@ def predict(
     values = task.labels.columns(answers.labels)
     _write(out, answers, values, {"epsilon": epsilon, "delta": plan.delta})
     return answers
+
+
+def _require_custodian(config: Config) -> None:
+    if config.custodian_dir is None and config.teacher is None:
+        rule = "given, or a teacher's URL: predictions are paid from its ledger"
+        raise InvalidInput("custodian_dir", rule, None)
 
 
 def prediction_line(answers: Answers, out: Path) -> str:
