@@ -84,9 +84,7 @@ def predict(
         else:
             answers = teacher.answer(asked)
         teacher.export(exported)
-    epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
-    values = task.labels.columns(answers.labels)
-    _write(out, answers, values, {"epsilon": epsilon, "delta": plan.delta})
+    _write(out, answers, task.labels.columns(answers.labels), _guarantee(plan, entropy))
     return answers
 
 
@@ -101,6 +99,11 @@ def prediction_line(answers: Answers, out: Path) -> str:
     answered = int(has_label(answers.labels).sum())
     counts = f"{answered} of {len(answers.labels)} answered, {answers.receipt.served} known before"
     return f"{counts}: {out}"
+
+
+def _guarantee(plan: Plan, entropy: Entropy) -> dict[str, float | None]:
+    epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
+    return {"epsilon": epsilon, "delta": plan.delta}
 
 
 def _plan(ledger: Path) -> Plan:
