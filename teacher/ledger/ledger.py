@@ -280,14 +280,11 @@ class Ledger:
         if identities:
             self._name_extractor(transaction)
         count, seq = min(1, len(granted)) if planned.batch else len(granted), -1
+        key = {"slot": slot, "release": release}
         if granted:
-            seq = self._append(
-                transaction, "charge", {"slot": slot, "release": release, "count": count}
-            )
+            seq = self._append(transaction, "charge", {**key, "count": count})
         if refused:
-            self._append(
-                transaction, "refusal", {"slot": slot, "release": release, "identities": refused}
-            )
+            self._append(transaction, "refusal", {**key, "identities": refused})
         return Charge(seq, granted, count)
 
     def export(self, path: Path) -> None:
