@@ -9,9 +9,9 @@ import numpy as np
 
 from ..wall.messages import ExtractorSpec
 from ..wall.progress import Progress, no_progress
+from .classifiers.linear_ensemble import Ensemble, shard_key, train_by_shard
 from .features.embedder import Embedder
 from .ledger.ledger import Ledger
-from .mechanisms.pate.linear_ensemble import Ensemble, shard_key, train_by_shard
 from .noise.entropy import Entropy
 from .private_rows import Prepared, PrivateRows
 from .records import record_updates
