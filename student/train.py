@@ -88,37 +88,11 @@ def train(
     if config.compile:
         student.network.compile()
     last = run_dir / "checkpoints" / f"{_checkpoint(soft)}.ckpt"
-    checkpoints = ModelCheckpoint(
-        last.parent,
-        filename=last.stem,
-        every_n_epochs=1,
-        save_on_train_epoch_end=True,
-        enable_version_counter=False,
-    )
-    shared = config.devices > 1
-    counter: list[Callback] = [] if shared else [StepCounter(progress)]
     data = StudentData(config, pool, labels, test, seed, soft)
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as meeting:
         _hide_remarks()
-        trainer = pl.Trainer(
-            accelerator=config.accelerator,
-            devices=config.devices,
-            precision=config.precision,
-            max_steps=config.steps,
-            # Steps alone end it: a resumed training ends its first chapter twice, which counts as
-            # an epoch
-            max_epochs=-1,
-            reload_dataloaders_every_n_epochs=1,
-            num_sanity_val_steps=0,
-            logger=False,
-            callbacks=[History(run_dir / EVENTS), checkpoints, *counter],
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            strategy=SpawnedDevices(meeting) if shared else "auto",
-            use_distributed_sampler=False,  # a step's rows are divided by ``Steps``
-        )
-        if shared:
-            progress(0, config.steps)
+        trainer = _trainer(config, last, progress, Path(meeting))
+        progress(0, config.steps)
         try:
             trainer.fit(student, data, ckpt_path=str(last) if last.exists() else None)
         except ProcessException as error:
@@ -126,11 +100,46 @@ def train(
                 f"process {error.error_index} of the student's training ended. "
                 "The same command continues from the last checkpoint."
             ) from error
-        if shared:
-            progress(config.steps, config.steps)
+    progress(config.steps, config.steps)
     saved = torch.load(last, weights_only=True, map_location="cpu")
     rows = saved["callbacks"][History.__name__]["rows"]
     return TrainedStudent(to_safetensors(student.average.cpu()), rows)
+
+
+def _trainer(
+    config: StudentConfig, last: Path, progress: TaskProgress, meeting: Path
+) -> pl.Trainer:
+    """A trainer whose checkpoint is ``last``, in a folder beside the events.
+
+    ``meeting``: an empty folder, by which several devices find each other.
+    """
+    checkpoints = ModelCheckpoint(
+        last.parent,
+        filename=last.stem,
+        every_n_epochs=1,
+        save_on_train_epoch_end=True,
+        enable_version_counter=False,
+    )
+    callbacks: list[Callback] = [History(last.parent.with_name(EVENTS)), checkpoints]
+    if config.devices == 1:
+        callbacks.append(StepCounter(progress))
+    return pl.Trainer(
+        accelerator=config.accelerator,
+        devices=config.devices,
+        precision=config.precision,
+        max_steps=config.steps,
+        # Steps alone end it: a resumed training ends its first chapter twice, which counts as
+        # an epoch
+        max_epochs=-1,
+        reload_dataloaders_every_n_epochs=1,
+        num_sanity_val_steps=0,
+        logger=False,
+        callbacks=callbacks,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        strategy=SpawnedDevices(meeting) if config.devices > 1 else "auto",
+        use_distributed_sampler=False,  # a step's rows are divided by ``Steps``
+    )
 
 
 class SpawnedDevices(DDPStrategy):
@@ -142,9 +151,9 @@ class SpawnedDevices(DDPStrategy):
     a batch norm, whose statistics are the first one's.
     """
 
-    def __init__(self, meeting: str) -> None:
+    def __init__(self, meeting: Path) -> None:
         super().__init__(start_method="spawn", cluster_environment=LightningEnvironment())
-        self._meeting = Path(meeting) / "meeting"
+        self._meeting = meeting / "store"
 
     def setup_distributed(self) -> None:
         _hide_remarks()
