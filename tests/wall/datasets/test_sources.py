@@ -296,7 +296,7 @@ def test_only_the_teachers_records_ask_for_private_rows():
         for path in files
         if path.exists()
     }
-    base = asking.pop("wall/datasets/base.py")
+    base = asking.pop("wall/datasets/published.py")
     assert base == {"_private"}
     assert {path for path, uses in asking.items() if uses} == {"teacher/records/sources.py"}
 

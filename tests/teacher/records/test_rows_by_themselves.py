@@ -1,0 +1,415 @@
+"""No row decides what another is: add, remove or damage any one private row in any column, and all
+others keep id, person, label and inputs, to the byte. Over every reader of private rows.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from labelwall.teacher.records.sources import open_records
+from labelwall.wall.datasets.sources import DataConfig, describe
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.unit import UNITS, Unit
+
+BIG = 2**53 + 1  # float64 has no such number
+Row = dict[str, Any]
+Known = dict[int, tuple[int, int, bytes]]  # (person, label, inputs) by id
+
+
+def known(config: DataConfig, unit: Unit) -> Known:
+    records = open_records(config, describe(config), unit=unit)
+    columns = zip(records.owners.tolist(), records.labels.tolist(), records.inputs, strict=True)
+    return {
+        i: (p, y, x.tobytes()) for i, (p, y, x) in zip(records.ids.tolist(), columns, strict=True)
+    }
+
+
+def changes(rows: list[Row], damages: dict[str, list[Any]], new: Row) -> Iterator[list[Row]]:
+    """Every change of one row: the first place of the result is that row's old self, or None."""
+    for at in (0, len(rows) // 2, len(rows)):
+        yield [None, *rows[:at], new, *rows[at:]]  # type: ignore[list-item]
+    for at in range(len(rows)):
+        yield [rows[at], *rows[:at], *rows[at + 1 :]]
+        for column, values in damages.items():
+            for value in values:
+                yield [rows[at], *rows[:at], rows[at] | {column: value}, *rows[at + 1 :]]
+
+
+def tried(
+    rows: list[Row],
+    damages: dict[str, list[Any]],
+    new: Row,
+    write: Callable[[list[Row]], None],
+    config: DataConfig,
+    unit: Unit,
+) -> int:
+    """How many changes were tried; asserts that each left all other rows as they were."""
+    write(rows)
+    before, alone, count = known(config, unit), dict[int, set[int]](), 0
+    assert len(before) == len(rows)
+    for at in range(len(rows)):
+        write(rows[:at] + rows[at + 1 :])
+        alone[at] = set(before) - set(known(config, unit))
+        assert len(alone[at]) == 1  # else the expectation below would be empty
+    for old, *changed in changes(rows, damages, new):
+        write(changed)
+        after, count = known(config, unit), count + 1
+        own = alone[rows.index(old)] if old else set()
+        assert {i: row for i, row in before.items() if i not in own} == {
+            i: row for i, row in after.items() if i in before and i not in own
+        }
+        assert len(set(after) - set(before)) <= 1
+    return count
+
+
+# --- CSV
+
+TEXTS: list[Any] = ["", "null", "nan", "-1", "1e999", "9" * 500, str(BIG), "1.5", "word", "[1, 2]"]
+TEXTS += [b"\xff\xfe", b"\xe2\x82", "\ufeff7", "a\nb", "a\r", '"', '"a\nb"', "1,2", ",", "\0"]
+TEXTS += ["x" * 200_000, "\u2028", "\x85", "x;y", "\t", "'", " "]
+ROWS = [
+    {"record_id": str(BIG + n), "who": f"p{n}", "label": "ab"[n % 2], "u": f"{n}", "v": f"{n}.5"}
+    for n in range(5)
+]
+NEW = {"record_id": "new", "who": "new", "label": "a", "u": "7", "v": "8"}
+
+
+def csv_bytes(rows: list[Row], names: list[str], separator: bytes = b",") -> bytes:
+    def cell(value: object) -> bytes:
+        return value if isinstance(value, bytes) else str(value).encode(errors="surrogatepass")
+
+    lines = [[name.encode() for name in names]]
+    lines += [[cell(row[name]) for name in names] for row in rows]
+    return b"\n".join(separator.join(cells) for cells in lines) + b"\n"
+
+
+def table_config(folder: Path, private: Path, **settings: Any) -> DataConfig:
+    public = "u,v,label\n0,0,a\n2,5,b\n"
+    for split in ("public", "test"):
+        (folder / f"{split}.csv").write_text(public)
+    places = {split: str(folder / f"{split}.csv") for split in ("public", "test")}
+    return DataConfig("table", private=str(private), person="who", **places, **settings)
+
+
+@pytest.mark.parametrize("separator", [b",", b";"])
+@pytest.mark.parametrize("unit", UNITS)
+def test_lines_of_a_csv_file(tmp_path: Path, unit: Unit, separator: bytes) -> None:
+    path, names = tmp_path / "private.csv", list(ROWS[0])
+    config = table_config(tmp_path, path)
+    damages = dict.fromkeys(names, TEXTS)
+    count = tried(
+        ROWS,
+        damages,
+        NEW,
+        lambda rows: path.write_bytes(csv_bytes(rows, names, separator)) and None,
+        config,
+        unit,
+    )
+    assert count == 3 + 5 * (1 + 5 * len(TEXTS))
+
+
+@pytest.mark.parametrize("reader", ["csv", "arrays"])
+def test_rows_of_persons_have_their_persons_numbers(tmp_path: Path, reader: str) -> None:
+    """Without ids of their own, rows are numbered among their person's: others' do not move."""
+    if reader == "csv":
+        path, names = tmp_path / "private.csv", ["who", "label", "u", "v"]
+        config = table_config(tmp_path, path)
+        damages = dict.fromkeys(names, TEXTS)
+
+        def write(rows: list[Row]) -> None:
+            path.write_bytes(csv_bytes(rows, names))
+    else:
+        config, damages = arrays_config(tmp_path), {"who": ["", "x" * 300]}
+
+        def write(rows: list[Row]) -> None:
+            write_arrays(tmp_path, rows, ids=False)
+
+    tried(ROWS, damages, NEW, write, config, "person")
+    several = [row | {"who": "p0"} for row in ROWS[:2]] + ROWS[2:]
+    write(several)
+    before = known(config, "person")
+    write(several[1:])  # p0 keeps a row, and the others theirs
+    after = known(config, "person")
+    assert len(set(before) - set(after)) == 1
+    assert {i: row for i, row in after.items() if row[0] != before[i][0]} == {}
+
+
+def test_one_file_with_a_column_of_splits(tmp_path: Path) -> None:
+    """Its words are public: blanks and case do not matter, and any other word is refused."""
+    path, names = tmp_path / "all.csv", [*ROWS[0], "part"]
+    public = [{"record_id": "", "who": "", "label": y, "u": u, "v": 0} for y, u in ("a0", "b2")]
+    shown = [row | {"part": split} for row in public for split in ("public", " Test")]
+    config = DataConfig("table", path=str(path), split="part", person="who")
+    rows = [row | {"part": " Private "} for row in ROWS]
+
+    def write(private: list[Row]) -> None:
+        path.write_bytes(csv_bytes([*shown, *private], names))
+
+    damages = {name: TEXTS for name in ROWS[0] if name != "part"}
+    tried(rows, damages, NEW | {"part": "PRIVATE"}, write, config, "row")
+    for word in ("privat", "", "private\u00e9", "nan"):
+        write([rows[0] | {"part": word}, *rows[1:]])
+        with pytest.raises(InvalidInput, match=r"data\.split.*private, public or test") as refused:
+            known(config, "row")
+        assert len(str(refused.value).splitlines()) == 1
+        assert word not in str(refused.value) or word in ("", "privat")
+
+
+# --- parquet and datasets
+
+
+def arrow_schemas() -> dict[str, tuple[Any, list[Row], dict[str, list[Any]], dict[str, Any]]]:
+    """By name: a schema, rows, damages, further settings."""
+    pa = pytest.importorskip("pyarrow")
+    whole, text, real = pa.int64(), pa.string(), pa.float64()
+    numbers = [None, -1, 0, BIG, 2**63 - 1, -(2**63)]
+    words = [None, "", " ", "x" * 100_000, b"\xff", b"\xe2\x82", "\ufeff", "a\nb", str(BIG)]
+    reals = [None, float("nan"), float("inf"), 1e308, -0.0]
+    lists = [None, [], [None], [1.0], [1.0, 2.0, 3.0], [float("nan"), 0.0], [None, 1.0]]
+    days = [None, -(2**62), 2**62, 0]
+    plain = {"u": reals, "v": reals}
+    base = [{"label": "ab"[n % 2], "u": float(n), "v": n + 0.5} for n in range(4)]
+    numbered = [row | {"record_id": BIG + n, "who": BIG + n} for n, row in enumerate(base)]
+    named = [row | {"record_id": f"r{n}", "who": f"p{n}"} for n, row in enumerate(base)]
+    vectors = [row | {"label": [float(n)]} for n, row in enumerate(numbered)]
+    codes = [row | {"label": n % 2} for n, row in enumerate(numbered)]
+
+    def schema(key: Any, label: Any) -> Any:
+        columns = [("record_id", key), ("who", key), ("label", label), ("u", real), ("v", real)]
+        return pa.schema(columns)
+
+    values = {"labels": "value", "bounds": [0.0, 10.0]}
+    keys = {"record_id": numbers, "who": numbers}
+    dated = [row | {"record_id": n * 10**9, "who": 10**9 * n} for n, row in enumerate(base)]
+    return {
+        "numbers": (schema(whole, text), numbered, keys | plain | {"label": words}, {}),
+        "texts": (schema(text, text), named, {"record_id": words, "who": words} | plain, {}),
+        "coded": (
+            schema(pa.dictionary(pa.int32(), text), text),
+            named,
+            {"record_id": [None, "other"], "who": [None, "other"]} | plain,
+            {},
+        ),
+        "lists": (schema(whole, pa.list_(real)), vectors, keys | {"label": lists}, values),
+        "whole labels": (schema(whole, whole), codes, {"label": numbers}, {"classes": ["0", "1"]}),
+        "dates": (
+            schema(pa.timestamp("ns"), text),
+            dated,
+            {"record_id": days, "who": days} | plain,
+            {},
+        ),
+    }
+
+
+def arrow_table(schema: Any, rows: list[Row]) -> Any:
+    import pyarrow as pa
+
+    def column(field: Any) -> Any:
+        cells = [row[field.name] for row in rows]
+        if any(isinstance(cell, bytes) for cell in cells):  # texts that are not UTF-8
+            parts = [c.encode() if isinstance(c, str) else c for c in cells]
+            return pa.array(parts, pa.binary()).view(field.type)
+        if pa.types.is_dictionary(field.type):
+            return pa.array(cells, field.type.value_type).dictionary_encode()
+        return pa.array(cells, field.type)
+
+    return pa.table([column(field) for field in schema], schema=schema)
+
+
+@pytest.mark.parametrize("reader", ["parquet", "datasets"])
+@pytest.mark.parametrize("name", ["numbers", "texts", "coded", "lists", "whole labels", "dates"])
+def test_cells_of_a_typed_table(
+    tmp_path: Path, name: str, reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema, rows, damages, settings = arrow_schemas()[name]
+    from pyarrow import parquet
+
+    path = tmp_path / ("private.parquet" if reader == "parquet" else "saved")
+    config = table_config(tmp_path, path, **settings)
+    if name == "lists":
+        for split in ("public", "test"):
+            (tmp_path / f"{split}.csv").write_text("u,v,label\n0,0,1\n2,5,2\n")
+    if name == "whole labels":
+        (tmp_path / "test.csv").write_text("u,v,label\n0,0,0\n2,5,1\n")
+    saved: list[Any] = []
+    if reader == "datasets":
+        path.mkdir()
+        (path / "state.json").write_text("{}")
+        opened = types.SimpleNamespace(with_format=lambda kind: _Sliced(saved[-1]))
+        library = types.SimpleNamespace(load_from_disk=lambda folder: opened)
+        monkeypatch.setitem(sys.modules, "datasets", library)
+
+    def write(private: list[Row]) -> None:
+        table = arrow_table(schema, private)
+        if reader == "parquet":
+            parquet.write_table(table, path)
+        else:
+            saved.append(table)
+
+    new = rows[0] | {"record_id": None, "who": None}
+    for unit in UNITS:
+        assert tried(rows, damages, new, write, config, unit) >= 30
+
+
+class _Sliced:
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __getitem__(self, rows: slice) -> Any:
+        return self._table[rows]
+
+
+def test_floating_ids_are_refused(tmp_path: Path) -> None:
+    """A library that writes a null as NaN has rounded all ids of the column by then."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    for column in ("record_id", "who"):
+        columns: dict[str, Any] = {"record_id": [1, 2], "who": ["a", "b"], "label": ["a", "b"]}
+        columns |= {"u": [0.0, 1.0], "v": [1.0, 2.0], column: [1.0, float("nan")]}
+        parquet.write_table(pa.table(columns), tmp_path / "private.parquet")
+        config = table_config(tmp_path, tmp_path / "private.parquet")
+        with pytest.raises(InvalidInput, match="whole numbers or texts"):
+            known(config, "person")
+
+
+# --- arrays
+
+
+def arrays_config(folder: Path) -> DataConfig:
+    return DataConfig("arrays", path=str(folder / "data.npz"))
+
+
+def write_arrays(folder: Path, rows: list[Row], *, ids: bool = True, npz: bool = True) -> None:
+    public = {"public_x": np.zeros((3, 2)), "test_x": np.ones((2, 2)), "test_y": np.arange(2)}
+    arrays = {
+        "private_x": np.array([[float(row["u"]), float(row["v"])] for row in rows]),
+        "private_y": np.array([row.get("y", "ab".index(row["label"])) for row in rows]),
+        "private_person": np.array([row["who"] for row in rows], dtype=str),
+        **public,
+    }
+    if ids:
+        arrays["private_id"] = np.array([row["key"] for row in rows], dtype=np.int64)
+    if npz:
+        np.savez(folder / "data.npz", **arrays)  # type: ignore[arg-type]
+    for name, array in {} if npz else arrays.items():
+        np.save(folder / f"{name}.npy", array)
+
+
+@pytest.mark.parametrize("npz", [True, False], ids=["npz", "npy"])
+@pytest.mark.parametrize("unit", UNITS)
+def test_entries_of_arrays(tmp_path: Path, unit: Unit, npz: bool) -> None:
+    rows = [row | {"key": BIG + n} for n, row in enumerate(ROWS)]
+    damages: dict[str, list[Any]] = {
+        "u": ["nan", "inf", "1e300", "-0.0", "9" * 30],
+        "y": [-1, 2, 2**63 - 1],
+        "key": [0, -1, 2**63 - 1, -(2**63)],
+        "who": ["", " ", "x" * 300, "\ud800", "\U0010ffff", "p\x00q"],
+    }
+    config = arrays_config(tmp_path)
+    if not npz:
+        config = DataConfig("arrays", path=str(tmp_path))
+
+    def write(private: list[Row]) -> None:
+        write_arrays(tmp_path, private, npz=npz)
+
+    assert tried(rows, damages, NEW | {"key": 5}, write, config, unit) == 3 + 5 * 19
+
+
+def test_a_name_of_no_characters_is_nobodys(tmp_path: Path) -> None:
+    write_arrays(tmp_path, ROWS, ids=False)
+    stored = dict(np.load(tmp_path / "data.npz"))
+    stored["private_person"].view(np.uint32)[0] = 0x110000
+    np.savez(tmp_path / "data.npz", **stored)
+    assert len(known(arrays_config(tmp_path), "person")) == len(ROWS) - 1
+
+
+# --- image folders
+
+
+def image_bytes(shade: int, size: tuple[int, int] = (8, 8), form: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", size, (shade, 2 * shade, 0)).save(buffer, format=form)
+    return buffer.getvalue()
+
+
+def too_large() -> bytes:
+    """A grey PNG of 13,300 x 13,300 pixels by its header, which Pillow would decode."""
+    buffer = io.BytesIO()
+    Image.new("1", (13_300, 13_300)).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+IMAGES = [image_bytes(9 * n) for n in range(4)]
+FILES: list[Row] = [
+    {"path": f"{'ab'[n % 2]}/p{n}/{n}.png", "file": IMAGES[n], "who": f"p{n}", "x": "1", "y": "0"}
+    for n in range(4)
+]
+BAD = [b"", b"text", IMAGES[0][:50], image_bytes(1, (3, 90)), image_bytes(1, form="TIFF")]
+BAD += [image_bytes(1, form="GIF"), image_bytes(200, form="JPEG"), too_large()]
+PATHS = ["c/p0/0.png", "0.png", "a/0.png", "a/p9/\u00e9.png", "a/p9/9.txt", "a/.p/0.png"]
+
+
+def folder_config(root: Path, **settings: Any) -> DataConfig:
+    """Public and test folders with both classes and an attributes.csv."""
+    for split in ("public", "test"):
+        for name in ("a", "b"):
+            (root / split / name).mkdir(parents=True, exist_ok=True)
+            (root / split / name / "0.png").write_bytes(image_bytes(7))
+        (root / split / "attributes.csv").write_text("path,x,y\na/0.png,1,0\nb/0.png,0,1\n")
+    places = {split: str(root / split) for split in ("private", "public", "test")}
+    return DataConfig("folder", image_size=8, **places, **settings)
+
+
+def write_folder(root: Path, rows: list[Row]) -> None:
+    """The images, an attributes.csv and a persons.csv, by the rows' columns."""
+    folder = root / "private"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for row in rows:
+        path = folder / row.get("place", row["path"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(row["file"])
+    (folder / "attributes.csv").write_bytes(csv_bytes(rows, ["path", "x", "y"]))
+    (folder / "persons.csv").write_bytes(csv_bytes(rows, ["path", "who"]))
+
+
+@pytest.mark.parametrize(
+    ("labels", "person"),
+    [("class", "path"), ("class", "persons.csv"), ("attributes", "persons.csv")],
+)
+def test_files_and_lines_of_image_folders(tmp_path: Path, labels: str, person: str) -> None:
+    config = folder_config(tmp_path, labels=labels, person=person)
+    rows = [row | {"place": row["path"]} for row in FILES]
+    lines = [text for text in TEXTS if text not in ("", " ", ",")]
+    damages = {"file": BAD, "place": PATHS, "path": lines, "who": TEXTS, "x": TEXTS}
+    if person == "path":
+        damages = {"file": BAD, "place": PATHS}
+    elif labels == "class":
+        del damages["x"]
+    new = FILES[0] | {"path": "b/new/n.png", "place": "b/new/n.png", "who": "new"}
+    count = tried(rows, damages, new, lambda r: write_folder(tmp_path, r), config, "person")
+    assert count >= (50 if person == "path" else 200)
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_images_beyond_the_limit_are_refused_by_their_header(monkeypatch, tmp_path: Path) -> None:
+    from PIL import PngImagePlugin
+
+    from labelwall.wall.datasets.readers import MAX_PIXELS, decode
+
+    (tmp_path / "bomb.png").write_bytes(too_large())
+    assert MAX_PIXELS < 13_300**2
+    assert decode(tmp_path / "bomb.png", 8, 3) is None
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", lambda self: pytest.fail("decoded"))
+    assert decode(tmp_path / "bomb.png", 8, 3) is None
