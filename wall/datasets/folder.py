@@ -65,7 +65,8 @@ def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData
         more = f" and {len(damaged) - LISTED} more" if len(damaged) > LISTED else ""
         rule = f"folders of readable images of at most {readers.MAX_PIXELS} pixels"
         listed = ", ".join(damaged[:LISTED]) + more
-        raise InvalidInput("data.public, data.test", rule, listed, "Repair or remove them.")
+        cure = f"Repair or remove {listed}."
+        raise InvalidInput("data.public, data.test", rule, f"{len(damaged)} others", cure)
     (inputs, public_labels), (test_inputs, test_labels) = rows
     if (test_labels < 0).any():
         where = f"with a line in {ATTRIBUTES}" if config.labels == "attributes" else "in a class"

@@ -4,93 +4,18 @@ others keep id, person, label and inputs, to the byte. Over every reader of priv
 
 from __future__ import annotations
 
-import io
-import shutil
 import sys
 import types
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from labelwall.teacher.records.sources import open_records
-from labelwall.wall.datasets.sources import DataConfig, describe
+from labelwall.wall.datasets.sources import DataConfig
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.unit import UNITS, Unit
-
-BIG = 2**53 + 1  # float64 has no such number
-Row = dict[str, Any]
-Known = dict[int, tuple[int, int, bytes]]  # (person, label, inputs) by id
-
-
-def known(config: DataConfig, unit: Unit) -> Known:
-    records = open_records(config, describe(config), unit=unit)
-    columns = zip(records.owners.tolist(), records.labels.tolist(), records.inputs, strict=True)
-    return {
-        i: (p, y, x.tobytes()) for i, (p, y, x) in zip(records.ids.tolist(), columns, strict=True)
-    }
-
-
-def changes(rows: list[Row], damages: dict[str, list[Any]], new: Row) -> Iterator[list[Row]]:
-    """Every change of one row: the first place of the result is that row's old self, or None."""
-    for at in (0, len(rows) // 2, len(rows)):
-        yield [None, *rows[:at], new, *rows[at:]]  # type: ignore[list-item]
-    for at in range(len(rows)):
-        yield [rows[at], *rows[:at], *rows[at + 1 :]]
-        for column, values in damages.items():
-            for value in values:
-                yield [rows[at], *rows[:at], rows[at] | {column: value}, *rows[at + 1 :]]
-
-
-def tried(
-    rows: list[Row],
-    damages: dict[str, list[Any]],
-    new: Row,
-    write: Callable[[list[Row]], None],
-    config: DataConfig,
-    unit: Unit,
-) -> int:
-    """How many changes were tried; asserts that each left all other rows as they were."""
-    write(rows)
-    before, alone, count = known(config, unit), dict[int, set[int]](), 0
-    assert len(before) == len(rows)
-    for at in range(len(rows)):
-        write(rows[:at] + rows[at + 1 :])
-        alone[at] = set(before) - set(known(config, unit))
-        assert len(alone[at]) == 1  # else the expectation below would be empty
-    for old, *changed in changes(rows, damages, new):
-        write(changed)
-        after, count = known(config, unit), count + 1
-        own = alone[rows.index(old)] if old else set()
-        assert {i: row for i, row in before.items() if i not in own} == {
-            i: row for i, row in after.items() if i in before and i not in own
-        }
-        assert len(set(after) - set(before)) <= 1
-    return count
-
-
-# --- CSV
-
-TEXTS: list[Any] = ["", "null", "nan", "-1", "1e999", "9" * 500, str(BIG), "1.5", "word", "[1, 2]"]
-TEXTS += [b"\xff\xfe", b"\xe2\x82", "\ufeff7", "a\nb", "a\r", '"', '"a\nb"', "1,2", ",", "\0"]
-TEXTS += ["x" * 200_000, "\u2028", "\x85", "x;y", "\t", "'", " "]
-ROWS = [
-    {"record_id": str(BIG + n), "who": f"p{n}", "label": "ab"[n % 2], "u": f"{n}", "v": f"{n}.5"}
-    for n in range(5)
-]
-NEW = {"record_id": "new", "who": "new", "label": "a", "u": "7", "v": "8"}
-
-
-def csv_bytes(rows: list[Row], names: list[str], separator: bytes = b",") -> bytes:
-    def cell(value: object) -> bytes:
-        return value if isinstance(value, bytes) else str(value).encode(errors="surrogatepass")
-
-    lines = [[name.encode() for name in names]]
-    lines += [[cell(row[name]) for name in names] for row in rows]
-    return b"\n".join(separator.join(cells) for cells in lines) + b"\n"
+from tests.teacher.records.neighbours import BIG, NEW, ROWS, TEXTS, Row, csv_bytes, known, tried
 
 
 def table_config(folder: Path, private: Path, **settings: Any) -> DataConfig:
@@ -332,84 +257,3 @@ def test_a_name_of_no_characters_is_nobodys(tmp_path: Path) -> None:
     stored["private_person"].view(np.uint32)[0] = 0x110000
     np.savez(tmp_path / "data.npz", **stored)
     assert len(known(arrays_config(tmp_path), "person")) == len(ROWS) - 1
-
-
-# --- image folders
-
-
-def image_bytes(shade: int, size: tuple[int, int] = (8, 8), form: str = "PNG") -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", size, (shade, 2 * shade, 0)).save(buffer, format=form)
-    return buffer.getvalue()
-
-
-def too_large() -> bytes:
-    """A grey PNG of 13,300 x 13,300 pixels by its header, which Pillow would decode."""
-    buffer = io.BytesIO()
-    Image.new("1", (13_300, 13_300)).save(buffer, format="PNG")
-    return buffer.getvalue()
-
-
-IMAGES = [image_bytes(9 * n) for n in range(4)]
-FILES: list[Row] = [
-    {"path": f"{'ab'[n % 2]}/p{n}/{n}.png", "file": IMAGES[n], "who": f"p{n}", "x": "1", "y": "0"}
-    for n in range(4)
-]
-BAD = [b"", b"text", IMAGES[0][:50], image_bytes(1, (3, 90)), image_bytes(1, form="TIFF")]
-BAD += [image_bytes(1, form="GIF"), image_bytes(200, form="JPEG"), too_large()]
-PATHS = ["c/p0/0.png", "0.png", "a/0.png", "a/p9/\u00e9.png", "a/p9/9.txt", "a/.p/0.png"]
-
-
-def folder_config(root: Path, **settings: Any) -> DataConfig:
-    """Public and test folders with both classes and an attributes.csv."""
-    for split in ("public", "test"):
-        for name in ("a", "b"):
-            (root / split / name).mkdir(parents=True, exist_ok=True)
-            (root / split / name / "0.png").write_bytes(image_bytes(7))
-        (root / split / "attributes.csv").write_text("path,x,y\na/0.png,1,0\nb/0.png,0,1\n")
-    places = {split: str(root / split) for split in ("private", "public", "test")}
-    return DataConfig("folder", image_size=8, **places, **settings)
-
-
-def write_folder(root: Path, rows: list[Row]) -> None:
-    """The images, an attributes.csv and a persons.csv, by the rows' columns."""
-    folder = root / "private"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    for row in rows:
-        path = folder / row.get("place", row["path"])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(row["file"])
-    (folder / "attributes.csv").write_bytes(csv_bytes(rows, ["path", "x", "y"]))
-    (folder / "persons.csv").write_bytes(csv_bytes(rows, ["path", "who"]))
-
-
-@pytest.mark.parametrize(
-    ("labels", "person"),
-    [("class", "path"), ("class", "persons.csv"), ("attributes", "persons.csv")],
-)
-def test_files_and_lines_of_image_folders(tmp_path: Path, labels: str, person: str) -> None:
-    config = folder_config(tmp_path, labels=labels, person=person)
-    rows = [row | {"place": row["path"]} for row in FILES]
-    lines = [text for text in TEXTS if text not in ("", " ", ",")]
-    damages = {"file": BAD, "place": PATHS, "path": lines, "who": TEXTS, "x": TEXTS}
-    if person == "path":
-        damages = {"file": BAD, "place": PATHS}
-    elif labels == "class":
-        del damages["x"]
-    new = FILES[0] | {"path": "b/new/n.png", "place": "b/new/n.png", "who": "new"}
-    count = tried(rows, damages, new, lambda r: write_folder(tmp_path, r), config, "person")
-    assert count >= (50 if person == "path" else 200)
-
-
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_images_beyond_the_limit_are_refused_by_their_header(monkeypatch, tmp_path: Path) -> None:
-    from PIL import PngImagePlugin
-
-    from labelwall.wall.datasets.readers import MAX_PIXELS, decode
-
-    (tmp_path / "bomb.png").write_bytes(too_large())
-    assert MAX_PIXELS < 13_300**2
-    assert decode(tmp_path / "bomb.png", 8, 3) is None
-    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", lambda self: pytest.fail("decoded"))
-    assert decode(tmp_path / "bomb.png", 8, 3) is None
