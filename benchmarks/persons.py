@@ -39,12 +39,13 @@ import numpy as np
 from person_search import SIZE, alike
 
 from labelwall.experiment.plan.goal import Goal, PublicRows
-from labelwall.experiment.plan.screened import BY_NUMBER as PRIVATE_KNN
+from labelwall.experiment.plan.votes import plan
 from labelwall.experiment.run.extractors import linear_power, principal_axes
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.calibration import calibrate
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import LEAST_VOTES, ReverseKnn
 from labelwall.teacher.mechanisms.voters import Voters
@@ -52,6 +53,7 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import ExtractorSpec, Outcome, Receipt
+from labelwall.wall.progress import no_progress
 from labelwall.wall.unit import Unit
 
 DELTA, CLASSES, PUBLIC, AXES = 1e-5, 10, 5000, 48
@@ -169,7 +171,7 @@ def mechanism(kind: str, unit: Unit, rows: Split, epsilon: float, delta: float) 
         public = PublicRows(PUBLIC, CLASSES, lambda: (*rows.public, LENGTH))
         goal = Goal(epsilon, delta, records, PUBLIC, 1)
         if goal not in PLANS:  # public rows are the same for all seeds
-            choice = PRIVATE_KNN.plan(goal, public).chosen
+            choice = plan(PrivateKnn(), goal, public, no_progress).chosen
             PLANS[goal] = Paid(choice.mechanism, choice.forecast.asked, choice.forecast.cap)
         return PLANS[goal]
     if kind == "private_linear":

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelwall.experiment.plan.candidates import PLANNERS, planner
+from labelwall.experiment.plan.candidates import PLANNERS
 from labelwall.experiment.plan.goal import Goal, PublicRows, Score, View
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
@@ -43,6 +43,7 @@ from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import ExtractorSpec, Queries
+from labelwall.wall.progress import no_progress
 from tests.teacher.service.tiny import Made, served
 from tests.teacher.shards import tiny
 
@@ -268,7 +269,7 @@ def test_every_room_knows_the_kind(name: str) -> None:
 
 
 def test_a_planner_finds_what_is_affordable(name: str) -> None:
-    search = planner(CASES[name])
+    search = PLANNERS[CASES[name].kind]
     if search is None:
         pytest.skip("has no planner")
     rng = np.random.default_rng(0)
@@ -285,11 +286,10 @@ def test_a_planner_finds_what_is_affordable(name: str) -> None:
         lambda _view, mechanism, times: Score(1.0, 0.7, 0.01),
     )
     goal = Goal(2.0, 1e-5, 5000, 60, 1)
-    optimum = search.plan(goal, public)
+    optimum = search(CASES[name], goal, public, no_progress)
     require_affordable(optimum.chosen.plan(goal))
     assert optimum.chosen.epsilon <= goal.epsilon
     assert 0 < optimum.chosen.forecast.accuracy <= 1
-    assert search.settings(optimum.chosen.mechanism)
 
 
 def test_the_ledgers_fields_make_it_again_and_the_auditor_agrees(tmp_path: Path, name: str) -> None:

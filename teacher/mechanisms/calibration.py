@@ -36,6 +36,7 @@ CERTIFICATES = 12  # computed at most, about
 ENOUGH = 0.995  # of the budget: no further certificate is computed
 ENOUGH_SLOW, AIM_SLOW = 0.99, 0.997  # where one may take a minute
 EXACT, CLOSE = 1e-9, 5e-4  # relative precision of a search: closed formulas, and sums
+AIM_AGAIN = 0.9975  # of the budget, for the second certificate of sums
 STEP = 0.01  # first step of a bracket around a level that is nearly right, relative
 RANGE = 60 * math.log(2)  # of a level's logarithm: more than any mechanism's range
 
@@ -100,6 +101,7 @@ class _Search:
         factor = at(aim * self.epsilon)
         cost = certificate(factor)
         if not enough * self.epsilon <= cost <= self.epsilon and 0 < cost < math.inf:
+            aim = min(aim, AIM_AGAIN) if precision > EXACT else aim
             factor = at(aim * self.epsilon * estimate(self.plan(shares * factor)) / cost)
         factor = _root(certificate, enough * self.epsilon, self.epsilon, precision, factor, STEP)
         self.progress(WHAT, CERTIFICATES, CERTIFICATES)

@@ -197,7 +197,7 @@ def test_a_baseline_for_classes_is_refused_before_anything_is_read(
 
 
 def test_planning_for_attributes_is_by_hand(folder: Path) -> None:
-    from labelwall.experiment.plan.auto import planners_for
+    from labelwall.experiment.plan.auto import mechanisms_for
 
     with pytest.raises(InvalidInput, match="private_knn, private_radius, ind_knn"):
-        planners_for(load_config(folder / "config.yaml"))
+        mechanisms_for(load_config(folder / "config.yaml"))
