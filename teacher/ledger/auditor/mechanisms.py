@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from ....wall.cells import MAX_CELLS
 from ....wall.labels.values import STEPS
+from ....wall.matrices import MAX_CELLS
 from ...accounting.curves import ORDERS
 from . import results
 from .results import VOTE, Results
