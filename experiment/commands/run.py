@@ -25,15 +25,30 @@ def main(args: Sequence[str]) -> int:
         action="store_true",
         help="the teacher in a process of its own; this one opens no private file",
     )
+    parser.add_argument(
+        "--second_budget",
+        action="store_true",
+        help="another budget for records that have one already; the epsilons add up",
+    )
     config, rest = parse(parser, args)
+    from ...wall.errors import InvalidInput
     from ..plan.decision import decided
     from ..plan.show_plan import announce
+    from ..run.budgets import OPTION, budget_place, custodian_place, tell_changed_files
     from ..run.console import Console
     from ..run.run_folder import RunFolder, default_run_dir
 
     console = Console(quiet=rest.quiet)
     run_dir = Path(rest.run_dir) if rest.run_dir else default_run_dir(config, name, console.say)
-    config = decided(config, RunFolder(run_dir), console)
+    custodian = custodian_place(config, run_dir)
+    apart = rest.isolate or config.teacher is not None
+    if not apart:
+        custodian = budget_place(config, run_dir, rest.second_budget, console.say)
+    elif rest.second_budget:
+        raise InvalidInput(
+            OPTION, "left out where the teacher is apart; name a custodian_dir", True
+        )
+    config = decided(config, RunFolder(run_dir), custodian, console)
     announce(config, RunFolder(run_dir).resumed(config), console)
 
     import torch
@@ -51,7 +66,10 @@ def main(args: Sequence[str]) -> int:
         entropy=SystemEntropy(),
         console=console,
         isolate=rest.isolate,
+        custodian=custodian,
     )
+    if not apart:
+        tell_changed_files(config.data, custodian, console.say)
     write_report(run_dir)
     write_card(run_dir)
     print(result_line(summary, run_dir))
