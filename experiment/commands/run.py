@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,41 +14,18 @@ def main(args: Sequence[str]) -> int:
     args, name = without_own_options(args)
     does = "Run or resume an experiment: ask, train, send features back. Prints the price first."
     parser = config_parser("run", does, args)
-    parser.add_argument(
-        "--run_dir",
-        type=str,
-        help="folder for the results, runs/NAME-OF-DATA if left out; the same folder resumes a "
-        "killed run",
-    )
-    parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
-    parser.add_argument(
-        "--isolate",
-        action="store_true",
-        help="the teacher in a process of its own; this one opens no private file",
-    )
-    parser.add_argument(
-        "--second_budget",
-        action="store_true",
-        help="another budget for records that have one already; the epsilons add up",
-    )
+    _add_options(parser)
     config, rest = parse(parser, args)
-    from ...wall.errors import InvalidInput
     from ..plan.decision import decided
     from ..plan.show_plan import announce
-    from ..run.budgets import OPTION, budget_place, custodian_place, tell_changed_files
+    from ..run.budgets import budget_place, tell_changed_files
     from ..run.console import Console
     from ..run.run_folder import RunFolder, default_run_dir
 
     console = Console(quiet=rest.quiet)
     run_dir = Path(rest.run_dir) if rest.run_dir else default_run_dir(config, name, console.say)
-    custodian = custodian_place(config, run_dir)
     apart = rest.isolate or config.teacher is not None
-    if not apart:
-        custodian = budget_place(config, run_dir, rest.second_budget, console.say)
-    elif rest.second_budget:
-        raise InvalidInput(
-            OPTION, "left out where the teacher is apart; name a custodian_dir", True
-        )
+    custodian = budget_place(config, run_dir, rest.second_budget, apart, console.say)
     config = decided(config, RunFolder(run_dir), custodian, console)
     announce(config, RunFolder(run_dir).resumed(config), console)
 
@@ -74,3 +52,23 @@ def main(args: Sequence[str]) -> int:
     write_card(run_dir)
     print(result_line(summary, run_dir))
     return 0
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--run_dir",
+        type=str,
+        help="folder for the results, runs/NAME-OF-DATA if left out; the same folder resumes a "
+        "killed run",
+    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing but the result")
+    parser.add_argument(
+        "--isolate",
+        action="store_true",
+        help="the teacher in a process of its own; this one opens no private file",
+    )
+    parser.add_argument(
+        "--second_budget",
+        action="store_true",
+        help="another budget for records that have one already; the epsilons add up",
+    )

@@ -63,9 +63,9 @@ def budget_place(config: Config, run_dir: Path, second: bool, say: Callable[[str
     Raises LedgerMismatch where the rows' budget was begun with another plan.
     """
     place = custodian_place(config, run_dir)
-    if config.custodian_dir or config.ledger or place_of(config.data) is None:
+    if apart or config.custodian_dir or config.ledger or place_of(config.data) is None:
         if second:
-            rule = "left out with a published data set, a custodian_dir or a ledger"
+            rule = "left out but for one's own data without custodian_dir, ledger, teacher, isolate"
             raise InvalidInput(OPTION, rule, True)
         return place
     numbered = (place.with_name(f"{place.name}-{number}") for number in itertools.count(2))
