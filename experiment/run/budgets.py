@@ -57,15 +57,18 @@ class Begun:
     same: bool
 
 
-def budget_place(config: Config, run_dir: Path, second: bool, say: Callable[[str], None]) -> Path:
+def budget_place(
+    config: Config, run_dir: Path, second: bool, apart: bool, say: Callable[[str], None]
+) -> Path:
     """``custodian_place``, or another one where a ``second`` budget is wanted; tells their sum.
 
+    ``apart``: the teacher is another process, which alone looks into the directory.
     Raises LedgerMismatch where the rows' budget was begun with another plan.
     """
     place = custodian_place(config, run_dir)
     if apart or config.custodian_dir or config.ledger or place_of(config.data) is None:
         if second:
-            rule = "left out but for one's own data without custodian_dir, ledger, teacher, isolate"
+            rule = "given for one's own data alone, without custodian_dir, ledger, teacher, isolate"
             raise InvalidInput(OPTION, rule, True)
         return place
     numbered = (place.with_name(f"{place.name}-{number}") for number in itertools.count(2))
