@@ -26,7 +26,7 @@ from ...teacher.service.keys import token_of
 from ...teacher.teacher import Teacher
 from ...wall.adversary import POOLED
 from ...wall.client import RemoteTeacher
-from ...wall.datasets.sources import DataConfig, Task
+from ...wall.datasets.sources import Task
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from ...wall.matrix import Matrix, NoisyCounts
 from ...wall.messages import Answers, ExtractorSpec, Queries
@@ -140,7 +140,6 @@ def custody(
     return open_custodian(
         directory,
         data=publishable(config.data),
-        data_defaults=publishable(DataConfig()),
         plan=config.plan(),
         recorded=lambda plan: config.recorded(plan).plan(),
         unsafe=unsafe,

@@ -12,7 +12,7 @@ from labelwall import pipeline
 from labelwall.teacher.custodian import LEDGER
 from tests.experiment import tiny
 
-RUN = ["run", "--data", "data.npz", "--student.steps", "5", "--student.prune_folds", "0"]
+RUN = ["run", "--data", "data.npz", "--student.steps", "5", "--student.doubtful_folds", "0"]
 RUN += ["--student.calibration_folds", "0", "--threads", "1", "--workers", "1"]
 pytestmark = pytest.mark.usefixtures("one_budget")
 
