@@ -14,16 +14,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-<<<<<<< HEAD
-from ....wall.labels.values import STEPS
-from ....wall.matrices import MAX_CELLS
-from ...accounting.curves import ORDERS
-=======
-from ....wall.matrices import MAX_CELLS
 from ....wall.labels.attributes import MOST_ATTRIBUTES
 from ....wall.labels.values import STEPS
-from ....wall.matrices import MAX_CLASSES
->>>>>>> main
+from ....wall.matrices import MAX_CELLS, MAX_CLASSES
 from . import results
 from .results import VOTE, Results
 from .values import PROBABILITY, Problem, Rule, integer, nullable, number, one_of
