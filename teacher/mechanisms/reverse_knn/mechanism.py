@@ -118,7 +118,7 @@ class ReverseKnn(Mechanism):
         return votes + entropy.discrete_gaussian(self._noise(), keys, stage, votes.shape[1])
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
-        """A set of cells has counts and no label; ``wall.matrices.inherit`` gives its rows labels."""
+        """A set of cells has counts and no label; ``matrices.inherit`` gives its rows labels."""
         return Outcome.ANSWERED, ABSTAINED
 
     def _noise(self) -> float:
