@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from pathlib import Path
 
 import diagnosed_smooth as smooth
 import numpy as np
@@ -23,7 +22,6 @@ from labelwall.teacher.accounting.curves import ORDERS, screening_rdp
 from labelwall.wall.errors import InvalidInput
 
 SOME = np.array([1.5, 2.0, 4.0, 8.0, 16.0])
-ROOT = Path(__file__).parents[4]
 
 
 def winner(votes, noise):
