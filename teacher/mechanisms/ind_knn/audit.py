@@ -36,6 +36,7 @@ from ...ledger.individual_budgets import (
 )
 from ...noise.entropy import Entropy, SystemEntropy
 from ...search.cpu import ExactIndex
+from ...search.int8_matmul import float32_product
 from ...statistical_audit import (
     PROBE_DELTA,
     EmpiricalFinding,
@@ -150,7 +151,7 @@ def converse(
     labels = pair.labels(added)
     rows = np.arange(len(labels))
     features = np.full((len(labels), 1), ENTRY, dtype=np.int8)
-    index = ExactIndex(features, rows, product="float32", threads=1)
+    index = ExactIndex(features, rows, product=float32_product, threads=1)
     halves = [
         np.full((size, 1), ENTRY, dtype=np.int8)
         for size in (queries // 2, queries - queries // 2)

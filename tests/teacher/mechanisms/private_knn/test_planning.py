@@ -36,6 +36,7 @@ from labelwall.teacher.mechanisms.private_knn.simulate import (
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.search.int8_matmul import float32_product
 from labelwall.wall.errors import BudgetRefused, InvalidInput
 from tests.experiment.plan import planning
 from tests.experiment.plan.planning import CLASSES, PRIVATE, PUBLIC, TEST, Quiet, embedded
@@ -117,7 +118,7 @@ def test_forecast_is_close_to_the_real_mechanism_on_records_it_never_saw(mechani
     proxy = votes_among(*embedded(3, 800), CLASSES)
     passed, both = rates(proxy, mechanism, PRIVATE)
     (records, labels), (queries, truth) = embedded(1, PRIVATE), embedded(2, 1000)
-    index = ExactIndex(records, np.arange(PRIVATE), product="float32", threads=1)
+    index = ExactIndex(records, np.arange(PRIVATE), product=float32_product, threads=1)
     voters = Voters(index, labels, CLASSES, queries)
     keys = [str(q) for q in range(len(queries))]
     tapes = [UnsafeTape(seed) for seed in range(20)]  # one alone moves the rate by 2% of itself
