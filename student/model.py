@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..wall.datasets import readers
+from ..wall.datasets import arrays, readers
 from ..wall.datasets.tables import is_table, read_table
 from ..wall.errors import InvalidInput, shape_text
 from ..wall.messages import ExtractorSpec
@@ -95,7 +95,7 @@ class StudentModel:
                 damaged = inputs[int(np.argmin(images.readable))]
                 raise InvalidInput("images", "readable image files", str(damaged))
             return images.pixels
-        rows = readers.canonical_rows("inputs", inputs)
+        rows = arrays.canonical_rows("inputs", inputs)
         if rows.ndim == 4 and len(shape) == 3:
             return rows if rows.shape[1:] == shape else readers.fit_all(rows, *shape)
         if rows.ndim != 2 or rows.shape[1:] != shape:

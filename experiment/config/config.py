@@ -18,8 +18,7 @@ from ...teacher.mechanisms.base import Asks, Charging, Priced
 from ...teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from ...teacher.mechanisms.registry import AnyMechanism
 from ...teacher.shards.config import ScaleConfig
-from ...wall.datasets.registry import data_set
-from ...wall.datasets.sources import DataConfig
+from ...wall.datasets.sources import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress
 from ...wall.unit import UNITS
@@ -251,7 +250,7 @@ class Config:
 
     def records(self, public: int) -> int:
         """A guess of the number of private records, where so many rows are ``public``."""
-        return self.expected_records or data_set(self.data.source).private_records or public
+        return self.expected_records or SOURCES[self.data.source].private_records or public
 
     def ledger_url(self) -> LedgerUrl | None:
         """The address of a ledger on a server, None for a file."""

@@ -22,10 +22,11 @@ import yaml
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch
+from ...wall.format import FORMAT
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
 from ..config.config import Config
-from ..config.settings import FORMAT, load_config
+from ..config.settings import load_config
 from .matrices import PROBABILITIES
 
 # What may change between a run and its resumption.
@@ -81,8 +82,7 @@ class RunFolder:
     def resumed(self, config: Config) -> Config:
         """With the numbers that the folder records, where ``config`` leaves them to the budget.
 
-        A folder of an earlier version has fewer settings. The others are at their defaults, which
-        are what that version did. Raises LabelwallError where another configuration is recorded.
+        Raises LabelwallError where another configuration is recorded.
         """
         config, resolved = self.decided(config), self.path / "config.yaml"
         if not resolved.exists():

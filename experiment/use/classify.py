@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ...student.model import StudentModel
-from ...wall.datasets import readers
+from ...wall.datasets import arrays, readers
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.labels.base import LabelSpace
@@ -152,7 +152,7 @@ def _array(file: Path) -> np.ndarray:
         found: np.ndarray | None = stored
     else:
         stored.close()
-        found = readers.read_member(file, "x")
+        found = arrays.read_member(file, "x")
     if found is None or found.ndim == 0:
         raise InvalidInput("vectors", rule, str(file))
     return found

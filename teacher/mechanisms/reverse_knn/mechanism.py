@@ -15,7 +15,7 @@ from ....wall.messages import ABSTAINED, Outcome, Value
 from ....wall.unit import Unit
 from ...accounting.plan import Release
 from ...noise.scales import check_scale, more_noise
-from ..base import Asks, Mechanism, added
+from ..base import Asks, Mechanism
 
 if TYPE_CHECKING:
     from ...noise.entropy import Entropy
@@ -60,7 +60,7 @@ class ReverseKnn(Mechanism):
     sigma: float | None = None
     margin: float = 0.0
     reach: int = 1
-    parts: int | None = added(None, 1)
+    parts: int | None = None
 
     stages = (HISTOGRAM,)
     solved = ("sigma",)
