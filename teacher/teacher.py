@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..wall.errors import InvalidInput
-from ..wall.matrix import Matrix, NoisyCounts
+from ..wall.matrices import Matrix, NoisyCounts
 from ..wall.messages import Answers, ExtractorSpec, Queries
 from ..wall.progress import Progress, no_progress
 from ..wall.unit import Unit

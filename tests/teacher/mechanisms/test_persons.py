@@ -34,7 +34,7 @@ from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS
-from labelwall.wall.weights import CLIP, COUNT, MAX_GAIN
+from labelwall.wall.matrices import CLIP, COUNT, MAX_GAIN
 
 CLASSES, QUERIES, DIMENSIONS = 3, 6, 2
 KEYS = [f"q{i}" for i in range(QUERIES)]

@@ -23,8 +23,8 @@ from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMedian
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records import record_updates as updates
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.cells import Cells
 from labelwall.wall.errors import Refused
+from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt
 from tests.postgres import audited
 from tests.programs import REPOSITORY, environment

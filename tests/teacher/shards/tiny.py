@@ -36,13 +36,11 @@ from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.index import ShardedIndex
 from labelwall.teacher.shards.shards import Shards, Stream
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.cells import Cells
 from labelwall.wall.labels.registry import numbered_space
-from labelwall.wall.matrix import Matrix
+from labelwall.wall.matrices import Cells, Matrix, Weights
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import no_progress
 from labelwall.wall.unit import Unit
-from labelwall.wall.weights import Weights
 
 DIMENSIONS, CLASSES = 3, 3
 MECHANISMS: dict[str, AnyMechanism] = {
