@@ -15,8 +15,8 @@ from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.student import devices, launch
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from tests.experiment import tiny
+from tests.seeded_noise import SeededNoise
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def _run(name: str, *options: str) -> dict[str, object]:
         *options,
     ]
     config, _ = parse(config_parser("run", "", args), args)
-    return run(config, Path(name), entropy=UnsafeTape(3), console=Console(quiet=True))
+    return run(config, Path(name), entropy=SeededNoise(3), console=Console(quiet=True))
 
 
 @pytest.mark.slow
