@@ -26,8 +26,8 @@ from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
 from ..config.config import Config
 from ..config.settings import FORMAT, load_config
+from .matrices import PROBABILITIES
 
-PROBABILITIES = "probabilities.npy"  # of a round
 # What may change between a run and its resumption.
 NOT_IDENTITY = (
     "format",
