@@ -14,19 +14,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-<<<<<<< HEAD:teacher/mechanisms/private_knn/simulate.py
-from ....wall.errors import InvalidInput
-from ...search.cpu import ExactIndex
-from ...search.int8_matmul import float32_product
-from ..noisy_argmax import ScreenedArgmax
-from ..planning import MIN_ROWS, Goal, PublicRows
-=======
 from ...teacher.mechanisms.noisy_argmax import ScreenedArgmax
 from ...teacher.search.cpu import ExactIndex
+from ...teacher.search.int8_matmul import float32_product
 from ...wall.errors import InvalidInput
 from ..config.own import MIN_ROWS
 from .goal import Goal, PublicRows
->>>>>>> main:experiment/plan/simulated_votes.py
 
 MODEL_QUERIES = 400
 MODEL_SPREAD = 0.2  # standard deviation of the share of right neighbours between model queries

@@ -14,17 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-<<<<<<< HEAD:teacher/mechanisms/values/planning.py
-from ....wall.errors import InvalidInput
-from ....wall.labels.values import STEPS
-from ....wall.progress import Progress, no_progress
-from ...accounting.accountant import certified_epsilon, require_affordable
-from ...search.cpu import ExactIndex
-from ...search.int8_matmul import float32_product
-from ..base import Mechanism, Priced
-from ..planning import (
-    MIN_ROWS,
-=======
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.mechanisms.base import Mechanism, Priced
 from ...teacher.mechanisms.solve import solve
@@ -35,12 +24,12 @@ from ...teacher.mechanisms.values.mechanism import (
     Regression,
 )
 from ...teacher.search.cpu import ExactIndex
+from ...teacher.search.int8_matmul import float32_product
 from ...wall.errors import InvalidInput
 from ...wall.labels.values import STEPS
 from ...wall.progress import Progress, no_progress
 from ..config.own import MIN_ROWS
 from .goal import (
->>>>>>> main:experiment/plan/values.py
     Choice,
     Forecast,
     Goal,

@@ -34,19 +34,13 @@ from ..ledger.individual_budgets import (
     payment_row,
     reservation_row,
 )
-<<<<<<< HEAD:teacher/mechanisms/ind_knn/audit.py
-from ...noise.entropy import Entropy, SystemEntropy
-from ...search.cpu import ExactIndex
-from ...search.int8_matmul import float32_product
-from ...statistical_audit import (
-=======
 from ..mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, WHOLE_ORDERS, IndKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy, SystemEntropy
 from ..search.cpu import ExactIndex
+from ..search.int8_matmul import float32_product
 from .as_persons import peopled
 from .harness import (
->>>>>>> main:teacher/audits/ind_knn.py
     PROBE_DELTA,
     EmpiricalFinding,
     Pair,

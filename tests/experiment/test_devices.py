@@ -13,13 +13,8 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.run.run_folder import RunFolder
-<<<<<<< HEAD
-from labelwall.student import devices, launch
-=======
 from labelwall.student import devices
->>>>>>> main
 from tests.experiment import tiny
-from tests.seeded_noise import SeededNoise
 
 RUN = ["run", "--config", "config.yaml", "--quiet"]
 SHORT = ["--rounds", "[{queries: 12}]", "--student.doubtful_folds", "0"]
@@ -46,23 +41,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-<<<<<<< HEAD
-def _run(name: str, *options: str) -> dict[str, object]:
-    args = [
-        "--config",
-        "config.yaml",
-        "--rounds",
-        "[{queries: 12}]",
-        "--student.prune_folds",
-        "0",
-        *options,
-    ]
-    config, _ = parse(config_parser("run", "", args), args)
-    return run(config, Path(name), entropy=SeededNoise(3), console=Console(quiet=True))
-
-
-=======
->>>>>>> main
 @pytest.mark.slow
 def test_two_devices_charge_what_one_does_and_see_no_private_side(folder: Path) -> None:
     watch = folder / "watch"
