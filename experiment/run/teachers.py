@@ -139,7 +139,6 @@ def custody(
     return open_custodian(
         directory,
         data=_publishable(config.data),
-        data_defaults=_publishable(DataConfig()),
         plan=config.plan(),
         recorded=lambda plan: config.recorded(plan).plan(),
         unsafe=unsafe,
