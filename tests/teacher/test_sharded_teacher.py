@@ -13,7 +13,6 @@ import pytest
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.teacher.mechanisms.pate.mechanism import Gnmax
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records, stream_records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import sampled_votes
@@ -33,6 +32,7 @@ from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries
 from labelwall.wall.progress import no_progress
 from labelwall.wall.unit import UNITS, Unit
+from tests.seeded_noise import SeededNoise
 from tests.teacher.shards import tiny
 
 COUNTS = (1, 2, 5, 16)
@@ -87,7 +87,7 @@ def test_the_systems_bits_need_no_ids_and_a_record_takes_less_than_eight_bytes(
         pool.ask("summary", extractor, n)  # opens the shards, whose memory is another
         peaks.append(peak_of(partial(ShardedIndex, pool, extractor)))
         index = ShardedIndex(pool, extractor)
-        for entropy in (SystemEntropy(), UnsafeTape(0)):
+        for entropy in (SystemEntropy(), SeededNoise(0)):
             assert "ids" not in vars(index)
             votes = sampled_votes(
                 index,
