@@ -138,8 +138,8 @@ class Config:
             noise.
         teacher: URL of the service that answers (`labelwall serve`); in this process when null. The
             API key is taken from the environment variable LABELWALL_KEY.
-        custodian_dir: the private side's directory; RUN_DIR.custodian when null. One budget per
-            directory.
+        custodian_dir: the private side's directory; when null ROWS.custodian beside one's own
+            private rows, RUN_DIR.custodian for published data sets. One budget per directory.
         ledger: place of the data set's ledger: a file in custodian_dir when null, or a PostgreSQL
             server, postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME, without a password (PGPASSWORD
             or ~/.pgpass).
