@@ -130,7 +130,7 @@ class LabelSpace(ABC):
     def score(
         self, predicted: np.ndarray, truth: np.ndarray, known: np.ndarray | None = None
     ) -> Score:
-        """How good truth ``predicted`` is where ``known`` (bool, of its shape; everywhere when None).
+        """How good ``predicted`` truth is where ``known`` (bool, of its shape; all when None).
 
         "accuracy" is the share of equal entries, None where nothing is known.
         """
