@@ -234,7 +234,7 @@ def test_search(load, run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setenv("KMP_BLOCKTIME", "0")
     (limits, benchmark), out = load("limits", "search"), tmp_path / "table.md"
     limits.__dict__.update(SIZES={"cpu": (64, 128)}, COPIED_BYTES=1 << 20)
-    printed = run(benchmark, "--records 700 --threads 1 --rounds 1 --batches 2 --out {0}", out)
+    printed = run(benchmark, "--records 9000 --threads 1 --rounds 1 --batches 2 --out {0}", out)
     text = out.read_text()
     assert text in printed
     names = [row[0] for row in rows(text, "|")]
