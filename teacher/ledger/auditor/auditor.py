@@ -22,7 +22,7 @@ from ...accounting.explain import explain
 from ...accounting.plan import Plan
 from .entries import check_extractor, check_plan, read_entry
 from .file import Stored, read_file
-from .gaussians import check_one_order, check_smoothed
+from .gaussians import check_smoothed
 from .history import History
 from .mechanisms import Priced
 from .values import Problem, parse, shown

@@ -1,5 +1,4 @@
-"""The auditor's own computation of the certificate `pld_smoothed`: docs/privacy.md, section 19,
-and of what budgets at one Renyi order cost at least: section 20.
+"""The auditor's own computation of the certificate `pld_smoothed`: docs/privacy.md, section 19.
 
 Written without the teacher's, by another way: noise in cells of one width, whose losses are spread
 over a fine grid with their mean kept, and one Fourier transform for all copies. It is no bound; it
@@ -37,23 +36,6 @@ def check_smoothed(releases: Sequence[Release], delta: float, claimed: float) ->
         raise Problem(f"the smoothed certificate is {claimed:g}, by another computation {own:g}")
 
 
-def check_one_order(releases: Sequence[Release], delta: float, claimed: float) -> None:
-    """Raise Problem where the claim is below what releases at one order cost by themselves.
-
-    Nothing holds above an order, and below it nothing is cheaper. The conversion falls up to an
-    order, then rises again.
-    """
-    due = [(r["cap"], r["parameters"]) for r in releases if r["cap"] and r["curve"] == "renyi"]
-    if not due:
-        return
-    highest = min(p["order"] for _, p in due)
-    spent = sum(cap * p["order"] * p["rho"] for cap, p in due)
-    orders = np.linspace(1, highest, 64 * highest)[1:]
-    least = spent + np.min(np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1))
-    if claimed < least - 0.01 * abs(least):
-        raise Problem(f"the certificate is {claimed:g}, by one order it is {least:g}")
-
-
 def smoothed(releases: Sequence[Release], delta: float) -> float | None:
     """Epsilon of the Gaussian pairs of a list; None where the grid can not resolve it.
 
@@ -79,10 +61,6 @@ def _pair(curve: str, p: Mapping[str, Any], cap: int) -> tuple[float, float]:
     """(mu, gamma) of the continuous pair; (0, epsilon) of a pure release."""
     if curve in _PURE:
         return 0.0, float(_PURE[curve](p))
-    if curve == "gdp":  # section 20
-        if p["sigma"] ** 2 < 9.4:
-            raise Problem("the smoothed certificate does not cover so little noise")
-        return math.sqrt(2 * p["rho"] / (1 - 4.7 / p["sigma"] ** 2)), 1.0
     if curve not in _VOTES and curve != "gaussian":
         raise Problem(f"the smoothed certificate does not cover the curve {curve!r}")
     square = p["sensitivity"] ** 2 if curve == "gaussian" else _VOTES[curve]

@@ -15,7 +15,6 @@ from typing import Any
 
 from ....wall.cells import MAX_CELLS
 from ....wall.labels.values import STEPS
-from ...accounting.curves import ORDERS
 from . import results
 from .results import VOTE, Results
 from .values import (
@@ -99,16 +98,9 @@ def _private_radius(f: Fields) -> list[Priced]:
 
 
 def _individual(f: Fields) -> list[Priced]:
-    """All answers of a slot together: rho-zCDP by section 12; by section 20 a Gaussian pair, or a
-    bound at one order."""
+    """All answers of a slot together are rho-zCDP: section 12."""
     noisy = results.count_and_label(f["sigma_count"], LARGEST_COUNT)
-    parameters, curve = {"rho": f["rho"]}, f.get("filter", "zcdp")
-    if curve == "gdp":  # the smaller noise, each in its own integers; a label's for 30 neighbours
-        square = math.ceil(30 * (Fraction(f["sigma_label"]) * 128) ** 2)
-        parameters["sigma"] = min(f["sigma_count"], float(math.isqrt(square - 1) + 1))
-    if curve == "renyi":
-        parameters["order"] = f["order"]
-    return [Priced("individual_budgets", curve, parameters, noisy, ONCE)]
+    return [Priced("individual_budgets", "zcdp", {"rho": f["rho"]}, noisy, ONCE)]
 
 
 def _cells(f: Fields) -> list[Priced]:
@@ -250,8 +242,6 @@ _INDIVIDUAL = {
     "hash_seed": integer(0, 2**31),
     "rho": number(1e-9, 1e6),
     "reuse": BOOLEAN,
-    "filter": one_of("gdp", "renyi"),  # a writer leaves zcdp out
-    "order": Rule("an order of the accountant's grid", lambda v: type(v) is int and v in ORDERS),
 }
 _CELLS = {
     "cells": integer(1, MAX_CELLS),
@@ -331,11 +321,8 @@ KINDS: dict[str, Known] = {
     "ind_knn": Known(
         _INDIVIDUAL,
         _individual,
-        frozenset({"near", "tables", "bits", "hash_seed", "reuse", "filter", "order"}),
+        frozenset({"near", "tables", "bits", "hash_seed", "reuse"}),
         {
-            "order must be there with the filter renyi alone": lambda f: (
-                ("order" in f) == (f.get("filter") == "renyi")
-            ),
             "a record's budget must pay for one count": lambda f: (
                 2 * Fraction(f["sigma_count"]) ** 2 * Fraction(f["rho"]) >= 1
             ),
