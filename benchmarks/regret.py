@@ -30,12 +30,12 @@ from regret_data import DATA, DELTA, Data
 from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.auto import planned_config, planners_for, search
+from labelwall.experiment.plan.goal import Goal, View
 from labelwall.experiment.plan.rehearsal import Features
 from labelwall.experiment.run.matrix_round import ask_matrices
 from labelwall.experiment.run.whitening import extractor_of_round
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.planning import Goal, View
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian

@@ -18,6 +18,7 @@ from ...teacher.mechanisms.registry import from_slot
 from ...wall.cells import inherit
 from ...wall.messages import ABSTAINED
 from ..config.config import Config
+from ..plan.foresight import foresee
 
 DRAWS = 20  # of the split of noisy counts into two independent ones
 SURE = 2.0  # deviations by which a round must be worse than an earlier one
@@ -131,10 +132,10 @@ def kept_round(estimates: Sequence[Estimate | None]) -> int:
 
 
 def foreseen(config: Config, records: int, share: Callable[[float], float]) -> Iterator[str]:
-    """Why rounds would be useless, a line each; ``records``, ``share``: see Mechanism.foresee."""
+    """Why rounds would be useless, a line each; ``records``, ``share``: see ``foresee``."""
     plan = config.plan()
     for number, slot in enumerate(config.slots(), start=1):
-        reason = from_slot(plan.slots[slot]).foresee(records, share)
+        reason = foresee(from_slot(plan.slots[slot]), records, share)
         if reason is not None:
             yield f"round {number} may be useless: {reason}"
 

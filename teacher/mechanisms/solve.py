@@ -52,7 +52,6 @@ def solve(
     drawn costs that: then the noise is the most or the least that can be drawn. Deterministic, and
     kept on disk (curves/cache.py).
     """
-    entries = [replace(e, mechanism=e.mechanism.for_budget(epsilon, delta)) for e in entries]
     levels = _levels(_Search(tuple(entries), epsilon, delta, progress))
     return [entry.mechanism for entry in _made(entries, np.array(levels))]
 

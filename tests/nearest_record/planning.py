@@ -8,10 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.nearest_record.mechanism import NearestRecord
-from labelwall.teacher.mechanisms.planning import (
+from labelwall.experiment.plan.goal import (
     Choice,
     Forecast,
     Goal,
@@ -20,6 +17,9 @@ from labelwall.teacher.mechanisms.planning import (
     PublicRows,
     quiet,
 )
+from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.nearest_record import NearestRecord
 from labelwall.wall.errors import InvalidInput
 
 

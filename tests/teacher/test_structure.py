@@ -26,15 +26,16 @@ import numpy as np
 import pytest
 import torch
 
+from labelwall.teacher.audits.harness import Pair
+from labelwall.teacher.audits.vote_laws import JOINT
+from labelwall.teacher.audits.votes import run
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.vote_audit import run
-from labelwall.teacher.mechanisms.vote_laws import JOINT
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.statistical_audit import Pair
 from labelwall.teacher.teacher import Teacher
-from tests.teacher import custody, faults
+from tests.teacher import custody
+from tests.teacher.audits import faults
 
 pytestmark = pytest.mark.fresh_noise
 MECHANISM = PrivateKnn(k=3, threshold=1, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)

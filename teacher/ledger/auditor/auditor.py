@@ -213,7 +213,6 @@ def _check_certificate(plan: Plan, finding: Finding) -> None:
         releases = [asdict(release) for release in plan.releases()]
         if "pld_smoothed" in found:
             check_smoothed(releases, plan.delta, found["pld_smoothed"])
-        check_one_order(releases, plan.delta, exact)
         if finding.analysts:
             finding.pooled = round_up(certified_epsilon(plan.pooled(len(finding.analysts))))
     except Problem as problem:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
@@ -15,22 +15,17 @@ import numpy as np
 
 from ....wall.errors import InvalidInput
 from ....wall.messages import ABSTAINED, Outcome, Value
-from ...accounting.conversion import epsilons_from_rdp
-from ...accounting.curves.base import ORDERS, is_integer
-from ...accounting.plan import Parameter, Release
+from ...accounting.plan import Release
 from ...ledger.individual_budgets import FULL
 from ...noise.scales import less_spent
 from ...search.kernels import GRID, Select, Similar, cosine, rbf
-from ..base import Charging, Mechanism, added
-from .label_price import label_prices
+from ..base import Charging, Mechanism
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ...noise.entropy import Entropy
-    from ...statistical_audit import EmpiricalFinding
     from ..earlier_answers import EarlierAnswers, Reused
-    from .planning import IndKnnPlanner
 
 # The one prepaid release. A query's value under it is [noisy number of neighbours, label].
 ANSWER = "individual_budgets"
@@ -38,7 +33,6 @@ COUNT_NOISE, LABEL_NOISE = "count", "label"  # what a draw is for
 MIN_NEIGHBOURS = 30  # the noise of a label is never scaled for fewer
 MIN_PLANNED = 3  # queries: for fewer, no record's budget would cover a count
 MAX_SCALE = 1e6  # of a field
-WHOLE_ORDERS = ORDERS[ORDERS % 1 == 0]  # that a filter can hold at
 
 
 @dataclass(frozen=True)
@@ -47,12 +41,10 @@ class IndKnn(Mechanism):
 
     Guarantee: all answers under one slot of a ledger, over all rounds, extractors and restarts,
     together are ``rho``-zCDP, (alpha, alpha rho)-RDP at every alpha > 1, under add/remove of one
-    record (its whole presence schedule); with ``filter`` gdp they are a Gaussian pair, too; with
-    renyi they are (alpha, ``order`` rho)-RDP at every alpha up to ``order`` instead. The slot is
-    charged in full before the first answer. A budget belongs to a slot and a record's id:
-    another extractor, removing and adding again, or a restart refill nothing. Each slot is charged
-    its own rho, and they add up. A record without budget no longer votes. Proof: docs/privacy.md,
-    "Individual budgets".
+    record (its whole presence schedule). The slot is charged in full before the first answer. A
+    budget belongs to a slot and a record's id: another extractor, removing and adding again, or a
+    restart refill nothing. Each slot is charged its own rho, and they add up. A record without
+    budget no longer votes. Proof: docs/privacy.md, "Individual budgets".
 
     Args:
         kind: the mechanism's name.
@@ -72,11 +64,6 @@ class IndKnn(Mechanism):
         bits: hyperplanes of a table, 1..16: 2^bits buckets.
         hash_seed: of the hyperplanes; public. Changing it protects nothing.
         rho: budget of one record for all answers, zCDP; null: what the budget buys.
-        filter: how budgets add up (docs/privacy.md, section 20): "zcdp"; "gdp", by which the same
-            epsilon buys a larger rho; or "renyi", which holds at one Renyi order, where a label
-            costs less than the sums that it is taken from.
-        order: the Renyi order of the filter "renyi", of the accountant's grid; null: the one at
-            which the budget buys the largest rho.
         reuse: whether answered queries vote with their labels, as records do, at no cost; for
             streams of queries that outlast the records' budgets.
     """
@@ -93,26 +80,16 @@ class IndKnn(Mechanism):
     hash_seed: int = 0
     rho: float | None = None
     reuse: bool = False
-    filter: Literal["zcdp", "gdp", "renyi"] = added("zcdp")
-    order: int | None = added(None)
 
     stages = (ANSWER,)
     charging = Charging.PREPAID
-    solved = ("rho", "sigma_count", "order")
+    solved = ("rho", "sigma_count")
     sharded = True
     persons = True
 
     def __post_init__(self) -> None:
         if self.kernel not in ("cosine", "rbf"):
             raise InvalidInput("mechanism.kernel", "cosine or rbf", self.kernel)
-        if self.filter not in ("zcdp", "gdp", "renyi"):
-            raise InvalidInput("mechanism.filter", "zcdp, gdp or renyi", self.filter)
-        if self.order is not None:
-            if self.filter != "renyi":
-                raise InvalidInput("mechanism.order", "null without `filter: renyi`", self.order)
-            if not is_integer(self.order) or self.order not in WHOLE_ORDERS:
-                rule = "a whole order of the accountant's grid, such as 16, 18, 20, 32"
-                raise InvalidInput("mechanism.order", rule, self.order)
         if not 0 < self.threshold <= 1:
             raise InvalidInput("mechanism.threshold", "in (0, 1]", self.threshold)
         for name in ("sigma_label", "sigma_count", "bandwidth", "rho"):
@@ -134,19 +111,6 @@ class IndKnn(Mechanism):
             rule = f"at least {minimum:.6g} (below it, no record's budget covers one count)"
             raise InvalidInput("mechanism.sigma_count", rule, self.sigma_count)
 
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """See ``Mechanism.missing``; only one filter has an order."""
-        found = super().missing
-        return tuple(name for name in found if name != "order" or self.filter == "renyi")
-
-    def for_budget(self, epsilon: float, delta: float) -> IndKnn:
-        """See ``Mechanism.for_budget``: the order at which the budget buys the largest rho."""
-        if "order" not in self.missing:
-            return self
-        left = epsilon - epsilons_from_rdp(WHOLE_ORDERS, 0 * WHOLE_ORDERS, delta)
-        return replace(self, order=int(WHOLE_ORDERS[(left / WHOLE_ORDERS).argmax()]))
-
     def with_noise(self, level: float, asked: int) -> IndKnn:
         """See ``Mechanism.with_noise``. rho is rounded down to a multiple of 1e-7 at least.
 
@@ -156,44 +120,13 @@ class IndKnn(Mechanism):
         count = math.ceil(100 * math.sqrt(max(asked, MIN_PLANNED) / (6 * rho))) / 100
         return self.filled(rho=rho, sigma_count=min(count, MAX_SCALE))
 
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        from . import audit
-
-        return audit.probes_individual(self)
-
-    def audit(
-        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
-    ) -> EmpiricalFinding:
-        """See ``Mechanism.audit``."""
-        from . import audit
-
-        return audit.audit_individual(
-            self,
-            delta=delta,
-            trials=trials,
-            confidence=confidence,
-            releases=releases or audit.PARTS,
-        )
-
-    def planner(self) -> IndKnnPlanner:
-        """See ``Mechanism.planner``."""
-        from .planning import IndKnnPlanner
-
-        return IndKnnPlanner(self)
-
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """One prepaid release, however many queries are asked.
 
         Raises InvalidInput where rho or sigma_count is not filled in (``with_noise``).
         """
-        parameters: dict[str, Parameter] = {"rho": self.number("rho")}
-        sigma = self.number("sigma_count")
-        if self.filter == "gdp":  # both noises are on integers: records, and 1/GRID
-            parameters["sigma"] = min(sigma, float(self._noise(0)))
-        if self.filter == "renyi":
-            parameters["order"] = int(self.number("order"))
-        return (Release(ANSWER, self.filter, parameters, 1, prepaid=True),)
+        self.number("sigma_count")
+        return (Release(ANSWER, "zcdp", {"rho": self.number("rho")}, 1, prepaid=True),)
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query; every query is answered."""
@@ -258,7 +191,7 @@ class IndKnn(Mechanism):
         2. Their number is released with N_Z(0, sigma_count^2); each pays 1/(2 sigma_count^2).
         3. The scale s of the label's noise follows from the released number.
         4. It takes the largest weight w <= kernel whose price its budget covers, and pays it:
-           w^2/(2 s^2), or less where the filter is "renyi" (label_price.py).
+           w^2/(2 s^2).
         5. The class of the largest sum of weights plus N_Z(0, s^2) is released; ties to the lowest.
 
         An empty or exhausted neighbourhood is answered the same way. ``reused`` counts in 3 and 5
@@ -305,21 +238,15 @@ class IndKnn(Mechanism):
 
         FULL + 1 where no budget covers it.
         """
-        return _prices(scale, self.number("rho"), self.order)
+        return _prices(scale, self.number("rho"))
 
 
 @lru_cache(maxsize=1024)
-def _prices(scale: int, rho: float, order: int | None) -> np.ndarray:
-    """(a/GRID)^2 / (2 s^2), s = scale/GRID, as exact rationals, rounded up to units of rho/FULL.
-
-    At one ``order`` the smaller of it and of a label's own price.
-    """
+def _prices(scale: int, rho: float) -> np.ndarray:
+    """(a/GRID)^2 / (2 s^2), s = scale/GRID, as exact rationals, rounded up to units of rho/FULL."""
     above, below = (FULL / (2 * Fraction(scale) ** 2 * Fraction(rho))).as_integer_ratio()
     prices = np.array(
         [min(FULL + 1, -(-a * a * above // below)) for a in range(GRID + 1)], dtype=np.int64
     )
-    if order is not None:
-        own = np.ceil(label_prices(scale, np.arange(1, GRID + 1), order) * (FULL / rho))
-        prices[1:] = np.minimum(prices[1:], np.minimum(own, FULL + 1).astype(np.int64))
     prices.flags.writeable = False
     return prices

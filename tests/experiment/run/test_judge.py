@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from labelwall.experiment.plan.foresight import foresee
 from labelwall.experiment.run.judge import (
     AGREEMENT,
     COUNTS,
@@ -97,18 +98,18 @@ def test_the_plurality_of_neighbours() -> None:
 
 def test_a_threshold_that_no_sample_reaches_is_foreseen() -> None:
     """MNIST's settings where neighbours seldom agree: 900 of 6,000 records, 30% of one class."""
-    reason = PrivateKnn(sigma_screen=75.0).foresee(6000, lambda part: 0.3)
+    reason = foresee(PrivateKnn(sigma_screen=75.0), 6000, lambda part: 0.3)
     assert reason is not None
     assert "mechanism.threshold to 90 or less" in reason
-    assert PrivateKnn(sigma_screen=75.0).foresee(6000, lambda part: 0.9) is None
-    few = PrivateKnn(sigma_screen=75.0).foresee(300, lambda part: 1.0)
+    assert foresee(PrivateKnn(sigma_screen=75.0), 6000, lambda part: 0.9) is None
+    few = foresee(PrivateKnn(sigma_screen=75.0), 300, lambda part: 1.0)
     assert few is not None
     assert "45 of 300 records" in few
 
 
 def test_counts_that_are_noise_are_foreseen() -> None:
     mechanism = ReverseKnn(cells=150, sigma=44.0)
-    reason = mechanism.foresee(3000, lambda part: 1.0)
+    reason = foresee(mechanism, 3000, lambda part: 1.0)
     assert reason is not None
     assert "Set mechanism.cells to 22 or fewer" in reason
-    assert ReverseKnn(cells=22, sigma=44.0).foresee(3000, lambda part: 1.0) is None
+    assert foresee(ReverseKnn(cells=22, sigma=44.0), 3000, lambda part: 1.0) is None

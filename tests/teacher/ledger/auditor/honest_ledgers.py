@@ -39,8 +39,6 @@ NOISY = {"sigma_screen": 85.0, "sigma_vote": 25.0}
 MECHANISMS: list[AnyMechanism] = [
     PrivateKnn(k=30, threshold=10, sampling_probability=0.15, **NOISY),
     PrivateRadius(share=0.02, threshold=10, **NOISY),
-    IndKnn(rho=0.01, sigma_count=40.0, filter="gdp"),
-    IndKnn(rho=0.01, sigma_count=40.0, filter="renyi", order=18),
     IndKnn(rho=0.01, sigma_count=40.0),
     ReverseKnn(cells=3, neighbours=2, sigma=44),
     PrivateLinear(sigma=30.0),

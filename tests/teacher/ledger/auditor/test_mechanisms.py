@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from labelwall.teacher.accounting.curves import check_release
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger.auditor.gaussians import check_one_order
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
 from labelwall.teacher.ledger.auditor.results import STEPS
 from labelwall.teacher.ledger.auditor.slots import check_slot, priced
@@ -125,43 +124,6 @@ def test_releases_of_any_price_are_taken_by_both_or_by_neither(
         st.sampled_from([*near, *EDGES, "argmax", "pure", "gaussian", "aggregate", {"epsilon": 0}])
     )
     assert auditor_takes(slot) == registry_takes(slot)
-
-
-def test_budgets_at_one_order_are_priced_at_it_alone() -> None:
-    """An altered order or rho, in the mechanism or in its price, is refused by both."""
-    mechanism = IndKnn(rho=0.01, sigma_count=40.0, filter="renyi", order=18)
-    slot = recorded(mechanism)
-    assert auditor_takes(slot)
-    for part, name, value in (
-        *((part, "order", order) for part in ("fields", "price") for order in (16, 17, 20, 18.0)),
-        *((part, "rho", 0.02) for part in ("fields", "price")),
-        ("fields", "filter", "gdp"),
-    ):
-        other = recorded(mechanism)
-        other["mechanism" if part == "fields" else "releases"] = (
-            {**slot["mechanism"], name: value}
-            if part == "fields"
-            else [{**slot["releases"][0], "parameters": {"rho": 0.01, "order": 18, name: value}}]
-        )
-        assert not auditor_takes(other)
-        assert not registry_takes(other)
-    for fields in (
-        {key: value for key, value in slot["mechanism"].items() if key != "order"},
-        {**recorded(IndKnn(rho=0.01, sigma_count=40.0))["mechanism"], "order": 18},
-    ):
-        assert not auditor_takes({**slot, "mechanism": fields})
-        assert not registry_takes({**slot, "mechanism": fields})
-
-
-def test_the_auditor_has_its_own_sum_at_one_order() -> None:
-    mechanism = IndKnn(rho=0.0305527, sigma_count=40.0, filter="renyi", order=18)
-    release = asdict(mechanism.releases(1, 1)[0])
-    check_one_order([release], 1e-5, 1.0)
-    check_one_order([{**release, "curve": "zcdp"}], 1e-5, 0.5)
-    with pytest.raises(Problem, match="one order"):
-        check_one_order([release], 1e-5, 0.98)
-    with pytest.raises(Problem, match="one order"):
-        check_one_order([release, release], 1e-5, 1.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

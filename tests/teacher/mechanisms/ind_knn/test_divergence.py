@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.accounting.conversion import gaussian_delta
-from labelwall.teacher.accounting.curves.zcdp import gdp_mu
+from labelwall.teacher.audits.harness import lower_bound
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.kernels import GRID, Similar
-from labelwall.teacher.statistical_audit import lower_bound
 from tests.teacher.mechanisms.ind_knn.test_mechanism import plan
 
 
@@ -36,10 +32,9 @@ def two_class_law(weight: int, scale: int) -> np.ndarray:
     return np.array([1 - win, win])
 
 
-@pytest.mark.parametrize("order", [None, 8], ids=["zcdp", "renyi"])
 @pytest.mark.parametrize("queries", [1, 3])
 def test_the_exact_divergence_of_whole_conversations_is_below_the_claim(
-    queries: int, order: int | None
+    queries: int,
 ) -> None:
     """All conversations with a record that every query selects, against an empty data set.
 
@@ -48,8 +43,6 @@ def test_the_exact_divergence_of_whole_conversations_is_below_the_claim(
     """
     rho, sigma_count, reach = Fraction(1, 2), 1.2, 14
     mechanism = IndKnn(threshold=0.5, sigma_label=0.1, sigma_count=sigma_count, rho=float(rho))
-    if order is not None:
-        mechanism = replace(mechanism, filter="renyi", order=order)
     counts, price = gaussian(sigma_count, reach), mechanism._count_units()
     # counts -reach .. reach + 1, without and with the record
     shifted = {
@@ -144,58 +137,3 @@ def test_statistical_audit_of_a_record_that_is_always_selected(
         bound = max(bound, audited(entropy))
     assert (bound > claim) == refuted
     assert bound > floor
-
-
-def next_weight(history: tuple[int, ...], greedy: bool) -> int:
-    """The next weight of a caller who bets on what was released, from a budget of 32 squares."""
-    paid = 0
-    for step in range(len(history) + 1):
-        last = history[step - 1] if step else 0
-        wanted = 5 if last > 2 else (3 if last > 0 else 1)
-        if not greedy:
-            wanted = max(w for w in range(wanted + 1) if paid + w * w <= 32)
-        paid += wanted * wanted
-    return wanted
-
-
-def adaptive_deltas(epsilons: np.ndarray, sigma: float, greedy: bool) -> np.ndarray:
-    """Exact hockey-stick divergences of three adaptive payments, the larger direction."""
-    z = np.arange(-8 * math.ceil(sigma), 8 * math.ceil(sigma) + 1)
-    mass = np.exp(-(z**2) / (2 * sigma**2))
-    mass /= mass.sum()
-    # Only whether a value is above 2, or above 0, is seen by the caller.
-    states = {(): [(1.0, 0.0)]}
-    for _ in range(3):
-        grown: dict[tuple[int, ...], list] = {}
-        for history, atoms in states.items():
-            w = next_weight(history, greedy)
-            ratios = (2 * w * z - w * w) / (2 * sigma**2)
-            for shown in (0, 1, 3):
-                low, high = {0: (-(10**9), 0), 1: (1, 2), 3: (3, 10**9)}[shown]
-                chosen = (z >= low) & (z <= high)
-                q = np.outer([a[0] for a in atoms], mass[chosen]).ravel()
-                s = np.add.outer([a[1] for a in atoms], ratios[chosen]).ravel()
-                values, index = np.unique(s.round(12), return_inverse=True)
-                sums = np.bincount(index, q)
-                grown[(*history, shown)] = list(zip(sums, values, strict=True))
-        states = grown
-    q, s = np.array([atom for atoms in states.values() for atom in atoms]).T
-    return np.array(
-        [
-            max(
-                (q * np.maximum(np.exp(s) - math.exp(e), 0)).sum(),
-                (q * np.maximum(1 - np.exp(s + e), 0)).sum(),
-            )
-            for e in epsilons
-        ]
-    )
-
-
-def test_adaptive_payments_stay_within_the_gaussian_of_their_budget() -> None:
-    """Exact laws of all histories, against the curve's mu; without the filter it is passed."""
-    sigma, epsilons = 6.0, np.linspace(0.0, 3.0, 31)
-    mu = gdp_mu({"rho": 32 / (2 * sigma**2), "sigma": sigma})
-    assert mu is not None
-    bound = np.array([gaussian_delta(mu, e) for e in epsilons])
-    assert (adaptive_deltas(epsilons, sigma, greedy=False) <= bound).all()
-    assert (adaptive_deltas(epsilons, sigma, greedy=True) > bound).any()

@@ -263,26 +263,6 @@ def test_the_budget_buys_what_the_reference_says() -> None:
         assert mechanism.sigma_count >= math.sqrt(1000 / (6 * rho))
 
 
-def test_a_gaussian_filter_buys_more_and_leaves_old_ledgers_alone() -> None:
-    for epsilon, delta, buys in ((1.0, 1e-5, 0.0358893), (0.5, 1e-5, 0.0101090)):
-        (mechanism,) = solve([Priced(IndKnn(filter="gdp"), 1000, 1000)], epsilon, delta)
-        assert mechanism.rho == pytest.approx(buys, abs=1e-7)
-        assert 0.999 * epsilon < certified_epsilon(plan(mechanism, delta)) <= epsilon
-        assert certified_epsilon(plan(replace(mechanism, filter="zcdp"), delta)) > epsilon
-    # No discrete Gaussian pair where noise is small: then it is worth what rho-zCDP is.
-    assert certified_epsilon(plan(replace(SPENDTHRIFT, filter="gdp"))) == certified_epsilon(
-        plan(SPENDTHRIFT)
-    )
-    assert "filter" not in SPENDTHRIFT.fields()
-    (release,) = replace(SPENDTHRIFT, filter="gdp").releases(9, 9)
-    assert (release.curve, release.parameters) == ("gdp", {"rho": 0.75, "sigma": 2.0})
-    fine = replace(SPENDTHRIFT, filter="gdp", sigma_count=1e4)
-    noise = math.ceil(0.2 * math.sqrt(30) * GRID)  # a label's, for 30 neighbours, in weights
-    assert fine.releases(9, 9)[0].parameters["sigma"] == noise
-    with pytest.raises(InvalidInput, match=r"mechanism\.filter"):
-        replace(SPENDTHRIFT, filter="rdp")
-
-
 def test_it_is_one_release_charged_once() -> None:
     (release,) = SPENDTHRIFT.releases(1000, 5)
     assert (release.name, release.curve, release.parameters, release.cap, release.prepaid) == (
