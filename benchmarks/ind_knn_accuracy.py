@@ -47,11 +47,11 @@ from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import AGGREGATE
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 

@@ -30,9 +30,9 @@ from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.features.embedder import quantise_box
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
-from labelwall.teacher.mechanisms.private_linear.mechanism import SUM, PrivateLinearValue
+from labelwall.teacher.mechanisms.private_linear import SUM, PrivateLinearValue
 from labelwall.teacher.mechanisms.solve import solve
-from labelwall.teacher.mechanisms.values.mechanism import (
+from labelwall.teacher.mechanisms.values import (
     PrivateKnnMean,
     PrivateKnnMedian,
     Regression,
@@ -172,7 +172,7 @@ def fitted(mechanism: PrivateLinearValue, voters: Voters) -> np.ndarray:
     x, _ = diamonds()
     public, _ = quantise_box(x[PRIVATE : PRIVATE + PUBLIC], (0.0,) * 4, (1.0,) * 4)
     model = ValueModel(
-        public, 1, voters.length, mechanism.number("sigma"), mechanism.clip, mechanism.steps
+        public, 1, voters.length, mechanism.require("sigma"), mechanism.clip, mechanism.steps
     )
     for step in range(mechanism.steps):
         asked = replace(voters, queries=model.next_weights()[np.newaxis])

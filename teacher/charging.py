@@ -75,12 +75,12 @@ def settle(
 
     Raises LedgerMismatch where the ledger refuses, and what ``failures`` makes of the rest.
     """
-    prepaid = batch.mechanism.prepaid()
-    if prepaid is None:
+    mechanism = batch.mechanism
+    if not isinstance(mechanism, Prepaid):
         _settle_by_stage(batch, ledger, entropy, charged, failures)
         return
     with failures():
-        _settle_prepaid(batch, prepaid, ledger, entropy, charged)
+        _settle_prepaid(batch, mechanism, ledger, entropy, charged)
 
 
 def _settle_by_stage(

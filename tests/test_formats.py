@@ -22,7 +22,7 @@ from labelwall import pipeline
 from labelwall.experiment.config.settings import FORMAT
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.mechanisms.base import added
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
+from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.messages import Queries
 from labelwall.wall.unit import Unit

@@ -15,7 +15,7 @@ from ...student.config import StudentConfig
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.url import LedgerUrl
 from ...teacher.mechanisms.base import Charging, Priced
-from ...teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import AnyMechanism
 from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.registry import data_set
@@ -291,7 +291,7 @@ class Config:
         From public numbers alone. May take a minute, of which ``progress`` is told.
         """
         priced = self.priced()
-        if not any(entry.mechanism.missing for entry in priced):
+        if not any(entry.mechanism.uncalibrated for entry in priced):
             return self
         from ...teacher.mechanisms.solve import solve  # the import takes a second
 

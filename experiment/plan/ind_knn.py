@@ -17,7 +17,7 @@ import numpy as np
 
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.mechanisms.base import Mechanism, Priced
-from ...teacher.mechanisms.ind_knn.mechanism import IndKnn
+from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.mechanisms.solve import solve
 from ...teacher.search.kernels import STEPS
 from ...wall.errors import InvalidInput

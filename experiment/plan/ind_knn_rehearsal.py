@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...teacher.mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, IndKnn
+from ...teacher.mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ...teacher.search.kernels import GRID
 
 

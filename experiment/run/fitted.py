@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...teacher.mechanisms.base import Asks
+from ...teacher.mechanisms.base import QueryForm
 from ...wall.matrix import Matrix, NoisyCounts
 from ...wall.messages import Receipt
 from .judge import Estimate
@@ -36,7 +36,7 @@ class Question:
     features: np.ndarray = field(repr=False)
     length: float
     classes: int
-    asked: Asks
+    asked: QueryForm
     slot: int
     seed: int
     extractor: str

@@ -45,7 +45,7 @@ def ask_matrices(
     of ``features``. Raises InvalidInput where there are too few of them.
     """
     slot = config.slots()[number - 1]
-    asked = from_slot(config.plan().slots[slot]).asks
+    asked = from_slot(config.plan().slots[slot]).query_form
     assert asked.matrix is not None
     question = Question(
         count=teacher.count,

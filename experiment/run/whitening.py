@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...teacher.features.embedder import RAW_UNIT, Embedder, unit_length
-from ...teacher.mechanisms.base import Asks
+from ...teacher.mechanisms.base import QueryForm
 from ...teacher.search.int8_matmul import LARGEST
 from ...wall.datasets.sources import Task
 from ...wall.errors import InvalidInput
@@ -61,7 +61,7 @@ def starting_extractor(
 
 
 def extractor_of_round(
-    spec: ExtractorSpec, asks: Asks, plain: Callable[[ExtractorSpec], np.ndarray]
+    spec: ExtractorSpec, asks: QueryForm, plain: Callable[[ExtractorSpec], np.ndarray]
 ) -> ExtractorSpec:
     """The features that a round asks with: ``spec``, on as many axes as its mechanism asks for,
     and with the features of public rows that it asks for.

@@ -33,7 +33,7 @@ from ..ledger.individual_budgets import (
     payment_row,
     reservation_row,
 )
-from ..mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, IndKnn
+from ..mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy, SystemEntropy
 from ..search.cpu import ExactIndex

@@ -22,7 +22,7 @@ from labelwall.experiment.run.fitted import Question
 from labelwall.experiment.run.linear_model import LinearModel
 from labelwall.experiment.run.linear_round import fit_weights
 from labelwall.experiment.run.smoothing import with_neighbours
-from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.private_linear import PrivateLinear
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import ABSTAINED, Outcome, Receipt
 from labelwall.wall.weights import CLIP, COUNT, Weights, residual_unit
@@ -108,7 +108,7 @@ class Killed(BaseException):
 def question(folder: Path, count: Callable[[Matrix], NoisyCounts]) -> Question:
     x, _ = tiny.rows(60, 3)
     features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
-    asked = PrivateLinear(steps=3, sigma=0.5).asks
+    asked = PrivateLinear(steps=3, sigma=0.5).query_form
     return Question(count, features, 63.0, tiny.CLASSES, asked, 0, 0, "e" * 64, folder)
 
 

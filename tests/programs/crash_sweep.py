@@ -19,9 +19,9 @@ import torch
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.batch.base import BATCH
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.batch import BATCH
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher

@@ -10,7 +10,7 @@ import numpy as np
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher

@@ -16,8 +16,8 @@ from labelwall.teacher.ledger.database import open_database
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.ledger.url import LedgerUrl
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher

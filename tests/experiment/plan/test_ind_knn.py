@@ -20,8 +20,8 @@ from labelwall.experiment.plan.ind_knn_rehearsal import SimulatedRecords, thresh
 from labelwall.experiment.plan.optimise import Request, best_plan
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.ledger.individual_budgets import FULL
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.ind_knn import planning as planner
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import STEPS

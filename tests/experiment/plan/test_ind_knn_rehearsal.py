@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labelwall.experiment.plan.ind_knn_rehearsal import SimulatedRecords, threshold_at
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import GRID
 

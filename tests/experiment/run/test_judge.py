@@ -17,8 +17,8 @@ from labelwall.experiment.run.judge import (
     plurality,
 )
 from labelwall.student.prune import Pruned
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.wall.cells import inherit
 
 

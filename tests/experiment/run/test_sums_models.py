@@ -13,7 +13,7 @@ from labelwall.experiment.run.gaussian_classes import gaussian_classes
 from labelwall.experiment.run.linear_model import AttributeModel, LinearModel
 from labelwall.experiment.run.sums_model import SumsModel
 from labelwall.experiment.run.value_model import ValueModel, ridge
-from labelwall.teacher.mechanisms.private_linear.gradient import GradientSum
+from labelwall.teacher.mechanisms.gradient import GradientSum
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.labels.attributes import pack
 from labelwall.wall.labels.values import STEPS

@@ -44,7 +44,7 @@ from labelwall.teacher.audits.ind_knn import (
     probes_individual,
 )
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.ind_knn.mechanism import (
+from labelwall.teacher.mechanisms.ind_knn import (
     ANSWER,
     LABEL_NOISE,
     MIN_NEIGHBOURS,

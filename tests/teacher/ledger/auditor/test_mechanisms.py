@@ -18,7 +18,7 @@ from labelwall.teacher.ledger.auditor.mechanisms import KINDS
 from labelwall.teacher.ledger.auditor.results import STEPS
 from labelwall.teacher.ledger.auditor.slots import check_slot, priced
 from labelwall.teacher.ledger.auditor.values import Problem
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism, from_slot
 from labelwall.wall.errors import LabelwallError
 from tests.teacher.ledger.auditor import honest_ledgers

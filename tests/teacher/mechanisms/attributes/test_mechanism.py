@@ -19,16 +19,16 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.attributes.mechanism import (
+from labelwall.teacher.mechanisms.attributes import (
     COUNTS,
     GRID,
+    AttributeVotes,
     GnmaxAttributes,
-    MultiLabel,
     PrivateKnnAttributes,
     ballots,
     clipped,
 )
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
@@ -225,7 +225,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("mechanism", "wrong"), WRONG, ids=lambda value: str(value) if isinstance(value, dict) else ""
 )
-def test_bad_fields_are_refused(mechanism: MultiLabel, wrong: dict) -> None:
+def test_bad_fields_are_refused(mechanism: AttributeVotes, wrong: dict) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
         type(mechanism)(**{**mechanism.fields(), **wrong})
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.batch.base import BatchMechanism
+from labelwall.teacher.mechanisms.batch import BatchMechanism
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy
 from labelwall.teacher.records.sources import Records

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.batch.base import BATCH, LABEL_NOISE
-from labelwall.teacher.mechanisms.batch.knn import COUNT_NOISE, RADIUS_NOISE, BatchKnn
-from labelwall.teacher.mechanisms.batch.overlap import clique_bounds
-from labelwall.teacher.mechanisms.batch.radii import (
+from labelwall.teacher.mechanisms.ball_radii import (
     POINTS,
     candidate_radii,
     cell_numbers,
     cells_a_side,
     radii_of_grid,
 )
+from labelwall.teacher.mechanisms.batch import BATCH, LABEL_NOISE
+from labelwall.teacher.mechanisms.batch_knn import COUNT_NOISE, RADIUS_NOISE, BatchKnn
+from labelwall.teacher.mechanisms.overlap import clique_bounds
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Queries

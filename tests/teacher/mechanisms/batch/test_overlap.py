@@ -10,7 +10,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from labelwall.teacher.mechanisms.batch.overlap import (
+from labelwall.teacher.mechanisms.overlap import (
     WORK,
     bit_rows,
     check_accounting,

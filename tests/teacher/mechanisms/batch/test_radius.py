@@ -15,9 +15,9 @@ from labelwall.teacher.accounting.plan import Plan, Release, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Priced
-from labelwall.teacher.mechanisms.batch.base import BATCH, LABEL_NOISE, squared_radius
-from labelwall.teacher.mechanisms.batch.overlap import MAX_QUERIES, clique_bounds
-from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
+from labelwall.teacher.mechanisms.batch import BATCH, LABEL_NOISE, squared_radius
+from labelwall.teacher.mechanisms.overlap import MAX_QUERIES, clique_bounds
+from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.noise.entropy import SystemEntropy

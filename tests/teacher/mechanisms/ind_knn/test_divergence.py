@@ -10,7 +10,7 @@ import pytest
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.audits.harness import lower_bound
 from labelwall.teacher.ledger.individual_budgets import FULL
-from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
+from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.kernels import GRID, Similar
 from tests.teacher.mechanisms.ind_knn.test_mechanism import plan

@@ -8,7 +8,7 @@ import pytest
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
+from labelwall.teacher.mechanisms.naive_knn import NaiveKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex

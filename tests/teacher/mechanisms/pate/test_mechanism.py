@@ -14,7 +14,7 @@ from labelwall.teacher.accounting.accountant import certificates, certified_epsi
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.classifiers.linear_ensemble import KEY, shard_key, train_ensemble
-from labelwall.teacher.mechanisms.pate.mechanism import (
+from labelwall.teacher.mechanisms.pate import (
     AGGREGATE,
     SCREEN,
     ConfidentGnmax,

@@ -13,7 +13,7 @@ from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Priced
-from labelwall.teacher.mechanisms.private_linear.mechanism import (
+from labelwall.teacher.mechanisms.private_linear import (
     SUM,
     PrivateLinear,
     PrivateLinearAttributes,

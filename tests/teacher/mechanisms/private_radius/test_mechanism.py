@@ -16,11 +16,15 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.audits.cases import audit as run_audit
 from labelwall.teacher.audits.harness import PROBE_DELTA
 from labelwall.teacher.mechanisms import voters as voters_module
-from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.private_radius.landmarks import EVERYWHERE, squared_radii
-from labelwall.teacher.mechanisms.private_radius.mechanism import LANDMARKS, PrivateRadius
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
+from labelwall.teacher.mechanisms.private_radius import (
+    EVERYWHERE,
+    LANDMARKS,
+    PrivateRadius,
+    squared_radii,
+)
 from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
@@ -85,11 +89,11 @@ def released(mechanism: PrivateRadius, part: str, votes: list[int]) -> Law:
         cut = min(max(votes), mechanism.max_votes)
         passing = sum(
             p
-            for z, p in noise(mechanism.number("sigma_screen")).items()
+            for z, p in noise(mechanism.require("sigma_screen")).items()
             if cut + z > mechanism.threshold
         )
         return {0: 1 - passing, 1: passing}
-    law, mass = dict.fromkeys(range(len(votes)), 0.0), noise(mechanism.number("sigma_vote"))
+    law, mass = dict.fromkeys(range(len(votes)), 0.0), noise(mechanism.require("sigma_vote"))
     for a, first in mass.items():
         for b, second in mass.items():
             if len(votes) == 2:

@@ -17,7 +17,7 @@ from labelwall.teacher.accounting.accountant import certificates, certified_epsi
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.registry import from_slot
-from labelwall.teacher.mechanisms.reverse_knn.mechanism import HISTOGRAM, ReverseKnn
+from labelwall.teacher.mechanisms.reverse_knn import HISTOGRAM, ReverseKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records

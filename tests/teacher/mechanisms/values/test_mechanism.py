@@ -19,10 +19,9 @@ from labelwall.teacher.accounting.curves import (
     release_rdp,
 )
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.noisy_argmax import SCREEN
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
-from labelwall.teacher.mechanisms.values.mechanism import (
+from labelwall.teacher.mechanisms.values import (
     MEAN,
     MEDIAN,
     RANGE,
@@ -32,6 +31,7 @@ from labelwall.teacher.mechanisms.values.mechanism import (
     windows,
 )
 from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import SCREEN
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput, LedgerMismatch

@@ -11,13 +11,13 @@ import pytest
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
-from labelwall.teacher.mechanisms.noisy_argmax import SCREEN
-from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.mechanisms.values.mechanism import (
+from labelwall.teacher.mechanisms.values import (
     MEDIAN,
     Regression,
 )
+from labelwall.teacher.mechanisms.votes import SCREEN
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher

@@ -5,26 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ....wall.errors import InvalidInput
-from ...accounting.conversion import float_above
-from . import radii as balls
-from .base import (
-    BatchMechanism,
-    Noise,
-    check_epsilon,
-    check_noise,
-    noisy_winners,
-    values,
-)
-from .overlap import Accounting, check_accounting, clique_bounds
+from ...wall.errors import InvalidInput
+from ..accounting.conversion import float_above
+from . import ball_radii as balls
+from .batch import ACCOUNTING, NOISE, BatchMechanism, Noise, noisy_winners, values
+from .fields import param, pure_epsilon
+from .overlap import Accounting, clique_bounds
 
 if TYPE_CHECKING:
-    from ...noise.entropy import Entropy
-    from ..voters import Voters
+    from ..noise.entropy import Entropy
+    from .voters import Voters
 
 Conversion = Literal["grid", "interactive", "none"]
 RADIUS_NOISE, COUNT_NOISE = "radius", "count"  # purposes of draws
@@ -41,63 +35,53 @@ class BatchKnn(BatchMechanism):
     radii are jointly epsilon-DP. The number of records (where it is estimated), the radii and the
     labels spend parts of epsilon that add up to it exactly. Proof: docs/privacy.md, "Batches". All
     fields are publishable and fixed without looking at private rows.
-
-    Args:
-        kind: the mechanism's name.
-        k: target number of records in a query's ball, a count.
-        epsilon: of a batch, pure DP; null: what the budget pays for.
-        conversion: how a query gets its radius: grid (a noisy histogram of the domain box: DMKD17
-            Algorithm 7), interactive (the exponential mechanism over candidates: Algorithm 6) or
-            none (no radius: the k nearest vote by the exponential mechanism, epsilon split over the
-            queries: the baseline, Algorithm 4).
-        conversion_share: part of epsilon that pays for the radii, in (0, 1); the paper's w.
-        records: public number (or guess) of the private records, a count; null: a noisy estimate,
-            which is charged.
-        records_share: part of epsilon that pays for that estimate, in (0, 1).
-        candidates: radii that interactive chooses from, a count.
-        candidate_accounting: as accounting, for the choice of the radii, every ball as large as its
-            largest candidate; queries is the paper's.
-        noise: of the labels, as for radius; conversion none always uses the exponential mechanism.
-        accounting: of the labels, as for radius.
     """
 
     kind: Literal["batch_knn"] = "batch_knn"
-    k: int = 30
-    epsilon: float | None = None
-    conversion: Conversion = "grid"
-    conversion_share: float = 0.5
-    records: int | None = None
-    records_share: float = 0.05
-    candidates: int = 10
-    candidate_accounting: Accounting = "local"
-    noise: Noise = "laplace"
-    accounting: Accounting = "local"
+    k: int = param(30, "target number of records in a query's ball", unit="a count", ge=1, le=10**6)
+    epsilon: float | None = pure_epsilon("of a batch")
+    conversion: Conversion = param(
+        "grid",
+        "how a query gets its radius: grid (a noisy histogram of the domain box: DMKD17 Algorithm "
+        "7), interactive (the exponential mechanism over candidates: Algorithm 6) or none (no "
+        "radius: the k nearest vote by the exponential mechanism, epsilon split over the queries: "
+        "the baseline, Algorithm 4)",
+    )
+    conversion_share: float = param(
+        0.5, "part of epsilon that pays for the radii; the paper's w", ge=0.001, le=0.999
+    )
+    records: int | None = param(
+        None,
+        "public number (or guess) of the private records; null: a noisy estimate, which is charged",
+        unit="a count",
+        ge=1,
+        le=10**9,
+    )
+    records_share: float = param(
+        0.05, "part of epsilon that pays for that estimate", ge=0.001, le=0.999
+    )
+    candidates: int = param(
+        10, "radii that interactive chooses from", unit="a count", ge=1, le=MAX_CANDIDATES
+    )
+    candidate_accounting: Accounting = param(
+        "local",
+        "as accounting, for the choice of the radii, every ball as large as its largest candidate; "
+        "queries is the paper's",
+    )
+    noise: Noise = param("laplace", f"{NOISE}; conversion none always uses exponential_paper")
+    accounting: Accounting = param("local", ACCOUNTING)
 
     def __post_init__(self) -> None:
-        if self.conversion not in get_args(Conversion):
-            rule = f"one of {', '.join(get_args(Conversion))}"
-            raise InvalidInput("mechanism.conversion", rule, self.conversion)
-        for name, high in (("k", 10**6), ("records", 10**9), ("candidates", MAX_CANDIDATES)):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= high:
-                raise InvalidInput(f"mechanism.{name}", f"from 1 to {high}", value)
-        for name in ("conversion_share", "records_share"):
-            share = getattr(self, name)
-            if not 0.001 <= share <= 0.999:
-                raise InvalidInput(f"mechanism.{name}", "between 0.001 and 0.999", share)
+        super().__post_init__()
         if self.conversion != "none" and self._shares()[-1] < MIN_SHARE:
             rule = f"at most {float(1 - MIN_SHARE)} together with records_share"
             raise InvalidInput("mechanism.conversion_share", rule, self.conversion_share)
-        check_epsilon("epsilon", self.epsilon)
-        check_noise(self.noise)
-        for name in ("candidate_accounting", "accounting"):
-            check_accounting(name, getattr(self, name))
 
-    def require(self, queries: int, dimensions: int) -> None:
+    def require_batch(self, queries: int, dimensions: int) -> None:
         """Raise InvalidInput, before anything is charged, for a batch that can not be answered."""
-        super().require(queries, dimensions)
+        super().require_batch(queries, dimensions)
         if self.conversion == "grid":
-            epsilon = Fraction(self.number("epsilon"))
+            epsilon = Fraction(self.require("epsilon"))
             balls.require_grid(dimensions, self.records, epsilon * self._shares()[1])
 
     def draw(self, stage: str, voters: Voters, keys: Sequence[str], entropy: Entropy) -> np.ndarray:
@@ -106,7 +90,7 @@ class BatchKnn(BatchMechanism):
         Columns: label, clique bound, whether that is exact, squared radius. Without a conversion
         the bound is the number of queries and the radius -1.
         """
-        epsilon = Fraction(self.number("epsilon"))
+        epsilon = Fraction(self.require("epsilon"))
         if self.conversion == "none":
             return self._baseline(voters, keys, epsilon, entropy)
         for_count, for_radii, for_labels = (epsilon * share for share in self._shares())

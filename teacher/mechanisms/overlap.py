@@ -12,11 +12,9 @@ microsecond.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
-
-from ....wall.errors import InvalidInput
 
 Accounting = Literal["local", "component", "queries"]
 MAX_QUERIES = 2048  # of a batch: its graph may have every edge
@@ -70,12 +68,6 @@ def clique_bounds(
             ]
             sizes[vertices], exact[vertices] = np.minimum(found.bound, around), inside
     return Bounds(sizes, exact)
-
-
-def check_accounting(name: str, value: object) -> None:
-    """Raise InvalidInput for an unknown kind of accounting."""
-    if value not in get_args(Accounting):
-        raise InvalidInput(f"mechanism.{name}", f"one of {', '.join(get_args(Accounting))}", value)
 
 
 def overlaps(queries: np.ndarray, squared_radii: np.ndarray) -> np.ndarray:

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from ....wall.errors import InvalidInput
-from ....wall.messages import ABSTAINED, Outcome, Value
-from ...accounting.plan import Release
-from ...ledger.individual_budgets import FULL
-from ...noise.scales import less_spent
-from ...search.kernels import GRID, Select, Similar, cosine, rbf
-from ..base import Charging, Mechanism
+from ...wall.errors import InvalidInput
+from ...wall.messages import ABSTAINED, Outcome, Value
+from ..accounting.plan import Release
+from ..ledger.individual_budgets import FULL
+from ..noise.scales import less_spent
+from ..search.kernels import GRID, Select, Similar, cosine, rbf
+from .base import Prepaid
+from .fields import param
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ...noise.entropy import Entropy
-    from ..earlier_answers import EarlierAnswers, Reused
+    from ..noise.entropy import Entropy
+    from .earlier_answers import EarlierAnswers, Reused
 
 # The one prepaid release. A query's value under it is [noisy number of neighbours, label].
 ANSWER = "individual_budgets"
@@ -36,7 +37,7 @@ MAX_SCALE = 1e6  # of a field
 
 
 @dataclass(frozen=True)
-class IndKnn(Mechanism):
+class IndKnn(Prepaid):
     """Weighted votes of similar records, each with a budget of ``rho`` for all answers together.
 
     Guarantee: all answers under one slot of a ledger, over all rounds, extractors and restarts,
@@ -45,67 +46,85 @@ class IndKnn(Mechanism):
     budget belongs to a slot and a record's id: another extractor, removing and adding again, or a
     restart refill nothing. Each slot is charged its own rho, and they add up. A record without
     budget no longer votes. Proof: docs/privacy.md, "Individual budgets".
-
-    Args:
-        kind: the mechanism's name.
-        kernel: similarity of two feature vectors: "cosine" (negative ones count as 0) or "rbf",
-            exp(-max(0, |x - q|^2 - near^2) / bandwidth^2).
-        threshold: records at least this similar to a query are its neighbours, in (0, 1]; rounded
-            to multiples of 1/4096.
-        bandwidth: of the rbf kernel, in lengths of a normalised feature vector; unused by cosine.
-        near: distance within which a record's similarity is 1, in the same unit; unused by cosine.
-            A narrow bandwidth needs it where no record is close: weights are multiples of 1/128.
-        sigma_label: noise on a class's weighted votes is
-            sigma_label * sqrt(max(noisy number of neighbours, 30)), in votes.
-        sigma_count: scale of the discrete Gaussian noise on the number of neighbours, in records;
-            null: sqrt(T / (6 rho)) for T planned queries.
-        tables: hash tables, a count; 0 compares with all records, more with those that share a
-            bucket with the query in some table (Ind-KNN-Hash).
-        bits: hyperplanes of a table, 1..16: 2^bits buckets.
-        hash_seed: of the hyperplanes; public. Changing it protects nothing.
-        rho: budget of one record for all answers, zCDP; null: what the budget buys.
-        reuse: whether answered queries vote with their labels, as records do, at no cost; for
-            streams of queries that outlast the records' budgets.
     """
 
     kind: Literal["ind_knn"] = "ind_knn"
-    kernel: Literal["cosine", "rbf"] = "cosine"
-    threshold: float = 0.5
-    bandwidth: float = 1.0
-    near: float = 0.0
-    sigma_label: float = 0.5
-    sigma_count: float | None = None
-    tables: int = 0
-    bits: int = 8
-    hash_seed: int = 0
-    rho: float | None = None
-    reuse: bool = False
+    kernel: Literal["cosine", "rbf"] = param(
+        "cosine",
+        "similarity of two feature vectors: cosine (negative ones count as 0) or rbf, exp(-max(0, "
+        "|x - q|^2 - near^2) / bandwidth^2)",
+    )
+    threshold: float = param(
+        0.5,
+        "records at least this similar to a query are its neighbours; rounded to multiples of "
+        "1/4096",
+        gt=0,
+        le=1,
+    )
+    bandwidth: float = param(
+        1.0,
+        "of the rbf kernel; unused by cosine",
+        unit="lengths of a normalised feature vector",
+        ge=1e-3,
+        le=MAX_SCALE,
+    )
+    near: float = param(
+        0.0,
+        "distance within which a record's similarity is 1; unused by cosine. A narrow bandwidth "
+        "needs it where no record is close: weights are multiples of 1/128",
+        unit="lengths of a normalised feature vector",
+        ge=0,
+        le=MAX_SCALE,
+    )
+    sigma_label: float = param(
+        0.5,
+        "noise on a class's weighted votes is sigma_label * sqrt(max(noisy number of neighbours, "
+        "30))",
+        unit="votes",
+        ge=1e-3,
+        le=MAX_SCALE,
+    )
+    sigma_count: float | None = param(
+        None,
+        "scale of the discrete Gaussian noise on the number of neighbours; null: sqrt(T / (6 rho)) "
+        "for T planned queries",
+        unit="records",
+        ge=1e-3,
+        le=MAX_SCALE,
+        calibrated=True,
+    )
+    tables: int = param(
+        0,
+        "hash tables; 0 compares with all records, more with those that share a bucket with the "
+        "query in some table (Ind-KNN-Hash)",
+        unit="a count",
+        ge=0,
+        le=1000,
+    )
+    bits: int = param(8, "hyperplanes of a table: 2^bits buckets", unit="a count", ge=1, le=16)
+    hash_seed: int = param(
+        0, "of the hyperplanes; public. Changing it protects nothing", ge=0, le=2**31
+    )
+    rho: float | None = param(
+        None,
+        "budget of one record for all answers; null: what the budget buys",
+        unit="zCDP",
+        ge=1e-9,
+        le=MAX_SCALE,
+        calibrated=True,
+    )
+    reuse: bool = param(
+        False,
+        "whether answered queries vote with their labels, as records do, at no cost; for streams "
+        "of queries that outlast the records' budgets",
+    )
 
     stages = (ANSWER,)
-    charging = Charging.PREPAID
-    solved = ("rho", "sigma_count")
     sharded = True
     persons = True
 
     def __post_init__(self) -> None:
-        if self.kernel not in ("cosine", "rbf"):
-            raise InvalidInput("mechanism.kernel", "cosine or rbf", self.kernel)
-        if not 0 < self.threshold <= 1:
-            raise InvalidInput("mechanism.threshold", "in (0, 1]", self.threshold)
-        for name in ("sigma_label", "sigma_count", "bandwidth", "rho"):
-            value = getattr(self, name)
-            minimum = 1e-9 if name == "rho" else 1e-3
-            if value is not None and not minimum <= value <= MAX_SCALE:
-                raise InvalidInput(f"mechanism.{name}", f"between {minimum:g} and 1e6", value)
-        for name, low, high in (
-            ("near", 0, 1e6),
-            ("tables", 0, 1000),
-            ("bits", 1, 16),
-            ("hash_seed", 0, 2**31),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise InvalidInput(f"mechanism.{name}", f"between {low} and {high}", value)
+        super().__post_init__()
         if self.sigma_count is not None and self.rho is not None and self._count_units() > FULL:
             minimum = 1 / math.sqrt(2 * self.rho)
             rule = f"at least {minimum:.6g} (below it, no record's budget covers one count)"
@@ -118,15 +137,15 @@ class IndKnn(Mechanism):
         """
         rho = less_spent(1 / (2 * level**2), places=7) if self.rho is None else self.rho
         count = math.ceil(100 * math.sqrt(max(asked, MIN_PLANNED) / (6 * rho))) / 100
-        return self.filled(rho=rho, sigma_count=min(count, MAX_SCALE))
+        return self.with_values(rho=rho, sigma_count=min(count, MAX_SCALE))
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """One prepaid release, however many queries are asked.
 
         Raises InvalidInput where rho or sigma_count is not filled in (``with_noise``).
         """
-        self.number("sigma_count")
-        return (Release(ANSWER, "zcdp", {"rho": self.number("rho")}, 1, prepaid=True),)
+        self.require("sigma_count")
+        return (Release(ANSWER, "zcdp", {"rho": self.require("rho")}, 1, prepaid=True),)
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query; every query is answered."""
@@ -135,35 +154,26 @@ class IndKnn(Mechanism):
             return Outcome.ANSWERED, value[1]
         return Outcome.ABSTAINED, ABSTAINED
 
-    def prepaid(self) -> IndKnn:
-        """Itself: each record has a budget."""
-        return self
-
     def memory(self, path: Path, dimensions: int) -> EarlierAnswers | None:
         """Answered queries under one extractor, where they vote (``reuse``)."""
         if not self.reuse:
             return None
-        from ..earlier_answers import EarlierAnswers
+        from .earlier_answers import EarlierAnswers
 
         return EarlierAnswers(path, dimensions, self.outcome)
 
     def select(self, length: float) -> Select:
-        """The kernel with its threshold. ``length``: public, of a unit vector's features."""
+        """See ``Prepaid.select``: the kernel with its threshold."""
         if self.kernel == "cosine":
             return cosine(self.threshold)
         return rbf(self.threshold, self.bandwidth, length, self.near)
 
     def hashing(self) -> tuple[int, int, int] | None:
-        """(tables, bits, seed) of the hyperplanes, None where all records are looked at."""
+        """See ``Prepaid.hashing``."""
         return (self.tables, self.bits, self.hash_seed) if self.tables else None
 
     def reserve(self, similar: Sequence[Similar], left: np.ndarray) -> np.ndarray:
-        """The most that a batch may cost each record: int64 [n] units, at most ``left``.
-
-        ``similar``: for each query; ``left``: int64 [n] units. For each record it is a function of
-        its own similarities and budget. Noise is smallest, and a vote costs most, at the smallest
-        number of neighbours.
-        """
+        """See ``Prepaid.reserve``: a vote costs most where noise is smallest, for few neighbours."""
         highest = self._count_units() + int(self._prices(self._noise(0))[GRID])
         times = np.zeros(len(left), dtype=np.int64)
         for neighbours in similar:
@@ -180,12 +190,9 @@ class IndKnn(Mechanism):
         entropy: Entropy,
         reused: Reused | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Answer queries one after the other (UAI23 Algorithm 3).
+        """Answer queries one after the other (UAI23 Algorithm 3); see ``Prepaid.answer``.
 
-        Returns int64 [n_queries, 2] of (noisy number of neighbours, label), and int64 [n] units
-        paid. ``similar``: for each query; ``left``: int64 [n] units before the first of them,
-        reserved already; ``labels``: int64 [n], unless ``similar`` says its own. Nothing of it may
-        leave before the payments are committed. For each query:
+        Values are (noisy number of neighbours, label). For each query:
 
         1. Neighbours are the similar records whose budget covers a count.
         2. Their number is released with N_Z(0, sigma_count^2); each pays 1/(2 sigma_count^2).
@@ -199,12 +206,13 @@ class IndKnn(Mechanism):
         """
         left, price = left.copy(), self._count_units()
         before = left.copy()
-        count_noise = entropy.discrete_gaussian(self._sigma_count(), keys, COUNT_NOISE, 1)[:, 0]
+        sigma = self.require("sigma_count")
+        count_noise = entropy.discrete_gaussian(sigma, keys, COUNT_NOISE, 1)[:, 0]
         values = np.empty((len(keys), 2), dtype=np.int64)
         for j, neighbours in enumerate(similar):
             rows = neighbours.rows
             able = left[rows] >= price
-            said = (labels[rows] if neighbours.labels is None else neighbours.labels)[able]
+            classes = (labels[rows] if neighbours.labels is None else neighbours.labels)[able]
             rows, weights = rows[able], neighbours.weights[able].astype(np.int64)
             left[rows] -= price
             values[j, 0] = len(rows) + count_noise[j]
@@ -213,20 +221,17 @@ class IndKnn(Mechanism):
             prices = self._prices(scale)
             weights = np.minimum(weights, np.searchsorted(prices, left[rows], side="right") - 1)
             left[rows] -= prices[weights]
-            sums = np.bincount(said, weights=weights, minlength=num_classes)
+            sums = np.bincount(classes, weights=weights, minlength=num_classes)
             noise = entropy.discrete_gaussian(float(scale), [keys[j]], LABEL_NOISE, num_classes)[0]
             public = 0 if reused is None else reused.sums[j]
             exact = sums.astype(np.int64)  # sums of integers below 2^53
             values[j, 1] = (exact + public + noise).argmax()
         return values, before - left
 
-    def _sigma_count(self) -> float:
-        return self.number("sigma_count")
-
     def _count_units(self) -> int:
         """The price of a count, 1/(2 sigma_count^2), in units of rho / FULL, rounded up."""
-        rho = Fraction(self.number("rho"))
-        return math.ceil(FULL / (2 * Fraction(self._sigma_count()) ** 2 * rho))
+        rho = Fraction(self.require("rho"))
+        return math.ceil(FULL / (2 * Fraction(self.require("sigma_count")) ** 2 * rho))
 
     def _noise(self, neighbours: int) -> int:
         """The label's noise: sigma_label sqrt(max(neighbours, 30)) in 1/GRID, rounded up."""
@@ -238,7 +243,7 @@ class IndKnn(Mechanism):
 
         FULL + 1 where no budget covers it.
         """
-        return _prices(scale, self.number("rho"))
+        return _prices(scale, self.require("rho"))
 
 
 @lru_cache(maxsize=1024)

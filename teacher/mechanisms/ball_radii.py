@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from ....wall.errors import InvalidInput
+from ...wall.errors import InvalidInput
 
 LEVELS = 127  # values of a feature
 POINTS = 1 << 16  # of the quadrature, over the whole box
@@ -91,7 +91,7 @@ def radii_of_grid(queries: np.ndarray, counts: np.ndarray, cells: int, k: int) -
     mass = counts[cell] / fine**dimensions
     steps = math.ceil(LEVELS * math.sqrt(dimensions) / STEP) + 1
     squares = (points * points).sum(axis=1)
-    found = np.empty(len(queries), dtype=np.int64)
+    radii = np.empty(len(queries), dtype=np.int64)
     for start in range(0, len(queries), QUERIES_PER_BLOCK):
         part = queries[start : start + QUERIES_PER_BLOCK].astype(np.float32)
         norms = (part * part).sum(axis=1)[:, None]
@@ -100,8 +100,8 @@ def radii_of_grid(queries: np.ndarray, counts: np.ndarray, cells: int, k: int) -
         for i, ring in enumerate(rings, start=start):
             inside = np.cumsum(np.bincount(ring, mass, minlength=steps))
             enough = np.flatnonzero(inside >= k)
-            found[i] = math.floor((STEP * (enough[0] if len(enough) else steps)) ** 2)
-    return found
+            radii[i] = math.floor((STEP * (enough[0] if len(enough) else steps)) ** 2)
+    return radii
 
 
 def _product(axis: np.ndarray, dimensions: int) -> np.ndarray:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal, Self, get_args
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
-from ....wall.errors import InvalidInput
-from ....wall.messages import ABSTAINED, Outcome, Value
-from ...accounting.conversion import float_above
-from ...accounting.plan import Release
-from ...noise.scales import less_spent
-from ..base import Charging, Mechanism
+from ...wall.errors import InvalidInput
+from ...wall.messages import ABSTAINED, Outcome, Value
+from ..accounting.conversion import float_above
+from ..accounting.plan import Release
+from ..noise.scales import less_spent
+from .base import Charging, Mechanism
 from .overlap import MAX_QUERIES, Bounds
 
 if TYPE_CHECKING:
-    from ...noise.entropy import Entropy
+    from ..noise.entropy import Entropy
 
 # The only release; a query's value is [label, clique bound, whether that is exact, squared radius].
 BATCH = "batch"
@@ -26,6 +26,14 @@ LABEL_NOISE = "label"  # purpose of a draw
 SIDE = 126  # of the domain box: features are integers in -63..63 in each dimension
 
 Noise = Literal["laplace", "exponential", "exponential_paper"]
+NOISE = (
+    "of the labels: laplace (discrete Laplace noise on every count), exponential (the exponential "
+    "mechanism) or exponential_paper (the same at half the rate, as published)"
+)
+ACCOUNTING = (
+    "local (largest clique that the query belongs to), component (of the query's component: DMKD17 "
+    "Algorithm 3) or queries (their number: the baselines of DMKD17 section 3.1)"
+)
 
 
 @dataclass(frozen=True)
@@ -41,20 +49,19 @@ class BatchMechanism(Mechanism):
 
     stages = (BATCH,)
     charging = Charging.PER_BATCH
-    solved = ("epsilon",)
     sharded = True
     persons = True
 
     def with_noise(self, level: float, asked: int) -> Self:
         """See ``Mechanism.with_noise``."""
-        return self.filled(epsilon=less_spent(1 / level))
+        return self.with_values(epsilon=less_spent(1 / level))
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """``asked`` batches, epsilon-DP each.
 
         Raises InvalidInput where epsilon is not filled in (``with_noise``).
         """
-        return (Release(BATCH, "pure", {"epsilon": self.number("epsilon")}, asked, batch=True),)
+        return (Release(BATCH, "pure", {"epsilon": self.require("epsilon")}, asked, batch=True),)
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query; every query of a paid batch is answered."""
@@ -67,28 +74,16 @@ class BatchMechanism(Mechanism):
 
     def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int]:
         """Public numbers: the largest clique bound, and the number of bounds by colouring."""
-        answered = [value for found in results if isinstance(value := found.get(BATCH), list)]
+        answered = [value for known in results if isinstance(value := known.get(BATCH), list)]
         return {
             "largest": max((bound for _, bound, _, _ in answered), default=0),
             "by_colouring": sum(1 - exact for _, _, exact, _ in answered),
         }
 
-    def require(self, queries: int, dimensions: int) -> None:
+    def require_batch(self, queries: int, dimensions: int) -> None:
         """Raise InvalidInput, before anything is charged, for a batch that can not be answered."""
         if queries > MAX_QUERIES:
             raise InvalidInput("queries", f"at most {MAX_QUERIES} in a batch", queries)
-
-
-def check_epsilon(name: str, value: float | None) -> None:
-    """Raise InvalidInput unless None or between 1e-6 and 1e3."""
-    if value is not None and not 1e-6 <= value <= 1e3:
-        raise InvalidInput(f"mechanism.{name}", "between 1e-6 and 1000", value)
-
-
-def check_noise(noise: object) -> None:
-    """Raise InvalidInput for an unknown kind."""
-    if noise not in get_args(Noise):
-        raise InvalidInput("mechanism.noise", f"one of {', '.join(get_args(Noise))}", noise)
 
 
 def noisy_winners(
