@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.experiment.config.checks import STAGES
-from labelwall.experiment.run.whitening import principal_axes
+from labelwall.experiment.config.first_features import STAGES
+from labelwall.experiment.run.extractors import principal_axes
 from labelwall.teacher.features.embedder import RAW_UNIT, quantise
 from labelwall.teacher.features.hog import hog_features
 from labelwall.teacher.features.network import FixedShapeNetwork

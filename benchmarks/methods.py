@@ -46,7 +46,7 @@ from labelwall.teacher.mechanisms.registry import mechanism_class
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.datasets.sources import DataConfig, describe, read_public
 from labelwall.wall.errors import BudgetRefused
-from labelwall.wall.progress import quiet
+from labelwall.wall.progress import no_progress
 
 SETS = {
     "cifar_stages": "CIFAR-10, three depths",
@@ -111,7 +111,7 @@ def setting(path: Path, method: str, epsilon: float) -> Config:
     for least in (LEAST_RIGHT.get(method, 0.0), 0.0):
         goal = Goal(epsilon, DELTA, records, rows, 1, least, shares=(1.0,))
         try:
-            found = search(config, task, public, goal, [planner], quiet)
+            found = search(config, task, public, goal, [planner], no_progress)
         except BudgetRefused:
             if not least:
                 raise

@@ -32,8 +32,8 @@ from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.auto import planned_config, planners_for, search
 from labelwall.experiment.plan.goal import Goal, View
 from labelwall.experiment.plan.rehearsal import Features
-from labelwall.experiment.run.matrix_round import ask_matrices
-from labelwall.experiment.run.whitening import extractor_of_round
+from labelwall.experiment.run.extractors import extractor_of_round
+from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.private_linear import PrivateLinear
@@ -47,7 +47,7 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import errors
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Receipt
-from labelwall.wall.progress import quiet
+from labelwall.wall.progress import no_progress
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0)
 DRAWS = 3
@@ -107,13 +107,13 @@ def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws
     length = unit_length(spec, public.shape[1])
     teacher = Drawing(mechanism, private, data.private[1], data.classes, length)
     asking = replace(config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig())
-    shares = []
+    asks, shares = asking.asks_of(1), []
     for seed in range(draws):
         with tempfile.TemporaryDirectory() as folder:
-            answers, _ = ask_matrices(
-                teacher, replace(asking, seed=seed), 1, spec, public, data.classes,
-                Path(folder), test,
-            )  # fmt: skip
+            asked = MatrixRound(
+                asks, 0, seed * 1000 + 1, data.classes, length, spec.sha256(), Path(folder)
+            )
+            answers, _ = ask_matrices(teacher, asked, public, test)
         shares.append(data.right(answers.labels))
     return float(np.mean(shares))
 
@@ -145,7 +145,7 @@ def row(data: Data, epsilon: float, known: list[Candidate]) -> str:
     public = PublicData(*data.public, *data.test)
     goal = Goal(epsilon, DELTA, records, len(public.inputs), 1, shares=(1.0,))
     began = time.process_time()
-    found = search(config, data.task, public, goal, planners_for(config), quiet)
+    found = search(config, data.task, public, goal, planners_for(config), no_progress)
     seconds = time.process_time() - began
     best = found.optimum.chosen
     assert best.view is not None
@@ -204,7 +204,7 @@ def value_row(epsilon: float) -> str:
         shares=(1.0,),
     )
     rows, began = PublicData(public, values[1], test, values[2]), time.process_time()
-    found = search(asking, data.task, rows, goal, planners_for(asking), quiet)
+    found = search(asking, data.task, rows, goal, planners_for(asking), no_progress)
     seconds, best = time.process_time() - began, found.optimum.chosen
 
     def r2(view: View, mechanism: Mechanism) -> float:

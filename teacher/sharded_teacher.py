@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ..wall.messages import ExtractorSpec
-from ..wall.progress import Progress, quiet
+from ..wall.progress import Progress, no_progress
 from .classifiers.linear_ensemble import Ensemble, shard_key, train_by_shard
 from .features.embedder import Embedder
 from .ledger.ledger import Ledger
@@ -120,7 +120,7 @@ class ShardedTeacher(Teacher):
         batch_size: int = 256,
         workers: int = 1,
         device: str = "cpu",
-        progress: Progress = quiet,
+        progress: Progress = no_progress,
     ) -> None:
         assert ledger.state.plan is not None
         unit = ledger.state.plan.unit

@@ -14,22 +14,17 @@ from typing import Literal
 from ...student.config import StudentConfig
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.url import LedgerUrl
-from ...teacher.mechanisms.base import Charging, Priced
+from ...teacher.mechanisms.base import Charging, Priced, QueryForm
 from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import AnyMechanism
 from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.registry import data_set
 from ...wall.datasets.sources import DataConfig
 from ...wall.errors import InvalidInput
-from ...wall.progress import Progress, quiet
+from ...wall.progress import Progress, no_progress
 from ...wall.unit import UNITS
-from .checks import (
-    check_box,
-    check_features,
-    check_labels,
-    check_persons,
-    check_whitening,
-)
+from .checks import check_labels, check_persons
+from .first_features import Computing, FirstFeatures
 
 DEVICES = ("cpu", "cuda")
 
@@ -197,9 +192,7 @@ class Config:
                 raise InvalidInput(name, "at least 1", getattr(self, name))
         if self.device not in DEVICES:
             raise InvalidInput("device", "cpu or cuda", self.device)
-        check_features(self.features, self.weights)
-        check_box(self.features, self.box)
-        check_whitening(self.features, self.whiten)
+        FirstFeatures(self.features, self.weights, self.box, self.whiten)  # its own rules
         for number, entry in enumerate(self.rounds, start=1):
             mechanism = self.mechanism_of(number)
             if entry.queries is None and not mechanism.once_a_round:
@@ -218,6 +211,16 @@ class Config:
         if len(self.priced()) == 1 and any(entry.share is not None for entry in self.rounds):
             rule = "left out where all rounds have one mechanism, and hence the same noise"
             raise InvalidInput("rounds.share", rule, [entry.share for entry in self.rounds])
+
+    @property
+    def first(self) -> FirstFeatures:
+        """What the first round's features follow from."""
+        return FirstFeatures(self.features, self.weights, self.box, self.whiten)
+
+    @property
+    def computing(self) -> Computing:
+        """How features are computed."""
+        return Computing(self.batch_size, self.workers, self.device)
 
     @property
     def open(self) -> bool:
@@ -265,6 +268,10 @@ class Config:
         found = self.rounds[number - 1].mechanism or self.mechanism
         return found.for_unit(self.privacy.unit)
 
+    def asks_of(self, number: int) -> QueryForm:
+        """What round ``number`` asks, with the noise that the budget decides."""
+        return self.solved().mechanism_of(number).query_form
+
     def slots(self) -> list[int]:
         """The plan's slot that pays for each round.
 
@@ -285,7 +292,7 @@ class Config:
         slots = tuple(entry.slot() for entry in self.solved().priced())
         return Plan(self.budget.epsilon, self.budget.delta, slots, self.privacy.unit)
 
-    def solved(self, progress: Progress = quiet) -> Config:
+    def solved(self, progress: Progress = no_progress) -> Config:
         """With every number that the budget decides (teacher/mechanisms/solve.py).
 
         From public numbers alone. May take a minute, of which ``progress`` is told.

@@ -32,8 +32,8 @@ from ...wall.datasets.readers import (
 from ...wall.datasets.sources import DataConfig, describe, read_public
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
-from ..plan.goal import MIN_ROWS
 
+MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 SAMPLE = 1_000  # public images whose size and colour are read
 # Bounds of the suggested image side, in pixels: networks pool three times; larger images train
 # slowly on two cores.

@@ -15,10 +15,9 @@ from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan, Slot
 from ...teacher.mechanisms.base import Mechanism
 from ...wall.errors import BudgetRefused, InvalidInput
-from ...wall.progress import Progress, quiet
+from ...wall.progress import Progress, no_progress
 
 FRONTIER = (0.125, 0.25, 0.5, 0.75, 1.0)  # shares of the budget
-MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 
 M = TypeVar("M", bound=Mechanism)
 
@@ -195,7 +194,9 @@ class Planner(Protocol):
     def settings(self, mechanism: Any) -> dict[str, str]:
         """The chosen fields as text, by name."""
 
-    def plan(self, goal: Goal, public: PublicRows, progress: Progress = quiet) -> Optimum[Any]:
+    def plan(
+        self, goal: Goal, public: PublicRows, progress: Progress = no_progress
+    ) -> Optimum[Any]:
         """The mechanism with the most expected right labels whose certificate is within the goal.
 
         Raises InvalidInput for a goal out of range, and BudgetRefused where no candidate is

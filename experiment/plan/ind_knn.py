@@ -21,9 +21,9 @@ from ...teacher.mechanisms.ind_knn import IndKnn
 from ...teacher.mechanisms.solve import solve
 from ...teacher.search.kernels import STEPS
 from ...wall.errors import InvalidInput
-from ...wall.progress import Progress, quiet
+from ...wall.progress import Progress, no_progress
+from ..config.own import MIN_ROWS
 from .goal import (
-    MIN_ROWS,
     Choice,
     Forecast,
     Goal,
@@ -62,7 +62,9 @@ class IndKnnPlanner:
         found = {name: getattr(mechanism, name) for name in names}
         return {name: f"{value:.5g}" for name, value in found.items() if value is not None}
 
-    def plan(self, goal: Goal, public: PublicRows, progress: Progress = quiet) -> Optimum[IndKnn]:
+    def plan(
+        self, goal: Goal, public: PublicRows, progress: Progress = no_progress
+    ) -> Optimum[IndKnn]:
         """See ``Planner.plan``. No model can replace public rows."""
         if goal.mean_accuracy is not None:
             rule = f"left out with {IndKnn.kind}, whose neighbours no model knows"
@@ -78,7 +80,7 @@ class IndKnnPlanner:
 
 
 def optimise(
-    kernel: IndKnn, records: SimulatedRecords, goal: Goal, progress: Progress = quiet
+    kernel: IndKnn, records: SimulatedRecords, goal: Goal, progress: Progress = no_progress
 ) -> Optimum[IndKnn]:
     """See ``Planner.plan``; the records are simulated already."""
     goal.check()

@@ -16,7 +16,7 @@ from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import M, Mechanism, Priced
 from ...teacher.mechanisms.solve import solve
 from ...wall.errors import BudgetRefused, InvalidInput
-from ...wall.progress import Progress, quiet
+from ...wall.progress import Progress, no_progress
 from .goal import (
     Choice,
     Forecast,
@@ -55,7 +55,7 @@ class RehearsedPlanner(Generic[M]):
         found = {name: value for name, value in mechanism.fields().items() if name not in HIDDEN}
         return {name: f"{v:g}" if isinstance(v, float) else str(v) for name, v in found.items()}
 
-    def plan(self, goal: Goal, public: PublicRows, progress: Progress = quiet) -> Optimum[M]:
+    def plan(self, goal: Goal, public: PublicRows, progress: Progress = no_progress) -> Optimum[M]:
         """See ``Planner.plan``."""
         goal.check()
         search = Search(goal, public, progress)

@@ -22,7 +22,7 @@ from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.private_radius import PrivateRadius
 from ...teacher.mechanisms.votes import SampledVotes
 from ...wall.errors import InvalidInput
-from ...wall.progress import Progress, quiet
+from ...wall.progress import Progress, no_progress
 from .goal import (
     Choice,
     Forecast,
@@ -86,12 +86,12 @@ class ScreenedPlanner(Generic[S]):
             "sampling_probability": f"{mechanism.sampling_probability:g}",
         }
 
-    def plan(self, goal: Goal, public: PublicRows, progress: Progress = quiet) -> Optimum[S]:
+    def plan(self, goal: Goal, public: PublicRows, progress: Progress = no_progress) -> Optimum[S]:
         """See ``Planner.plan``."""
         return self.optimise(simulated_queries(goal, public), goal, progress)
 
     def optimise(
-        self, simulated: SimulatedQueries, goal: Goal, progress: Progress = quiet
+        self, simulated: SimulatedQueries, goal: Goal, progress: Progress = no_progress
     ) -> Optimum[S]:
         """See ``Planner.plan``; the queries are simulated already."""
         goal.check()
@@ -168,7 +168,7 @@ def search(
     budgets: Sequence[float],
     grid: Sequence[Point],
     made: type[S],
-    progress: Progress = quiet,
+    progress: Progress = no_progress,
 ) -> list[Choice[S] | None]:
     """The best of the grid for each epsilon of ``budgets``; None where nothing is affordable."""
     best: list[Choice[S] | None] = [None] * len(budgets)

@@ -17,7 +17,8 @@ from scipy.special import ndtr, ndtri
 from ...teacher.mechanisms.votes import SampledVotes
 from ...teacher.search.cpu import ExactIndex
 from ...wall.errors import InvalidInput
-from .goal import MIN_ROWS, Goal, PublicRows
+from ..config.own import MIN_ROWS
+from .goal import Goal, PublicRows
 
 MODEL_QUERIES = 400
 MODEL_SPREAD = 0.2  # standard deviation of the share of right neighbours between model queries

@@ -26,9 +26,9 @@ from ...teacher.mechanisms.values import (
 from ...teacher.search.cpu import ExactIndex
 from ...wall.errors import InvalidInput
 from ...wall.labels.values import STEPS
-from ...wall.progress import Progress, quiet
+from ...wall.progress import Progress, no_progress
+from ..config.own import MIN_ROWS
 from .goal import (
-    MIN_ROWS,
     Choice,
     Forecast,
     Goal,
@@ -63,7 +63,7 @@ class ValuesPlanner:
         return {name: f"{value:g}" for name, value in found.items() if value is not None}
 
     def plan(
-        self, goal: Goal, public: PublicRows, progress: Progress = quiet
+        self, goal: Goal, public: PublicRows, progress: Progress = no_progress
     ) -> Optimum[Regression]:
         """See ``Planner.plan``; the accuracy is R2. Answers are not screened."""
         goal.check()

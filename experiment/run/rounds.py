@@ -13,19 +13,19 @@ from ...teacher.accounting.accountant import require_affordable
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets.sources import PublicData, Task, describe, read_public
 from ..config.config import Config
-from ..config.first_features import first_extractor
 from ..config.solved import solved_line, solved_numbers
 from .asking import ask, asking_extractor
 from .console import Console
 from .described_student import described_student
 from .experiment import Experiment
-from .judge import Estimate, estimate_of, foreseen, kept_round, plurality
-from .lesson import check_student
+from .extractors import first_extractor
 from .metrics import round_line, run_summary
 from .public_features import PublicFeatures
+from .quality import Estimate, best_round, estimate_of, foreseen, plurality
 from .run_folder import RunFolder
 from .teachers import teacher_of
 from .training import calibrated, train_round
+from .training_rows import check_student
 
 SHARE_ROWS = 2_000  # test rows among which neighbours are counted, for a warning
 
@@ -58,8 +58,8 @@ def run(
     public = read_public(
         config.data, lambda done, total: console.progress("reading public rows", done, total)
     )
-    check_student(config, first_extractor(config, task), task)  # fails early
-    features = PublicFeatures(config, public, console.progress)
+    check_student(config, first_extractor(config.first, task), task)  # fails early
+    features = PublicFeatures(config.computing, public, console.progress)
     if folder.metrics(1) is None:
         _foresee(config, task, public, features, console)
     directory = folder.custodian(config)
@@ -100,7 +100,7 @@ def _foresee(
     def share(part: float) -> float:
         if task.labels.kind != "class":
             return 1.0
-        spec, rows = first_extractor(config, task), slice(SHARE_ROWS)
+        spec, rows = first_extractor(config.first, task), slice(SHARE_ROWS)
         test = features.quantised(spec, "test")[rows]
         return plurality(test, public.test_labels[rows], part)
 
@@ -120,7 +120,7 @@ def _round(experiment: Experiment, number: int) -> dict:
     folder.drop_checkpoints(number)
     console.say(round_line(number, metrics, experiment.task.labels))
     estimates = experiment.estimates(number)
-    if (kept := kept_round(estimates)) < number:
+    if (kept := best_round(estimates)) < number:
         console.say(
             f"round {number} is worse than round {kept}: labels {_text(estimates[number - 1])} "
             f"against {_text(estimates[kept - 1])}. Round {kept}'s student and features are kept."
@@ -135,7 +135,7 @@ def _text(estimate: Estimate | None) -> str:
 def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     folder, config = experiment.folder, experiment.config
     experiment.teacher.export(folder.ledger)
-    kept = kept_round([estimate_of(metrics) for metrics in rounds])
+    kept = best_round([estimate_of(metrics) for metrics in rounds])
     rounds[kept - 1] = calibrated(experiment, kept, rounds[kept - 1])
     plan, labels = config.plan(), experiment.task.labels
     summary = run_summary(plan, folder.ledger_state(), rounds, kept, config.seed)

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from ...student.beside import beside, several, share_of_threads, threads
 from ...student.calibrate import temperature
+from ...student.drop_doubtful import drop_doubtful
 from ...student.fit import TrainedStudent
-from ...student.prune import prune
+from ...student.parallel import parallel, process_count, share_of_threads, threads
 from ...student.train import train
 from ...wall.errors import LabelwallError
 from ...wall.labels.base import has_label
-from ...wall.messages import ABSTAINED, Answers, ExtractorSpec
+from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
 from ..config.config import Config
+from ..linear.model import stored_probabilities, virtual_rows
+from .asking import asking_extractor
 from .experiment import Experiment
-from .judge import Estimate, by_agreement, kept_round
-from .lesson import Lesson, lesson_of
+from .matrices import CLASSIFIER
 from .metrics import calibration, round_metrics
-from .released import released_labels, released_probabilities
-from .virtual_rows import with_virtual_rows
+from .quality import Estimate, best_round, by_agreement
+from .run_folder import RunFolder
+from .training_rows import TrainingRows, training_rows_of
 
 
 def train_round(
@@ -41,7 +44,7 @@ def train_round(
     started = time.perf_counter()
     config, folder, task = experiment.config, experiment.folder, experiment.task
     estimates = [*experiment.estimates(number - 1), estimate]
-    worse = {n for n in range(2, number + 1) if kept_round(estimates[:n]) < n}
+    worse = {n for n in range(2, number + 1) if best_round(estimates[:n]) < n}
     labels = released_labels(folder, number, len(experiment.public.inputs), worse)
     if not has_label(labels).any():
         raise LabelwallError(
@@ -49,28 +52,28 @@ def train_round(
             "Lower the threshold or ask more queries."
         )
     soft = released_probabilities(folder, number, labels, worse)
-    lesson = lesson_of(config, task, experiment.public, experiment.features)
+    training_rows = training_rows_of(config, task, experiment.public, experiment.features)
     judging = partial(experiment.console.progress, "checking labels")
-    pruned = prune(
+    cleaned = drop_doubtful(
         config.student,
-        lesson.pool,
+        training_rows.pool,
         labels,
         seed=config.seed * 1000 + number,
         progress=judging,
         soft=soft,
         workers=config.workers,
     )
-    estimate = estimate or by_agreement(pruned)
-    last = number == len(config.rounds) and kept_round([*estimates[:-1], estimate]) == number
-    initial = lesson.initial(extractor)
-    taught = lesson, pruned.labels, soft
+    estimate = estimate or by_agreement(cleaned)
+    last = number == len(config.rounds) and best_round([*estimates[:-1], estimate]) == number
+    initial = training_rows.initial(extractor)
+    taught = training_rows, cleaned.labels, soft
     if number not in worse:
         taught = with_virtual_rows(experiment, number, *taught)
     trained, chosen = _trained(experiment, number, *taught, initial, last)
-    exported = lesson.export(trained.weights)
+    exported = training_rows.export(trained.weights)
     folder.save_extractor(number, exported)
-    folder.save_lesson(number, pruned.labels)
-    said = lesson.outputs(exported)
+    folder.save_training_labels(number, cleaned.labels)
+    said = training_rows.outputs(exported)
     metrics = round_metrics(
         task.labels,
         experiment.public,
@@ -84,14 +87,14 @@ def train_round(
     )
     for found in chosen:
         metrics |= calibration(task.labels, said, experiment.public.test_labels, found)
-    doubtful = int((labels != ABSTAINED).sum() - (pruned.labels != ABSTAINED).sum())
-    return metrics | {"pruned": doubtful, "seconds": round(time.perf_counter() - started, 1)}
+    doubtful = int((labels != ABSTAINED).sum() - (cleaned.labels != ABSTAINED).sum())
+    return metrics | {"dropped": doubtful, "seconds": round(time.perf_counter() - started, 1)}
 
 
 def _trained(
     experiment: Experiment,
     number: int,
-    lesson: Lesson,
+    training_rows: TrainingRows,
     labels: np.ndarray,
     soft: np.ndarray | None,
     initial: bytes | None,
@@ -101,17 +104,17 @@ def _trained(
     temperature.
     """
     config = experiment.config
-    processes = _processes(config, lesson) if last else 1
-    choosing = _choosing(config, number, lesson, labels, soft)
-    chosen = beside(processes, [choosing] if processes > 1 else [])
+    processes = _processes(config, training_rows) if last else 1
+    choosing = _choosing(config, number, training_rows, labels, soft)
+    chosen = parallel(processes, [choosing] if processes > 1 else [])
     with threads(share_of_threads(processes)):
         trained = train(
             config.student,
-            lesson.pool,
+            training_rows.pool,
             labels,
             run_dir=experiment.folder.round(number),
             seed=config.seed * 1000 + number,
-            test_x=lesson.test_inputs,
+            test_x=training_rows.test_inputs,
             test_y=experiment.public.test_labels,
             progress=partial(experiment.console.progress, "training the student"),
             initial=initial,
@@ -127,15 +130,17 @@ def calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
     A folder of an earlier version does not have the labels that are needed.
     """
     config, folder, console = experiment.config, experiment.folder, experiment.console
-    labels = folder.load_lesson(number)
+    labels = folder.load_training_labels(number)
     if labels is None or "temperature" in metrics:
         return metrics
-    lesson = lesson_of(config, experiment.task, experiment.public, experiment.features)
+    training_rows = training_rows_of(
+        config, experiment.task, experiment.public, experiment.features
+    )
     soft = released_probabilities(folder, number, labels)
-    taught = with_virtual_rows(experiment, number, lesson, labels, soft)
+    taught = with_virtual_rows(experiment, number, training_rows, labels, soft)
     choosing = _choosing(config, number, *taught)
     chosen = choosing(progress=partial(console.progress, "choosing the temperature"))
-    outputs = lesson.outputs(folder.load_extractor(number))
+    outputs = training_rows.outputs(folder.load_extractor(number))
     space, truth = experiment.task.labels, experiment.public.test_labels
     metrics = metrics | calibration(space, outputs, truth, chosen)
     folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
@@ -143,15 +148,91 @@ def calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
 
 
 def _choosing(
-    config: Config, number: int, lesson: Lesson, labels: np.ndarray, soft: np.ndarray | None
+    config: Config,
+    number: int,
+    training_rows: TrainingRows,
+    labels: np.ndarray,
+    soft: np.ndarray | None,
 ) -> partial[float]:
     """The choice of a temperature for the student of a round, which trains on ``labels``."""
     seed = config.seed * 1000 + number
-    return partial(temperature, config.student, lesson.pool, labels, seed=seed, soft=soft)
+    return partial(temperature, config.student, training_rows.pool, labels, seed=seed, soft=soft)
 
 
-def _processes(config: Config, lesson: Lesson) -> int:
+def _processes(config: Config, training_rows: TrainingRows) -> int:
     """2 where a temperature can be chosen beside the training of its student, otherwise 1."""
     if not config.student.calibration_folds:
         return 1
-    return min(2, several(config.workers, config.student, lesson.pool))
+    return min(2, process_count(config.workers, config.student, training_rows.pool))
+
+
+def released_labels(
+    folder: RunFolder, number: int, size: int, worse: Collection[int] = ()
+) -> np.ndarray:
+    """All labels released up to round ``number``; -1 where there is none.
+
+    int64 [size], or [size, c] for attributes. For a row that was asked again the later outcome
+    counts, an abstention too: better features found the row doubtful. Of a round that is ``worse``
+    than an earlier one, labels count where there is no other. A query refused by a cap changes
+    nothing.
+    """
+    labels = np.full((size, *folder.load_answers(number)[1].shape[1:]), ABSTAINED, dtype=np.int64)
+    for earlier in range(1, number + 1):
+        rows, answered, outcomes = folder.load_answers(earlier)
+        counted = outcomes != Outcome.CAP_REACHED
+        if earlier in worse:
+            counted &= ~has_label(labels[rows])
+        labels[rows[counted]] = answered[counted]
+    return labels
+
+
+def released_probabilities(
+    folder: RunFolder, number: int, labels: np.ndarray, worse: Collection[int] = ()
+) -> np.ndarray | None:
+    """Class probabilities that rounds up to ``number`` released: float32 [n, c], NaN without.
+
+    ``labels``: of ``released_labels``; a row has the probabilities of the round that its label is
+    of. None where no round released any.
+    """
+    found = None
+    for earlier in range(1, number + 1):
+        rows, _, outcomes = folder.load_answers(earlier)
+        counted = outcomes != Outcome.CAP_REACHED
+        chances = folder.load_probabilities(earlier)
+        if found is None:
+            if chances is None:
+                continue
+            found = np.full((len(labels), chances.shape[1]), np.nan, dtype=np.float32)
+        if earlier in worse:
+            counted &= np.isnan(found[rows, 0])
+        found[rows[counted]] = np.nan if chances is None else chances[counted]
+    return found
+
+
+def with_virtual_rows(
+    experiment: Experiment,
+    number: int,
+    training_rows: TrainingRows,
+    labels: np.ndarray,
+    soft: np.ndarray | None,
+) -> tuple[TrainingRows, np.ndarray, np.ndarray | None]:
+    """A round's rows, ``labels`` and probabilities, with those of virtual rows after them.
+
+    The labels of few rows do not tell a student all that their classifier knows; it says as much of
+    any vector. Nothing is added where the student sees images or learns no probabilities, and where
+    the round left no classifier of classes. A resumed run has the same rows.
+    """
+    path = experiment.folder.round(number) / CLASSIFIER
+    public = training_rows.pool.inputs
+    if soft is None or not experiment.config.student.soft or public.ndim != 2:
+        return training_rows, labels, soft
+    if not path.exists():
+        return training_rows, labels, soft
+    rows = virtual_rows(public, experiment.config.seed * 1000 + number)
+    features, finite = training_rows.embed(asking_extractor(experiment, number), rows)
+    rows, said = rows[finite], stored_probabilities(path, features[finite])
+    taught = replace(
+        training_rows, pool=replace(training_rows.pool, inputs=np.concatenate([public, rows]))
+    )
+    labels = np.concatenate([labels, said.argmax(axis=1)])
+    return taught, labels, np.concatenate([soft, said])

@@ -173,7 +173,7 @@ class IndKnn(Prepaid):
         return (self.tables, self.bits, self.hash_seed) if self.tables else None
 
     def reserve(self, similar: Sequence[Similar], left: np.ndarray) -> np.ndarray:
-        """See ``Prepaid.reserve``: a vote costs most where noise is smallest, for few neighbours."""
+        """See ``Prepaid.reserve``: a vote costs most where noise is smallest."""
         highest = self._count_units() + int(self._prices(self._noise(0))[GRID])
         times = np.zeros(len(left), dtype=np.int64)
         for neighbours in similar:

@@ -17,7 +17,7 @@ import numpy as np
 from ...wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
 from ...wall.matrix import Matrix
 from ...wall.messages import Answers, Queries
-from ...wall.progress import Progress, quiet
+from ...wall.progress import Progress, no_progress
 from ...wall.wire import result_to_json
 from ..ledger.ledger import Ledger
 from ..teacher import Teacher
@@ -70,7 +70,7 @@ class RequestQueue:
         room: Room,
         report: Callable[[], None],
         lock: FairLock,
-        watch: Progress = quiet,
+        watch: Progress = no_progress,
         grown: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
         self._teacher, self._ledger = teacher, ledger

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from ...wall.datasets.sources import Task
 from ...wall.errors import InvalidInput
-from ...wall.progress import Progress, quiet
+from ...wall.progress import Progress, no_progress
 from ..custodian import Custodian
 from ..noise.entropy import Entropy
 from ..private_files import log_failure
@@ -128,7 +128,7 @@ def build_app(
     device: str = "cpu",
     scale: ScaleConfig | None = None,
     log: Log = log_line,
-    progress: Progress = quiet,
+    progress: Progress = no_progress,
     load: Callable[[], None] = nothing,
 ) -> FastAPI:
     """The application that serves one custodian's directory. It reads the private rows here, once.

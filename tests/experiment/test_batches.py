@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.config.first_features import box_extractor
 from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.run.extractors import box_extractor
 from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.datasets.sources import Task

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.run.released import released_labels
-from labelwall.experiment.run.reverse_knn_round import cluster
+from labelwall.experiment.run.matrices import cluster
 from labelwall.experiment.run.run_folder import RunFolder
+from labelwall.experiment.run.training import released_labels
 from labelwall.wall.cells import inherit, nearest_cells
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome

@@ -15,7 +15,7 @@ from labelwall.experiment.plan.goal import (
     Optimum,
     Progress,
     PublicRows,
-    quiet,
+    no_progress,
 )
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.mechanisms.base import Mechanism
@@ -38,7 +38,7 @@ class NearestRecordPlanner:
         return {"epsilon": f"{mechanism.require('epsilon'):.4g}"}
 
     def plan(
-        self, goal: Goal, public: PublicRows, progress: Progress = quiet
+        self, goal: Goal, public: PublicRows, progress: Progress = no_progress
     ) -> Optimum[NearestRecord]:
         """The most expected right labels; the nearest of the public rows stand for records."""
         goal.check()

@@ -22,7 +22,7 @@ from labelwall.teacher.mechanisms.private_linear import PrivateLinear
 from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.registry import label_space
-from labelwall.wall.progress import quiet
+from labelwall.wall.progress import no_progress
 from tests.experiment.plan import planning
 
 SETTINGS = """
@@ -184,7 +184,7 @@ def test_values_are_compared_by_r2(tmp_path: Path) -> None:
         PublicData(x, values, test, truth),
         Goal(1.0, 1e-5, 5_000, 300, 1, asked=100),
         auto.planners_for(config),
-        quiet,
+        no_progress,
     )
     kinds = {choice.mechanism.kind for choice in found.tried}
     assert kinds == {"private_linear_value", "private_knn_mean", "private_knn_median"}

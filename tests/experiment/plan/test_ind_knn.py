@@ -13,6 +13,7 @@ import pytest
 from labelwall import pipeline
 from labelwall.experiment.config.config import RoundConfig
 from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.plan import ind_knn as planner
 from labelwall.experiment.plan.auto import planned_config, planners_for
 from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.plan.ind_knn import best_level, optimise
@@ -21,7 +22,6 @@ from labelwall.experiment.plan.optimise import Request, best_plan
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
-from labelwall.teacher.mechanisms.ind_knn import planning as planner
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import STEPS

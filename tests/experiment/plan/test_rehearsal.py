@@ -19,7 +19,7 @@ from labelwall.experiment.plan.rehearsal import (
     labelled_rows,
     public_box,
 )
-from labelwall.experiment.run.matrix_round import ask_matrices
+from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.private_linear import (
@@ -32,7 +32,7 @@ from labelwall.wall.cells import Cells
 from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
-from labelwall.wall.progress import quiet
+from labelwall.wall.progress import no_progress
 from tests.experiment.plan.planning import CLASSES, DIMENSIONS, EMBEDDER, vectors
 
 RECORDS = 2_000
@@ -128,7 +128,7 @@ def staged(
     ).solved()
     task, (public, _) = Task(case.space, (DIMENSIONS,)), case.rows(2, 500)
     rows = Labelled(*case.rows(3, labelled), "")
-    return config, Rehearsal(config, task, public, rows, RECORDS, quiet, tmp_path)
+    return config, Rehearsal(config, task, public, rows, RECORDS, no_progress, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,11 @@ def test_a_forecast_is_near_a_round_of_a_run(
         folder.mkdir()
         asked = embedder.embed(test)[0]
         outputs = case.space.outputs
-        answers, _ = ask_matrices(records, config, 1, spec, rows, outputs, folder, asked)
+        length = unit_length(spec, rows.shape[1])
+        question = MatrixRound(
+            config.asks_of(1), 0, config.seed * 1000 + 1, outputs, length, "", folder
+        )
+        answers, _ = ask_matrices(records, question, rows, asked)
         right.append(case.right(answers.labels, truth))
     assert -0.08 < forecast - np.mean(right) < 0.04
 
@@ -190,7 +194,7 @@ def test_no_more_axes_than_the_public_rows_spread_in(tmp_path: Path) -> None:
     config = Config(CASES["class"].data, [RoundConfig()], mechanism=ReverseKnn(cells=5, sigma=9.0))
     task = Task(CASES["class"].space, (2 * DIMENSIONS + 4,))
     labelled = Labelled(wide[1], y, "")
-    stage = Rehearsal(config, task, wide[0], labelled, RECORDS, quiet, tmp_path)
+    stage = Rehearsal(config, task, wide[0], labelled, RECORDS, no_progress, tmp_path)
     views = stage.features.views()
     assert [(view.whiten, view.axes) for view in views] == [(0, DIMENSIONS), (DIMENSIONS,) * 2]
     for view in views:

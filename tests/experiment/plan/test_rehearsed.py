@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from labelwall.experiment.plan import private_linear as linear
+from labelwall.experiment.plan import reverse_knn as cells
 from labelwall.experiment.plan.candidates import planner
 from labelwall.experiment.plan.goal import Goal, PublicRows, Score, View
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.private_linear import PrivateLinear
-from labelwall.teacher.mechanisms.private_linear import planning as linear
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
-from labelwall.teacher.mechanisms.reverse_knn import planning as cells
 from labelwall.wall.errors import BudgetRefused, InvalidInput
 
 VIEW = View("raw", 0, 20, 20, 300)

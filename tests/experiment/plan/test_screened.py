@@ -13,6 +13,7 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.plan import screened as planner
 from labelwall.experiment.plan.auto import planned_config
 from labelwall.experiment.plan.goal import Choice, Goal
 from labelwall.experiment.plan.optimise import Request, best_plan
@@ -31,7 +32,6 @@ from labelwall.experiment.plan.simulated_votes import (
 from labelwall.teacher.accounting.accountant import certified_epsilon, odometer
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
-from labelwall.teacher.mechanisms.private_knn import planning as planner
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
@@ -154,7 +154,7 @@ def test_the_choice_fits_the_budget_and_no_affordable_neighbour_is_better(
     arrays_config, small_grids
 ):
     config, proxy = load_config(arrays_config), votes_among(*embedded(3, TEST), CLASSES)
-    found = planner.PLANNER.optimise(proxy, Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2))
+    found = planner.BY_NUMBER.optimise(proxy, Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2))
     plan, best = planned_config(config, found.chosen).plan(), found.chosen.forecast
     assert 0.97 * 3 < certified_epsilon(plan) <= 3
     assert found.chosen.epsilon == certified_epsilon(plan)
@@ -198,7 +198,9 @@ def _scaled(mechanism: PrivateKnn, change: dict[str, float]) -> dict[str, float]
 def test_a_floor_of_the_label_accuracy_buys_fewer_and_better_labels(small_grids):
     proxy = votes_among(*embedded(3, TEST), CLASSES)
     free, better = (
-        planner.PLANNER.optimise(proxy, Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2, floor)).chosen.forecast
+        planner.BY_NUMBER.optimise(
+            proxy, Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2, floor)
+        ).chosen.forecast
         for floor in (0.0, 0.85)
     )
     assert free.accuracy < 0.85 <= better.accuracy + 0.005
@@ -304,7 +306,7 @@ def test_theorem_10_by_hand():
 
 def test_a_budget_that_buys_nothing_is_refused_in_words():
     with pytest.raises(BudgetRefused, match=r"budget\.epsilon"):
-        planner.PLANNER.optimise(margin_model(0.5, 10), Goal(3.0, 1e-5, 30, 30, 30, 0.9))
+        planner.BY_NUMBER.optimise(margin_model(0.5, 10), Goal(3.0, 1e-5, 30, 30, 30, 0.9))
 
 
 def test_a_mechanism_that_no_planner_knows_is_refused(arrays_config, capsys):

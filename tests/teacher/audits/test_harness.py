@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 import pytest
 from scipy.stats import binom, norm
@@ -16,7 +13,6 @@ from labelwall.teacher.audits.harness import (
     normal_law,
     sum_codes,
 )
-from labelwall.teacher.mechanisms.base import Mechanism
 
 
 def test_a_bound_is_wrong_no_more_often_than_it_says() -> None:
@@ -63,15 +59,6 @@ def test_equal_laws_and_rare_differences_give_nothing() -> None:
     other = rare.copy()
     other[::400] = [0, 1]  # as often as delta = 1/400 explains
     assert lower_bound(rare, other, delta=1 / 400, error=0.05) == 0
-
-
-def test_a_mechanism_without_an_audit_of_its_own_can_not_be_made() -> None:
-    @dataclass(frozen=True)
-    class Unaudited(Mechanism):
-        kind: Literal["unaudited"] = "unaudited"
-
-    with pytest.raises(TypeError, match=r"audit.*probes"):
-        Unaudited()
 
 
 def test_codes_of_a_sum_follow_the_normal_law() -> None:

@@ -45,7 +45,7 @@ from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
-from tests.teacher import custody
+from tests.make import Make, alike, build
 from tests.teacher.audits import faults
 
 pytestmark = pytest.mark.fresh_noise
@@ -159,14 +159,14 @@ CLUSTERS = (
 FAR = np.array([[0.0, 1e6]], dtype=np.float32)  # in direction it is near nobody; it drags the mean
 
 
-def teacher_bound(make: custody.Make, directory: Path, trials: int) -> float:
+def teacher_bound(make: Make, directory: Path, trials: int) -> float:
     """Lower bound for a teacher's queries, with its ledger, when the far record is added."""
     rows, labels = CLUSTERS
 
     def outcomes(_: Pair, added: bool, n: int) -> np.ndarray:
         x, y = (np.concatenate([FAR, rows]), np.append(0, labels)) if added else (rows, labels)
-        teacher = custody.build(make, directory / str(added), x, y, NOISY, asked=n, answered=n)
-        return teacher.answer(custody.alike(n)).labels + 1
+        teacher = build(make, directory / str(added), x, y, NOISY, asked=n, answered=n)
+        return teacher.answer(alike(n)).labels + 1
 
     return bound_pair(
         outcomes, poll(NOISY).empty(JOINT), queries=1, trials=trials, delta=0.01, error=1 - SURE

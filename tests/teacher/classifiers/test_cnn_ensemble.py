@@ -22,7 +22,7 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ExtractorSpec, Queries
-from tests.teacher.custody import plan_of, teach
+from tests.make import plan_of, teach
 from tests.teacher.search.indexes import DEVICES
 
 CLASSES, SECRET, SHAPE = 3, bytes(range(32)), (8, 9, 1)

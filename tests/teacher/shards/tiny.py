@@ -40,7 +40,7 @@ from labelwall.wall.cells import Cells
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.matrix import Matrix
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.progress import quiet
+from labelwall.wall.progress import no_progress
 from labelwall.wall.unit import Unit
 from labelwall.wall.weights import Weights
 
@@ -187,5 +187,5 @@ def index_of(directory: Path, held: Records, count: int, unit: Unit = "row") -> 
     directory.mkdir(parents=True)
     scale, shape = ScaleConfig(shards=count), (DIMENSIONS,)
     made = Shards(directory, scale, streamed(held), shape, unit=unit)
-    made.open(quiet)
+    made.open(no_progress)
     return made.index(RAW, None, 16, lambda done, total: None)

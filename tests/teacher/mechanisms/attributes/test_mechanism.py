@@ -39,7 +39,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import pack, unpack
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
-from tests.teacher.custody import plan_of, teach
+from tests.make import plan_of, teach
 
 ATTRIBUTES, D, N = 4, 5, 40
 KNN = PrivateKnnAttributes(tau=2, sigma_vote=1.5, k=7, sampling_probability=1.0)

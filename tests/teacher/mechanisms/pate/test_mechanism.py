@@ -29,7 +29,7 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome, Queries
-from tests.teacher.custody import teach
+from tests.make import teach
 
 CLASSES, D = 3, 4
 ALL = [

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labelwall.experiment.plan.foresight import foresee
-from labelwall.experiment.run.judge import (
+from labelwall.experiment.run.foresight import foresee
+from labelwall.experiment.run.quality import (
     AGREEMENT,
     COUNTS,
     Estimate,
+    best_round,
     by_agreement,
     by_counts,
     estimate_of,
-    kept_round,
     plurality,
 )
-from labelwall.student.prune import Pruned
+from labelwall.student.drop_doubtful import Cleaned
 from labelwall.teacher.mechanisms.private_knn import PrivateKnn
 from labelwall.teacher.mechanisms.reverse_knn import ReverseKnn
 from labelwall.wall.cells import inherit
@@ -73,20 +73,20 @@ def of(*shares: float | None) -> list[Estimate | None]:
 def test_the_last_round_that_is_not_worse_is_kept(
     shares: tuple[float | None, ...], kept: int
 ) -> None:
-    assert kept_round(of(*shares)) == kept
+    assert best_round(of(*shares)) == kept
 
 
 def test_other_measures_are_not_compared() -> None:
-    assert kept_round([Estimate(0.9, 0.01, COUNTS), Estimate(0.2, 0.01, AGREEMENT)]) == 2
+    assert best_round([Estimate(0.9, 0.01, COUNTS), Estimate(0.2, 0.01, AGREEMENT)]) == 2
 
 
 def test_an_estimate_survives_its_json() -> None:
-    estimate = by_agreement(Pruned(np.zeros(3), 0.75, 400))
+    estimate = by_agreement(Cleaned(np.zeros(3), 0.75, 400))
     assert estimate is not None
     assert estimate.text() == "about 75% consistent by cross-validation"
     assert estimate_of({"estimate": estimate.to_json()}) == Estimate(0.75, 0.0217, AGREEMENT)
     assert estimate_of({"estimate": None}) is estimate_of({}) is None
-    assert by_agreement(Pruned(np.zeros(3))) is None
+    assert by_agreement(Cleaned(np.zeros(3))) is None
 
 
 def test_the_plurality_of_neighbours() -> None:

@@ -19,7 +19,7 @@ Task = Callable[[], Found]
 LONG = 3_000_000  # numbers that a training reads; a shorter one ends before its process has begun
 
 
-def several(workers: int, config: StudentConfig, pool: Pool) -> int:
+def process_count(workers: int, config: StudentConfig, pool: Pool) -> int:
     """How many trainings of ``config`` on ``pool`` run at a time, each in a process of its own.
 
     At most ``workers``. It is 1, in this process, where a training takes no longer than starting a
@@ -30,7 +30,7 @@ def several(workers: int, config: StudentConfig, pool: Pool) -> int:
     return workers if long and kind(config) == "cpu" and not config.apart else 1
 
 
-def beside(processes: int, tasks: Iterable[Task[Found]]) -> Iterator[Found]:
+def parallel(processes: int, tasks: Iterable[Task[Found]]) -> Iterator[Found]:
     """What the ``tasks`` return, in order, so many of them at a time.
 
     Each has its share of this process's threads. With several processes the first tasks begin at

@@ -1,5 +1,6 @@
-"""PCA whitening: the first round's features on the public rows' principal axes, each of spread 1.
+"""The feature maps that rounds ask with: the first round's by name, whitened ones, landmarks.
 
+Whitening puts the first round's features on the public rows' principal axes, each of spread 1.
 Where a few directions hold most of the spread, distances mean little, and UAI23's threshold (one
 radius for all queries) means less. The axes are a statistic of PUBLIC rows alone and a part of the
 extractor.
@@ -10,17 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from ...teacher.features.embedder import RAW_UNIT, Embedder, unit_length
+from ...teacher.features.embedder import RAW_UNIT, unit_length
 from ...teacher.mechanisms.base import QueryForm
 from ...teacher.search.int8_matmul import LARGEST
 from ...wall.datasets.sources import Task
 from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
-from ..config.config import Config
-from ..config.first_features import first_extractor
+from ..config.first_features import STAGES, TIMM, FirstFeatures
 from .public_features import quantised
 
 MAX_ROWS = 10_000  # public rows that axes are computed from
@@ -31,42 +32,68 @@ MAX_ENTRY = 32_767  # of int16: the largest entry of the axes
 MOST_WHITENED, LEADING, FLAT = 0.5, 64, 0.45
 MIN_SPREAD = 1e-6  # of an axis, as a share of the first axis's: rounding is below it
 
+# Features of PUBLIC rows, float [n, d], before they are centred.
+Plain = Callable[[ExtractorSpec], np.ndarray]
 
-def starting_extractor(
-    config: Config,
-    task: Task,
-    inputs: np.ndarray,
-    plain: Callable[[ExtractorSpec], np.ndarray] | None = None,
-) -> ExtractorSpec:
-    """The features of the first round. ``inputs``: PUBLIC rows, which `whiten` learns from.
 
-    ``plain``: gives the features of these rows before they are centred, if they are known.
+def first_extractor(first: FirstFeatures, task: Task) -> ExtractorSpec:
+    """The features of the first round, before they are whitened.
+
+    Raises InvalidInput where they do not fit the inputs, MissingData where weights are missing.
+    """
+    images, name = len(task.input_shape) == 3, first.features
+    if name == "auto":
+        name = "hog" if images else "raw"
+    if (name in ("raw", "box")) == images:
+        networks = f"efficientnet_lite0, {STAGES} or timm/NAME"
+        rule = f"hog, {networks} for images, raw or box for feature vectors"
+        raise InvalidInput("features", rule, name)
+    if name == "box":
+        return box_extractor(first.box, task)
+    if name in ("efficientnet_lite0", STAGES):
+        from ...wall.networks.pretrained import efficientnet_lite0  # torch
+
+        return efficientnet_lite0(task.input_shape, task.num_classes, stages=name == STAGES)
+    if name.startswith(TIMM):
+        from ...wall.networks.pretrained import timm_model  # torch
+
+        weights = None if first.weights is None else Path(first.weights)
+        return timm_model(name.removeprefix(TIMM), weights, task.input_shape, task.num_classes)
+    return ExtractorSpec(name, task.input_shape, task.num_classes)
+
+
+def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:
+    """Feature vectors of a declared domain, each side on its own scale.
+
+    Raises InvalidInput unless there is one side, or one for each dimension.
+    """
+    (dimensions,) = task.input_shape
+    sides = box * dimensions if len(box) == 1 else box
+    if len(sides) != dimensions:
+        raise InvalidInput("box", f"one side, or {dimensions}", len(sides))
+    middle = tuple((low + high) / 2 for low, high in sides)
+    half = tuple((high - low) / 2 for low, high in sides)
+    return ExtractorSpec("box", task.input_shape, task.num_classes, mean=middle, std=half)
+
+
+def starting_extractor(first: FirstFeatures, task: Task, plain: Plain) -> ExtractorSpec:
+    """The features of the first round, on whitened axes of the rows that ``plain`` knows.
+
     Raises InvalidInput where features or axes do not fit the inputs, MissingData without weights.
     """
-    spec = first_extractor(config, task)
-    if not config.whiten:
+    spec = first_extractor(first, task)
+    if not first.whiten:
         return spec
-    if plain is None:
-        embedder = Embedder(
-            spec, probe=inputs[:1], batch_size=config.batch_size, workers=config.workers
-        )
-        features = embedder.features(inputs[:MAX_ROWS])
-    else:
-        features = plain(spec)[:MAX_ROWS]
-    center, axes = principal_axes(features, config.whiten)
-    if config.whiten > axes.shape[1]:
+    center, axes = principal_axes(plain(spec)[:MAX_ROWS], first.whiten)
+    if first.whiten > axes.shape[1]:
         rule = f"at most {axes.shape[1]}, the directions in which the public rows' features spread"
-        raise InvalidInput("whiten", rule, config.whiten)
+        raise InvalidInput("whiten", rule, first.whiten)
     return _on_axes(spec, center, axes)
 
 
-def extractor_of_round(
-    spec: ExtractorSpec, asks: QueryForm, plain: Callable[[ExtractorSpec], np.ndarray]
-) -> ExtractorSpec:
+def extractor_of_round(spec: ExtractorSpec, asks: QueryForm, plain: Plain) -> ExtractorSpec:
     """The features that a round asks with: ``spec``, on as many axes as its mechanism asks for,
     and with the features of public rows that it asks for.
-
-    ``plain``: see ``starting_extractor``.
     """
     if asks.landmarks:
         rows, finite = quantised(spec, spread_out(plain(spec), asks.landmarks))

@@ -13,17 +13,17 @@ import numpy as np
 import torch
 
 from ..wall.messages import ABSTAINED
-from ..wall.progress import TaskProgress, unheard
-from .beside import beside, several
+from ..wall.progress import TaskProgress, no_progress
 from .config import StudentConfig
 from .data import Pool, has_soft
-from .fit import TRAINEES
+from .fit import STUDENT_MODULES
 from .module import Student
+from .parallel import parallel, process_count
 from .train import outputs, train
 
 
 @dataclass(frozen=True, eq=False)
-class Pruned:
+class Cleaned:
     """``labels``: those to train on. ``agreement``: share of held-out labels that their judges
     give, None where none was judged; ``judged``: how many were.
     """
@@ -33,16 +33,16 @@ class Pruned:
     judged: int = 0
 
 
-def prune(
+def drop_doubtful(
     config: StudentConfig,
     pool: Pool,
     labels: np.ndarray,
     *,
     seed: int,
-    progress: TaskProgress = unheard,
+    progress: TaskProgress = no_progress,
     soft: np.ndarray | None = None,
     workers: int = 1,
-) -> Pruned:
+) -> Cleaned:
     """``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) without the
     doubtful ones, of the same shape.
 
@@ -54,9 +54,9 @@ def prune(
     agreement alone: they say their doubt themselves. Uses released labels alone. ``progress`` hears
     the folds done; ``workers``: as for ``several``.
     """
-    folds, kind = config.prune_folds, TRAINEES[pool.labels.loss]
+    folds, kind = config.prune_folds, STUDENT_MODULES[pool.labels.loss]
     if folds < 2 or not issubclass(kind, Student):
-        return Pruned(labels)
+        return Cleaned(labels)
     fold = stratified(pool.labels.strata(labels), folds, seed)
     brief = replace(
         config,
@@ -66,8 +66,8 @@ def prune(
         warm_start=False,
     )
     pruned, right, judged = labels.copy(), 0, 0
-    judges = beside(
-        several(workers, brief, pool),
+    judges = parallel(
+        process_count(workers, brief, pool),
         (partial(_judge, brief, pool, labels, fold, n, seed) for n in range(folds)),
     )
     for number, found in enumerate(judges):
@@ -81,7 +81,7 @@ def prune(
         judged += int(known.sum())
     kept = has_soft(soft if config.soft else None, len(labels))
     pruned[kept] = labels[kept]
-    return Pruned(pruned, right / judged if judged else None, judged)
+    return Cleaned(pruned, right / judged if judged else None, judged)
 
 
 def _judge(

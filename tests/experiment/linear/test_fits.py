@@ -1,6 +1,8 @@
-"""Models of attributes and of values from sums: against regressions of the same rows."""
+"""Linear models from sums: against regressions of the same rows, and with an absurd teacher."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -8,17 +10,18 @@ from scipy.special import softmax
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from labelwall.experiment.run import descent, linear_model
-from labelwall.experiment.run.gaussian_classes import gaussian_classes
-from labelwall.experiment.run.linear_model import AttributeModel, LinearModel
-from labelwall.experiment.run.sums_model import SumsModel
-from labelwall.experiment.run.value_model import ValueModel, ridge
+from labelwall.experiment.linear import descent
+from labelwall.experiment.linear.gaussian_classes import gaussian_classes
+from labelwall.experiment.linear.measure import FitSettings, Measurements
+from labelwall.experiment.linear.model import LinearModel, fit
+from labelwall.experiment.linear.values import ridge
 from labelwall.teacher.mechanisms.gradient import GradientSum
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.labels.attributes import pack
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import ABSTAINED, Outcome
-from labelwall.wall.weights import CLIP, SENSITIVITY, Weights, bias, residual_unit
+from labelwall.wall.weights import CLIP, COUNT, SENSITIVITY, Weights, bias, residual_unit
+from tests.experiment import tiny
 
 N, LENGTH = 3000, 63.0
 RNG = np.random.default_rng(0)
@@ -27,25 +30,43 @@ FEATURES = np.rint(LENGTH * X / np.linalg.norm(X, axis=1, keepdims=True)).astype
 UNITS = FEATURES / LENGTH
 
 
-def fit(
-    model: SumsModel,
+CLIPS = {"class": 0.1, "attributes": 0.1, "value": 0.25}
+
+
+def settings(labels: str, outputs: int, noise: float, steps: int) -> FitSettings:
+    return FitSettings(labels, outputs, LENGTH, noise, CLIPS[labels], steps)
+
+
+def teacher(
+    codes: np.ndarray, how: FitSettings, features: np.ndarray = FEATURES, seed: int = 1
+) -> Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Sums by the teacher's code, with the noise of the settings."""
+    rng, index = np.random.default_rng(seed), ExactIndex(features, np.arange(len(features)))
+
+    def ask(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        Weights(weights)
+        unit = residual_unit(weights, how.clip, LENGTH, how.labels)
+        sums = GradientSum(weights[np.newaxis], (unit,), bias(LENGTH), how.labels)
+        total = sums(index, codes)[0]
+        noise = rng.normal(0, how.noise_multiplier * SENSITIVITY, total.shape)
+        return weights, total + np.rint(noise).astype(np.int64)
+
+    return ask
+
+
+def fitted(
+    labels: str,
+    outputs: int,
     codes: np.ndarray,
     steps: int,
     noise: float,
     features: np.ndarray = FEATURES,
     seed: int = 1,
-) -> None:
-    """Sums by the teacher's code, with so much noise in sensitivities."""
-    rng, index = np.random.default_rng(seed), ExactIndex(features, np.arange(N))
-    for _ in range(steps):
-        weights = model.next_weights()
-        Weights(weights)
-        unit = residual_unit(weights, model.clip, LENGTH, model.space)
-        total = GradientSum(weights[np.newaxis], (unit,), bias(LENGTH), model.space)(index, codes)[
-            0
-        ]
-        drawn = np.rint(rng.normal(0, noise * SENSITIVITY, total.shape)).astype(np.int64)
-        model.add(total + drawn)
+) -> LinearModel:
+    how = settings(labels, outputs, noise, steps)
+    model = fit(teacher(codes, how, features, seed), features, how)
+    assert model is not None
+    return model
 
 
 def attributes() -> np.ndarray:
@@ -67,34 +88,31 @@ def steps_of(found: np.ndarray) -> np.ndarray:
 def test_attributes_are_those_of_logistic_regressions(noise: float) -> None:
     """As often right, and as sure as they are right."""
     bits = attributes()
-    model = AttributeModel(FEATURES, 3, LENGTH, noise, 0.1, 30)
-    fit(model, pack(bits), 30, noise)
+    model = fitted("attributes", 3, pack(bits), 30, noise)
     said = model.says(FEATURES)
     oracles = [LogisticRegression(C=1e3, max_iter=2000).fit(UNITS, b) for b in bits.T]
     best = [oracle.score(UNITS, b) for oracle, b in zip(oracles, bits.T, strict=True)]
     assert ((said > 0.5) == bits).mean() > np.mean(best) - 0.01
     chances = np.stack([oracle.predict_proba(UNITS)[:, 1] for oracle in oracles], axis=1)
     assert np.abs(said - chances).mean() < 0.05
-    assert model.estimate(said).right == pytest.approx(np.maximum(said, 1 - said).mean(), abs=1e-4)
-    assert model.estimate(said).right == pytest.approx(np.mean(best), abs=0.03)
+    assert model.certainty(said).mean() == pytest.approx(np.mean(best), abs=0.03)
 
 
 def test_attributes_have_factors_of_their_own() -> None:
     """A clear attribute and a vague one: probabilities of both are near the truth."""
-    model = AttributeModel(FEATURES, 2, LENGTH, 1.0, 0.1, 20)
     bits = (RNG.random((N, 2)) < 1 / (1 + np.exp(-UNITS[:, :1] * [2.0, 12.0]))).astype(np.int64)
-    fit(model, pack(bits), 20, 1.0)
+    model = fitted("attributes", 2, pack(bits), 20, 1.0)
     said = model.says(FEATURES)
     for column in range(2):
         oracle = LogisticRegression(C=1e3, max_iter=2000).fit(UNITS, bits[:, column])
         assert np.abs(said[:, column] - oracle.predict_proba(UNITS)[:, 1]).mean() < 0.05
-    assert np.abs(model.released[0, 1]) > 2 * np.abs(model.released[0, 0])
+    assert np.abs(model.weights[0, 1]) > 2 * np.abs(model.weights[0, 0])
 
 
 def test_attributes_abstain_within_the_margin() -> None:
-    model = AttributeModel(FEATURES[:1], 3, LENGTH, 1.0, 0.1, 30)
+    model = LinearModel("attributes", LENGTH, np.zeros((5, 3)))
     said = np.array([[0.9, 0.52, 0.1], [0.48, 0.5, 0.51]], dtype=np.float32)
-    labels, outcomes = model.labels(said, 0.1)
+    labels, outcomes = model.to_labels(said, 0.1)
     assert labels.tolist() == [[1, ABSTAINED, 0], [ABSTAINED] * 3]
     assert outcomes.tolist() == [Outcome.ANSWERED, Outcome.ABSTAINED]
 
@@ -102,34 +120,34 @@ def test_attributes_abstain_within_the_margin() -> None:
 @pytest.mark.parametrize(("noise", "tolerance"), [(1e-6, 0.01), (10.0, 0.03)])
 def test_values_are_those_of_a_linear_regression(noise: float, tolerance: float) -> None:
     true = values()
-    model = ValueModel(FEATURES, 1, LENGTH, noise, 0.25, 2)
-    fit(model, steps_of(true), 2, noise)
+    model = fitted("value", 1, steps_of(true), 2, noise)
     said = model.says(FEATURES)[:, 0]
     oracle = Ridge(1e-6).fit(UNITS, true).predict(UNITS)
     assert np.sqrt(((said - oracle) ** 2).mean()) < tolerance
-    labels, outcomes = model.labels(said[:, np.newaxis], 0.0)
+    labels, outcomes = model.to_labels(said[:, np.newaxis], 0.0)
     assert np.abs(labels - steps_of(said)).max() <= 1
     assert (outcomes == Outcome.ANSWERED).all()
-    estimate = model.estimate(said[:, np.newaxis])
-    assert abs(estimate.right - oracle.var()) < 4 * estimate.error
-    assert "half ranges explained by noisy moments" in estimate.text()
+    assert model.explained is not None
+    variance, deviation = model.explained
+    assert abs(variance - oracle.var()) < 4 * np.hypot(deviation, variance * np.sqrt(2 / N))
 
 
 def test_noise_alone_gives_the_middle_of_the_range() -> None:
-    model = ValueModel(FEATURES, 1, LENGTH, 1e5, 0.25, 2)
-    fit(model, steps_of(values()), 2, 1e5)
+    model = fitted("value", 1, steps_of(values()), 2, 1e5)
     assert np.abs(model.says(FEATURES)).mean() < 0.2
 
 
 def test_absurd_sums_give_weights_in_range() -> None:
-    for model in (
-        ValueModel(FEATURES, 1, LENGTH, 1.0, 0.25, 3),
-        AttributeModel(FEATURES, 3, LENGTH, 1.0, 0.1, 3),
-    ):
-        for extreme in (10**6 * CLIP, -(10**6) * CLIP, 0):
-            model.add(np.full(model.weights.size + 1, extreme))
-            Weights(model.next_weights())
-            assert np.isfinite(model.says(FEATURES)).all()
+    extremes = (10**6 * CLIP, -(10**6) * CLIP, 0)
+
+    def absurd(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        Weights(weights)
+        return weights, np.full(weights.size + 1, extremes[step - 1])
+
+    for labels, outputs in (("value", 1), ("attributes", 3), ("class", 3)):
+        model = fit(absurd, FEATURES, settings(labels, outputs, 1.0, 3))
+        assert model is not None
+        assert np.isfinite(model.says(FEATURES)).all()
 
 
 def test_the_penalty_follows_from_the_noise() -> None:
@@ -151,10 +169,12 @@ def test_many_classes_and_steps_look_at_fewer_public_rows(
     """What the factor of logits is found on is bounded in memory."""
     monkeypatch.setattr(descent, "MAX_ENTRIES", 2000)
     labels = (UNITS[:, 0] > 0).astype(np.int64)
-    model = LinearModel(FEATURES, 2, LENGTH, 1.0, 0.1, 20)
-    fit(model, labels, 20, 1.0)
+    model = fitted("class", 2, labels, 20, 1.0)
     assert ((model.says(FEATURES)[:, 1] > 0.5) == labels).mean() > 0.95
-    assert len(model._asked_of) == 2000 // (2 * len(model._later))
+    how = settings("class", 2, 1.0, 20)
+    path = descent.descend(Measurements(teacher(labels, how), how), how.inputs(FEATURES), how)
+    assert path is not None
+    assert len(path.inputs) == 2000 // (2 * len(path.asked))
 
 
 def test_public_rows_refine_classes_that_noise_hides() -> None:
@@ -167,10 +187,9 @@ def test_public_rows_refine_classes_that_noise_hides() -> None:
     for refinements in (0, 2):
         found = []
         for seed in range(5):
-            model = LinearModel(features, 2, LENGTH, 1000.0, 0.1, 10)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(linear_model, "REFINEMENTS", refinements)
-                fit(model, labels, 10, 1000.0, features, seed)
+                patch.setattr(descent, "REFINEMENTS", refinements)
+                model = fitted("class", 2, labels, 10, 1000.0, features, seed)
                 found.append(((model.says(features)[:, 1] > 0.5) == labels).mean())
         right[refinements] = np.mean(found)
     assert right[2] > right[0] + 0.02
@@ -183,8 +202,7 @@ def test_public_rows_do_not_overrule_what_sums_tell_clearly() -> None:
     x = rng.normal(size=(N, 4)) + np.outer(2 * bump - 1, [2.5, 0.0, 0.0, 0.0])
     features = np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
     labels = (features[:, 1] > 0).astype(np.int64)
-    model = LinearModel(features, 2, LENGTH, 5.0, 0.1, 20)
-    fit(model, labels, 20, 5.0, features)
+    model = fitted("class", 2, labels, 20, 5.0, features)
     assert ((model.says(features)[:, 1] > 0.5) == labels).mean() > 0.95
 
 
@@ -202,15 +220,16 @@ def test_gaussian_classes_are_those_of_linear_discriminants() -> None:
 def test_truth_misses_the_gradients_by_their_noise(steps: int) -> None:
     """Squared, over what is expected: what decides whether public rows may refine a classifier."""
     labels = (UNITS[:, 0] > 0).astype(np.int64)
-    model = LinearModel(FEATURES, 2, LENGTH, 30.0, 0.1, steps)
-    fit(model, labels, steps, 30.0)
+    how = settings("class", 2, 30.0, steps)
+    path = descent.descend(Measurements(teacher(labels, how), how), how.inputs(FEATURES), how)
+    assert path is not None
     truth = np.eye(2)[labels]
     residuals = np.zeros((N, 2))
-    for said, clip in model._asked(lambda logits: softmax(logits, axis=1)):
+    for said, clip in path.probabilities(lambda logits: softmax(logits, axis=1)):
         found = said - truth
         lengths = np.linalg.norm(found, axis=1, keepdims=True)
-        residuals += found * np.minimum(1, clip / np.maximum(lengths, 1e-9)) / len(model._later)
-    missed = (model._missed(residuals) ** 2).sum() / model._noise
+        residuals += found * np.minimum(1, clip / np.maximum(lengths, 1e-9)) / len(path.asked)
+    missed = (path.missed(residuals) ** 2).sum() / path.noise
     assert 0.05 < missed < 2.5
 
 
@@ -223,7 +242,46 @@ def test_one_sum_gives_gaussian_classes(noise: float, least: float) -> None:
     features = np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
     right = []
     for seed in range(5):
-        model = LinearModel(features, 2, LENGTH, noise, 0.1, 1)
-        fit(model, labels, 1, noise, features, seed)
+        model = fitted("class", 2, labels, 1, noise, features, seed)
         right.append(((model.says(features)[:, 1] > 0.5) == labels).mean())
     assert np.mean(right) > least
+
+
+@pytest.mark.parametrize("labels", ["class", "value"])
+def test_a_count_within_its_noise_does_not_tell_records_from_none(labels: str) -> None:
+    codes = np.zeros(N, dtype=np.int64)
+    for noise, some in ((1.0, True), (3e4, False)):
+        assert fitted(labels, 1 + (labels == "class"), codes, 2, noise).some_records == some
+
+
+def test_classes_abstain_within_the_margin() -> None:
+    chances = np.array([[0.5, 0.3, 0.2], [0.4, 0.35, 0.25], [0.5, 0.5, 0.0]], dtype=np.float32)
+    model = LinearModel("class", LENGTH, np.zeros((5, 3)))
+    labels, outcomes = model.to_labels(chances, 0.1)
+    assert labels.tolist() == [0, ABSTAINED, ABSTAINED]
+    assert outcomes.tolist() == [Outcome.ANSWERED, Outcome.ABSTAINED, Outcome.ABSTAINED]
+    assert model.to_labels(chances, 0.0)[0].tolist() == [0, 0, ABSTAINED]
+
+
+def test_a_model_of_exact_sums_fits_its_rows() -> None:
+    """The sums by floats, without the teacher's code."""
+    x, labels = tiny.rows(300, 3)
+    features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+    inputs = np.pad(features.astype(float), ((0, 0), (0, 1)), constant_values=16)
+
+    def exact(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        unit = residual_unit(weights, 0.1, 63.0)
+        residuals = softmax(inputs @ weights / 2**16, axis=1) - np.eye(tiny.CLASSES)[labels]
+        lengths = np.linalg.norm(residuals, axis=1, keepdims=True)
+        residuals *= np.minimum(1, 0.1 / np.maximum(lengths, 1e-9))
+        if not weights.any():  # the first step: see residual_unit
+            residuals *= lengths / 0.1
+        sums = np.rint(unit * (inputs.T @ residuals))
+        return weights, np.append(sums, 300 * COUNT).astype(np.int64)
+
+    model = fit(exact, features, settings("class", tiny.CLASSES, 0.001, 30))
+    assert model is not None
+    oracle = LogisticRegression(C=1e3, max_iter=2000).fit(features / 63, labels)
+    likely = model.says(features)
+    assert (likely.argmax(axis=1) == oracle.predict(features / 63)).mean() > 0.96
+    assert np.abs(likely - oracle.predict_proba(features / 63)).mean() < 0.03

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwall.experiment.run.smoothing import NEIGHBOURS, SHARE, with_neighbours
+from labelwall.experiment.linear.model import NEIGHBOURS, SHARE, with_neighbours
 
 
 def rows(count: int, seed: int) -> np.ndarray:

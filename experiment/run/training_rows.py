@@ -18,12 +18,12 @@ from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing
 from ..config.config import Config
-from ..config.first_features import first_extractor
+from .extractors import first_extractor
 from .public_features import PublicFeatures
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class TrainingRows:
     """``pool``, ``test_inputs``: what the student sees of public and test rows."""
 
     pool: Pool
@@ -48,7 +48,7 @@ class Lesson:
 
 
 @dataclass(frozen=True, eq=False)
-class LinearLesson(Lesson):
+class LinearTrainingRows(TrainingRows):
     """``rows``: the features; ``network``: what makes them of images, None for vectors."""
 
     rows: LinearRows
@@ -78,19 +78,21 @@ class LinearLesson(Lesson):
         return export(self.vectors, self.backbone, layer)
 
 
-def lesson_of(config: Config, task: Task, public: PublicData, features: PublicFeatures) -> Lesson:
-    """The lesson for the student's backbone."""
+def training_rows_of(
+    config: Config, task: Task, public: PublicData, features: PublicFeatures
+) -> TrainingRows:
+    """What trains the student's backbone."""
     backbone, labels, inputs = config.student.backbone, task.labels, public.inputs
     statistics = Preprocessing.of_public(inputs)
     pool = Pool(inputs, labels, statistics.mean, statistics.std)
     if backbone != LINEAR:
-        return Lesson(pool, public.test_inputs, backbone)
-    network = first_extractor(config, task) if inputs.ndim == 4 else None
+        return TrainingRows(pool, public.test_inputs, backbone)
+    network = first_extractor(config.first, task) if inputs.ndim == 4 else None
     plain, test = inputs, public.test_inputs
     if network is not None:
         plain, test = features.plain(network), features.plain(network, "test")
     rows = LinearRows.of(plain, test, labels)
-    return LinearLesson(rows.pool, rows.test, backbone, rows, pool, network)
+    return LinearTrainingRows(rows.pool, rows.test, backbone, rows, pool, network)
 
 
 def check_student(config: Config, features: ExtractorSpec, task: Task) -> None:

@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from ...student.prune import Pruned
+from ...student.drop_doubtful import Cleaned
 from ...teacher.mechanisms.registry import from_slot
 from ...wall.cells import inherit
 from ...wall.messages import ABSTAINED
 from ..config.config import Config
-from ..plan.foresight import foresee
+from .foresight import foresee
 
 DRAWS = 20  # of the split of noisy counts into two independent ones
 SURE = 2.0  # deviations by which a round must be worse than an earlier one
 COUNTS, PROBABILITIES, AGREEMENT = "noisy counts", "probabilities", "cross-validation"
 MOMENTS = "noisy moments"
+UNKNOWN = "nothing"  # the released counts do not tell the records from none
 PROBABILITY_ERROR = 0.02
 
 
@@ -46,6 +47,8 @@ class Estimate:
 
     def text(self) -> str:
         """For a reader, where nothing else is known of the labels."""
+        if self.by == UNKNOWN:
+            return "unknown"
         if self.by == MOMENTS:
             deviation = math.sqrt(max(self.right, 0.0))
             return f"a deviation of {deviation:.2f} half ranges explained by {self.by}"
@@ -57,6 +60,11 @@ def estimate_of(metrics: dict[str, Any]) -> Estimate | None:
     """The estimate of a finished round; None where it has none."""
     found = metrics.get("estimate")
     return None if found is None else Estimate(**found)
+
+
+def unknown() -> Estimate:
+    """Of labels by counts that are not above their noise: there may be no records at all."""
+    return Estimate(0.0, 1.0, UNKNOWN)
 
 
 def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float) -> Estimate:
@@ -106,23 +114,25 @@ def by_moments(explained: float, deviation: float, rows: int) -> Estimate:
     return Estimate(explained, math.hypot(deviation, explained * math.sqrt(2 / rows)), MOMENTS)
 
 
-def by_agreement(pruned: Pruned) -> Estimate | None:
+def by_agreement(cleaned: Cleaned) -> Estimate | None:
     """How many held-out labels a student of the others gives; None where none was held out."""
-    if pruned.agreement is None:
+    if cleaned.agreement is None:
         return None
-    share = pruned.agreement
-    return Estimate(share, math.sqrt(max(share * (1 - share), 1e-4) / pruned.judged), AGREEMENT)
+    share = cleaned.agreement
+    return Estimate(share, math.sqrt(max(share * (1 - share), 1e-4) / cleaned.judged), AGREEMENT)
 
 
 def worse(later: Estimate | None, earlier: Estimate | None) -> bool:
     """Whether a round is worse than an earlier one, by more than chance explains."""
-    if later is None or earlier is None or later.by != earlier.by:
+    if later is None or earlier is None:
         return False
+    if later.by != earlier.by:
+        return later.by == UNKNOWN
     chance = SURE * math.hypot(later.error, earlier.error)
     return later.right < earlier.right - chance
 
 
-def kept_round(estimates: Sequence[Estimate | None]) -> int:
+def best_round(estimates: Sequence[Estimate | None]) -> int:
     """The round whose student a run keeps, counted from 1: the last that is not worse."""
     kept = 1
     for number in range(2, len(estimates) + 1):

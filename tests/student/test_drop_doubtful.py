@@ -11,9 +11,9 @@ import pytest
 from labelwall.student import train
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
+from labelwall.student.drop_doubtful import drop_doubtful
 from labelwall.student.fit import fit
 from labelwall.student.job import Job
-from labelwall.student.prune import prune
 from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.progress import TaskProgress
 from tests.experiment import tiny
@@ -29,7 +29,7 @@ CONFIG = StudentConfig(
 
 
 def pruned(x: np.ndarray, labels: np.ndarray, config: StudentConfig = CONFIG) -> np.ndarray:
-    return prune(config, Pool(x, ClassLabels.of(tiny.CLASSES)), labels, seed=3).labels
+    return drop_doubtful(config, Pool(x, ClassLabels.of(tiny.CLASSES)), labels, seed=3).labels
 
 
 def planted() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -28,8 +28,7 @@ def gaussian_classes(inputs: np.ndarray, likely: np.ndarray) -> np.ndarray:
     covariance = np.cov(rows.T, bias=True).reshape(len(center), -1) + 1e-9 * np.eye(len(center))
     weights = _within_precision(covariance, means - center[:, np.newaxis], shares) @ means
     offsets = np.log(shares) - 0.5 * (means * weights).sum(axis=0)
-    found: np.ndarray = np.vstack([weights, offsets / constant])
-    return found - found.mean(axis=1, keepdims=True)
+    return _centred(weights, offsets / constant)
 
 
 def of_sums(x: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray:
@@ -56,11 +55,15 @@ def of_sums(x: np.ndarray, gradient: np.ndarray, deviation: float) -> np.ndarray
         for k in range(c):
             seen = PUBLIC_SHARE * precision
             known = seen * p[:, k].sum() + np.eye(len(center)) / spread[k] ** 2
-            told = seen @ (rows.T @ p[:, k]) + noisy[:, k] / spread[k] ** 2
-            means[:, k] = solve(known, told, assume_a="pos")
-    found = np.vstack([weights, offsets / constant])
-    centred: np.ndarray = found - found.mean(axis=1, keepdims=True)
-    return centred
+            evidence = seen @ (rows.T @ p[:, k]) + noisy[:, k] / spread[k] ** 2
+            means[:, k] = solve(known, evidence, assume_a="pos")
+    return _centred(weights, offsets / constant)
+
+
+def _centred(weights: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Weights [d + 1, c] that add up to 0 over the classes, which leaves probabilities alone."""
+    both = np.vstack([weights, offsets])
+    return np.asarray(both - both.mean(axis=1, keepdims=True))
 
 
 def _shares(gradient: np.ndarray, deviation: float) -> np.ndarray:
@@ -68,8 +71,7 @@ def _shares(gradient: np.ndarray, deviation: float) -> np.ndarray:
     away = -gradient
     kept = max(0.0, 1 - len(away) * deviation**2 / max((away * away).sum(), 1e-300))
     shares = np.maximum(1 / len(away) + kept * away, 0.1 / len(away))
-    normal: np.ndarray = shares / shares.sum()
-    return normal
+    return np.asarray(shares / shares.sum())
 
 
 def _shrunk(means: np.ndarray, covariance: np.ndarray, spread: np.ndarray) -> np.ndarray:
@@ -78,13 +80,11 @@ def _shrunk(means: np.ndarray, covariance: np.ndarray, spread: np.ndarray) -> np
     along = axes.T @ means
     squares = np.maximum((along * along).sum(axis=1), 1e-300)
     kept = np.maximum(0.0, 1 - (spread * spread).sum() / squares)
-    found: np.ndarray = axes @ (along * kept[:, np.newaxis])
-    return found
+    return np.asarray(axes @ (along * kept[:, np.newaxis]))
 
 
 def _within_precision(covariance: np.ndarray, means: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """Inverse of the covariance within classes, [d, d]; ``means``: from the centre, [d, c]."""
     variances, axes = np.linalg.eigh(covariance - (means * shares) @ means.T)
     least = MIN_WITHIN * np.einsum("ij,ik,kj->j", axes, covariance, axes)
-    found: np.ndarray = (axes / np.maximum(variances, least)) @ axes.T
-    return found
+    return np.asarray((axes / np.maximum(variances, least)) @ axes.T)
