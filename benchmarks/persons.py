@@ -38,10 +38,10 @@ from types import SimpleNamespace
 import numpy as np
 from person_search import SIZE, alike
 
-from labelwall.experiment.plan.foresight import LEAST_VOTES
 from labelwall.experiment.plan.goal import Goal, PublicRows
 from labelwall.experiment.plan.screened import BY_NUMBER as PRIVATE_KNN
 from labelwall.experiment.run.extractors import linear_power, principal_axes
+from labelwall.experiment.run.foresight import LEAST_VOTES
 from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.teacher.mechanisms.base import Mechanism, Priced

@@ -74,7 +74,7 @@ class Gradient:
 
 
 class Measurements:
-    """QueryForm for the noisy sums of one fit. ``counts``: the noisy numbers of records, one a sum."""
+    """Asks for the noisy sums of one fit. ``counts``: the noisy numbers of records, one a sum."""
 
     def __init__(self, ask: Ask, settings: FitSettings) -> None:
         self._ask, self._settings = ask, settings

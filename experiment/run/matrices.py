@@ -43,7 +43,7 @@ class MatrixRound:
     """A round's question.
 
     Args:
-        asks: what the mechanism says of its matrices, with the noise.
+        query_form: what the mechanism says of its matrices, with the noise.
         slot: the entry of the plan that pays.
         seed: of public randomness.
         classes: their number.

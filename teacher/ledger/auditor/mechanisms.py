@@ -50,13 +50,11 @@ class Known:
     """A mechanism's kind.
 
     ``fields``: rules of the publishable fields. ``releases``: in the order in which a query meets
-    them. ``optional``: fields that ledgers of earlier versions lack; those mean what they meant.
-    ``related``: rules between fields, by their text.
+    them. ``related``: rules between fields, by their text.
     """
 
     fields: dict[str, Rule]
     releases: Callable[[Fields], list[Priced]]
-    optional: frozenset[str] = frozenset()
     related: dict[str, Callable[[Fields], bool]] = field(default_factory=dict)
 
 
@@ -108,7 +106,7 @@ def _cells(f: Fields) -> list[Priced]:
 
     L2 sensitivity parts sqrt(neighbours): sections 13 and 22.
     """
-    vote = f.get("parts", 1)
+    vote = f["parts"] or 1
     noise, sensitivity = f["sigma"] * vote, vote * math.sqrt(f["neighbours"])
     parameters = {"sigma": noise, "sensitivity": sensitivity, "sampling_probability": 1.0}
     noisy = results.histogram(f["cells"], noise, vote * LARGEST_COUNT)
@@ -249,7 +247,7 @@ _CELLS = {
     "sigma": NOISE,
     "margin": AT_LEAST_0,
     "reach": integer(1, 64),
-    "parts": integer(1, 4096),
+    "parts": nullable(integer(1, 4096)),
 }
 _CONFIDENT = {
     "teachers": VOTERS,
@@ -302,26 +300,23 @@ _WINDOWED: dict[str, Callable[[Fields], bool]] = {
         f["threshold"] is None or f["sigma_screen"] is not None
     ),
 }
-_RATIO = frozenset({"screen_ratio"})
 _SUMS = {
     "steps": integer(1, 100),
     "sigma": number(1e-3, 900),
     "clip": number(0.01, 1),
     "axes": nullable(integer(1, 4000)),
-    "gain": integer(1, 64),
+    "gain": nullable(integer(1, 64)),
 }
-_GAIN = frozenset({"gain"})
 _BELOW_1: dict[str, Callable[[Fields], bool]] = {
     "margin must be below 1": lambda f: f["margin"] < 1
 }
 
 KINDS: dict[str, Known] = {
-    "private_knn": Known(_PRIVATE_KNN, _private_knn, _RATIO, _SCREENED),
+    "private_knn": Known(_PRIVATE_KNN, _private_knn, _SCREENED),
     "private_radius": Known(_PRIVATE_RADIUS, _private_radius),
     "ind_knn": Known(
         _INDIVIDUAL,
         _individual,
-        frozenset({"near", "tables", "bits", "hash_seed", "reuse"}),
         {
             "a record's budget must pay for one count": lambda f: (
                 2 * Fraction(f["sigma_count"]) ** 2 * Fraction(f["rho"]) >= 1
@@ -331,31 +326,27 @@ KINDS: dict[str, Known] = {
     "reverse_knn": Known(
         _CELLS,
         _cells,
-        frozenset({"reach", "parts"}),
         {
             "neighbours and reach must be at most cells": lambda f: (
-                max(f["neighbours"], f.get("reach", 1)) <= f["cells"]
+                max(f["neighbours"], f["reach"]) <= f["cells"]
             )
         },
     ),
     "private_linear": Known(
-        {**_SUMS, "clip": number(0.01, 1.5), "margin": number(0, 1)}, _sums, _GAIN, _BELOW_1
+        {**_SUMS, "clip": number(0.01, 1.5), "margin": number(0, 1)}, _sums, _BELOW_1
     ),
     "naive_knn": Known({"k": integer(1, LARGEST_COUNT), "sigma_vote": NOISE}, _unsampled),
     "lnmax": Known(
         {"teachers": VOTERS, "scale": NOISE, "classifier": CLASSIFIER},
         _laplace,
-        frozenset({"classifier"}),
     ),
     "gnmax": Known(
         {"teachers": VOTERS, "sigma_vote": NOISE, "classifier": CLASSIFIER},
         _unsampled,
-        frozenset({"classifier"}),
     ),
     "confident_gnmax": Known(
         _CONFIDENT,
         _confident,
-        _RATIO | {"classifier"},
         {"threshold must be at most teachers": lambda f: f["threshold"] <= f["teachers"]},
     ),
     "radius": Known(_RADIUS, _batch(_balls)),
@@ -368,8 +359,8 @@ KINDS: dict[str, Known] = {
         {**_ATTRIBUTES, "k": VOTERS, "sampling_probability": PROBABILITY}, _attributes("k")
     ),
     "gnmax_attributes": Known({**_ATTRIBUTES, "teachers": VOTERS}, _attributes("teachers")),
-    "private_linear_attributes": Known({**_SUMS, "margin": number(0, 1)}, _sums, _GAIN, _BELOW_1),
-    "private_linear_value": Known(_SUMS, _sums, _GAIN),
-    "private_knn_mean": Known({**_VALUES, "sigma_mean": SMALLER_NOISE}, _mean, _RATIO, _WINDOWED),
-    "private_knn_median": Known({**_VALUES, "epsilon": PURE}, _median, _RATIO, _WINDOWED),
+    "private_linear_attributes": Known({**_SUMS, "margin": number(0, 1)}, _sums, _BELOW_1),
+    "private_linear_value": Known(_SUMS, _sums),
+    "private_knn_mean": Known({**_VALUES, "sigma_mean": SMALLER_NOISE}, _mean, _WINDOWED),
+    "private_knn_median": Known({**_VALUES, "epsilon": PURE}, _median, _WINDOWED),
 }

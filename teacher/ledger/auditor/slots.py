@@ -39,7 +39,7 @@ def priced(mechanism: object) -> list[Priced]:
     if type(kind) is not str or kind not in KINDS:
         raise Problem(f"the mechanism is of an unknown kind: {shown(kind)}")
     known = KINDS[kind]
-    fields = require_object(kind, mechanism, {"kind": one_of(kind), **known.fields}, known.optional)
+    fields = require_object(kind, mechanism, {"kind": one_of(kind), **known.fields})
     for words, holds in known.related.items():
         if not holds(fields):
             raise Problem(f"{kind}: {words}")

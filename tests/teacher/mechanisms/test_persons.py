@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 
 from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms import counts as counts_module
+from labelwall.teacher.mechanisms import gradient
 from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.attributes import GRID, ballots
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.counts import shared_votes
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.overlap import clique_bounds
-from labelwall.teacher.mechanisms.private_linear import PrivateLinear, PrivateLinearValue, gradient
+from labelwall.teacher.mechanisms.private_linear import PrivateLinear, PrivateLinearValue
 from labelwall.teacher.mechanisms.registry import MECHANISMS
 from labelwall.teacher.mechanisms.reverse_knn import MAX_PARTS, ReverseKnn
 from labelwall.teacher.mechanisms.voters import Voters
@@ -351,15 +352,15 @@ def test_a_mechanism_that_does_not_declare_persons_refuses() -> None:
 
 
 def test_the_unit_fills_in_what_is_left_to_it() -> None:
-    """A row's fields stay out of its ledger; a given number stays as it is; prices keep a ratio."""
+    """A given number stays as it is; prices keep a ratio."""
     for made, name, default in (
         (ReverseKnn(sigma=2.0), "parts", MAX_PARTS),
         (PrivateLinear(sigma=2.0), "gain", 2),
         (PrivateLinearValue(sigma=2.0), "gain", 1),
     ):
         assert made.for_unit("row") == made
-        assert name not in made.fields()
-        assert made.for_unit("person").fields().get(name, 1) == default
+        assert made.fields()[name] is None
+        assert made.for_unit("person").fields()[name] == default
         given = type(made)(**{**vars(made), name: 3})
         assert given.for_unit("person") == given
         (row,), (person,) = made.releases(1, 1), made.for_unit("person").releases(1, 1)

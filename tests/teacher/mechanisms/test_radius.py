@@ -17,6 +17,7 @@ from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.batch import BATCH, LABEL_NOISE, squared_radius
 from labelwall.teacher.mechanisms.overlap import MAX_QUERIES, clique_bounds
+from labelwall.teacher.mechanisms.pate import Gnmax
 from labelwall.teacher.mechanisms.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.solve import solve
@@ -24,8 +25,8 @@ from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
 from labelwall.wall.messages import Outcome, Queries
-from tests.teacher.mechanisms.batch import batches
-from tests.teacher.mechanisms.batch.batches import CLASSES, Silent
+from tests.teacher.mechanisms import batches
+from tests.teacher.mechanisms.batches import CLASSES, Silent
 
 MECHANISM = RadiusNeighbours(radius=0.25, epsilon=1.0)
 
@@ -243,7 +244,7 @@ def faked(**changes: Any) -> Slot:
         faked(parameters={"epsilon": 0.5}),
         faked(curve="zcdp", parameters={"rho": 0.01}),
         faked(batch=False),
-        Slot({"kind": "gnmax", "teachers": 5, "sigma_vote": 40.0}, faked().releases),
+        Slot(Gnmax(teachers=5, sigma_vote=40.0).fields(), faked().releases),
     ],
 )
 def test_the_auditor_and_the_registry_refuse_a_batch_priced_as_something_else(

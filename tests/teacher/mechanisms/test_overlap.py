@@ -13,7 +13,6 @@ import pytest
 from labelwall.teacher.mechanisms.overlap import (
     WORK,
     bit_rows,
-    check_accounting,
     clique_bounds,
     colours,
     components,
@@ -21,7 +20,6 @@ from labelwall.teacher.mechanisms.overlap import (
     largest_clique,
     overlaps,
 )
-from labelwall.wall.errors import InvalidInput
 
 
 def batch(rng: np.random.Generator, count: int, dimensions: int) -> tuple[np.ndarray, np.ndarray]:
@@ -170,17 +168,3 @@ def test_two_thousand_queries_take_seconds(radius: int) -> None:
     assert time.process_time() - started < 30  # 2 to 6 on two busy cores
     assert bounds.sizes.min() >= 1
     assert radius < 200 or bounds.sizes.tolist() == [2000] * 2000
-
-
-def test_one_query_and_none() -> None:
-    assert clique_bounds(
-        np.zeros((1, 2), dtype=np.int8), np.array([9]), "local"
-    ).sizes.tolist() == [1]
-    assert (
-        clique_bounds(
-            np.zeros((0, 2), dtype=np.int8), np.zeros(0, dtype=np.int64), "queries"
-        ).sizes.tolist()
-        == []
-    )
-    with pytest.raises(InvalidInput, match=r"mechanism\.accounting"):
-        check_accounting("accounting", "cheaper")

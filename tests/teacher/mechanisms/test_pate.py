@@ -15,14 +15,13 @@ from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp,
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.classifiers.linear_ensemble import KEY, shard_key, train_ensemble
 from labelwall.teacher.mechanisms.pate import (
-    AGGREGATE,
-    SCREEN,
     ConfidentGnmax,
     Gnmax,
     Lnmax,
 )
 from labelwall.teacher.mechanisms.registry import from_slot
 from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.mechanisms.votes import AGGREGATE, SCREEN
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex

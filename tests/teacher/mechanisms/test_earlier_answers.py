@@ -21,7 +21,7 @@ from labelwall.teacher.search.kernels import GRID, Similar, cosine
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import TeacherFailed
 from labelwall.wall.messages import ExtractorSpec, Queries
-from tests.teacher.mechanisms.ind_knn import algorithm3
+from tests.teacher.mechanisms import algorithm3
 
 D, CLASSES = 24, 3
 SPEC = ExtractorSpec("raw", (D,), CLASSES)

@@ -112,7 +112,7 @@ def test_a_record_moves_each_statistic_by_no_more_than_is_accounted_and_by_just_
             mean, median = (replace(m, k=k, cells=3, window=1, threshold=None) for m in BOTH)
             total = mean.draw(MEAN, voters, ["0"], silent)[0]  # type: ignore[arg-type]
             median.draw(MEDIAN, voters, ["0"], silent)  # type: ignore[arg-type]
-            counts = median._counts(SCREEN, voters, ["0"], silent)  # type: ignore[arg-type]
+            counts = median.counts(SCREEN, voters, ["0"], silent)  # type: ignore[arg-type]
             found.append((total, windows(counts, 1).max(), silent.losses[0][0]))
         for total, together, losses in found[1:]:
             moved = losses - found[0][2]
@@ -148,7 +148,7 @@ def test_labels_in_few_bits_give_the_same_statistics() -> None:
     for dtype in (np.int64, np.uint16):
         voters, silent = electorate(labels.astype(dtype)), Silent()
         drawn = MEAN_OF.draw(MEAN, voters, KEYS, silent)  # type: ignore[arg-type]
-        found.append((drawn.tolist(), median._counts(SCREEN, voters, KEYS, silent).tolist()))  # type: ignore[arg-type]
+        found.append((drawn.tolist(), median.counts(SCREEN, voters, KEYS, silent).tolist()))  # type: ignore[arg-type]
     assert found[0] == found[1]
 
 

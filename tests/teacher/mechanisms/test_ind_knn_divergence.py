@@ -13,7 +13,7 @@ from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.kernels import GRID, Similar
-from tests.teacher.mechanisms.ind_knn.test_mechanism import plan
+from tests.teacher.mechanisms.test_ind_knn import plan
 
 
 def gaussian(sigma: float, reach: int) -> np.ndarray:

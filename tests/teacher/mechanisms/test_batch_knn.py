@@ -25,8 +25,8 @@ from labelwall.teacher.mechanisms.overlap import clique_bounds
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Queries
-from tests.teacher.mechanisms.batch import batches
-from tests.teacher.mechanisms.batch.batches import CLASSES, Silent
+from tests.teacher.mechanisms import batches
+from tests.teacher.mechanisms.batches import CLASSES, Silent
 
 
 def knn(**fields: Any) -> BatchKnn:
@@ -205,7 +205,7 @@ def test_a_senseless_grid_is_refused_before_the_charge(
     dimensions: int, records: int | None, epsilon: float
 ) -> None:
     with pytest.raises(InvalidInput, match=r"mechanism\.conversion.*interactive"):
-        knn(conversion="grid", records=records, epsilon=epsilon).require(5, dimensions)
+        knn(conversion="grid", records=records, epsilon=epsilon).require_batch(5, dimensions)
 
 
 def test_a_senseless_grid_costs_nothing(tmp_path: Path) -> None:

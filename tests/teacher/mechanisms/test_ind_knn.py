@@ -25,7 +25,7 @@ from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import GRID, STEPS, cosine, rbf
 from labelwall.wall.errors import InvalidInput
-from tests.teacher.mechanisms.ind_knn import algorithm3
+from tests.teacher.mechanisms import algorithm3
 
 CLASSES, D = 3, 5
 # a record can pay for 6 counts at most

@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from labelwall.teacher.mechanisms import gradient
 from labelwall.teacher.mechanisms.gradient import (
     GradientSum,
     ceil_sqrt,
     clipped,
     exponentials,
 )
-from labelwall.teacher.mechanisms.private_linear import gradient
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.weights import (
     CLIP,
