@@ -28,8 +28,7 @@ from labelwall.teacher.features.embedder import RAW_UNIT, quantise
 from labelwall.teacher.features.hog import hog_features
 from labelwall.teacher.features.network import FixedShapeNetwork
 from labelwall.wall.datasets import readers
-from labelwall.wall.datasets.registry import published
-from labelwall.wall.datasets.sources import DataConfig, describe, read_public
+from labelwall.wall.datasets.sources import DataConfig, describe, published, read_public
 from labelwall.wall.networks.pretrained import efficientnet_lite0
 
 FEATURES = ("efficientnet_lite0", STAGES, "hog")

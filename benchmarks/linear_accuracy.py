@@ -51,7 +51,8 @@ from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.int8_matmul import LARGEST
-from labelwall.wall.datasets.fashion_mnist import CLOTHES_ATTRIBUTES, attribute_codes
+from labelwall.wall.datasets.published import clothes_codes
+from labelwall.wall.datasets.published_names import CLOTHES_ATTRIBUTES
 from labelwall.wall.labels.registry import numbered_space
 
 DELTA = 1e-5
@@ -230,7 +231,7 @@ def main() -> None:
     private = x[: options.records], labels[: options.records]
     held, truth = beside(tests, spreads)
     if options.attributes:
-        private, truth = (private[0], attribute_codes()[private[1]]), attribute_codes()[truth]
+        private, truth = (private[0], clothes_codes()[private[1]]), clothes_codes()[truth]
     half = len(held) // 2
     labelled, test = (held[:half], truth[:half]), (held[half:], truth[half:])
     public = labelled[0][: options.public]

@@ -136,7 +136,7 @@ def _settle_prepaid(
         charged.reused += int((reused.counts[mine] > 0).sum())
 
 
-class Books(Protocol):
+class PrepaidLedger(Protocol):
     """What a prepaid batch needs of a ledger."""
 
     def charge_prepaid(
@@ -154,7 +154,7 @@ class Books(Protocol):
 
 
 def answer_prepaid(
-    ledger: Books,
+    ledger: PrepaidLedger,
     slot: int,
     mechanism: Prepaid,
     voters: Voters,

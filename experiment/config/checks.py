@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ...teacher.mechanisms.registry import MECHANISMS, AnyMechanism
-from ...wall.datasets.registry import data_set
-from ...wall.datasets.sources import DataConfig
+from ...wall.datasets.sources import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
 from ...wall.unit import Unit
 
@@ -21,7 +20,7 @@ def check_persons(data: DataConfig, unit: Unit) -> None:
     """Raises InvalidInput unless the data set says whose a row is, where the unit is a person."""
     if unit == "row":
         return
-    where = data_set(data.source).persons
+    where = SOURCES[data.source].persons
     if where is None:
         raise InvalidInput("privacy.unit", f"row for the source {data.source!r}", unit)
     if (where == "setting") != bool(data.person):

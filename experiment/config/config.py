@@ -18,8 +18,7 @@ from ...teacher.mechanisms.base import Charging, Priced, QueryForm
 from ...teacher.mechanisms.private_knn import PrivateKnn
 from ...teacher.mechanisms.registry import AnyMechanism
 from ...teacher.shards.config import ScaleConfig
-from ...wall.datasets.registry import data_set
-from ...wall.datasets.sources import DataConfig
+from ...wall.datasets.sources import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress
 from ...wall.unit import UNITS
@@ -139,8 +138,8 @@ class Config:
             noise.
         teacher: URL of the service that answers (`labelwall serve`); in this process when null. The
             API key is taken from the environment variable LABELWALL_KEY.
-        custodian_dir: the private side's directory; RUN_DIR.custodian when null. One budget per
-            directory.
+        custodian_dir: the private side's directory; when null ROWS.custodian beside one's own
+            private rows, RUN_DIR.custodian for published data sets. One budget per directory.
         ledger: place of the data set's ledger: a file in custodian_dir when null, or a PostgreSQL
             server, postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME, without a password (PGPASSWORD
             or ~/.pgpass).
@@ -251,7 +250,7 @@ class Config:
 
     def records(self, public: int) -> int:
         """A guess of the number of private records, where so many rows are ``public``."""
-        return self.expected_records or data_set(self.data.source).private_records or public
+        return self.expected_records or SOURCES[self.data.source].private_records or public
 
     def ledger_url(self) -> LedgerUrl | None:
         """The address of a ledger on a server, None for a file."""

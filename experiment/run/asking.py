@@ -11,7 +11,7 @@ from .experiment import Experiment
 from .extractors import extractor_of_round, starting_extractor
 from .matrices import MatrixRound, ask_matrices, rows_of_round
 from .public_features import PROBE
-from .quality import Estimate, best_round
+from .quality import UNKNOWN, Estimate, best_round
 from .query_selection import choose_queries
 
 
@@ -85,6 +85,11 @@ def ask(
             experiment.folder.round(number),
         )
         answers, estimate = ask_matrices(experiment.teacher, asked, features)
+        if estimate is not None and estimate.by == UNKNOWN:
+            experiment.console.say(
+                f"round {number}: the released counts do not tell the records from none, so "
+                "nothing is known of the labels. Are there private rows?"
+            )
     else:
         slot = config.slots()[number - 1]
         answers = experiment.teacher.answer(Queries(public.inputs[rows], slot=slot))

@@ -14,7 +14,7 @@ from ...teacher.accounting.plan import Plan
 from ...teacher.features.embedder import unit_length
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.noise.entropy import Entropy
-from ...wall.datasets import readers
+from ...wall.datasets import arrays
 from ...wall.datasets.sources import Task, describe, read_public
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.labels.base import has_label
@@ -115,10 +115,10 @@ def _plan(ledger: Path) -> Plan:
 def _rows(path: Path, task: Task) -> np.ndarray:
     if not path.is_file():
         raise MissingData(f"`queries` must be an existing npz file. Found {str(path)!r}.")
-    found = readers.read_member(readers.require_arrays(path), "x")
+    found = arrays.read_member(arrays.require_arrays(path), "x")
     if found is None:
         raise InvalidInput("queries", "an npz file with the array x", str(path))
-    rows = readers.canonical_rows("x", found)
+    rows = arrays.canonical_rows("x", found)
     dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
     if rows.shape[1:] != task.input_shape or rows.dtype != dtype:
         shape = ", ".join(map(str, task.input_shape))

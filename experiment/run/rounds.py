@@ -15,6 +15,7 @@ from ...wall.datasets.sources import PublicData, Task, describe, read_public
 from ..config.config import Config
 from ..config.solved import solved_line, solved_numbers
 from .asking import ask, asking_extractor
+from .budgets import custodian_place
 from .console import Console
 from .described_student import described_student
 from .experiment import Experiment
@@ -37,6 +38,7 @@ def run(
     entropy: Entropy,
     console: Console,
     isolate: bool = False,
+    custodian: Path | None = None,
 ) -> dict[str, object]:
     """Run, or resume, an experiment; returns what summary.json holds.
 
@@ -45,6 +47,7 @@ def run(
     training continues from its checkpoint.
 
     ``isolate``: the teacher runs in a child process, and this process opens no private file.
+    ``custodian``: the private side's directory; ``custodian_place`` where it is None.
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
@@ -62,7 +65,7 @@ def run(
     features = PublicFeatures(config.computing, public, console.progress)
     if folder.metrics(1) is None:
         _foresee(config, task, public, features, console)
-    directory = folder.custodian(config)
+    directory = custodian or custodian_place(config, run_dir)
     with teacher_of(
         config, task, directory, entropy, console, known_dataset=known, isolate=isolate
     ) as teacher:

@@ -12,9 +12,8 @@ import numpy as np
 
 from ...student.calibrate import temperature
 from ...student.drop_doubtful import drop_doubtful
-from ...student.fit import TrainedStudent
 from ...student.parallel import parallel, process_count, share_of_threads, threads
-from ...student.train import train
+from ...student.train import TrainedStudent, train
 from ...wall.errors import LabelwallError
 from ...wall.labels.base import has_label
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome

@@ -8,23 +8,24 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from ...wall.errors import LedgerMismatch
-from . import extractors
-from .anchored import Anchored
 from .database import write_file
-from .entries_table import APPEND, head, metadata, page_after
+from .tables import APPEND, extractors, head, metadata, page_after
+from .transaction import Transactions
 
 REPLACED = "the ledger was replaced by another one while it was copied."
 
 
-def export(ledger: Anchored, path: Path) -> None:
+def export(ledger: Transactions, path: Path) -> None:
     """Write an SQLite file whose bytes are a function of the entries.
 
     Entries pass through memory page by page: they never change, and what comes after the first read
     is left out.
     """
-    with ledger.transaction() as step:
-        heads = [dict(row) for row in step.connection.execute(sa.select(head)).mappings()]
-        named = extractors.stored(step.connection)
+    with ledger.open() as transaction:
+        read = transaction.connection.execute
+        heads = [dict(row) for row in read(sa.select(head)).mappings()]
+        by_hash = sa.select(extractors).order_by(extractors.c.sha256)
+        named = [dict(row) for row in read(by_hash).mappings()]
 
     def copy(target: sa.Connection) -> None:
         metadata.create_all(target)
@@ -35,18 +36,18 @@ def export(ledger: Anchored, path: Path) -> None:
         if last != heads[0]["hash"]:
             raise LedgerMismatch(REPLACED)
         target.execute(head.insert(), heads)
-        for row in named:
-            extractors.store(target, row["sha256"], row["fields"])
+        if named:
+            target.execute(extractors.insert(), named)
 
     write_file(path, copy)
 
 
-def pages(ledger: Anchored, newest: int) -> Iterator[list[dict[str, object]]]:
+def pages(ledger: Transactions, newest: int) -> Iterator[list[dict[str, object]]]:
     """The entries up to ``newest``, in order, each page read in a transaction of its own."""
     read = -1
     while read < newest:
-        with ledger.transaction() as step:
-            rows = page_after(step.connection, read)
+        with ledger.open() as transaction:
+            rows = page_after(transaction.connection, read)
         if not rows:
             raise LedgerMismatch(REPLACED)
         yield [dict(row._mapping) for row in rows if row.seq <= newest]

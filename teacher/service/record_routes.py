@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from ...wall.errors import Refused
 from ...wall.wire import MAX_ROWS, SAFETENSORS, decode
 from ..records.persons import codes_of
-from ..records.received import received
+from ..records.sources import received
 from . import models
 from .jobs import TaskJob, job_id
 from .route_parts import (

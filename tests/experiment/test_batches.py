@@ -28,7 +28,7 @@ box: [[-5, 7]]
 mechanism: {kind: radius, radius: 0.35}
 rounds: [{queries: 12}, {queries: 12}]
 student: {backbone: mlp, objective: supervised, steps: 5, batch_labelled: 16,
-  batch_unlabelled: 16, prune_folds: 0}
+  batch_unlabelled: 16, doubtful_folds: 0}
 batch_size: 5
 threads: 1
 workers: 1

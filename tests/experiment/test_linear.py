@@ -29,7 +29,7 @@ mechanism: {kind: private_linear, steps: 2, sigma: 0.5}
 rounds: [{}, {}]
 student:
   {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
-   prune_folds: 2, prune_steps: 5}
+   doubtful_folds: 2, doubtful_steps: 5}
 batch_size: 16
 threads: 1
 workers: 1

@@ -23,7 +23,7 @@ mechanism: {kind: private_linear, steps: 2, sigma: 0.5}
 rounds: [{}]
 student:
   {backbone: mlp, objective: supervised, steps: 5, batch_labelled: 16, batch_unlabelled: 16,
-   prune_folds: 0}
+   doubtful_folds: 0}
 threads: 1
 workers: 1
 """

@@ -10,7 +10,7 @@ import pytest
 from labelwall.teacher.audits.as_persons import LATER, for_persons
 from labelwall.teacher.audits.cases import audit as run_audit
 from labelwall.teacher.audits.harness import PROBE_DELTA, EmpiricalFinding
-from labelwall.teacher.mechanisms import counts
+from labelwall.teacher.mechanisms import counts, gradient
 from labelwall.teacher.mechanisms.attributes import PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch_knn import BatchKnn
@@ -22,7 +22,6 @@ from labelwall.teacher.mechanisms.private_linear import (
     PrivateLinear,
     PrivateLinearAttributes,
     PrivateLinearValue,
-    gradient,
 )
 from labelwall.teacher.mechanisms.private_radius import PrivateRadius
 from labelwall.teacher.mechanisms.radius import RadiusNeighbours

@@ -14,15 +14,18 @@ from hypothesis import strategies as st
 
 from labelwall.teacher.accounting.curves import check_release
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger.auditor.mechanisms import KINDS
+from labelwall.teacher.ledger.auditor import plan as audited_plan
+from labelwall.teacher.ledger.auditor.mechanisms import KINDS, PERSONS
+from labelwall.teacher.ledger.auditor.plan import check_plan, check_slot, priced
 from labelwall.teacher.ledger.auditor.results import STEPS
-from labelwall.teacher.ledger.auditor.slots import check_slot, priced
 from labelwall.teacher.ledger.auditor.values import Problem
 from labelwall.teacher.mechanisms.ind_knn import IndKnn
 from labelwall.teacher.mechanisms.registry import MECHANISMS, AnyMechanism, from_slot
-from labelwall.wall.errors import LabelwallError
+from labelwall.wall.errors import InvalidInput, LabelwallError
+from labelwall.wall.unit import UNITS
 from tests.teacher.ledger.auditor import honest_ledgers
 from tests.teacher.ledger.auditor.audit_reading import drawable
+from tests.teacher.shards import tiny
 
 EXAMPLES = {m.kind: m for m in honest_ledgers.MECHANISMS}
 EDGES = [
@@ -44,7 +47,7 @@ def recorded(mechanism: AnyMechanism, asked: int = 5, answered: int = 3) -> dict
 def registry_takes(slot: dict[str, Any]) -> bool:
     """Whether the teacher makes a mechanism of a slot, draws from it and prices it."""
     try:
-        plan = Plan.from_json({"epsilon": 1.0, "delta": 0.5, "slots": [slot]})
+        plan = Plan.from_json({"epsilon": 1.0, "delta": 0.5, "slots": [slot], "unit": "row"})
         from_slot(plan.slots[0])
         for release in plan.releases():
             check_release(release)
@@ -63,8 +66,10 @@ def auditor_takes(slot: dict[str, Any]) -> bool:
 
 def test_both_lists_hold_the_same_kinds_and_fields() -> None:
     assert set(KINDS) == set(MECHANISMS) == set(EXAMPLES)
-    for kind, made in MECHANISMS.items():
-        assert {"kind", *KINDS[kind].fields} == {field.name for field in fields_of(made)}
+    for kind, mechanism in MECHANISMS.items():
+        audited = ["kind", *KINDS[kind].fields, *KINDS[kind].free]
+        assert sorted(audited) == sorted(field.name for field in fields_of(mechanism))
+    assert {kind for kind, mechanism in MECHANISMS.items() if mechanism.persons} == PERSONS
 
 
 @pytest.mark.parametrize("mechanism", honest_ledgers.MECHANISMS, ids=lambda m: m.kind)
@@ -75,36 +80,46 @@ def test_both_name_the_same_releases(mechanism: AnyMechanism) -> None:
     assert [release.name for release in priced(slot["mechanism"])] == list(mechanism.stages)
 
 
+def values(data: st.DataObject) -> Any:
+    number = st.one_of(st.integers(-2, 10**7), st.floats(allow_nan=False, width=32))
+    return data.draw(st.one_of(st.sampled_from(EDGES), number))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.data())
-def test_a_mechanism_of_any_fields_is_taken_by_both_or_by_neither(
+def test_a_mechanism_of_any_price_is_taken_by_both_or_by_neither(
     kind: str, data: st.DataObject
 ) -> None:
     """Its own releases, at fields inside and outside their ranges and types."""
     fields = EXAMPLES[kind].fields()
-    for name in data.draw(
-        st.lists(st.sampled_from(sorted(fields)), min_size=1, max_size=3, unique=True)
-    ):
-        number = st.one_of(st.integers(-2, 10**7), st.floats(allow_nan=False, width=32))
-        fields[name] = data.draw(st.one_of(st.sampled_from(EDGES), number))
+    if "cells" in fields and "window" in fields:
+        fields["window"] = 1  # which must be below the cells, and has no price
+    names = st.sampled_from(sorted(KINDS[kind].fields))
+    for name in data.draw(st.lists(names, min_size=1, max_size=3, unique=True)):
+        fields[name] = values(data)
     try:
         mechanism = MECHANISMS[kind](**fields)
-        slot = {
-            "mechanism": fields,
-            "releases": [asdict(release) for release in mechanism.releases(5, 3)],
-        }
-    # No writer: the auditor refuses the fields.
-    except (
-        LabelwallError,
-        TypeError,
-        ValueError,
-        OverflowError,
-    ):
-        slot = {**recorded(EXAMPLES[kind]), "mechanism": fields}
-    if kind == "naive_knn" and type(fields["k"]) is int and fields["k"] > 10**12:
-        return  # more neighbours than the auditor takes for plausible
+        slot = {"mechanism": fields, "releases": [asdict(r) for r in mechanism.releases(5, 3)]}
+    except (LabelwallError, TypeError, ValueError, OverflowError):
+        slot = {**recorded(EXAMPLES[kind]), "mechanism": fields}  # the auditor refuses the fields
     assert auditor_takes(slot) == registry_takes(slot)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].free])
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.data())
+def test_fields_without_a_rule_have_no_price(kind: str, data: st.DataObject) -> None:
+    """Whatever the registry takes for them, the releases stay; the auditor takes any scalar."""
+    name, value = data.draw(st.sampled_from(KINDS[kind].free)), values(data)
+    slot = recorded(EXAMPLES[kind])
+    slot["mechanism"][name] = value
+    assert auditor_takes(slot) == (not isinstance(value, list | dict))
+    try:
+        mechanism = MECHANISMS[kind](**slot["mechanism"])
+    except (LabelwallError, TypeError, ValueError, OverflowError):
+        return
+    assert mechanism.releases(5, 3) == EXAMPLES[kind].releases(5, 3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -126,23 +141,17 @@ def test_releases_of_any_price_are_taken_by_both_or_by_neither(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_slot_of_other_releases_is_taken_by_neither(kind: str) -> None:
+def test_a_slot_of_other_fields_or_releases_is_taken_by_neither(kind: str) -> None:
     slot = recorded(EXAMPLES[kind])
     own, other = slot["releases"], recorded(IndKnn(rho=0.1, sigma_count=9.0))["releases"]
     for releases in ([], own[::-1], own * 2, own[:-1], other):
         if releases != own:
             assert not auditor_takes({**slot, "releases": releases})
             assert not registry_takes({**slot, "releases": releases})
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_field_may_be_missing(kind: str) -> None:
-    slot = recorded(EXAMPLES[kind])
     for name in slot["mechanism"]:
         fields = {key: value for key, value in slot["mechanism"].items() if key != name}
         assert not auditor_takes({**slot, "mechanism": fields})
-    bare = [{k: v for k, v in release.items() if v is not False} for release in slot["releases"]]
-    assert auditor_takes({**slot, "releases": bare})
+        assert not auditor_takes({**slot, "mechanism": {**slot["mechanism"], name + "x": 1}})
 
 
 @pytest.mark.parametrize("mechanism", honest_ledgers.MECHANISMS, ids=lambda m: m.kind)
@@ -162,36 +171,51 @@ def test_the_sets_of_results_are_those_of_another_reading(
         type(value) is list and bool(value) and all(type(v) is int for v in value)
     )
     for release in priced(mechanism.fields()):
-        expected = whole and _drawable(mechanism, release.name, value)
+        typed = whole and (release.name != "screen" or type(value) is int)
+        expected = typed and drawable(mechanism, release.name, value, 3)
         assert release.results.holds(value, 3) == expected, release.results.words
-
-
-def _drawable(mechanism: AnyMechanism, release: str, value: Any) -> bool:
-    if release == "screen" and type(value) is not int:
-        return False
-    return drawable(mechanism, release, value, 3)
 
 
 def test_what_is_drawn_lies_in_the_sets() -> None:
     """The sets' edges, by hand: noise of 14 deviations beyond what votes can add up to."""
-    mean = replace(EXAMPLES["private_knn_mean"], sigma_mean=2.0)
-    (only,) = priced(mean.fields())
+    (mean,) = priced(replace(EXAMPLES["private_knn_mean"], sigma_mean=2.0).fields())
     edge = 20 * STEPS + 14 * 2 * 2 * STEPS + 1
-    assert [only.results.holds(value, 1) for value in (edge, edge + 1, -edge, -edge - 1)] == [
-        True,
-        False,
-        True,
-        False,
-    ]
+    held = [mean.results.holds(value, 1) for value in (edge, edge + 1, -edge, -edge - 1)]
+    assert held == [True, False, True, False]
     screen, median = priced(EXAMPLES["private_knn_median"].fields())
-    assert [value for value in range(-5, STEPS + 5) if median.results.holds(value, 1)] == [
-        256,
-        768,
-        1280,
-        1792,
-        2304,
-        2816,
-        3328,
-        3840,
-    ]
+    middles = [value for value in range(-5, STEPS + 5) if median.results.holds(value, 1)]
+    assert middles == [256, 768, 1280, 1792, 2304, 2816, 3328, 3840]
     assert [value for value in range(-5, 5) if screen.results.holds(value, 1)] == [0, 1]
+
+
+def written(plan: Plan) -> dict[str, Any]:
+    """A plan as a ledger's text holds it, within the auditor's range of epsilon."""
+    found: dict[str, Any] = json.loads(json.dumps(plan.to_json()))
+    return {**found, "epsilon": 1.0}
+
+
+def test_a_plan_is_read_as_it_was_written() -> None:
+    for unit in UNITS:
+        plan = Plan.from_json(written(tiny.plan_of(tiny.MECHANISMS["private_knn"], 10, unit)))
+        assert plan.unit == unit
+        assert Plan.from_json(written(plan)) == plan
+        assert Plan.from_json(written(plan.pooled(3))).unit == unit
+        check_plan(written(plan))
+
+
+@pytest.mark.parametrize("unit", ["Person", None, 1, ["person"], ""])
+def test_no_other_unit_is_read(unit: object) -> None:
+    plan = written(tiny.plan_of(tiny.MECHANISMS["private_knn"], 10))
+    with pytest.raises((TypeError, InvalidInput)):
+        Plan.from_json({**plan, "unit": unit})
+    with pytest.raises(Problem, match="unit"):
+        check_plan({**plan, "unit": unit})
+
+
+def test_a_kind_whose_price_does_not_hold_for_persons_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(audited_plan, "PERSONS", frozenset({"ind_knn"}))
+    plan = written(tiny.plan_of(tiny.MECHANISMS["private_knn"], 10, "person"))
+    with pytest.raises(Problem, match="whose price holds for persons"):
+        check_plan(plan)

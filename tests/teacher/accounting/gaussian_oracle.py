@@ -1,8 +1,8 @@
-"""The auditor's own computation of the certificate `pld_smoothed`: docs/privacy.md, section 19.
+"""An oracle of the certificate `pld_smoothed`: docs/privacy.md, section 19.
 
-Written without the teacher's, by another way: noise in cells of one width, whose losses are spread
-over a fine grid with their mean kept, and one Fourier transform for all copies. It is no bound; it
-is within a percent of the exact value, and a certificate further below that is refused.
+Written without the accounting's, by another way: noise in cells of one width, whose losses are
+spread over a fine grid with their mean kept, and one Fourier transform for all copies. It is no
+bound; it is within a percent of the exact value.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from .values import Problem
-
-TOLERANCE = 0.01
 LOG_ERROR = 1e-12
 _VOTES = {"screening": 1.0, "argmax": 2.0}  # squared lengths of what a record moves
 _PURE = {"pure": lambda p: p["epsilon"], "laplace": lambda p: p["sensitivity"] / p["scale"]}
@@ -26,20 +23,10 @@ Release = Mapping[str, Any]  # curve, parameters, cap
 Losses = tuple[np.ndarray, np.ndarray]  # values, and chances under the first law
 
 
-def check_smoothed(releases: Sequence[Release], delta: float, claimed: float) -> None:
-    """Raise Problem where a claimed `pld_smoothed` is below the auditor's own value.
-
-    Where the grid can not resolve a list, nothing is compared.
-    """
-    own = smoothed(releases, delta)
-    if own is not None and claimed < own * (1 - TOLERANCE) - 1e-6:
-        raise Problem(f"the smoothed certificate is {claimed:g}, by another computation {own:g}")
-
-
 def smoothed(releases: Sequence[Release], delta: float) -> float | None:
     """Epsilon of the Gaussian pairs of a list; None where the grid can not resolve it.
 
-    Raises Problem for a release that has no such pair.
+    Raises ValueError for a release that has no such pair.
     """
     charged = [release for release in releases if release["cap"]]
     pairs = [_pair(r["curve"], r["parameters"], r["cap"]) for r in charged]
@@ -62,13 +49,13 @@ def _pair(curve: str, p: Mapping[str, Any], cap: int) -> tuple[float, float]:
     if curve in _PURE:
         return 0.0, float(_PURE[curve](p))
     if curve not in _VOTES and curve != "gaussian":
-        raise Problem(f"the smoothed certificate does not cover the curve {curve!r}")
+        raise ValueError(f"the smoothed certificate does not cover the curve {curve!r}")
     square = p["sensitivity"] ** 2 if curve == "gaussian" else _VOTES[curve]
     if curve == "argmax" and not p.get("swap", True):
         square = 1.0
     lost = math.log(4.1 * cap * max(1.0, square) / LOG_ERROR) / (2 * math.pi**2)
     if p["sigma"] ** 2 < 2 * lost * (1 - 1e-9):
-        raise Problem("the smoothed certificate does not cover so little noise")
+        raise ValueError("the smoothed certificate does not cover so little noise")
     return math.sqrt(square / (p["sigma"] ** 2 - lost)), float(p["sampling_probability"])
 
 
