@@ -37,6 +37,7 @@ from ..mechanisms.ind_knn import MIN_NEIGHBOURS, IndKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy, SystemEntropy
 from ..search.cpu import ExactIndex
+from ..search.int8_matmul import float32_product
 from .as_persons import peopled
 from .harness import (
     EmpiricalFinding,
@@ -143,7 +144,7 @@ def converse(
     labels = pair.labels(added)
     rows = np.arange(len(labels))
     features = np.full((len(labels), 1), ENTRY, dtype=np.int8)
-    index = ExactIndex(features, rows, product="float32", threads=1)
+    index = ExactIndex(features, rows, product=float32_product, threads=1)
     halves = [
         np.full((size, 1), ENTRY, dtype=np.int8)
         for size in (queries // 2, queries - queries // 2)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 
+from ...wall.matrices import MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
 from ...wall.messages import ABSTAINED, Outcome, Value
 from ...wall.unit import Unit
-from ...wall.weights import MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
 from ..accounting.plan import Release
 from ..noise.scales import more_noise
 from .base import Mechanism, QueryForm

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
-from ...wall.cells import MAX_CELLS
 from ...wall.errors import InvalidInput
+from ...wall.matrices import MAX_CELLS
 from ...wall.messages import ABSTAINED, Outcome, Value
 from ...wall.unit import Unit
 from ..accounting.plan import Release

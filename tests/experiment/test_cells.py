@@ -15,8 +15,8 @@ from labelwall import pipeline
 from labelwall.experiment.run.matrices import cluster
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.training import released_labels
-from labelwall.wall.cells import inherit, nearest_cells
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.matrices import inherit, nearest_cells
 from labelwall.wall.messages import Outcome
 from tests import ledgers
 from tests.experiment import tiny
