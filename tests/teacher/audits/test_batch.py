@@ -20,9 +20,8 @@ from labelwall.teacher.audits import batch as empirical_batch
 from labelwall.teacher.audits.batch import audit_batch
 from labelwall.teacher.audits.cases import audit_mechanisms, probes
 from labelwall.teacher.audits.harness import PROBE_DELTA, EmpiricalFinding
-from labelwall.teacher.mechanisms import radius
+from labelwall.teacher.mechanisms import batch_knn, radius
 from labelwall.teacher.mechanisms.batch import BatchMechanism
-from labelwall.teacher.mechanisms.batch import knn as batch_knn
 from labelwall.teacher.mechanisms.batch_knn import BatchKnn
 from labelwall.teacher.mechanisms.overlap import Bounds
 from labelwall.teacher.mechanisms.radius import RadiusNeighbours
