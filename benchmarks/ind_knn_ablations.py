@@ -29,9 +29,9 @@ from ind_knn_choice import (
 from kept import kept
 from linear_sgd import DELTA
 
+from labelwall.experiment.plan.ind_knn_rehearsal import threshold_at
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.ind_knn.simulate import threshold_at
 from labelwall.teacher.mechanisms.solve import solve
 
 LEVELS = (0.15, 0.2, 0.25, 0.3, 0.35, 0.4)  # of the cosine: thresholds tried

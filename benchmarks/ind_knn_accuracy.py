@@ -43,14 +43,14 @@ from ind_knn_choice import (
 from kept import kept
 from linear_sgd import CLASSES, DELTA, RATES, train
 
+from labelwall.experiment.plan.ind_knn import COUNT_NOISE, LABEL_NOISE, LEVELS
+from labelwall.experiment.plan.ind_knn_rehearsal import SimulatedRecords
 from labelwall.teacher.accounting.accountant import certified_epsilon, require_affordable
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.charging import answer_prepaid
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.ind_knn.planning import COUNT_NOISE, LABEL_NOISE, LEVELS
-from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn

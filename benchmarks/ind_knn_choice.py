@@ -18,11 +18,11 @@ import image_features
 import numpy as np
 from linear_sgd import CLASSES, DELTA
 
+from labelwall.experiment.plan.ind_knn import Trial, best_level, best_noise
+from labelwall.experiment.plan.ind_knn_rehearsal import SimulatedRecords, threshold_at
 from labelwall.teacher.accounting.accountant import odometer
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.ind_knn.planning import Trial, best_level, best_noise
-from labelwall.teacher.mechanisms.ind_knn.simulate import SimulatedRecords, threshold_at
 from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 

@@ -34,18 +34,19 @@ from regret_data import DELTA, narrowed
 from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.auto import planned_config, search
+from labelwall.experiment.plan.candidates import planner as planner_of
+from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.rounds import run
 from labelwall.student.config import StudentConfig
 from labelwall.teacher.mechanisms.auto import Auto
 from labelwall.teacher.mechanisms.pate.mechanism import Gnmax
-from labelwall.teacher.mechanisms.planning import Goal
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.teacher.mechanisms.registry import mechanism_class
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.wall.datasets.sources import DataConfig, describe, read_public
 from labelwall.wall.errors import BudgetRefused
-from labelwall.wall.progress import quiet
+from labelwall.wall.progress import no_progress
 
 SETS = {
     "cifar_stages": "CIFAR-10, three depths",
@@ -105,12 +106,12 @@ def setting(path: Path, method: str, epsilon: float) -> Config:
         return replace(config, mechanism=mechanism, features="raw")
     if method == "gnmax":
         return replace(queried(config, rows), features="raw")
-    planner = mechanism_class(method)().planner()
+    planner = planner_of(mechanism_class(method)())
     assert planner is not None
     for least in (LEAST_RIGHT.get(method, 0.0), 0.0):
         goal = Goal(epsilon, DELTA, records, rows, 1, least, shares=(1.0,))
         try:
-            found = search(config, task, public, goal, [planner], quiet)
+            found = search(config, task, public, goal, [planner], no_progress)
         except BudgetRefused:
             if not least:
                 raise

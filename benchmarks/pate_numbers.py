@@ -159,9 +159,9 @@ def mnist_votes(root: Path, cache: Path) -> np.ndarray:
     from labelwall.experiment.config.config import Config, RoundConfig
     from labelwall.experiment.config.first_features import first_extractor
     from labelwall.experiment.run.console import Console
+    from labelwall.teacher.classifiers.linear_ensemble import shard_key, train_ensemble
     from labelwall.teacher.features.cache import embed_records
     from labelwall.teacher.features.embedder import Embedder
-    from labelwall.teacher.mechanisms.pate.linear_ensemble import shard_key, train_ensemble
     from labelwall.teacher.records.sources import open_records
     from labelwall.wall.datasets.sources import DataConfig, describe, read_public
 

@@ -2,7 +2,7 @@
 
     python benchmarks/pate_teachers.py --data ROOT --workers 2
 
-Networks (teacher/mechanisms/pate/cnn_ensemble.py): 250 shards of about 240 images, trained anew in
+Networks (teacher/classifiers/cnn_ensemble.py): 250 shards of about 240 images, trained anew in
 a temporary folder. With --device cuda they are trained in batches, and for comparison a few of them
 one by one.
 """
@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from joblib.externals.loky import get_reusable_executor
 
-from labelwall.teacher.mechanisms.pate import cnn_ensemble
-from labelwall.teacher.mechanisms.pate.cnn_ensemble import CnnEnsemble
+from labelwall.teacher.classifiers import cnn_ensemble
+from labelwall.teacher.classifiers.cnn_ensemble import CnnEnsemble
 from labelwall.teacher.records.sources import open_records
 from labelwall.wall.datasets.sources import DataConfig, describe, read_public
 

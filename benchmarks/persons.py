@@ -37,13 +37,13 @@ from pathlib import Path
 import numpy as np
 from person_search import SIZE, alike
 
+from labelwall.experiment.plan.goal import Goal, PublicRows
+from labelwall.experiment.plan.screened import BY_NUMBER as PRIVATE_KNN
 from labelwall.experiment.run.fitted import Question
 from labelwall.experiment.run.matrix_round import FIT_BY
 from labelwall.experiment.run.whitening import linear_power, principal_axes
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
-from labelwall.teacher.mechanisms.planning import Goal, PublicRows
-from labelwall.teacher.mechanisms.private_knn.planning import PLANNER as PRIVATE_KNN
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import LEAST_VOTES, ReverseKnn
 from labelwall.teacher.mechanisms.solve import solve

@@ -21,13 +21,11 @@ from ind_knn_accuracy import Exam, spread
 from ind_knn_choice import Split, feature_options, read_splits
 from linear_sgd import CLASSES, DELTA
 
+from labelwall.experiment.plan.goal import Choice, Goal
+from labelwall.experiment.plan.screened import BY_NUMBER, BY_RADIUS, ScreenedPlanner
+from labelwall.experiment.plan.simulated_votes import votes_among
 from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN, ScreenedArgmax
-from labelwall.teacher.mechanisms.planning import Choice, Goal
-from labelwall.teacher.mechanisms.private_knn.planning import PLANNER as BY_NUMBER
-from labelwall.teacher.mechanisms.private_knn.planning import ScreenedPlanner
-from labelwall.teacher.mechanisms.private_knn.simulate import votes_among
 from labelwall.teacher.mechanisms.private_radius.mechanism import LANDMARKS
-from labelwall.teacher.mechanisms.private_radius.planning import PLANNER as BY_RADIUS
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 

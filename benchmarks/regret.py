@@ -30,12 +30,12 @@ from regret_data import DATA, DELTA, Data
 from labelwall.experiment.config.config import BudgetConfig, CapsConfig, Config, RoundConfig
 from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.auto import planned_config, planners_for, search
+from labelwall.experiment.plan.goal import Goal, View
 from labelwall.experiment.plan.rehearsal import Features
 from labelwall.experiment.run.matrix_round import ask_matrices
 from labelwall.experiment.run.whitening import extractor_of_round
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.planning import Goal, View
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
@@ -47,7 +47,7 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import errors
 from labelwall.wall.matrix import Matrix, NoisyCounts
 from labelwall.wall.messages import Receipt
-from labelwall.wall.progress import quiet
+from labelwall.wall.progress import no_progress
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0)
 DRAWS = 3
@@ -143,7 +143,7 @@ def row(data: Data, epsilon: float, known: list[Candidate]) -> str:
     public = PublicData(*data.public, *data.test)
     goal = Goal(epsilon, DELTA, records, len(public.inputs), 1, shares=(1.0,))
     began = time.process_time()
-    found = search(config, data.task, public, goal, planners_for(config), quiet)
+    found = search(config, data.task, public, goal, planners_for(config), no_progress)
     seconds = time.process_time() - began
     best = found.optimum.chosen
     assert best.view is not None
@@ -202,7 +202,7 @@ def value_row(epsilon: float) -> str:
         shares=(1.0,),
     )
     rows, began = PublicData(public, values[1], test, values[2]), time.process_time()
-    found = search(asking, data.task, rows, goal, planners_for(asking), quiet)
+    found = search(asking, data.task, rows, goal, planners_for(asking), no_progress)
     seconds, best = time.process_time() - began, found.optimum.chosen
 
     def r2(view: View, mechanism: Mechanism) -> float:

@@ -30,7 +30,7 @@ from labelwall.student import losses
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
 from labelwall.student.fit import TrainedStudent
-from labelwall.student.module import Trainee
+from labelwall.student.module import StudentModule
 from labelwall.student.ranks import exact
 from labelwall.student.train import predict, train
 from labelwall.wall.labels.classes import ClassLabels
@@ -59,19 +59,19 @@ class Reading:
 @contextmanager
 def noted(times: list[float]) -> Iterator[None]:
     """Append the time at which each step of a training in this process begins."""
-    original = Trainee.training_step
+    original = StudentModule.training_step
 
     def timed(
-        self: Trainee, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], index: int
+        self: StudentModule, batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], index: int
     ) -> torch.Tensor:
         times.append(time.perf_counter())
         return original(self, batch, index)
 
-    Trainee.training_step = timed  # type: ignore[method-assign]
+    StudentModule.training_step = timed  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Trainee.training_step = original  # type: ignore[method-assign]
+        StudentModule.training_step = original  # type: ignore[method-assign]
 
 
 def pool_of(split: Split) -> Pool:

@@ -64,7 +64,7 @@ def main() -> None:
     pool = Pool(inputs, ClassLabels.of(10), statistics.mean, statistics.std)
     print("| round | settings | mean accuracy (range) | CPU seconds |\n|---|---|---|---|")
     for number in options.rounds:
-        labels = RunFolder(options.run).load_lesson(number)
+        labels = RunFolder(options.run).load_training_labels(number)
         assert labels is not None
         for text in options.settings:
             changed = replace(config.student, **yaml.safe_load(text))

@@ -16,12 +16,12 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from ..wall.messages import ABSTAINED
-from ..wall.progress import TaskProgress, unheard
+from ..wall.progress import TaskProgress, no_progress
 from .config import StudentConfig
 from .data import Pool
-from .fit import TRAINEES
+from .drop_doubtful import stratified
+from .fit import STUDENT_MODULES
 from .module import Student
-from .prune import stratified
 from .train import outputs, train
 
 BINS = 15  # of equal width, for the expected calibration error
@@ -35,7 +35,7 @@ def temperature(
     labels: np.ndarray,
     *,
     seed: int,
-    progress: TaskProgress = unheard,
+    progress: TaskProgress = no_progress,
     soft: np.ndarray | None = None,
 ) -> float:
     """The temperature of the student that ``config`` trains on ``labels``: at least 1/20, at most
@@ -48,7 +48,7 @@ def temperature(
     nor on fewer than FEWEST held-out labels. ``soft``: as for ``train``; rows that have released
     probabilities are held to these, which know that a label may be wrong.
     """
-    kind, folds = TRAINEES[pool.labels.loss], config.calibration_folds
+    kind, folds = STUDENT_MODULES[pool.labels.loss], config.calibration_folds
     if not folds or not issubclass(kind, Student):
         return 1.0
     held_out = np.flatnonzero(stratified(pool.labels.strata(labels), folds, seed) == 0)

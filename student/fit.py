@@ -21,15 +21,15 @@ from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.strategies import DDPStrategy
 
 from ..wall.networks.architectures import Backbone, build, load, to_safetensors
-from ..wall.progress import TaskProgress, unheard
+from ..wall.progress import TaskProgress, no_progress
 from .config import StudentConfig
 from .data import STEPS_A_CHAPTER, Pool, StudentData
 from .job import Job
-from .module import AttributeStudent, Student, Trainee
+from .module import AttributeStudent, Student, StudentModule
 from .ranks import ALONE, Ranks
 from .regression import Regressor
 
-TRAINEES: dict[str, type[Trainee]] = {  # by a label space's loss
+STUDENT_MODULES: dict[str, type[StudentModule]] = {  # by a label space's loss
     "cross_entropy": Student,
     "binary_cross_entropy": AttributeStudent,
     "squared_error": Regressor,
@@ -48,7 +48,7 @@ class TrainedStudent:
 
 
 def fit(
-    job: Job, run_dir: Path, *, progress: TaskProgress = unheard, ranks: Ranks = ALONE
+    job: Job, run_dir: Path, *, progress: TaskProgress = no_progress, ranks: Ranks = ALONE
 ) -> TrainedStudent:
     """Train as the job says.
 
@@ -67,7 +67,7 @@ def fit(
         enable_version_counter=False,
     )
     callbacks: list[Callback] = [history, checkpoints, Steps(progress)]
-    student = trainee(job, ranks)
+    student = student_module(job, ranks)
     if config.compile:
         student.network.compile()
     data = StudentData(config, job.pool, job.labels, job.test, job.seed, ranks, job.soft)
@@ -119,11 +119,11 @@ def _together() -> dict[str, Any]:
     return {"strategy": strategy, "use_distributed_sampler": False}
 
 
-def trainee(job: Job, ranks: Ranks) -> Trainee:
+def student_module(job: Job, ranks: Ranks) -> StudentModule:
     """The module that the job trains, with its first weights."""
     config, pool = job.config, job.pool
     network = _network(config, pool, job.seed, job.initial if config.warm_start else None)
-    kind = TRAINEES[pool.labels.loss]
+    kind = STUDENT_MODULES[pool.labels.loss]
     return kind(config, network, pool.labels, pool.mean, pool.std, job.seed, ranks)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from ..wall.errors import LabelwallError
-from ..wall.progress import TaskProgress, unheard
+from ..wall.progress import TaskProgress, no_progress
 from .job import Job, write_job
 
 WORKER = "labelwall.student.worker"
@@ -32,7 +32,7 @@ SECRETS = "LABELWALL_"  # environment variables that begin so are the caller's: 
 
 
 def train_apart(
-    job: Job, run_dir: Path, progress: TaskProgress = unheard
+    job: Job, run_dir: Path, progress: TaskProgress = no_progress
 ) -> tuple[bytes, list[dict[str, float]]]:
     """(weights, history) of a training in job.config.devices processes of this machine.
 

@@ -56,7 +56,7 @@ def seed_draws(seed: int) -> None:
 SHARE_DECAY = 0.98  # of the running share of each predicted class, per step
 
 
-class Trainee(pl.LightningModule):
+class StudentModule(pl.LightningModule):
     """What all students share: a backbone, its running average, the schedule, and a draw of its own
     for every step.
 
@@ -196,7 +196,7 @@ class Trainee(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-class Student(Trainee):
+class Student(StudentModule):
     """Trains a backbone on released classes and all public inputs."""
 
     takes_class_prior = True

@@ -10,11 +10,11 @@ from torchmetrics.regression import MeanSquaredError, R2Score
 
 from ..wall.labels.values import STEPS
 from . import losses
-from .module import Trainee
+from .module import StudentModule
 from .ranks import exact
 
 
-class Regressor(Trainee):
+class Regressor(StudentModule):
     """Trains a backbone with one output, which is -1 at a value's lower bound and 1 at the upper
     one.
 

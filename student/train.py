@@ -14,12 +14,12 @@ from ..wall.labels.base import LabelSpace
 from ..wall.messages import ExtractorSpec
 from ..wall.networks.architectures import build
 from ..wall.preprocessing import unit_scale
-from ..wall.progress import TaskProgress, unheard
+from ..wall.progress import TaskProgress, no_progress
 from . import model
 from .config import StudentConfig
 from .data import Pool
 from .devices import require_devices
-from .fit import TRAINEES, TrainedStudent, fit
+from .fit import STUDENT_MODULES, TrainedStudent, fit
 from .job import Job
 from .launch import train_apart
 from .norms import require_shareable
@@ -37,7 +37,7 @@ def train(
     seed: int,
     test_x: np.ndarray | None = None,
     test_y: np.ndarray | None = None,
-    progress: TaskProgress = unheard,
+    progress: TaskProgress = no_progress,
     initial: bytes | None = None,
     soft: np.ndarray | None = None,
 ) -> TrainedStudent:
@@ -70,7 +70,7 @@ def check_soft(soft: np.ndarray | None, pool: Pool) -> None:
     """Raises InvalidInput unless each row is NaN, or probabilities of the classes."""
     if soft is None:
         return
-    if not TRAINEES[pool.labels.loss].takes_class_prior:
+    if not STUDENT_MODULES[pool.labels.loss].takes_class_prior:
         raise InvalidInput("soft", "None where rows have attributes or a value", shape_text(soft))
     shape = (len(pool.inputs), pool.labels.outputs)
     if soft.dtype != np.float32 or soft.shape != shape:
@@ -90,7 +90,7 @@ def check(
     """Raises InvalidInput where the configured network does not take such inputs, its features are
     too wide to search, or several processes could not train it as one would.
     """
-    if config.class_prior != "none" and not TRAINEES[labels.loss].takes_class_prior:
+    if config.class_prior != "none" and not STUDENT_MODULES[labels.loss].takes_class_prior:
         raise InvalidInput(
             "student.class_prior", "none where rows have attributes or a value", config.class_prior
         )

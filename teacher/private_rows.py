@@ -12,6 +12,7 @@ import numpy as np
 from ..wall.labels.base import LabelSpace
 from ..wall.messages import ExtractorSpec
 from ..wall.progress import Progress
+from .classifiers.linear_ensemble import Ensemble, shard_key, train_ensemble
 from .features.cache import (
     Embedded,
     Embedding,
@@ -22,13 +23,12 @@ from .features.cache import (
 from .features.embedder import Embedder
 from .ledger.ledger import Ledger
 from .mechanisms.base import Classifiers
-from .mechanisms.pate.linear_ensemble import Ensemble, shard_key, train_ensemble
 from .records import record_updates
 from .records.sources import Records
 from .search.index import Index
 
 if TYPE_CHECKING:
-    from .mechanisms.pate.cnn_ensemble import CnnEnsemble
+    from .classifiers.cnn_ensemble import CnnEnsemble
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class PrivateRows:
 
     def forget_removed(self) -> None:
         """Delete from caches what belongs to no record."""
-        from .mechanisms.pate.cnn_ensemble import forget_classifiers  # torch
+        from .classifiers.cnn_ensemble import forget_classifiers  # torch
 
         forget(self.records(), self._place.directory)
         forget_classifiers(self._place.directory)
@@ -210,7 +210,7 @@ class PrivateRows:
 
     def _networks(self, records: Records, teachers: int) -> CnnEnsemble:
         """Trained on the images, whatever the extractor; kept in the custodian's directory."""
-        from .mechanisms.pate.cnn_ensemble import CnnEnsemble  # torch
+        from .classifiers.cnn_ensemble import CnnEnsemble  # torch
 
         return CnnEnsemble(
             records,

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from ..wall.messages import ExtractorSpec
-from ..wall.progress import Progress, quiet
+from ..wall.progress import Progress, no_progress
+from .classifiers.linear_ensemble import Ensemble, shard_key, train_by_shard
 from .features.embedder import Embedder
 from .ledger.ledger import Ledger
-from .mechanisms.pate.linear_ensemble import Ensemble, shard_key, train_by_shard
 from .noise.entropy import Entropy
 from .private_rows import Prepared, PrivateRows
 from .records import record_updates
@@ -120,7 +120,7 @@ class ShardedTeacher(Teacher):
         batch_size: int = 256,
         workers: int = 1,
         device: str = "cpu",
-        progress: Progress = quiet,
+        progress: Progress = no_progress,
     ) -> None:
         assert ledger.state.plan is not None
         unit = ledger.state.plan.unit

@@ -12,7 +12,7 @@ import numpy as np
 from ..wall.errors import InvalidInput
 from ..wall.matrix import Matrix, NoisyCounts
 from ..wall.messages import Answers, ExtractorSpec, Queries
-from ..wall.progress import Progress, quiet
+from ..wall.progress import Progress, no_progress
 from ..wall.unit import Unit
 from .charging import Batch, Charged, is_settled, receipt, replies, settle
 from .features.embedder import Embedder
@@ -65,7 +65,7 @@ class Teacher:
         batch_size: int = 256,
         workers: int = 1,
         device: str = "cpu",
-        progress: Progress = quiet,
+        progress: Progress = no_progress,
     ) -> None:
         if device != "cpu":
             from .search.devices import device_of  # torch

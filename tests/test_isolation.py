@@ -157,12 +157,8 @@ def test_the_wheel_has_every_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def room(path: Path, root: Path) -> str:
-    """`teacher/ledger`, `teacher/charging.py`. Statistical audits stand above what they audit.
-
-    A mechanism loads its audit only when it is asked for one.
-    """
-    parts = path.relative_to(root).parts
-    return "audits" if parts[-1] == "audit.py" else "/".join(parts[:2])
+    """`teacher/ledger`, `teacher/charging.py`."""
+    return "/".join(path.relative_to(root).parts[:2])
 
 
 def imports(tree: ast.Module) -> Iterator[ast.ImportFrom]:
@@ -176,7 +172,7 @@ def imports(tree: ast.Module) -> Iterator[ast.ImportFrom]:
 
 
 def arrows(root: Path) -> dict[str, set[str]]:
-    """From each room of ``root`` to the rooms that it imports, except to audits."""
+    """From each room of ``root`` to the rooms that it imports."""
     found: dict[str, set[str]] = {}
     for path in (path for name in PACKAGES for path in (root / name).rglob("*.py")):
         here = room(path, root)
@@ -188,14 +184,14 @@ def arrows(root: Path) -> dict[str, set[str]]:
             files = [place.with_suffix(".py"), place / "__init__.py"]
             files += [place / f"{entry.name}.py" for entry in node.names]
             rooms = {room(file, root) for file in files if file.is_file()}
-            found.setdefault(here, set()).update(rooms - {here, "audits"})
+            found.setdefault(here, set()).update(rooms - {here})
     return found
 
 
 def test_rooms_have_no_circle() -> None:
     """Neither between the packages nor inside one: TopologicalSorter raises CycleError."""
     found = arrows(REPOSITORY)
-    assert {"teacher/ledger", "teacher/charging.py"} <= found["audits"]
+    assert {"teacher/ledger", "teacher/charging.py"} <= found["teacher/audits"]
     order = list(TopologicalSorter(found).static_order())
     assert order.index("wall/errors.py") < order.index("teacher/ledger")
     assert order.index("teacher/ledger") < order.index("teacher/teacher.py")

@@ -17,14 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from labelwall.experiment.plan.candidates import PLANNERS, planner
+from labelwall.experiment.plan.goal import Goal, PublicRows, Score, View
 from labelwall.teacher.accounting.accountant import require_affordable
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
+from labelwall.teacher.audits.cases import AUDITS, PROBES, probes
+from labelwall.teacher.audits.cases import audit as run_audit
+from labelwall.teacher.audits.harness import PROBE_DELTA
+from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
 from labelwall.teacher.ledger.auditor.slots import priced as audited_price
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
-from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, KEY_BYTES
-from labelwall.teacher.mechanisms.planning import Goal, PublicRows, Score, View
 from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
@@ -33,7 +37,6 @@ from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
 from labelwall.teacher.service.server import build_app
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.statistical_audit import PROBE_DELTA
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.datasets.sources import Task
@@ -252,9 +255,21 @@ def test_a_service_answers_as_the_process_does(
     assert found == expected
 
 
+def test_every_room_knows_the_kind(name: str) -> None:
+    """The auditor, the statistical audits and the candidates; ``missing`` names the others."""
+    kind = CASES[name].kind
+    rooms = {
+        "teacher/ledger/auditor/mechanisms.py: KINDS": KINDS,
+        "teacher/audits/cases.py: AUDITS": AUDITS,
+        "teacher/audits/cases.py: PROBES": PROBES,
+        "experiment/plan/candidates.py: PLANNERS": PLANNERS,
+    }
+    assert [room for room, table in rooms.items() if kind not in table] == []
+
+
 def test_a_planner_finds_what_is_affordable(name: str) -> None:
-    planner = CASES[name].planner()
-    if planner is None:
+    search = planner(CASES[name])
+    if search is None:
         pytest.skip("has no planner")
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 150)
@@ -270,11 +285,11 @@ def test_a_planner_finds_what_is_affordable(name: str) -> None:
         lambda _view, mechanism, times: Score(1.0, 0.7, 0.01),
     )
     goal = Goal(2.0, 1e-5, 5000, 60, 1)
-    optimum = planner.plan(goal, public)
+    optimum = search.plan(goal, public)
     require_affordable(optimum.chosen.plan(goal))
     assert optimum.chosen.epsilon <= goal.epsilon
     assert 0 < optimum.chosen.forecast.accuracy <= 1
-    assert planner.settings(optimum.chosen.mechanism)
+    assert search.settings(optimum.chosen.mechanism)
 
 
 def test_the_ledgers_fields_make_it_again_and_the_auditor_agrees(tmp_path: Path, name: str) -> None:
@@ -282,7 +297,6 @@ def test_the_ledgers_fields_make_it_again_and_the_auditor_agrees(tmp_path: Path,
     assert ledger.state.plan is not None
     (slot,) = ledger.state.plan.slots
     assert from_slot(slot) == CASES[name]
-    assert CASES[name].kind in KINDS
     assert [found.name for found in audited_price(slot.mechanism)] == list(CASES[name].stages)
 
 
@@ -308,7 +322,7 @@ def test_the_statistical_audit_finds_a_planted_fault(
 
     monkeypatch.setattr(SystemEntropy, "choose", sharper)
     findings = [
-        probe.audit(delta=PROBE_DELTA, trials=4000, confidence=0.95, releases=parts)
-        for probe, parts in CASES[name].probes()
+        run_audit(probe, delta=PROBE_DELTA, trials=4000, confidence=0.95, releases=parts)
+        for probe, parts in probes(CASES[name])
     ]
     assert any(finding.refuted for finding in findings)

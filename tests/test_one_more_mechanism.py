@@ -1,4 +1,4 @@
-"""One more mechanism: a folder, its line in the registry, its entry in the auditor's own list.
+"""One more mechanism: a file, a line of the registry, entries for auditor, audits and candidates.
 
 A copy of the repository gets tests/nearest_record; then every command and the contract's tests run.
 """
@@ -18,13 +18,31 @@ from tests.experiment import tiny
 from tests.programs import REPOSITORY
 
 LEFT_OUT = shutil.ignore_patterns(".*", "build", "runs", "__pycache__", "*.egg-info", "figures")
-IMPORT = "from labelwall.teacher.mechanisms.nearest_record.mechanism import NearestRecord\n"
-ENTRY = """
+IMPORT = "from labelwall.teacher.mechanisms.nearest_record import NearestRecord\n"
+ROOMS = {
+    "mechanism.py": "teacher/mechanisms/nearest_record.py",
+    "audit.py": "teacher/audits/nearest_record.py",
+    "planning.py": "experiment/plan/nearest_record.py",
+}
+ENTRIES = {
+    "teacher/ledger/auditor/mechanisms.py": """
 KINDS["nearest_record"] = Known(
     {"epsilon": PURE},
     lambda f: [Priced("response", "pure", {"epsilon": f["epsilon"]}, results.label())],
 )
-"""
+""",
+    "teacher/audits/cases.py": """
+from .nearest_record import audit as audit_nearest
+
+AUDITS["nearest_record"] = _whole(audit_nearest)
+PROBES["nearest_record"] = _with(epsilon=2.0)
+""",
+    "experiment/plan/candidates.py": """
+from .nearest_record import NearestRecordPlanner
+
+PLANNERS["nearest_record"] = lambda _: NearestRecordPlanner()
+""",
+}
 MECHANISM = "mechanism: {kind: nearest_record, epsilon: 4.0}\n"
 
 pytestmark = pytest.mark.slow
@@ -35,9 +53,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The repository with one more mechanism, and the tiny experiment's data in ``work``."""
     root = tmp_path_factory.mktemp("copy") / "labelwall"
     shutil.copytree(REPOSITORY, root, ignore=LEFT_OUT)
-    shutil.copytree(
-        REPOSITORY / "tests" / "nearest_record", root / "teacher/mechanisms/nearest_record"
-    )
+    for name, room in ROOMS.items():
+        shutil.copy(REPOSITORY / "tests" / "nearest_record" / name, root / room)
     registry = root / "teacher" / "mechanisms" / "registry.py"
     text = registry.read_text()
     place = "from labelwall.teacher.mechanisms.pate"
@@ -45,8 +62,9 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "    IndKnn,\n", "    IndKnn,\n    NearestRecord,\n", 1
     )
     registry.write_text(text)
-    with (root / "teacher" / "ledger" / "auditor" / "mechanisms.py").open("a") as audited:
-        audited.write(ENTRY)
+    for name, entry in ENTRIES.items():
+        with (root / name).open("a") as table:
+            table.write(entry)
     work = root.parent / "work"
     tiny.write(work)
     lines = [

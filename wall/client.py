@@ -22,7 +22,7 @@ import numpy as np
 from .errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
 from .matrix import Matrix, NoisyCounts
 from .messages import Answers, ExtractorSpec, Queries, join_answers
-from .progress import Progress, quiet
+from .progress import Progress, no_progress
 from .wire import (
     MAX_ROWS,
     SAFETENSORS,
@@ -51,7 +51,7 @@ class RemoteTeacher:
     """
 
     def __init__(
-        self, url: str, key: str, *, progress: Progress = quiet, patience: float = 120.0
+        self, url: str, key: str, *, progress: Progress = no_progress, patience: float = 120.0
     ) -> None:
         parts = urlsplit(url)
         extra = parts.username or parts.query or parts.fragment

@@ -12,9 +12,5 @@ Progress = Callable[[str, int, int], None]
 TaskProgress = Callable[[int, int], None]
 
 
-def unheard(done: int, total: int) -> None:
-    """Report nothing of one task."""
-
-
-def quiet(task: str, done: int, total: int) -> None:
+def no_progress(*_: object) -> None:
     """Report nothing."""

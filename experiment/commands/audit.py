@@ -45,9 +45,9 @@ def main(args: Sequence[str]) -> int:
 
 
 def _audit_empirical(args: Sequence[str]) -> int:
-    from ...teacher.mechanisms.peopled import for_persons
+    from ...teacher.audits.as_persons import for_persons
+    from ...teacher.audits.cases import audit_mechanisms
     from ...teacher.mechanisms.registry import from_slot
-    from ...teacher.statistical_audit import audit_mechanisms
     from ..config.attack import parse_attack
 
     plan, options = parse_attack(args)

@@ -236,7 +236,7 @@ def _answered(
     summary: dict[str, Any] = run(settings, place / "run", entropy=entropy, console=console)
     _link(own / cache, private / "shared" / cache)
     rounds = summary["rounds"]
-    kept = rounds[summary["kept_round"] - 1]
+    kept = rounds[summary["best_round"] - 1]
     return {
         "epsilon": summary["epsilon"],
         "labels": kept["answered"]

@@ -21,7 +21,7 @@ from ...teacher.shards.config import ScaleConfig
 from ...wall.datasets.registry import data_set
 from ...wall.datasets.sources import DataConfig
 from ...wall.errors import InvalidInput
-from ...wall.progress import Progress, quiet
+from ...wall.progress import Progress, no_progress
 from ...wall.unit import UNITS
 from .checks import (
     check_box,
@@ -285,7 +285,7 @@ class Config:
         slots = tuple(entry.slot() for entry in self.solved().priced())
         return Plan(self.budget.epsilon, self.budget.delta, slots, self.privacy.unit)
 
-    def solved(self, progress: Progress = quiet) -> Config:
+    def solved(self, progress: Progress = no_progress) -> Config:
         """With every number that the budget decides (teacher/mechanisms/solve.py).
 
         From public numbers alone. May take a minute, of which ``progress`` is told.

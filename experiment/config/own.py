@@ -19,7 +19,6 @@ from PIL import Image
 
 from ...teacher.accounting.plan import Plan
 from ...teacher.mechanisms.base import Priced
-from ...teacher.mechanisms.planning import MIN_ROWS
 from ...teacher.mechanisms.private_linear.mechanism import MAX_SIGMA, PrivateLinear
 from ...teacher.mechanisms.registry import AUTO
 from ...wall.datasets.readers import (
@@ -34,6 +33,7 @@ from ...wall.datasets.sources import DataConfig, describe, read_public
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
 
+MIN_ROWS = 100  # labelled rows; fewer do not predict votes
 SAMPLE = 1_000  # public images whose size and colour are read
 # Bounds of the suggested image side, in pixels: networks pool three times; larger images train
 # slowly on two cores.

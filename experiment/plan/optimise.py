@@ -1,6 +1,6 @@
 """`plan --optimise`: from a configuration to the best one for its budget.
 
-Public rows are read here and handed to the mechanism's planner (teacher/mechanisms/planning.py);
+Public rows are read here and handed to the mechanism's planner (candidates.py);
 what it chooses is shown as a table, a plot, JSON and a file.
 """
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...teacher.accounting.accountant import require_affordable
 from ...teacher.accounting.conversion import round_up
-from ...teacher.mechanisms.planning import FRONTIER, Choice, Goal, Optimum
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import InvalidInput
 from ..config.config import Config
@@ -31,6 +30,7 @@ from .auto import (
     sentence,
     spread_text,
 )
+from .goal import FRONTIER, Choice, Goal, Optimum
 from .show_plan import describe_plan
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ import numpy as np
 
 from ...teacher.features.embedder import Embedder, unit_length
 from ...teacher.mechanisms.base import Asks, Mechanism
-from ...teacher.mechanisms.planning import Score, View
 from ...teacher.mechanisms.voters import Voters
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.sources import PublicData, Task
@@ -42,6 +41,7 @@ from ..run.whitening import (
     principal_axes,
     starting_extractor,
 )
+from .goal import Score, View
 
 MAX_PUBLIC = 2_000  # public rows that a rehearsed round asks about
 MAX_LABELLED = 4_000

@@ -33,7 +33,7 @@ from ...wall.labels.base import LabelSpace
 from ..config.config import Config
 from ..config.settings import load_config
 from ..run.described_student import labels_of
-from ..run.judge import estimate_of
+from ..run.quality import estimate_of
 from ..run.run_folder import RunFolder
 from . import plots
 from .examples import examples
@@ -112,7 +112,7 @@ class FinishedRun:
     @property
     def kept(self) -> int:
         """The round whose student the run kept, from 1; earlier versions kept the last one."""
-        return int(self.summary.get("kept_round", len(self.rounds)))
+        return int(self.summary.get("best_round", len(self.rounds)))
 
     @property
     def last(self) -> dict[str, Any]:

@@ -7,9 +7,9 @@ import numpy as np
 from ...wall.labels.base import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from .experiment import Experiment
-from .judge import Estimate, kept_round
 from .matrix_round import ask_matrices, rows_of_round
 from .public_features import PROBE
+from .quality import Estimate, best_round
 from .query_selection import choose_queries
 from .whitening import extractor_of_round, starting_extractor
 
@@ -34,7 +34,7 @@ def _extractor(experiment: Experiment, number: int) -> ExtractorSpec:
     """
     if number == 1:
         return _starting(experiment)
-    kept = kept_round(experiment.estimates(number - 1))
+    kept = best_round(experiment.estimates(number - 1))
     if kept < number - 1:
         return _extractor(experiment, kept)
     return experiment.folder.load_extractor(number - 1)

@@ -20,9 +20,9 @@ def described_student(
     """The kept round's student with its metadata: a safetensors file.
 
     ``summary``: what summary.json holds. All of it is public, so nothing is charged. A folder of
-    an earlier version has no temperature: it is 1 then; one without ``kept_round`` kept the last.
+    an earlier version has no temperature: it is 1 then; one without ``best_round`` kept the last.
     """
-    kept = summary.get("kept_round", len(summary["rounds"]))
+    kept = summary.get("best_round", len(summary["rounds"]))
     spec, metrics = folder.load_extractor(kept), folder.metrics(kept) or {}
     privacy = Privacy(
         summary["epsilon"],

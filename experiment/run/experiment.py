@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ...wall.datasets.sources import PublicData, Task
 from ..config.config import Config
 from .console import Console
-from .judge import Estimate, estimate_of
 from .public_features import PublicFeatures
+from .quality import Estimate, estimate_of
 from .run_folder import RunFolder
 from .teachers import Answering
 

@@ -12,7 +12,7 @@ import numpy as np
 from ...teacher.mechanisms.base import Asks
 from ...wall.matrix import Matrix, NoisyCounts
 from ...wall.messages import Receipt
-from .judge import Estimate
+from .quality import Estimate
 
 
 @dataclass(frozen=True)

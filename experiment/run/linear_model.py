@@ -22,7 +22,7 @@ from scipy.special import expit, softmax
 from ...wall.messages import ABSTAINED, Outcome
 from .descent import DescentModel
 from .gaussian_classes import gaussian_classes, of_sums
-from .judge import Estimate, by_probabilities
+from .quality import Estimate, by_probabilities
 
 FACTORS = 0.0, 3.0  # of logits
 # Tried on images and texts, 4,000 records, epsilon 0.02 to 0.3 (docs/decisions.md).

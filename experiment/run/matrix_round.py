@@ -14,8 +14,8 @@ from ...wall.matrix import Matrix, NoisyCounts
 from ...wall.messages import Answers, ExtractorSpec
 from ..config.config import Config
 from .fitted import Fitted, Question
-from .judge import Estimate
 from .linear_round import fit_weights
+from .quality import Estimate
 from .query_selection import choose_queries
 from .reverse_knn_round import fit_cells
 

@@ -20,7 +20,7 @@ from ...wall.labels.base import LabelSpace, Score, has_label
 from ...wall.labels.values import format_errors
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
 from ...wall.unit import for_unit
-from .judge import Estimate, estimate_of
+from .quality import Estimate, estimate_of
 
 # The keys of a round's metrics.json that summary.json repeats. Errors exist for values alone.
 SUMMARY_KEYS = (
@@ -148,7 +148,7 @@ def run_summary(
         "adversary": state.adversary,
         "unit": plan.unit,
         "certificates": {name: round_up(c.epsilon) for name, c in certificates(plan).items()},
-        "kept_round": kept,
+        "best_round": kept,
         "test_accuracy": last["student_accuracy"],
         **({"test_errors": last["student_errors"]} if "student_errors" in last else {}),
         "rounds": [
@@ -168,6 +168,6 @@ def result_line(summary: dict, run_dir: Path) -> str:
     against = "" if summary["adversary"] == POOLED else f" against {summary['adversary']}"
     epsilon, delta = round_up(summary["epsilon"]), f"delta {summary['delta']:g}"
     against += for_unit(summary.get("unit", "row"))
-    kept, rounds = summary.get("kept_round"), len(summary.get("rounds", ()))
+    kept, rounds = summary.get("best_round"), len(summary.get("rounds", ()))
     chosen = f" (round {kept} kept)" if kept is not None and kept != rounds else ""
     return f"{score}{chosen} at epsilon {epsilon}, {delta}{against}: {run_dir}/report.html"

@@ -11,7 +11,7 @@ from ...wall.cells import Cells, inherit, nearest_cells
 from ...wall.errors import InvalidInput
 from .clusters import k_means
 from .fitted import Fitted, Question
-from .judge import by_counts
+from .quality import by_counts
 
 ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
 

@@ -19,13 +19,13 @@ from .asking import ask, asking_extractor
 from .console import Console
 from .described_student import described_student
 from .experiment import Experiment
-from .judge import Estimate, estimate_of, foreseen, kept_round, plurality
-from .lesson import check_student
 from .metrics import round_line, run_summary
 from .public_features import PublicFeatures
+from .quality import Estimate, best_round, estimate_of, foreseen, plurality
 from .run_folder import RunFolder
 from .teachers import teacher_of
 from .training import calibrated, train_round
+from .training_rows import check_student
 
 SHARE_ROWS = 2_000  # test rows among which neighbours are counted, for a warning
 
@@ -120,7 +120,7 @@ def _round(experiment: Experiment, number: int) -> dict:
     folder.drop_checkpoints(number)
     console.say(round_line(number, metrics, experiment.task.labels))
     estimates = experiment.estimates(number)
-    if (kept := kept_round(estimates)) < number:
+    if (kept := best_round(estimates)) < number:
         console.say(
             f"round {number} is worse than round {kept}: labels {_text(estimates[number - 1])} "
             f"against {_text(estimates[kept - 1])}. Round {kept}'s student and features are kept."
@@ -135,7 +135,7 @@ def _text(estimate: Estimate | None) -> str:
 def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     folder, config = experiment.folder, experiment.config
     experiment.teacher.export(folder.ledger)
-    kept = kept_round([estimate_of(metrics) for metrics in rounds])
+    kept = best_round([estimate_of(metrics) for metrics in rounds])
     rounds[kept - 1] = calibrated(experiment, kept, rounds[kept - 1])
     plan, labels = config.plan(), experiment.task.labels
     summary = run_summary(plan, folder.ledger_state(), rounds, kept, config.seed)

@@ -181,15 +181,15 @@ class RunFolder:
         with np.load(self.round(number) / "answers.npz", allow_pickle=False) as stored:
             return stored["rows"], stored["labels"], stored["outcomes"]
 
-    def save_lesson(self, number: int, labels: np.ndarray) -> None:
+    def save_training_labels(self, number: int, labels: np.ndarray) -> None:
         """Store the labels that the student of a round trains on: int64 [n_public], or [n, c]."""
         content = io.BytesIO()
         np.save(content, labels)
-        self.write_bytes(self.round(number) / "lesson.npy", content.getvalue())
+        self.write_bytes(self.round(number) / "training_labels.npy", content.getvalue())
 
-    def load_lesson(self, number: int) -> np.ndarray | None:
+    def load_training_labels(self, number: int) -> np.ndarray | None:
         """Labels as saved; None in a folder of an earlier version."""
-        path = self.round(number) / "lesson.npy"
+        path = self.round(number) / "training_labels.npy"
         if not path.exists():
             return None
         found: np.ndarray = np.load(path, allow_pickle=False)

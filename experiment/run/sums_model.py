@@ -17,7 +17,7 @@ from ...wall.weights import (
     longest_residual,
     residual_unit,
 )
-from .judge import Estimate
+from .quality import Estimate
 
 MAX_ROWS = 10_000  # public rows that the fit looks at
 MIN_RECORDS = 1.0  # that a noisy count is taken for

@@ -30,7 +30,7 @@ from ...wall.datasets.sources import DataConfig, Task
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch
 from ...wall.matrix import Matrix, NoisyCounts
 from ...wall.messages import Answers, ExtractorSpec, Queries
-from ...wall.progress import Progress, quiet
+from ...wall.progress import Progress, no_progress
 from ...wall.unit import protected
 from ..config.config import Config
 from ..config.settings import to_yaml
@@ -166,7 +166,7 @@ def report_new_anchor(custodian: Custodian, console: Console) -> None:
 
 
 def teacher_factory(
-    config: Config, task: Task, progress: Progress = quiet
+    config: Config, task: Task, progress: Progress = no_progress
 ) -> Callable[..., Teacher]:
     """The kind of teacher that a configuration names, over its private rows.
 

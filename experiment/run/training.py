@@ -9,20 +9,20 @@ from functools import partial
 
 import numpy as np
 
-from ...student.beside import beside, several, share_of_threads, threads
 from ...student.calibrate import temperature
+from ...student.drop_doubtful import drop_doubtful
 from ...student.fit import TrainedStudent
-from ...student.prune import prune
+from ...student.parallel import parallel, process_count, share_of_threads, threads
 from ...student.train import train
 from ...wall.errors import LabelwallError
 from ...wall.labels.base import has_label
 from ...wall.messages import ABSTAINED, Answers, ExtractorSpec
 from ..config.config import Config
 from .experiment import Experiment
-from .judge import Estimate, by_agreement, kept_round
-from .lesson import Lesson, lesson_of
 from .metrics import calibration, round_metrics
+from .quality import Estimate, best_round, by_agreement
 from .released import released_labels, released_probabilities
+from .training_rows import TrainingRows, training_rows_of
 from .virtual_rows import with_virtual_rows
 
 
@@ -41,7 +41,7 @@ def train_round(
     started = time.perf_counter()
     config, folder, task = experiment.config, experiment.folder, experiment.task
     estimates = [*experiment.estimates(number - 1), estimate]
-    worse = {n for n in range(2, number + 1) if kept_round(estimates[:n]) < n}
+    worse = {n for n in range(2, number + 1) if best_round(estimates[:n]) < n}
     labels = released_labels(folder, number, len(experiment.public.inputs), worse)
     if not has_label(labels).any():
         raise LabelwallError(
@@ -49,28 +49,28 @@ def train_round(
             "Lower the threshold or ask more queries."
         )
     soft = released_probabilities(folder, number, labels, worse)
-    lesson = lesson_of(config, task, experiment.public, experiment.features)
+    training_rows = training_rows_of(config, task, experiment.public, experiment.features)
     judging = partial(experiment.console.progress, "checking labels")
-    pruned = prune(
+    cleaned = drop_doubtful(
         config.student,
-        lesson.pool,
+        training_rows.pool,
         labels,
         seed=config.seed * 1000 + number,
         progress=judging,
         soft=soft,
         workers=config.workers,
     )
-    estimate = estimate or by_agreement(pruned)
-    last = number == len(config.rounds) and kept_round([*estimates[:-1], estimate]) == number
-    initial = lesson.initial(extractor)
-    taught = lesson, pruned.labels, soft
+    estimate = estimate or by_agreement(cleaned)
+    last = number == len(config.rounds) and best_round([*estimates[:-1], estimate]) == number
+    initial = training_rows.initial(extractor)
+    taught = training_rows, cleaned.labels, soft
     if number not in worse:
         taught = with_virtual_rows(experiment, number, *taught)
     trained, chosen = _trained(experiment, number, *taught, initial, last)
-    exported = lesson.export(trained.weights)
+    exported = training_rows.export(trained.weights)
     folder.save_extractor(number, exported)
-    folder.save_lesson(number, pruned.labels)
-    said = lesson.outputs(exported)
+    folder.save_training_labels(number, cleaned.labels)
+    said = training_rows.outputs(exported)
     metrics = round_metrics(
         task.labels,
         experiment.public,
@@ -84,14 +84,14 @@ def train_round(
     )
     for found in chosen:
         metrics |= calibration(task.labels, said, experiment.public.test_labels, found)
-    doubtful = int((labels != ABSTAINED).sum() - (pruned.labels != ABSTAINED).sum())
-    return metrics | {"pruned": doubtful, "seconds": round(time.perf_counter() - started, 1)}
+    doubtful = int((labels != ABSTAINED).sum() - (cleaned.labels != ABSTAINED).sum())
+    return metrics | {"dropped": doubtful, "seconds": round(time.perf_counter() - started, 1)}
 
 
 def _trained(
     experiment: Experiment,
     number: int,
-    lesson: Lesson,
+    training_rows: TrainingRows,
     labels: np.ndarray,
     soft: np.ndarray | None,
     initial: bytes | None,
@@ -101,17 +101,17 @@ def _trained(
     temperature.
     """
     config = experiment.config
-    processes = _processes(config, lesson) if last else 1
-    choosing = _choosing(config, number, lesson, labels, soft)
-    chosen = beside(processes, [choosing] if processes > 1 else [])
+    processes = _processes(config, training_rows) if last else 1
+    choosing = _choosing(config, number, training_rows, labels, soft)
+    chosen = parallel(processes, [choosing] if processes > 1 else [])
     with threads(share_of_threads(processes)):
         trained = train(
             config.student,
-            lesson.pool,
+            training_rows.pool,
             labels,
             run_dir=experiment.folder.round(number),
             seed=config.seed * 1000 + number,
-            test_x=lesson.test_inputs,
+            test_x=training_rows.test_inputs,
             test_y=experiment.public.test_labels,
             progress=partial(experiment.console.progress, "training the student"),
             initial=initial,
@@ -127,15 +127,17 @@ def calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
     A folder of an earlier version does not have the labels that are needed.
     """
     config, folder, console = experiment.config, experiment.folder, experiment.console
-    labels = folder.load_lesson(number)
+    labels = folder.load_training_labels(number)
     if labels is None or "temperature" in metrics:
         return metrics
-    lesson = lesson_of(config, experiment.task, experiment.public, experiment.features)
+    training_rows = training_rows_of(
+        config, experiment.task, experiment.public, experiment.features
+    )
     soft = released_probabilities(folder, number, labels)
-    taught = with_virtual_rows(experiment, number, lesson, labels, soft)
+    taught = with_virtual_rows(experiment, number, training_rows, labels, soft)
     choosing = _choosing(config, number, *taught)
     chosen = choosing(progress=partial(console.progress, "choosing the temperature"))
-    outputs = lesson.outputs(folder.load_extractor(number))
+    outputs = training_rows.outputs(folder.load_extractor(number))
     space, truth = experiment.task.labels, experiment.public.test_labels
     metrics = metrics | calibration(space, outputs, truth, chosen)
     folder.write_text(folder.round(number) / "metrics.json", json.dumps(metrics, indent=2))
@@ -143,15 +145,19 @@ def calibrated(experiment: Experiment, number: int, metrics: dict) -> dict:
 
 
 def _choosing(
-    config: Config, number: int, lesson: Lesson, labels: np.ndarray, soft: np.ndarray | None
+    config: Config,
+    number: int,
+    training_rows: TrainingRows,
+    labels: np.ndarray,
+    soft: np.ndarray | None,
 ) -> partial[float]:
     """The choice of a temperature for the student of a round, which trains on ``labels``."""
     seed = config.seed * 1000 + number
-    return partial(temperature, config.student, lesson.pool, labels, seed=seed, soft=soft)
+    return partial(temperature, config.student, training_rows.pool, labels, seed=seed, soft=soft)
 
 
-def _processes(config: Config, lesson: Lesson) -> int:
+def _processes(config: Config, training_rows: TrainingRows) -> int:
     """2 where a temperature can be chosen beside the training of its student, otherwise 1."""
     if not config.student.calibration_folds:
         return 1
-    return min(2, several(config.workers, config.student, lesson.pool))
+    return min(2, process_count(config.workers, config.student, training_rows.pool))

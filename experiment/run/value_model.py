@@ -16,7 +16,7 @@ from scipy.optimize import minimize_scalar
 
 from ...wall.labels.values import STEPS
 from ...wall.messages import Outcome
-from .judge import Estimate, by_moments
+from .quality import Estimate, by_moments
 from .sums_model import SumsModel
 
 ITERATIONS = 5  # of the first fit: which values are clipped follows from the fit before

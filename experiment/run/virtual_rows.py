@@ -16,8 +16,8 @@ from scipy.special import softmax
 
 from .asking import asking_extractor
 from .experiment import Experiment
-from .lesson import Lesson
 from .linear_round import CLASSIFIER
+from .training_rows import TrainingRows
 
 ROWS = 20_000
 MAX_ENTRIES = 10_000_000  # of the virtual rows: float32
@@ -26,25 +26,27 @@ MAX_ENTRIES = 10_000_000  # of the virtual rows: float32
 def with_virtual_rows(
     experiment: Experiment,
     number: int,
-    lesson: Lesson,
+    training_rows: TrainingRows,
     labels: np.ndarray,
     soft: np.ndarray | None,
-) -> tuple[Lesson, np.ndarray, np.ndarray | None]:
-    """A round's ``lesson``, ``labels`` and probabilities, with those of virtual rows after them.
+) -> tuple[TrainingRows, np.ndarray, np.ndarray | None]:
+    """A round's rows, ``labels`` and probabilities, with those of virtual rows after them.
 
     They stay as they are where the student sees images or learns no probabilities, and where the
     round left no classifier of classes. A resumed run finds the same rows.
     """
     path = experiment.folder.round(number) / CLASSIFIER
-    public = lesson.pool.inputs
+    public = training_rows.pool.inputs
     if soft is None or not experiment.config.student.soft or public.ndim != 2:
-        return lesson, labels, soft
+        return training_rows, labels, soft
     if not path.exists():
-        return lesson, labels, soft
+        return training_rows, labels, soft
     rows = moved(public, experiment.config.seed * 1000 + number)
-    features, finite = lesson.embed(asking_extractor(experiment, number), rows)
+    features, finite = training_rows.embed(asking_extractor(experiment, number), rows)
     rows, said = rows[finite], probabilities(path, features[finite])
-    taught = replace(lesson, pool=replace(lesson.pool, inputs=np.concatenate([public, rows])))
+    taught = replace(
+        training_rows, pool=replace(training_rows.pool, inputs=np.concatenate([public, rows]))
+    )
     labels = np.concatenate([labels, said.argmax(axis=1)])
     return taught, labels, np.concatenate([soft, said])
 

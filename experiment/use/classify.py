@@ -14,7 +14,7 @@ from ...wall.datasets import readers
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.labels.base import LabelSpace
-from ...wall.progress import Progress, quiet
+from ...wall.progress import Progress, no_progress
 from .output import writing
 
 BLOCK = 1024  # rows that are decoded and answered at once
@@ -32,7 +32,7 @@ class Classified:
 
 
 def classify_images(
-    student: StudentModel, images: Sequence[Path], out: Path, progress: Progress = quiet
+    student: StudentModel, images: Sequence[Path], out: Path, progress: Progress = no_progress
 ) -> Classified:
     """Write the student's answer for each image file to ``out``, in the order of the paths.
 
@@ -59,7 +59,7 @@ def classify_images(
 
 
 def classify_rows(
-    student: StudentModel, file: Path, out: Path, progress: Progress = quiet
+    student: StudentModel, file: Path, out: Path, progress: Progress = no_progress
 ) -> Classified:
     """Write the student's answer for each row of an array to ``out``.
 

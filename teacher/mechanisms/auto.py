@@ -12,7 +12,7 @@ from ..accounting.plan import Release
 from .base import Mechanism
 
 if TYPE_CHECKING:
-    from ..statistical_audit import EmpiricalFinding
+    pass
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,6 @@ class Auto(Mechanism):
         raise self._undecided()
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
-        """Raises InvalidInput."""
-        raise self._undecided()
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """None."""
-        return ()
-
-    def audit(
-        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
-    ) -> EmpiricalFinding:
         """Raises InvalidInput."""
         raise self._undecided()
 

@@ -1,9 +1,9 @@
-"""The contract of a mechanism: declarations, price, draw, audit and planning."""
+"""The contract of a mechanism: declarations, price and draw."""
 
 from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
@@ -15,14 +15,12 @@ from ...wall.messages import ExtractorSpec, Outcome, Value
 from ...wall.unit import Unit
 from ..accounting.plan import Release, Slot
 
-if TYPE_CHECKING:  # configuration loads this file; the search behind the voters would load torch
+if TYPE_CHECKING:
     from pathlib import Path
 
     from ..noise.entropy import Entropy
     from ..search.kernels import Select, Similar
-    from ..statistical_audit import EmpiricalFinding
     from .earlier_answers import EarlierAnswers, Reused
-    from .planning import Planner
     from .voters import Voters
 
 
@@ -148,7 +146,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
     """A frozen dataclass of publishable fields, among them ``kind``, a Literal with a default.
 
     It owns its randomness (``draw``) and its privacy curve (``releases``), both from the same
-    fields. One more mechanism is one folder here and one line of ``registry.MECHANISMS``.
+    fields. One more mechanism is one folder here and one line of ``registry.REGISTERED``.
 
     Class attributes:
         label_space: what a row has: a class, attributes or a value (wall/labels).
@@ -160,7 +158,6 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
             what they meant before.
         persons: whether its price holds for all rows of a person together (docs/privacy.md,
             section 22).
-        audited_unit: what a record of its statistical audit is (peopled.py).
     """
 
     label_space: ClassVar[LabelKind] = "class"
@@ -170,7 +167,6 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
     sharded: ClassVar[bool] = False
     open: ClassVar[bool] = False
     persons: ClassVar[bool] = False
-    audited_unit: ClassVar[Unit] = "row"
 
     @property
     @abstractmethod
@@ -312,35 +308,6 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
     def receipt(self, results: Sequence[Mapping[str, Value]]) -> dict[str, int]:
         """Public numbers about a batch for its receipt."""
         return {}
-
-    def foresee(self, records: int, share: Callable[[float], float]) -> str | None:
-        """Why its answers may be useless, and what to change; None where nothing indicates it.
-
-        ``records``: a PUBLIC guess of their number. ``share(part)``: mean share of the most
-        frequent class among the nearest ``part`` of all rows, from public rows.
-        """
-        return None
-
-    def planner(self) -> Planner | None:
-        """The search for its parameters on public rows (planning.py); None if there is none."""
-        return None
-
-    @abstractmethod
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """The same code with so little noise that faults show in seconds (audit.py).
-
-        Each with the releases that it is to be audited for; none for all of them.
-        """
-
-    @abstractmethod
-    def audit(
-        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
-    ) -> EmpiricalFinding:
-        """Run the draws on worst-case neighbouring data sets: a lower bound of epsilon (audit.py).
-
-        ``trials``: queries drawn for each release on each of two data sets; ``confidence``: of
-        all bounds jointly; ``releases``: those to audit, all where there are none.
-        """
 
 
 M = TypeVar("M", bound=Mechanism)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -18,8 +18,6 @@ from .base import Mechanism
 
 if TYPE_CHECKING:
     from ..noise.entropy import Entropy
-    from ..statistical_audit import EmpiricalFinding
-    from .vote_laws import Poll
     from .voters import Voters
 
 SCREEN, AGGREGATE = "screen", "aggregate"
@@ -31,20 +29,6 @@ class NoisyArgmax(Mechanism):
     """A frozen dataclass whose last release is the class with the most noisy votes."""
 
     stages: ClassVar[tuple[str, ...]] = (AGGREGATE,)
-
-    @abstractmethod
-    def poll(self) -> Poll:
-        """The vote as the statistical audit sees it (audit.py beside the mechanism)."""
-
-    def audit(
-        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
-    ) -> EmpiricalFinding:
-        """See ``Mechanism.audit``."""
-        from .vote_audit import audit_votes
-
-        return audit_votes(
-            self, delta=delta, trials=trials, confidence=confidence, releases=releases
-        )
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
         """(outcome, label) of a settled query."""
@@ -116,21 +100,6 @@ class ScreenedArgmax(NoisyArgmax):
         sigma = level * math.sqrt(2 if self.swap else 1)
         return self.filled(
             sigma_screen=more_noise(self.screen_ratio * sigma), sigma_vote=more_noise(sigma)
-        )
-
-    def foresee(self, records: int, share: Callable[[float], float]) -> str | None:
-        """See ``Mechanism.foresee``: the plurality that is expected, against the threshold."""
-        sample, voters = records * self.sampling_probability, self.expected_votes(records)
-        votes = voters * share(voters / max(sample, 1.0))
-        deviation = math.sqrt(2) * self.number("sigma_screen")
-        passing = 0.5 * math.erfc((self.threshold - votes) / deviation)
-        if passing >= LEAST_PASSING:
-            return None
-        return (
-            f"a sample of about {sample:.0f} of {records} records gives the best class "
-            f"{votes:.0f} votes, and {100 * passing:.1f}% of queries pass a threshold of "
-            f"{self.threshold}. Set mechanism.threshold to {votes:.0f} or less, or use better "
-            "features."
         )
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:

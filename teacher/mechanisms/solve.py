@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...wall.progress import Progress, quiet
+from ...wall.progress import Progress, no_progress
 from ..accounting.accountant import certified_epsilon, odometer
 from ..accounting.curves import ORDERS, pure_epsilon, release_rdp
 from ..accounting.curves.cache import cached
@@ -44,7 +44,7 @@ def solve(
     entries: Sequence[Priced[M]],
     epsilon: float,
     delta: float,
-    progress: Progress = quiet,
+    progress: Progress = no_progress,
 ) -> list[M]:
     """The mechanisms with their missing noise, so that all of them together cost ``epsilon``.
 

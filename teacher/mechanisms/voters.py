@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...wall.weights import bias, residual_unit
+from ..classifiers.linear_ensemble import Ensemble
 from ..noise.entropy import Entropy
 from ..search.by_person import ByPerson
 from ..search.index import Count, Index
@@ -21,11 +22,10 @@ from .counts import (
     GridCounts,
     OneRowEach,
 )
-from .pate.linear_ensemble import Ensemble
 from .private_linear.gradient import GradientSum
 
 if TYPE_CHECKING:
-    from .pate.cnn_ensemble import CnnEnsemble
+    from ..classifiers.cnn_ensemble import CnnEnsemble
 
 
 @dataclass(frozen=True)

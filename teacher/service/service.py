@@ -14,7 +14,7 @@ import numpy as np
 
 from ...wall.datasets.sources import Task
 from ...wall.errors import InvalidInput, LedgerMismatch
-from ...wall.progress import Progress, quiet
+from ...wall.progress import Progress, no_progress
 from ..accounting.accountant import certified_epsilon
 from ..accounting.conversion import round_up
 from ..analysts import finish_removing, open_analyst, remove_for_all
@@ -70,7 +70,7 @@ class Settings:
     batch_size: int = 256
     workers: int = 1
     device: str = "cpu"
-    progress: Progress = quiet
+    progress: Progress = no_progress
     load: Callable[[], None] = nothing
 
     @property

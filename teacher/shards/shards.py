@@ -12,8 +12,8 @@ import numpy as np
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress, TaskProgress
 from ...wall.unit import Unit
+from ..classifiers.linear_ensemble import shard_key, shard_numbers
 from ..features.cache import forget_shards
-from ..mechanisms.pate.linear_ensemble import shard_key, shard_numbers
 from ..records.sources import Records
 from .config import ScaleConfig
 from .growing import append, finish, journal

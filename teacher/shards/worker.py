@@ -19,8 +19,8 @@ import numpy as np
 
 from ...wall.errors import LabelwallError
 from ...wall.messages import ExtractorSpec
+from ..classifiers.linear_ensemble import shard_numbers
 from ..features.embedder import Embedder
-from ..mechanisms.pate.linear_ensemble import shard_numbers
 from ..private_files import log_failure
 from ..records.sources import Records
 from ..search.devices import device_of

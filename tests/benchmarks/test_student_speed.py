@@ -29,10 +29,10 @@ def test_a_row_for_each_variant_and_the_directions_of_vat(
 def test_time_is_counted_by_the_step_and_given_back(load) -> None:
     (speed,) = load("student_speed")
     times: list[float] = []
-    before = speed.Trainee.training_step
+    before = speed.StudentModule.training_step
     with speed.noted(times):
-        assert speed.Trainee.training_step is not before
-    assert speed.Trainee.training_step is before
+        assert speed.StudentModule.training_step is not before
+    assert speed.StudentModule.training_step is before
     np.testing.assert_allclose(
         speed.cosine(np.array([[3.0, 4.0], [1.0, 0.0]]), np.array([[4.0, 3.0], [0.0, 2.0]])),
         [0.96, 0.0],

@@ -88,7 +88,7 @@ def test_a_run_answers_learns_reports_and_resumes_for_nothing(
     summary = json.loads((folder / "out/summary.json").read_text())
     assert summary["epsilon"] == plan["epsilon"] <= 3000
     assert [(r["asked"], r["answered"]) for r in summary["rounds"]] == [(12, 12)] * 2
-    kept = summary["kept_round"]  # noise decides which
+    kept = summary["best_round"]  # noise decides which
     metrics = json.loads((folder / f"out/round_{kept}/metrics.json").read_text())
     counts = np.array(metrics["confusion"])
     assert counts.shape == (COUNT, 2, 2)

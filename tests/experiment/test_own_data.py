@@ -47,7 +47,7 @@ def test_vectors_in_one_command(folder: Path, capsys: pytest.CaptureFixture[str]
     assert "runs/data/report.html" in capsys.readouterr().out
     summary = json.loads(Path("runs/data/summary.json").read_text())
     assert 0 < summary["epsilon"] <= 8
-    assert (summary["kept_round"], len(summary["rounds"])) == (1, 1)
+    assert (summary["best_round"], len(summary["rounds"])) == (1, 1)
     assert summary["rounds"][0]["estimate"]["by"] == "probabilities"
     assert summary["test_accuracy"] > 0.5
     assert pipeline.main(command) == 0  # the same run, which is finished

@@ -97,7 +97,7 @@ def test_a_run_answers_learns_reports_and_resumes_for_nothing(
     assert summary["test_accuracy"] is None
     assert [r["asked"] for r in summary["rounds"]] == [12, 12]
     assert summary["rounds"][0]["answered"] == 12
-    kept = summary["kept_round"]  # noise decides which
+    kept = summary["best_round"]  # noise decides which
     metrics = json.loads((folder / f"out/round_{kept}/metrics.json").read_text())
     assert np.array(metrics["confusion"]).sum() == 30
     assert metrics["history"][-1]["rmse/test"] == pytest.approx(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from labelwall.teacher.mechanisms.nearest_record.mechanism import RESPONSE, NearestRecord
-from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.teacher.statistical_audit import (
+from labelwall.teacher.audits.harness import (
     EmpiricalFinding,
     Pair,
     Part,
     audit_parts,
     fresh_keys,
 )
+from labelwall.teacher.mechanisms.nearest_record import RESPONSE, NearestRecord
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.noise.entropy import SystemEntropy
+from labelwall.teacher.search.cpu import ExactIndex
 
 CLASSES = 2
 

@@ -16,10 +16,8 @@ from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome, Value
 
 if TYPE_CHECKING:
-    from labelwall.teacher.mechanisms.planning import Planner
     from labelwall.teacher.mechanisms.voters import Voters
     from labelwall.teacher.noise.entropy import Entropy
-    from labelwall.teacher.statistical_audit import EmpiricalFinding
 
 RESPONSE = "response"
 
@@ -67,21 +65,3 @@ class NearestRecord(Mechanism):
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
         """(outcome, label) of a settled query."""
         return Outcome.ANSWERED, results[RESPONSE]
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        return ((NearestRecord(epsilon=2.0), ()),)
-
-    def audit(
-        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
-    ) -> EmpiricalFinding:
-        """See ``Mechanism.audit``."""
-        from labelwall.teacher.mechanisms.nearest_record.audit import audit
-
-        return audit(self, delta=delta, trials=trials, confidence=confidence)
-
-    def planner(self) -> Planner:
-        """See ``Mechanism.planner``."""
-        from labelwall.teacher.mechanisms.nearest_record.planning import NearestRecordPlanner
-
-        return NearestRecordPlanner()

@@ -8,18 +8,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from labelwall.teacher.accounting.accountant import certified_epsilon
-from labelwall.teacher.mechanisms.base import Mechanism
-from labelwall.teacher.mechanisms.nearest_record.mechanism import NearestRecord
-from labelwall.teacher.mechanisms.planning import (
+from labelwall.experiment.plan.goal import (
     Choice,
     Forecast,
     Goal,
     Optimum,
     Progress,
     PublicRows,
-    quiet,
+    no_progress,
 )
+from labelwall.teacher.accounting.accountant import certified_epsilon
+from labelwall.teacher.mechanisms.base import Mechanism
+from labelwall.teacher.mechanisms.nearest_record import NearestRecord
 from labelwall.wall.errors import InvalidInput
 
 
@@ -38,7 +38,7 @@ class NearestRecordPlanner:
         return {"epsilon": f"{mechanism.number('epsilon'):.4g}"}
 
     def plan(
-        self, goal: Goal, public: PublicRows, progress: Progress = quiet
+        self, goal: Goal, public: PublicRows, progress: Progress = no_progress
     ) -> Optimum[NearestRecord]:
         """The most expected right labels; the nearest of the public rows stand for records."""
         goal.check()

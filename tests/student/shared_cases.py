@@ -18,9 +18,9 @@ import torch.distributed as dist
 from labelwall.student import module, worker
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool, Steps
-from labelwall.student.fit import TrainedStudent, fit, trainee
+from labelwall.student.fit import TrainedStudent, fit, student_module
 from labelwall.student.job import Job
-from labelwall.student.module import Trainee
+from labelwall.student.module import StudentModule
 from labelwall.student.ranks import ALONE, Ranks
 from labelwall.wall.labels.attributes import AttributeLabels
 from labelwall.wall.labels.classes import ClassLabels
@@ -87,10 +87,13 @@ def jobs(**changed: object) -> dict[str, Job]:
 def step(job: Job, ranks: Ranks = ALONE) -> dict[str, torch.Tensor]:
     """Gradients, averaged over the ranks as data-parallel training does, and buffers after one
     training step in float64."""
-    student = trainee(job, ranks).double().train()
+    student = student_module(job, ranks).double().train()
     x, y, public = Steps(job.pool, job.labels, job.config, job.seed, STEP, 1, job.soft)[0]
     y = y.double() if y.is_floating_point() else y
-    with mock.patch.object(Trainee, "global_step", STEP), mock.patch.object(Trainee, "log_dict"):
+    with (
+        mock.patch.object(StudentModule, "global_step", STEP),
+        mock.patch.object(StudentModule, "log_dict"),
+    ):
         student.training_step((x.double(), y, public.double()), 0).backward()
     found = {
         f"buffer {name}": buffer

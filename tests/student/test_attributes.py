@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from labelwall.student import losses
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool, Steps
+from labelwall.student.drop_doubtful import drop_doubtful
 from labelwall.student.export import export
-from labelwall.student.prune import prune
 from labelwall.student.train import check, predict, train
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import AttributeLabels
@@ -111,7 +111,7 @@ def test_doubtful_attributes_go_one_by_one() -> None:
     labels = LABELS.copy()
     wrong = np.argwhere(labels >= 0)[::20]
     labels[tuple(wrong.T)] = 1 - labels[tuple(wrong.T)]
-    kept = prune(CONFIG, POOL, labels, seed=3).labels
+    kept = drop_doubtful(CONFIG, POOL, labels, seed=3).labels
     assert (kept[tuple(wrong.T)] == -1).mean() > 0.5
     right = (labels >= 0) & (labels == PUBLIC_BITS)
     assert (kept == labels)[right].mean() > 0.85

@@ -27,23 +27,27 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def trained(public: np.ndarray, test: np.ndarray, labels: np.ndarray, tmp_path) -> tuple:
-    lesson = LinearRows.of(public, test, ClassLabels.of(CLASSES))
+    training_rows = LinearRows.of(public, test, ClassLabels.of(CLASSES))
     config = StudentConfig(
         backbone="linear", objective="supervised", augment="none", steps=200, ema_decay=0.9
     )
-    return lesson, train(config, lesson.pool, labels, run_dir=tmp_path, seed=1).weights
+    return training_rows, train(
+        config, training_rows.pool, labels, run_dir=tmp_path, seed=1
+    ).weights
 
 
 def test_it_learns_and_means_the_same_on_plain_rows(tmp_path) -> None:
     (public, labels), (test, truth) = rows(300, 1), rows(120, 2)
-    lesson, weights = trained(public, test, labels, tmp_path)
-    scaled = outputs(lesson.pool.spec("linear", weights), lesson.test)
+    training_rows, weights = trained(public, test, labels, tmp_path)
+    scaled = outputs(training_rows.pool.spec("linear", weights), training_rows.test)
     assert (scaled.argmax(axis=1) == truth).mean() > 0.9
-    layer = safetensors.torch.load(lesson.plain(weights))
+    layer = safetensors.torch.load(training_rows.plain(weights))
     plain = test @ layer[WEIGHT].numpy().T + layer[BIAS].numpy()
     np.testing.assert_allclose(plain, scaled, rtol=1e-2, atol=0.2)
     assert (layer[WEIGHT][:, 5] == 0).all()  # a constant feature says nothing
-    np.testing.assert_allclose(lesson.unscaled(lesson.pool.inputs), public, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        training_rows.unscaled(training_rows.pool.inputs), public, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_a_network_of_images_gets_the_layer_and_stays(tmp_path) -> None:
@@ -55,11 +59,11 @@ def test_a_network_of_images_gets_the_layer_and_stays(tmp_path) -> None:
     below = load(network)
     pixels = torch.from_numpy(images.transpose(0, 3, 1, 2).copy()).float() / 255
     features = below.features((pixels - 0.5) / 0.25).numpy()
-    lesson, layer = trained(features, features, labels, tmp_path)
-    student = with_head(network, lesson.plain(layer))
+    training_rows, layer = trained(features, features, labels, tmp_path)
+    student = with_head(network, training_rows.plain(layer))
     np.testing.assert_allclose(
         outputs(student, images),
-        outputs(lesson.pool.spec("linear", layer), lesson.test),
+        outputs(training_rows.pool.spec("linear", layer), training_rows.test),
         rtol=1e-2,
         atol=1e-2,
     )

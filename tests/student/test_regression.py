@@ -13,8 +13,8 @@ import torch
 from labelwall.student import losses
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool, Steps
+from labelwall.student.drop_doubtful import drop_doubtful
 from labelwall.student.export import export
-from labelwall.student.prune import prune
 from labelwall.student.train import check, predict, train
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import STEPS, ValueLabels
@@ -117,6 +117,6 @@ def test_the_squared_difference_is_what_virtual_adversarial_training_raises() ->
 
 
 def test_values_are_not_pruned_and_have_no_class_prior() -> None:
-    np.testing.assert_array_equal(prune(CONFIG, POOL, LABELS, seed=3).labels, LABELS)
+    np.testing.assert_array_equal(drop_doubtful(CONFIG, POOL, LABELS, seed=3).labels, LABELS)
     with pytest.raises(InvalidInput, match=r"student\.class_prior"):
         check(replace(CONFIG, class_prior="uniform"), (5,), SCALE)

@@ -11,10 +11,10 @@ import torch
 
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool, Steps, targets
-from labelwall.student.fit import TrainedStudent, trainee
+from labelwall.student.drop_doubtful import drop_doubtful
+from labelwall.student.fit import TrainedStudent, student_module
 from labelwall.student.job import Job
 from labelwall.student.module import Student
-from labelwall.student.prune import prune
 from labelwall.student.ranks import ALONE
 from labelwall.student.train import outputs, train
 from labelwall.wall.errors import InvalidInput
@@ -113,7 +113,7 @@ def test_a_row_without_either_is_never_drawn() -> None:
 
 def test_the_loss_is_cross_entropy_of_probabilities() -> None:
     """Whatever config.loss says, by numpy."""
-    student = trainee(
+    student = student_module(
         Job(replace(CONFIG, loss="gce", gce_warm_up=0.0), POOL, NONE, 4, soft=SOFT), ALONE
     )
     assert isinstance(student, Student)
@@ -166,8 +166,8 @@ def test_rows_with_probabilities_are_judged_and_kept() -> None:
     half = SOFT.copy()
     half[60:] = np.nan
     usual, found = (
-        prune(config, POOL, labels, seed=1),
-        prune(config, POOL, labels, seed=1, soft=half),
+        drop_doubtful(config, POOL, labels, seed=1),
+        drop_doubtful(config, POOL, labels, seed=1, soft=half),
     )
     assert (usual.labels[:60] == -1).any()
     np.testing.assert_array_equal(found.labels[:60], labels[:60])

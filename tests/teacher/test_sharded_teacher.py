@@ -31,7 +31,7 @@ from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.messages import ExtractorSpec, Queries
-from labelwall.wall.progress import quiet
+from labelwall.wall.progress import no_progress
 from labelwall.wall.unit import UNITS, Unit
 from tests.teacher.shards import tiny
 
@@ -192,7 +192,7 @@ def test_memory_is_that_of_blocks_whatever_the_number_of_rows(
     task = Task(ClassLabels(("a", "b")), (256,))
     config = DataConfig(source="arrays", path=str(path))
     made = Shards(tmp_path, ScaleConfig(shards=2), partial(stream_records, config, task), (256,))
-    assert peak_of(lambda: made.open(quiet)) < 5 * block
+    assert peak_of(lambda: made.open(no_progress)) < 5 * block
     spec = ExtractorSpec("raw", (256,), 2)
     peak = peak_of(lambda: made.index(spec, None, 16, lambda done, total: None))
     assert peak < 12 * block + 4096 * 256 * 4 + 60 * n

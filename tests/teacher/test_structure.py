@@ -26,15 +26,16 @@ import numpy as np
 import pytest
 import torch
 
+from labelwall.teacher.audits.harness import Pair
+from labelwall.teacher.audits.vote_laws import JOINT
+from labelwall.teacher.audits.votes import run
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
-from labelwall.teacher.mechanisms.vote_audit import run
-from labelwall.teacher.mechanisms.vote_laws import JOINT
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.statistical_audit import Pair
 from labelwall.teacher.teacher import Teacher
-from tests.teacher import custody, faults
+from tests.make import LEDGER, Make, alike, build
+from tests.teacher.audits import faults
 
 pytestmark = pytest.mark.fresh_noise
 MECHANISM = PrivateKnn(k=3, threshold=1, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
@@ -67,15 +68,15 @@ class Watching(SystemEntropy):
         ledger.close()
 
 
-def charged_first(make: custody.Make, directory: Path) -> bool:
+def charged_first(make: Make, directory: Path) -> bool:
     """Whether a teacher pays before each draw and never draws past a cap. 40 queries, caps 30 and
     5.
     """
-    watching = Watching(directory / "t" / custody.LEDGER)
-    teacher = custody.build(
+    watching = Watching(directory / "t" / LEDGER)
+    teacher = build(
         make, directory / "t", ROWS, LABELS, MECHANISM, asked=30, answered=5, entropy=watching
     )
-    answers = teacher.answer(custody.alike(40))
+    answers = teacher.answer(alike(40))
     assert (answers.labels >= 0).sum() <= 5
     assert watching.drawn[SCREEN] >= 30
     return watching.unpaid == 0 and watching.drawn[SCREEN] <= 30 and watching.drawn[AGGREGATE] <= 5
@@ -198,7 +199,7 @@ def _drawn(mechanism: PrivateKnn, stage: str, entropy: Entropy) -> np.ndarray:
     )
 
 
-def row_by_row(make: custody.Make, directory: Path, extra: np.ndarray) -> bool:
+def row_by_row(make: Make, directory: Path, extra: np.ndarray) -> bool:
     """Whether an added record leaves the ledger's entries and all other records' features as they
     were.
     """
@@ -207,11 +208,11 @@ def row_by_row(make: custody.Make, directory: Path, extra: np.ndarray) -> bool:
         ("without", ROWS, LABELS),
         ("with", np.concatenate([extra, ROWS]), np.append(0, LABELS)),
     ):
-        custody.build(make, directory / name, x, y, MECHANISM, asked=5, answered=5)
+        build(make, directory / name, x, y, MECHANISM, asked=5, answered=5)
         (cache,) = (directory / name).glob("embeddings-*.npz")
         stored = np.load(cache, allow_pickle=False)
         features = dict(zip(stored["ids"].tolist(), stored["features"].tolist(), strict=True))
-        ledger = Ledger(directory / name / custody.LEDGER)
+        ledger = Ledger(directory / name / LEDGER)
         teachers.append((features, ledger.state.head))
         ledger.close()
     (without, head), (added, other_head) = teachers

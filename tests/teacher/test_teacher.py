@@ -15,31 +15,11 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome, Queries
-from tests.teacher.custody import plan_of, teach
+from tests.make import ZeroNoise, plan_of, teach
 
 DIMENSIONS, CLASSES = 6, 3
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)
 MECHANISM = PrivateKnn(k=9, threshold=5, sigma_screen=1.0, sigma_vote=1.0, sampling_probability=0.5)
-
-
-class Silent:
-    """A test entropy that samples everyone and adds no noise, and counts what was drawn."""
-
-    unsafe = True
-
-    def __init__(self) -> None:
-        self.drawn: list[tuple[str, int]] = []
-
-    def inclusion(
-        self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
-    ) -> np.ndarray:
-        return np.ones(ids.shape, dtype=bool)
-
-    def discrete_gaussian(
-        self, sigma: float, keys: Sequence[str], release: str, width: int
-    ) -> np.ndarray:
-        self.drawn.append((release, len(keys)))
-        return np.zeros((len(keys), width), dtype=np.int64)
 
 
 def rows(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -75,7 +55,7 @@ def test_without_noise_answers_are_the_plain_screened_vote(tmp_path: Path) -> No
     nearest = np.lexsort((np.broadcast_to(np.arange(80), distance.shape), distance), axis=1)[:, :k]
     votes = np.stack([(y[nearest] == c).sum(axis=1) for c in range(CLASSES)], axis=1)
     expected = np.where(votes.max(axis=1) > MECHANISM.threshold, votes.argmax(axis=1), ABSTAINED)
-    answers = teacher(tmp_path, Silent()).answer(Queries(queries))
+    answers = teacher(tmp_path, ZeroNoise()).answer(Queries(queries))
     np.testing.assert_array_equal(answers.labels, expected)
     assert 5 < (expected == ABSTAINED).sum() < 45  # both outcomes are exercised
     assert answers.labels.dtype == np.int64
@@ -83,7 +63,7 @@ def test_without_noise_answers_are_the_plain_screened_vote(tmp_path: Path) -> No
 
 def test_asked_again_the_answer_is_stored_and_nothing_is_charged_or_drawn(tmp_path: Path) -> None:
     queries, _ = rows(20, seed=1)
-    entropy = Silent()
+    entropy = ZeroNoise()
     first = teacher(tmp_path, entropy)
     answers = first.answer(Queries(queries))
     drawn = list(entropy.drawn)
@@ -99,7 +79,7 @@ def test_asked_again_the_answer_is_stored_and_nothing_is_charged_or_drawn(tmp_pa
 
 def test_duplicates_in_a_batch_are_one_query(tmp_path: Path) -> None:
     queries, _ = rows(5, seed=1)
-    answers = teacher(tmp_path, Silent()).answer(
+    answers = teacher(tmp_path, ZeroNoise()).answer(
         Queries(np.concatenate([queries, queries, queries[:1]]))
     )
     assert answers.receipt.charged["screen"] == 5
@@ -110,9 +90,9 @@ def test_duplicates_in_a_batch_are_one_query(tmp_path: Path) -> None:
 def test_past_the_answer_cap_passers_are_refused_in_request_order(tmp_path: Path) -> None:
     queries, _ = rows(40, seed=1)
     (tmp_path / "free").mkdir()
-    free = teacher(tmp_path / "free", Silent()).answer(Queries(queries))
+    free = teacher(tmp_path / "free", ZeroNoise()).answer(Queries(queries))
     (tmp_path / "capped").mkdir()
-    capped = teacher(tmp_path / "capped", Silent(), answered=7)
+    capped = teacher(tmp_path / "capped", ZeroNoise(), answered=7)
     answers = capped.answer(Queries(queries))
     passed = np.flatnonzero(free.outcomes == Outcome.ANSWERED)
     np.testing.assert_array_equal(np.flatnonzero(answers.outcomes == Outcome.ANSWERED), passed[:7])
@@ -127,16 +107,16 @@ def test_past_the_answer_cap_passers_are_refused_in_request_order(tmp_path: Path
 
 def test_past_the_screening_cap_nothing_is_drawn(tmp_path: Path) -> None:
     queries, _ = rows(40, seed=1)
-    entropy = Silent()
+    entropy = ZeroNoise()
     answers = teacher(tmp_path, entropy, asked=10).answer(Queries(queries))
     assert (answers.outcomes[10:] == Outcome.CAP_REACHED).all()
     assert (answers.outcomes[:10] != Outcome.CAP_REACHED).all()
-    assert sum(count for release, count in entropy.drawn if release == "screen") == 10
+    assert sum(draw.queries for draw in entropy.drawn if draw.release == "screen") == 10
 
 
 def test_a_new_extractor_makes_new_queries(tmp_path: Path) -> None:
     queries, _ = rows(6, seed=1)
-    made = teacher(tmp_path, Silent())
+    made = teacher(tmp_path, ZeroNoise())
     made.answer(Queries(queries))
     made.use_extractor(ExtractorSpec("raw", (DIMENSIONS,), CLASSES, scale=0.5))
     assert made.answer(Queries(queries)).receipt.charged["screen"] == 6
@@ -146,27 +126,27 @@ def test_charge_is_committed_before_anything_is_drawn(tmp_path: Path) -> None:
     queries, _ = rows(20, seed=1)
     path = tmp_path / "ledger.sqlite"
 
-    class Watching(Silent):
+    class Watching(ZeroNoise):
         def inclusion(
             self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray
         ) -> np.ndarray:
             assert all(release not in Ledger(path).state.results.get(key, {}) for key in keys)
             spent = Ledger(path).state.spent[0, release]
-            drawn = sum(count for name, count in self.drawn if name == release)
+            drawn = sum(draw.queries for draw in self.drawn if draw.release == release)
             assert spent >= drawn + len(keys)
             return super().inclusion(probability, keys, release, ids)
 
-        discrete_gaussian = Silent.discrete_gaussian
+        discrete_gaussian = ZeroNoise.discrete_gaussian
 
     entropy = Watching()
     teacher(tmp_path, entropy).answer(Queries(queries))
-    assert {release for release, _ in entropy.drawn} == {"screen", "aggregate"}
+    assert {draw.release for draw in entropy.drawn} == {"screen", "aggregate"}
 
 
 def test_any_failure_after_a_charge_is_one_constant_and_stays_charged(tmp_path: Path) -> None:
     queries, _ = rows(20, seed=1)
 
-    class Broken(Silent):
+    class Broken(ZeroNoise):
         def discrete_gaussian(
             self, sigma: float, keys: Sequence[str], release: str, width: int
         ) -> np.ndarray:
@@ -190,7 +170,7 @@ def test_any_failure_after_a_charge_is_one_constant_and_stays_charged(tmp_path: 
     ],
 )
 def test_bad_input_charges_nothing(tmp_path: Path, bad: Queries) -> None:
-    made = teacher(tmp_path, Silent())
+    made = teacher(tmp_path, ZeroNoise())
     with pytest.raises(InvalidInput):
         made.answer(bad)
     assert Ledger(tmp_path / "ledger.sqlite").state.spent == {}
@@ -221,7 +201,7 @@ def test_too_few_records_answer_in_the_same_shape(tmp_path: Path, n: int) -> Non
 def test_the_tape_is_refused_by_a_ledger_that_certifies(tmp_path: Path) -> None:
     teacher(tmp_path, SystemEntropy())
     with pytest.raises(InvalidInput, match="test tape"):
-        teacher(tmp_path, Silent())
+        teacher(tmp_path, ZeroNoise())
 
 
 def test_two_runs_give_different_noise(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
@@ -32,9 +32,8 @@ from ...accounting.plan import Release
 from ...noise.scales import more_noise
 from ..base import Classifiers, Mechanism
 
-if TYPE_CHECKING:  # loading the search would load torch
+if TYPE_CHECKING:
     from ...noise.entropy import Entropy
-    from ...statistical_audit import EmpiricalFinding
     from ..voters import Voters
 
 COUNTS = "counts"  # the only release; a query's value is its noisy counts, in 1 / GRID votes
@@ -82,16 +81,6 @@ class MultiLabel(Mechanism):
     def voting_records(self) -> tuple[int, float]:
         """(most records at one point that vote, probability that each is sampled)."""
         raise NotImplementedError
-
-    def audit(
-        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
-    ) -> EmpiricalFinding:
-        """See ``Mechanism.audit``."""
-        from .audit import audit_attributes
-
-        return audit_attributes(
-            self, delta=delta, trials=trials, confidence=confidence, releases=releases
-        )
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, Value]:
         """(outcome, labels): 1 (present), 0 (absent) or -1 (within the margin) by attribute."""
@@ -182,10 +171,6 @@ class PrivateKnnAttributes(MultiLabel):
         """(k, sampling_probability)."""
         return self.k, self.sampling_probability
 
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        return ((replace(self, tau=1, sigma_vote=1.5, k=1, sampling_probability=0.5), ()),)
-
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` queries; each of them is answered."""
         return (self._release(self.sampling_probability, asked),)
@@ -238,10 +223,6 @@ class GnmaxAttributes(MultiLabel):
     def voting_records(self) -> tuple[int, float]:
         """The one classifier that is trained on a record, always."""
         return 1, 1.0
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        return ((replace(self, tau=1, sigma_vote=1.5, teachers=2), ()),)
 
     @property
     def needs(self) -> tuple[Classifiers, ...]:

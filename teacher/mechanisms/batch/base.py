@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
@@ -19,7 +19,6 @@ from .overlap import MAX_QUERIES, Bounds
 
 if TYPE_CHECKING:
     from ...noise.entropy import Entropy
-    from ...statistical_audit import EmpiricalFinding
 
 # The only release; a query's value is [label, clique bound, whether that is exact, squared radius].
 BATCH = "batch"
@@ -49,23 +48,6 @@ class BatchMechanism(Mechanism):
     def with_noise(self, level: float, asked: int) -> Self:
         """See ``Mechanism.with_noise``."""
         return self.filled(epsilon=less_spent(1 / level))
-
-    @property
-    def audited_record(self) -> tuple[int, int]:
-        """(distance of the audit's record from the queries, radius below which one is short)."""
-        return 0, 0
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        return ((replace(self, epsilon=2.0), ()),)
-
-    def audit(
-        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
-    ) -> EmpiricalFinding:
-        """See ``Mechanism.audit``."""
-        from .audit import audit_batch
-
-        return audit_batch(self, delta=delta, trials=trials, confidence=confidence)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """``asked`` batches, epsilon-DP each.

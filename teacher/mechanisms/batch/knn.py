@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from ....wall.errors import InvalidInput
 from ...accounting.conversion import float_above
-from ..base import Mechanism
 from . import radii as balls
 from .base import (
     BatchMechanism,
@@ -93,18 +92,6 @@ class BatchKnn(BatchMechanism):
         check_noise(self.noise)
         for name in ("candidate_accounting", "accounting"):
             check_accounting(name, getattr(self, name))
-
-    @property
-    def audited_record(self) -> tuple[int, int]:
-        """A little off, in integer units, so that the radii depend on it (audit.py).
-
-        A short radius is below the record's distance, or on a grid below 100 units.
-        """
-        return AUDIT_DISTANCE, 100 if self.conversion == "grid" else AUDIT_DISTANCE
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        return ((replace(self, epsilon=2.0, k=1, records=12), ()),)
 
     def require(self, queries: int, dimensions: int) -> None:
         """Raise InvalidInput, before anything is charged, for a batch that can not be answered."""

@@ -21,7 +21,7 @@ from .base import (
 )
 from .overlap import Accounting, check_accounting, clique_bounds
 
-if TYPE_CHECKING:  # loading the search would load torch
+if TYPE_CHECKING:
     from ...noise.entropy import Entropy
     from ..voters import Voters
 

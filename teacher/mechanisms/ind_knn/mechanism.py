@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...noise.entropy import Entropy
-    from ...statistical_audit import EmpiricalFinding
     from ..earlier_answers import EarlierAnswers, Reused
-    from .planning import IndKnnPlanner
 
 # The one prepaid release. A query's value under it is [noisy number of neighbours, label].
 ANSWER = "individual_budgets"
@@ -155,32 +153,6 @@ class IndKnn(Mechanism):
         rho = less_spent(1 / (2 * level**2), places=7) if self.rho is None else self.rho
         count = math.ceil(100 * math.sqrt(max(asked, MIN_PLANNED) / (6 * rho))) / 100
         return self.filled(rho=rho, sigma_count=min(count, MAX_SCALE))
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        from . import audit
-
-        return audit.probes_individual(self)
-
-    def audit(
-        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
-    ) -> EmpiricalFinding:
-        """See ``Mechanism.audit``."""
-        from . import audit
-
-        return audit.audit_individual(
-            self,
-            delta=delta,
-            trials=trials,
-            confidence=confidence,
-            releases=releases or audit.PARTS,
-        )
-
-    def planner(self) -> IndKnnPlanner:
-        """See ``Mechanism.planner``."""
-        from .planning import IndKnnPlanner
-
-        return IndKnnPlanner(self)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """One prepaid release, however many queries are asked.

@@ -12,12 +12,10 @@ import numpy as np
 from ....wall.errors import InvalidInput
 from ...accounting.plan import Release
 from ...noise.scales import check_scale, more_noise
-from ..base import Mechanism
 from ..noisy_argmax import NoisyArgmax, argmax_release, noisy_winner
 
 if TYPE_CHECKING:
     from ...noise.entropy import Entropy
-    from ..vote_laws import Poll
     from ..voters import Voters
 
 
@@ -52,18 +50,6 @@ class NaiveKnn(NoisyArgmax):
     def with_noise(self, level: float, asked: int) -> NaiveKnn:
         """See ``Mechanism.with_noise``. Votes move by sqrt(2)."""
         return self.filled(sigma_vote=more_noise(level * math.sqrt(2)))
-
-    def poll(self) -> Poll:
-        """See ``NoisyArgmax.poll``."""
-        from . import audit
-
-        return audit.poll(self)
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        from . import audit
-
-        return ((audit.probe(self), ()),)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` labels."""

@@ -17,13 +17,14 @@ import numpy as np
 from ....wall.errors import InvalidInput
 from ....wall.messages import Value
 from ...accounting.plan import Release
+from ...classifiers.linear_ensemble import MAX_TEACHERS
 from ...noise.scales import (
     SCREEN_RATIO,
     check_scale,
     check_screen_ratio,
     more_noise,
 )
-from ..base import Classifiers, Mechanism, added
+from ..base import Classifiers, added
 from ..noisy_argmax import (
     AGGREGATE,
     SCREEN,
@@ -34,11 +35,9 @@ from ..noisy_argmax import (
 
 if TYPE_CHECKING:
     from ...noise.entropy import Entropy
-    from ..vote_laws import Poll
     from ..voters import Voters
 
 Classifier = Literal["linear", "cnn"]
-MAX_TEACHERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -106,18 +105,6 @@ class Lnmax(Pate):
         """See ``Mechanism.with_noise``. Votes move by 2 in L1."""
         return self.filled(scale=more_noise(2 * level))
 
-    def poll(self) -> Poll:
-        """See ``NoisyArgmax.poll``."""
-        from . import audit
-
-        return audit.poll_lnmax(self)
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        from . import audit
-
-        return ((audit.probe_lnmax(self), ()),)
-
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` labels; every query is answered."""
         return (
@@ -162,18 +149,6 @@ class Gnmax(Pate):
     def with_noise(self, level: float, asked: int) -> Gnmax:
         """See ``Mechanism.with_noise``. Votes move by sqrt(2)."""
         return self.filled(sigma_vote=more_noise(level * math.sqrt(2)))
-
-    def poll(self) -> Poll:
-        """See ``NoisyArgmax.poll``."""
-        from . import audit
-
-        return audit.poll_gnmax(self)
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        from . import audit
-
-        return ((audit.probe_gnmax(self), ()),)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` labels; every query is answered."""
@@ -229,18 +204,6 @@ class ConfidentGnmax(Pate):
         return self.filled(
             sigma_screen=more_noise(self.screen_ratio * sigma), sigma_vote=more_noise(sigma)
         )
-
-    def poll(self) -> Poll:
-        """See ``NoisyArgmax.poll``."""
-        from . import audit
-
-        return audit.poll_confident_gnmax(self)
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        from . import audit
-
-        return ((audit.probe_confident_gnmax(self), ()),)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` screenings and ``answered`` labels."""

@@ -13,14 +13,12 @@ import numpy as np
 
 from ....wall.errors import InvalidInput
 from ...noise.scales import SCREEN_RATIO
-from ..base import Mechanism, added
+from ..base import added
 from ..noisy_argmax import ScreenedArgmax
 
-if TYPE_CHECKING:  # loading the search would load torch
+if TYPE_CHECKING:
     from ...noise.entropy import Entropy
-    from ..vote_laws import Poll
     from ..voters import Voters
-    from .planning import ScreenedPlanner
 
 
 @dataclass(frozen=True)
@@ -87,21 +85,3 @@ class PrivateKnn(ScreenedArgmax):
     ) -> np.ndarray:
         """See ``ScreenedArgmax.votes``."""
         return voters.votes(self.k, self.sampling_probability, keys, stage, entropy)
-
-    def poll(self) -> Poll:
-        """See ``NoisyArgmax.poll``."""
-        from . import audit
-
-        return audit.poll(self)
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        from . import audit
-
-        return ((audit.probe(self), ()),)
-
-    def planner(self) -> ScreenedPlanner[PrivateKnn]:
-        """See ``Mechanism.planner``."""
-        from .planning import PLANNER
-
-        return PLANNER

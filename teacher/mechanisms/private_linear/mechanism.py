@@ -20,10 +20,8 @@ from ...accounting.plan import Release
 from ...noise.scales import more_noise
 from ..base import Asks, Mechanism, added
 
-if TYPE_CHECKING:  # loading the search would load torch
+if TYPE_CHECKING:
     from ...noise.entropy import Entropy
-    from ...statistical_audit import EmpiricalFinding
-    from ..rehearsed import RehearsedPlanner
     from ..voters import Voters
 
 SUM = "sum"
@@ -57,7 +55,7 @@ class LinearSums(Mechanism):
     persons = True
     max_clip: ClassVar[float] = 1.0
     persons_gain: ClassVar[int] = 2  # of more the count of the records becomes uncertain
-    clips: ClassVar[tuple[float, ...]] = ()  # and margins, that a search tries (planning.py)
+    clips: ClassVar[tuple[float, ...]] = ()  # and margins, that a search tries
     margins: ClassVar[tuple[float, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -94,26 +92,6 @@ class LinearSums(Mechanism):
     def with_noise(self, level: float, asked: int) -> Self:
         """See ``Mechanism.with_noise``. A sum moves by SENSITIVITY, the unit of sigma."""
         return self.filled(sigma=more_noise(min(level, MAX_SIGMA)))
-
-    def planner(self) -> RehearsedPlanner[Self]:
-        """See ``Mechanism.planner``."""
-        from . import planning
-
-        return planning.planner(type(self))
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        from . import audit
-
-        return ((audit.probe_sums(self), ()),)
-
-    def audit(
-        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
-    ) -> EmpiricalFinding:
-        """See ``Mechanism.audit``."""
-        from . import audit
-
-        return audit.audit_sums(self, delta=delta, trials=trials, confidence=confidence)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` noisy sums; each of them is answered.

@@ -14,13 +14,11 @@ import numpy as np
 
 from ....wall.errors import InvalidInput
 from ...noise.scales import SCREEN_RATIO
-from ..base import Asks, Mechanism
+from ..base import Asks
 from ..noisy_argmax import ScreenedArgmax
 
-if TYPE_CHECKING:  # loading the search would load torch
+if TYPE_CHECKING:
     from ...noise.entropy import Entropy
-    from ..private_knn.planning import ScreenedPlanner
-    from ..vote_laws import Poll
     from ..voters import Voters
 
 LANDMARKS = 2_000  # public rows that radii are measured by, at most
@@ -110,21 +108,3 @@ class PrivateRadius(ScreenedArgmax):
 
         radii = squared_radii(voters.queries, voters.landmarks, self.share)
         return voters.sampled_ball_votes(radii, self.sampling_probability, keys, stage, entropy)
-
-    def poll(self) -> Poll:
-        """See ``NoisyArgmax.poll``."""
-        from . import audit
-
-        return audit.poll(self)
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        from . import audit
-
-        return ((audit.probe(self), ()),)
-
-    def planner(self) -> ScreenedPlanner[PrivateRadius]:
-        """See ``Mechanism.planner``."""
-        from .planning import PLANNER
-
-        return PLANNER

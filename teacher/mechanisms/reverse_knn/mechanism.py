@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -17,10 +17,8 @@ from ...accounting.plan import Release
 from ...noise.scales import check_scale, more_noise
 from ..base import Asks, Mechanism, added
 
-if TYPE_CHECKING:  # loading the search would load torch
+if TYPE_CHECKING:
     from ...noise.entropy import Entropy
-    from ...statistical_audit import EmpiricalFinding
-    from ..rehearsed import RehearsedPlanner
     from ..voters import Voters
 
 HISTOGRAM = "histogram"
@@ -98,42 +96,9 @@ class ReverseKnn(Mechanism):
         """The cells of a round."""
         return Asks(self.cells, self.reach, self.margin, self.sigma, parts=self.vote)
 
-    def foresee(self, records: int, share: Callable[[float], float]) -> str | None:
-        """See ``Mechanism.foresee``: votes a row sees, against the noise of their sum."""
-        votes = records * self.neighbours * self.reach / self.cells
-        noise = self.number("sigma") * math.sqrt(self.reach)
-        if votes >= LEAST_VOTES * noise:
-            return None
-        cells = max(1, int(votes * self.cells / (LEAST_VOTES * noise)))
-        return (
-            f"about {votes:.0f} of {records} records vote on a row, under noise of {noise:.0f} "
-            f"votes. Set mechanism.cells to {cells} or fewer, or epsilon "
-            f"{LEAST_VOTES * noise / votes:.1f} times as high."
-        )
-
     def with_noise(self, level: float, asked: int) -> ReverseKnn:
         """See ``Mechanism.with_noise``. A histogram moves by sqrt(neighbours)."""
         return self.filled(sigma=more_noise(level * math.sqrt(self.neighbours)))
-
-    def planner(self) -> RehearsedPlanner[ReverseKnn]:
-        """See ``Mechanism.planner``."""
-        from . import planning
-
-        return planning.PLANNER
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        from . import audit
-
-        return ((audit.probe_cells(self), ()),)
-
-    def audit(
-        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
-    ) -> EmpiricalFinding:
-        """See ``Mechanism.audit``."""
-        from . import audit
-
-        return audit.audit_cells(self, delta=delta, trials=trials, confidence=confidence)
 
     def releases(self, asked: int, answered: int) -> tuple[Release, ...]:
         """The price of ``asked`` noisy histograms; each of them is answered."""

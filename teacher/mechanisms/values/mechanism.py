@@ -37,12 +37,9 @@ from ...noise.scales import (
 from ..base import Mechanism, added
 from ..noisy_argmax import SCREEN
 
-if TYPE_CHECKING:  # loading the search would load torch
+if TYPE_CHECKING:
     from ...noise.entropy import Entropy
-    from ...statistical_audit import EmpiricalFinding
     from ..voters import Voters
-    from .audit import AuditedValues
-    from .planning import ValuesPlanner
 
 MEAN, MEDIAN = "mean", "median"
 RANGE = 2 * STEPS  # sensitivity of the sum, in half steps
@@ -112,30 +109,6 @@ class Regression(Mechanism):
             "sampling_probability": self.sampling_probability,
         }
         return Release(SCREEN, "screening", priced, asked), self._answer(answered)
-
-    def planner(self) -> ValuesPlanner:
-        """See ``Mechanism.planner``."""
-        from .planning import ValuesPlanner
-
-        return ValuesPlanner(self)
-
-    def probes(self) -> tuple[tuple[Mechanism, tuple[str, ...]], ...]:
-        """See ``Mechanism.probes``."""
-        return ((self.audited().probe(), ()),)
-
-    def audit(
-        self, *, delta: float, trials: int, confidence: float, releases: tuple[str, ...] = ()
-    ) -> EmpiricalFinding:
-        """See ``Mechanism.audit``."""
-        from .audit import audit_values
-
-        return audit_values(
-            self, delta=delta, trials=trials, confidence=confidence, releases=releases
-        )
-
-    def audited(self) -> AuditedValues:
-        """The release of the answer as the statistical audit sees it (audit.py)."""
-        raise NotImplementedError
 
     def _answer(self, cap: int) -> Release:
         raise NotImplementedError
@@ -226,12 +199,6 @@ class PrivateKnnMean(Regression):
             sigma_screen=more_noise(self.screen_ratio * level), sigma_mean=more_noise(level)
         )
 
-    def audited(self) -> AuditedValues:
-        """See ``Regression.audited``."""
-        from .audit import AuditedMean
-
-        return AuditedMean(self)
-
     def _answer(self, cap: int) -> Release:
         priced = {
             "sigma": self.number("sigma_mean") * RANGE,
@@ -304,12 +271,6 @@ class PrivateKnnMedian(Regression):
         return self.filled(
             sigma_screen=more_noise(self.screen_ratio * level), epsilon=less_spent(2 / level)
         )
-
-    def audited(self) -> AuditedValues:
-        """See ``Regression.audited``."""
-        from .audit import AuditedMedian
-
-        return AuditedMedian(self)
 
     def _answer(self, cap: int) -> Release:
         priced = {

@@ -14,15 +14,15 @@ from labelwall.experiment.config.config import Config, RoundConfig
 from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.plan import auto
 from labelwall.experiment.plan.decision import decided
+from labelwall.experiment.plan.goal import Goal
 from labelwall.experiment.run.console import Console
 from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.teacher.mechanisms.auto import Auto
-from labelwall.teacher.mechanisms.planning import Goal
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.registry import label_space
-from labelwall.wall.progress import quiet
+from labelwall.wall.progress import no_progress
 from tests.experiment.plan import planning
 
 SETTINGS = """
@@ -39,10 +39,10 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A configuration whose data file has no private rows, and few candidates."""
     monkeypatch.setattr(auto, "planners_for", _few(auto.planners_for))
     monkeypatch.setattr("labelwall.experiment.plan.optimise.planners_for", auto.planners_for)
-    monkeypatch.setattr("labelwall.teacher.mechanisms.private_linear.planning.AXES", (2, 8))
-    monkeypatch.setattr("labelwall.teacher.mechanisms.reverse_knn.planning.CELLS", (10, 40))
-    monkeypatch.setattr("labelwall.teacher.mechanisms.rehearsed.REFINED", 1)
-    monkeypatch.setattr("labelwall.teacher.mechanisms.rehearsed.FINAL", 2)
+    monkeypatch.setattr("labelwall.experiment.plan.private_linear.AXES", (2, 8))
+    monkeypatch.setattr("labelwall.experiment.plan.reverse_knn.CELLS", (10, 40))
+    monkeypatch.setattr("labelwall.experiment.plan.rehearsed.REFINED", 1)
+    monkeypatch.setattr("labelwall.experiment.plan.rehearsed.FINAL", 2)
     path = planning.write(tmp_path, SETTINGS)
     path.write_text(path.read_text().replace("[{queries: 9}, {queries: 9}]", "[{}]"))
     return path
@@ -184,7 +184,7 @@ def test_values_are_compared_by_r2(tmp_path: Path) -> None:
         PublicData(x, values, test, truth),
         Goal(1.0, 1e-5, 5_000, 300, 1, asked=100),
         auto.planners_for(config),
-        quiet,
+        no_progress,
     )
     kinds = {choice.mechanism.kind for choice in found.tried}
     assert kinds == {"private_linear_value", "private_knn_mean", "private_knn_median"}

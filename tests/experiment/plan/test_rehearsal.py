@@ -32,7 +32,7 @@ from labelwall.wall.cells import Cells
 from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
-from labelwall.wall.progress import quiet
+from labelwall.wall.progress import no_progress
 from tests.experiment.plan.planning import CLASSES, DIMENSIONS, EMBEDDER, vectors
 
 RECORDS = 2_000
@@ -128,7 +128,7 @@ def staged(
     ).solved()
     task, (public, _) = Task(case.space, (DIMENSIONS,)), case.rows(2, 500)
     rows = Labelled(*case.rows(3, labelled), "")
-    return config, Rehearsal(config, task, public, rows, RECORDS, quiet, tmp_path)
+    return config, Rehearsal(config, task, public, rows, RECORDS, no_progress, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_no_more_axes_than_the_public_rows_spread_in(tmp_path: Path) -> None:
     config = Config(CASES["class"].data, [RoundConfig()], mechanism=ReverseKnn(cells=5, sigma=9.0))
     task = Task(CASES["class"].space, (2 * DIMENSIONS + 4,))
     labelled = Labelled(wide[1], y, "")
-    stage = Rehearsal(config, task, wide[0], labelled, RECORDS, quiet, tmp_path)
+    stage = Rehearsal(config, task, wide[0], labelled, RECORDS, no_progress, tmp_path)
     views = stage.features.views()
     assert [(view.whiten, view.axes) for view in views] == [(0, DIMENSIONS), (DIMENSIONS,) * 2]
     for view in views:

@@ -263,7 +263,7 @@ def test_a_round_that_was_kept_is_named(copied: Path) -> None:
         estimate = {"right": right, "error": 0.01, "by": "noisy counts"}
         path.write_text(json.dumps(json.loads(path.read_text()) | {"estimate": estimate}))
     summary = json.loads((copied / "summary.json").read_text())
-    (copied / "summary.json").write_text(json.dumps(summary | {"kept_round": 1}))
+    (copied / "summary.json").write_text(json.dumps(summary | {"best_round": 1}))
     text = squeezed(page_of(copied))
     assert "Kept round 1." in text
     assert "93.75% about 58% right by noisy counts 81.25%" in text

@@ -11,7 +11,7 @@ import pytest
 from labelwall import pipeline
 from labelwall.experiment.run import training
 from labelwall.student import calibrate
-from labelwall.student.beside import Task, beside
+from labelwall.student.parallel import Task, parallel
 from tests.experiment import tiny
 
 
@@ -26,13 +26,13 @@ def test_the_temperature_beside_is_the_one_afterwards(
     def here(processes: int, tasks: Iterable[Task[float]]) -> Iterator[float]:
         given = list(tasks)
         begun.append((processes, len(given)))
-        return beside(1, given)
+        return parallel(1, given)
 
     line = ["run", "--config", "config.yaml", "--run_dir", "out", "--quiet"]
     line += ["--student.calibration_folds", "2"]
     with monkeypatch.context() as patch:
-        patch.setattr(training, "several", lambda *_: 3)
-        patch.setattr(training, "beside", here)
+        patch.setattr(training, "process_count", lambda *_: 3)
+        patch.setattr(training, "parallel", here)
         assert pipeline.main(line) == 0
     assert begun == [(1, 0), (2, 1)]  # in the last round alone
     place = tmp_path / "out/round_2/metrics.json"

@@ -24,7 +24,7 @@ def table(path: Path) -> list[dict[str, str]]:
 
 def metrics(run_dir: Path) -> dict:
     """Of the round whose student the run kept: noise decides which."""
-    kept = json.loads((run_dir / "summary.json").read_text())["kept_round"]
+    kept = json.loads((run_dir / "summary.json").read_text())["best_round"]
     return json.loads((run_dir / f"round_{kept}" / "metrics.json").read_text())
 
 

@@ -22,7 +22,6 @@ from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.records.sources import Records
-from labelwall.teacher.statistical_audit import EmpiricalFinding
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.datasets.sources import DataConfig
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
@@ -37,7 +36,6 @@ def coin() -> type:
     assert found
     names = {
         "dataclass": dataclass,
-        "EmpiricalFinding": EmpiricalFinding,
         "Literal": Literal,
         "Mechanism": Mechanism,
         "Outcome": Outcome,

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms import counts as counts_module
 from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.attributes.mechanism import GRID, ballots
@@ -24,7 +25,6 @@ from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.batch.overlap import clique_bounds
 from labelwall.teacher.mechanisms.counts import shared_votes
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.pate.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms.private_linear import gradient
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear, PrivateLinearValue
 from labelwall.teacher.mechanisms.registry import MECHANISMS

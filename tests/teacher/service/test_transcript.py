@@ -16,6 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
+from labelwall.teacher.classifiers import cnn_ensemble
 from labelwall.teacher.features import hog
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
@@ -23,7 +24,6 @@ from labelwall.teacher.mechanisms.batch.knn import BatchKnn
 from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.pate import cnn_ensemble
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.private_linear.mechanism import (

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.custodian import open_custodian
-from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.base import Mechanism
@@ -16,7 +17,6 @@ from labelwall.teacher.mechanisms.batch.knn import BatchKnn
 from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
-from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.mechanisms.pate.mechanism import ConfidentGnmax, Gnmax, Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.private_linear.mechanism import (
@@ -40,7 +40,7 @@ from labelwall.wall.cells import Cells
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.matrix import Matrix
 from labelwall.wall.messages import ExtractorSpec
-from labelwall.wall.progress import quiet
+from labelwall.wall.progress import no_progress
 from labelwall.wall.unit import Unit
 from labelwall.wall.weights import Weights
 
@@ -187,5 +187,5 @@ def index_of(directory: Path, held: Records, count: int, unit: Unit = "row") -> 
     directory.mkdir(parents=True)
     scale, shape = ScaleConfig(shards=count), (DIMENSIONS,)
     made = Shards(directory, scale, streamed(held), shape, unit=unit)
-    made.open(quiet)
+    made.open(no_progress)
     return made.index(RAW, None, 16, lambda done, total: None)

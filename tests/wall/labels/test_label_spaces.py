@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, confusion_matrix, multilabel_confusion_matrix
 
-from labelwall.student.fit import TRAINEES
+from labelwall.student.fit import STUDENT_MODULES
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import MOST_ATTRIBUTES, AttributeLabels, pack, unpack
 from labelwall.wall.labels.base import LabelSpace, has_label
@@ -61,7 +61,7 @@ def labels_of(case: Case) -> np.ndarray:
 def test_a_space_is_made_again_of_its_fields(case: Case) -> None:
     assert label_space(**case.space.fields()) == case.space
     assert case.space in {case.space}
-    assert case.space.loss in TRAINEES
+    assert case.space.loss in STUDENT_MODULES
     with pytest.raises(InvalidInput, match=r"data\.labels"):
         label_space("several")
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.accounting.curves import ORDERS, release_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.classifiers.linear_ensemble import train_ensemble
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.attributes.mechanism import (
@@ -27,7 +28,6 @@ from labelwall.teacher.mechanisms.attributes.mechanism import (
     ballots,
     clipped,
 )
-from labelwall.teacher.mechanisms.pate.linear_ensemble import train_ensemble
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
 from labelwall.teacher.mechanisms.voters import Voters
@@ -39,7 +39,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import pack, unpack
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
-from tests.teacher.custody import plan_of, teach
+from tests.make import plan_of, teach
 
 ATTRIBUTES, D, N = 4, 5, 40
 KNN = PrivateKnnAttributes(tau=2, sigma_vote=1.5, k=7, sampling_probability=1.0)

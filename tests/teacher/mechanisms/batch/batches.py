@@ -16,7 +16,7 @@ from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec
-from tests.teacher import custody
+from tests import make
 
 CLASSES = 3
 LEDGER = "ledger.sqlite"
@@ -70,7 +70,7 @@ def teach(
     """A teacher of 60 records in the unit square, on a new or existing ledger."""
     spec = ExtractorSpec("box", (2,), CLASSES, mean=(0.5, 0.5), std=(0.5, 0.5))
     records = Records(*rows(60, 0), np.arange(60))
-    return custody.teach(folder, plan(mechanism, batches), records, spec, entropy, batch_size)
+    return make.teach(folder, plan(mechanism, batches), records, spec, entropy, batch_size)
 
 
 def laplace_wins(votes: np.ndarray, scale: float) -> np.ndarray:

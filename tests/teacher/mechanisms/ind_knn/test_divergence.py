@@ -12,11 +12,11 @@ import pytest
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import gaussian_delta
 from labelwall.teacher.accounting.curves.zcdp import gdp_mu
+from labelwall.teacher.audits.harness import lower_bound
 from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.kernels import GRID, Similar
-from labelwall.teacher.statistical_audit import lower_bound
 from tests.teacher.mechanisms.ind_knn.test_mechanism import plan
 
 

@@ -13,7 +13,7 @@ import pytest
 from labelwall.teacher.accounting.accountant import certificates, certified_epsilon
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.mechanisms.pate.linear_ensemble import KEY, shard_key, train_ensemble
+from labelwall.teacher.classifiers.linear_ensemble import KEY, shard_key, train_ensemble
 from labelwall.teacher.mechanisms.pate.mechanism import (
     AGGREGATE,
     SCREEN,
@@ -29,7 +29,7 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Outcome, Queries
-from tests.teacher.custody import teach
+from tests.make import teach
 
 CLASSES, D = 3, 4
 ALL = [

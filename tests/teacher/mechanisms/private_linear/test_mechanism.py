@@ -38,7 +38,7 @@ from labelwall.wall.weights import (
     bias,
     residual_unit,
 )
-from tests.teacher.custody import teach
+from tests.make import teach
 
 DIMENSIONS, CLASSES = 4, 3
 WIDTH = (DIMENSIONS + 1) * CLASSES + 1

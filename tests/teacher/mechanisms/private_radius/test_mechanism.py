@@ -13,6 +13,8 @@ import pytest
 
 from labelwall.teacher.accounting.curves import release_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
+from labelwall.teacher.audits.cases import audit as run_audit
+from labelwall.teacher.audits.harness import PROBE_DELTA
 from labelwall.teacher.mechanisms import voters as voters_module
 from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
@@ -24,7 +26,6 @@ from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import thinned
 from labelwall.teacher.shards.config import ScaleConfig
-from labelwall.teacher.statistical_audit import PROBE_DELTA
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Queries
 from labelwall.wall.wire import SAFETENSORS, decode_extractor, encode_extractor
@@ -235,7 +236,7 @@ PROBE = PrivateRadius(threshold=2, sigma_screen=1.0, sigma_vote=1.0, sampling_pr
 
 @pytest.mark.slow
 def test_faithful_code_is_not_refuted() -> None:
-    finding = PROBE.audit(delta=PROBE_DELTA, trials=4000, confidence=0.95)
+    finding = run_audit(PROBE, delta=PROBE_DELTA, trials=4000, confidence=0.95)
     assert not finding.refuted, finding.render()
 
 
@@ -255,7 +256,7 @@ def test_a_planted_fault_is_found(
     fault: Callable[..., np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(voters_module, "thinned", fault)
-    finding = PROBE.audit(delta=PROBE_DELTA, trials=20_000, confidence=0.95)
+    finding = run_audit(PROBE, delta=PROBE_DELTA, trials=20_000, confidence=0.95)
     assert finding.refuted, finding.render()
 
 

@@ -26,7 +26,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.cells import Cells
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
 from labelwall.wall.messages import ExtractorSpec, Queries
-from tests.teacher.custody import teach
+from tests.make import teach
 
 DIMENSIONS, CLASSES = 4, 3
 SPEC = ExtractorSpec("raw", (DIMENSIONS,), CLASSES)

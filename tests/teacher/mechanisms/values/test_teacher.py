@@ -24,7 +24,7 @@ from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import InvalidInput, LedgerMismatch
 from labelwall.wall.labels.values import STEPS, ValueLabels
 from labelwall.wall.messages import ExtractorSpec, Outcome, Queries
-from tests.teacher.custody import plan_of, teach
+from tests.make import plan_of, teach
 from tests.teacher.mechanisms.values.test_mechanism import BOTH, MEAN_OF, MEDIAN_OF, D
 
 SCALE = ValueLabels(-4.0, 4.0)

@@ -1,0 +1,204 @@
+"""Planning: a mechanism's parameters for a budget, from PUBLIC rows alone.
+
+Neither private votes nor the number of private records enter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from ...teacher.accounting.conversion import round_up
+from ...teacher.accounting.plan import Plan, Slot
+from ...teacher.mechanisms.base import Mechanism
+from ...wall.errors import BudgetRefused, InvalidInput
+from ...wall.progress import Progress, no_progress
+
+FRONTIER = (0.125, 0.25, 0.5, 0.75, 1.0)  # shares of the budget
+
+M = TypeVar("M", bound=Mechanism)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The goal of a search: the most right labels within epsilon at delta.
+
+    ``expected_records``: public guess of the number of private records; ``queries``: number of
+    public inputs, each asked at most once; ``rounds``: lower bound of the queries asked;
+    ``min_accuracy``: of the labels, in [0, 1); ``mean_accuracy``: share of right neighbours, where
+    a model of them replaces public rows; ``asked``: queries of all rounds, where they are fixed;
+    ``shares``: of the budget, ascending, the last 1: the frontier has a choice for each.
+    """
+
+    epsilon: float
+    delta: float
+    expected_records: int
+    queries: int
+    rounds: int
+    min_accuracy: float = 0.0
+    mean_accuracy: float | None = None
+    seed: int = 0
+    asked: int | None = None
+    shares: tuple[float, ...] = FRONTIER
+
+    def check(self) -> None:
+        """Raise InvalidInput unless there are as many records and queries as the rounds need."""
+        for name in ("expected_records", "queries"):
+            if getattr(self, name) < self.rounds:
+                raise InvalidInput(name, f"at least {self.rounds}", getattr(self, name))
+
+    def nothing_affordable(self) -> BudgetRefused:
+        """The error for a goal with no candidate that is affordable and accurate enough."""
+        return BudgetRefused(
+            f"`budget.epsilon` must be large enough for {self.rounds} useful queries. Found "
+            f"{self.epsilon}. Raise it, lower min_accuracy, or check expected_records."
+        )
+
+
+@dataclass(frozen=True)
+class View:
+    """Features that the first round may look at.
+
+    ``features``: as a configuration names them; ``whiten``: principal axes, each divided by its
+    spread, 0 for the features as they are; ``dimensions``: of these features, a count; ``axes``:
+    the most principal axes that a mechanism may ask for, 0 where it can not; ``rows``: public rows
+    of the rehearsal, a count; ``box``: the domain of features of that name.
+    """
+
+    features: str
+    whiten: int
+    dimensions: int
+    axes: int
+    rows: int
+    box: tuple[tuple[float, float], ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.features}, {self.whiten} whitened axes" if self.whiten else self.features
+
+
+@dataclass(frozen=True)
+class Score:
+    """What rehearsals expect of a round.
+
+    ``answered``: share of public rows that get a label; ``accuracy``: share of right ones among
+    these labels, R2 where labels are values; ``spread``: its standard deviation between rehearsals.
+    """
+
+    answered: float
+    accuracy: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class PublicRows:
+    """Labelled public rows that look like the private ones.
+
+    ``available``: their number; ``embed``: returns a part of them as (features int8 [m, d], labels
+    int64 [m], length of a unit vector); slow, so called only where needed.
+
+    ``views``: returns features to choose from, slow as well; ``rehearse(view, mechanism, times)``:
+    so many rounds by a mechanism with all of its noise, in which a part of the labelled rows stands
+    for the records; ``source``: of these rows, for a reader.
+    """
+
+    available: int
+    num_classes: int
+    embed: Callable[[], tuple[np.ndarray, np.ndarray, float]]
+    views: Callable[[], tuple[View, ...]] = tuple
+    rehearse: Callable[[View, Mechanism, int], Score] | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The expected result of a mechanism.
+
+    ``asked``, ``cap``: queries and answers that are paid for; ``passed``: pass rate of the
+    screening; ``answered``: expected number of labels; ``accuracy``: their expected accuracy, with
+    the ``spread`` of its rehearsals, 0 where it was not rehearsed.
+    """
+
+    asked: int
+    cap: int
+    passed: float
+    answered: float
+    accuracy: float
+    spread: float = 0.0
+
+    @property
+    def right(self) -> float:
+        """Expected number of right labels."""
+        return self.answered * self.accuracy
+
+
+@dataclass(frozen=True)
+class Choice(Generic[M]):
+    """A mechanism for a budget.
+
+    ``epsilon``: the budget of its search; the certified one for ``Optimum.chosen``. ``view``: the
+    first round's features; the configuration's where None.
+    """
+
+    epsilon: float
+    mechanism: M
+    forecast: Forecast
+    view: View | None = None
+
+    @property
+    def worth(self) -> float:
+        """What a search maximises: right labels, or R2 of values, however many rows get one."""
+        of_values = self.mechanism.label_space == "value"
+        return self.forecast.accuracy if of_values else self.forecast.right
+
+    def plan(self, goal: Goal) -> Plan:
+        """A plan with this mechanism alone."""
+        releases = self.mechanism.releases(self.forecast.asked, self.forecast.cap)
+        return Plan(goal.epsilon, goal.delta, (Slot(self.mechanism.fields(), releases),))
+
+    def within(self, goal: Goal) -> str:
+        """Its certificate, for a reader."""
+        return f"epsilon {round_up(self.epsilon)} of {goal.epsilon:g} at delta {goal.delta:g}"
+
+
+@dataclass(frozen=True)
+class Optimum(Generic[M]):
+    """The result of a search.
+
+    ``frontier``: the best choice for each budget, ascending; the last is ``chosen``. ``votes``:
+    source of the forecasts; ``notes``: lines about the price; both for a reader. ``facts``: more
+    about the choice, as JSON. ``tried``: candidates for the whole budget, best first.
+    """
+
+    chosen: Choice[M]
+    frontier: tuple[Choice[M], ...]
+    votes: str
+    notes: tuple[str, ...]
+    facts: dict[str, object]
+    tried: tuple[Choice[M], ...] = ()
+
+
+class Planner(Protocol):
+    """The search for the parameters of one mechanism.
+
+    ``rehearses``: whether it rehearses whole rounds, so that clusters may stand for classes.
+    """
+
+    rehearses: ClassVar[bool]
+
+    def check_rounds(self, own: Sequence[Mechanism]) -> None:
+        """Raise InvalidInput for rounds whose ``own`` mechanisms it can not plan."""
+
+    def settings(self, mechanism: Any) -> dict[str, str]:
+        """The chosen fields as text, by name."""
+
+    def plan(
+        self, goal: Goal, public: PublicRows, progress: Progress = no_progress
+    ) -> Optimum[Any]:
+        """The mechanism with the most expected right labels whose certificate is within the goal.
+
+        Raises InvalidInput for a goal out of range, and BudgetRefused where no candidate is
+        affordable and accurate enough.
+        """

@@ -1,0 +1,208 @@
+"""Simulated votes: expected answers of a private-kNN teacher, from PUBLIC rows or a model.
+
+A query's neighbours are a fraction k / (gamma n) of the data set. Their labels are simulated by the
+same fraction of other labelled public rows that look like the private ones. n is the user's public
+guess; neither private rows nor their number are read. Sampling and noise are computed analytically.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from ...teacher.mechanisms.noisy_argmax import ScreenedArgmax
+from ...teacher.search.cpu import ExactIndex
+from ...wall.errors import InvalidInput
+from ..config.own import MIN_ROWS
+from .goal import Goal, PublicRows
+
+MODEL_QUERIES = 400
+MODEL_SPREAD = 0.2  # standard deviation of the share of right neighbours between model queries
+DEFAULT_ACCURACY = 0.8  # the model's mean share of right neighbours, where the user names none
+MIN_VARIANCE = 0.1  # share of the noise's variance that remains without the simulation's own
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(32)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+
+@dataclass(frozen=True)
+class SimulatedQueries:
+    """Queries with the class shares of their neighbours.
+
+    ``labels``: int64 [q], the right answers; ``shares(fraction)``: float64 [q, c], class shares
+    among the nearest ``fraction`` of a data set, rows sum to 1; ``rows``: number of rows that stand
+    for the data set, infinity for a model; ``description``: of the source, for a reader.
+    """
+
+    labels: np.ndarray = field(repr=False)
+    shares: Callable[[float], np.ndarray] = field(repr=False)
+    rows: float
+    description: str
+
+
+def simulated_queries(goal: Goal, public: PublicRows) -> SimulatedQueries:
+    """Votes among public rows, or the margin model where the goal names one or rows are few."""
+    if goal.mean_accuracy is not None:
+        return margin_model(goal.mean_accuracy, public.num_classes)
+    if public.available < MIN_ROWS:
+        return margin_model(DEFAULT_ACCURACY, public.num_classes)
+    features, labels, _ = public.embed()
+    return votes_among(features, labels, public.num_classes)
+
+
+def votes_among(features: np.ndarray, labels: np.ndarray, num_classes: int) -> SimulatedQueries:
+    """Exact neighbours among PUBLIC rows, each left out of its own votes.
+
+    ``features``: int8 [m, d]; ``labels``: int64 [m].
+    """
+    m = len(labels)
+    index = ExactIndex(features, np.arange(m, dtype=np.int64), product="float32", threads=1)
+    near = index.prefix(features, m)  # [m, m]
+    ordered = labels[near[near != np.arange(m)[:, None]]].reshape(m, m - 1)
+
+    def shares(fraction: float) -> np.ndarray:
+        """The last row's vote is weighted by its part inside the fraction."""
+        inside = min(fraction, 1.0) * (m - 1)
+        whole = math.floor(inside)
+        cells = ordered[:, :whole] + num_classes * np.arange(m)[:, None]
+        counts = np.bincount(cells.ravel(), minlength=m * num_classes).astype(np.float64)
+        counts = counts.reshape(m, num_classes)
+        if inside > whole:
+            counts[np.arange(m), ordered[:, whole]] += inside - whole
+        return counts / inside
+
+    return SimulatedQueries(
+        labels,
+        shares,
+        float(m - 1),
+        f"votes among {m} labelled public rows, each left out of its own",
+    )
+
+
+def margin_model(mean_accuracy: float, num_classes: int) -> SimulatedQueries:
+    """A model where the share of right neighbours is normal between queries, clipped to [0, 1].
+
+    Its mean is ``mean_accuracy``, its standard deviation 0.2. Half of the wrong neighbours belong
+    to one rival class, the others to the remaining classes equally. Classes have equal size, so a
+    fraction f of the data set has a share of at most 1 / (c f) right ones. Raises InvalidInput
+    unless the mean is in (0, 1).
+    """
+    if not 0 < mean_accuracy < 1:
+        raise InvalidInput("mean_accuracy", "between 0 and 1", mean_accuracy)
+    quantiles = (np.arange(MODEL_QUERIES) + 0.5) / MODEL_QUERIES
+    right = np.clip(mean_accuracy + MODEL_SPREAD * ndtri(quantiles), 0, 1)
+
+    def shares(fraction: float) -> np.ndarray:
+        possible = np.minimum(right, 1 / (num_classes * fraction))
+        votes = np.empty((MODEL_QUERIES, num_classes))
+        votes[:, 0] = possible
+        votes[:, 1] = (1 - possible) * (0.5 if num_classes > 2 else 1.0)
+        votes[:, 2:] = ((1 - possible) * 0.5 / max(1, num_classes - 2))[:, None]
+        return votes
+
+    text = (
+        f"a margin model, no votes: {mean_accuracy:g} of a query's neighbours are right on average "
+        f"(deviation {MODEL_SPREAD})"
+    )
+    return SimulatedQueries(np.zeros(MODEL_QUERIES, dtype=np.int64), shares, math.inf, text)
+
+
+@dataclass(frozen=True)
+class Votes:
+    """Simulated votes before noise.
+
+    ``mean``: expected votes, float64 [q, c]; ``excess``: variance beyond the noise, as a multiple
+    of the mean, negative where the simulation itself varies more than real votes; ``spread``:
+    variance of the number of voters over its square, 0 where it is k.
+    """
+
+    labels: np.ndarray = field(repr=False)
+    mean: np.ndarray = field(repr=False)
+    excess: float
+    spread: float = 0.0
+
+    def pass_rates(self, thresholds: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
+        """P(max_j n_j + Z > T) of every query, float64 [t, s, q].
+
+        ``thresholds`` [t] and ``sigmas`` [s] in votes. The plurality is the larger of two
+        correlated normals, with mean and variance by Clark 1961.
+        """
+        total = self.mean.sum(axis=1)
+        second, first = np.sort(self.mean, axis=1)[:, -2:].T
+        # multinomial: Var(n_1 - n_2) = n_1 + n_2 - (n_1 - n_2)^2 / k
+        contest = np.maximum(first + second - (first - second) ** 2 / total, 0)
+        common = self.spread * (first - second) ** 2
+        gap = np.sqrt(max(self.excess, 0.0) * contest + common + 1e-12)
+        density = np.exp(-((first - second) ** 2) / (2 * gap**2)) / math.sqrt(2 * math.pi)
+        plurality = first + gap * density - (first - second) * ndtr(-(first - second) / gap)
+        excess = first * (1 - first / total) * self.excess + self.spread * first**2
+        variance = _total_variance(sigmas[:, None], excess)  # [s, q]
+        return ndtr((plurality - thresholds[:, None, None] - 0.5) / np.sqrt(variance))
+
+    def right_rates(self, sigmas: np.ndarray) -> np.ndarray:
+        """P(argmax_j (n_j + Z_j) is the right class) of every query, float64 [s, q].
+
+        By Gauss-Hermite quadrature over the right class's votes. Classes vary like Poisson counts:
+        where two are close, which is where it matters, their difference has the multinomial's
+        variance.
+        """
+        rows = np.arange(len(self.labels))
+        rates = np.empty((len(sigmas), len(rows)))
+        ahead = self.mean[rows, self.labels][:, None] - self.mean  # [q, c]
+        for position, sigma in enumerate(sigmas):
+            scale = np.sqrt(_total_variance(sigma, self.mean * self.excess))  # [q, c]
+            own = scale[rows, self.labels]
+            moved = ahead[:, None, :] + own[:, None, None] * _NODES[:, None]  # [q, nodes, c]
+            below = ndtr(moved / scale[:, None, :])
+            below[rows, :, self.labels] = 1.0
+            rates[position] = below.prod(axis=2) @ _WEIGHTS
+        return rates
+
+
+def _total_variance(sigma: np.ndarray | float, excess: np.ndarray) -> np.ndarray:
+    return np.maximum(np.square(sigma) + excess, MIN_VARIANCE * np.square(sigma))
+
+
+def simulate(
+    simulated: SimulatedQueries,
+    k: int,
+    sampling_probability: float,
+    expected_records: int,
+    spread: float = 0.0,
+) -> Votes:
+    """Votes of the first min(k, |sample|) of a Poisson sample of ``expected_records`` records.
+
+    ``spread``: see ``Votes``; where it is positive, k is the mean number of voters.
+
+    Neighbours are drawn from a population in which a query's nearest ``fraction`` has class shares
+    p: k votes are multinomial, variance k p (over data set and sample jointly; the sampling
+    probability cancels). The simulated shares are such a sample themselves, of r = fraction * rows,
+    and already have the variance k^2 p / r: adding normal noise of variance
+    sigma^2 + k p (1 - k / r) gives the law of the real votes.
+    """
+    votes = min(float(k), sampling_probability * expected_records)
+    fraction = votes / (sampling_probability * expected_records)
+    excess = 1 - votes / (fraction * simulated.rows)
+    return Votes(simulated.labels, votes * simulated.shares(fraction), excess, spread)
+
+
+def votes_of(
+    simulated: SimulatedQueries, mechanism: ScreenedArgmax, expected_records: int
+) -> Votes:
+    """``simulate`` for a mechanism."""
+    k, gamma = round(mechanism.expected_votes(expected_records)), mechanism.sampling_probability
+    return simulate(simulated, k, gamma, expected_records, mechanism.spread(k))
+
+
+def rates(
+    simulated: SimulatedQueries, mechanism: ScreenedArgmax, expected_records: int
+) -> tuple[float, float]:
+    """(share of queries that pass the screening, share that also get the right label)."""
+    votes = votes_of(simulated, mechanism, expected_records)
+    thresholds, sigmas = np.array([mechanism.threshold]), np.array([mechanism.sigma_screen])
+    passed = votes.pass_rates(thresholds, sigmas)[0, 0]
+    right = votes.right_rates(np.array([mechanism.sigma_vote]))[0]
+    return float(passed.mean()), float((passed * right).mean())

@@ -1,0 +1,107 @@
+"""Drop released labels that the other released labels speak against, before a training can learn
+them by heart.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..wall.messages import ABSTAINED
+from ..wall.progress import TaskProgress, no_progress
+from .config import StudentConfig
+from .data import Pool, has_soft
+from .fit import STUDENT_MODULES
+from .module import Student
+from .parallel import parallel, process_count
+from .train import outputs, train
+
+
+@dataclass(frozen=True, eq=False)
+class Cleaned:
+    """``labels``: those to train on. ``agreement``: share of held-out labels that their judges
+    give, None where none was judged; ``judged``: how many were.
+    """
+
+    labels: np.ndarray
+    agreement: float | None = None
+    judged: int = 0
+
+
+def drop_doubtful(
+    config: StudentConfig,
+    pool: Pool,
+    labels: np.ndarray,
+    *,
+    seed: int,
+    progress: TaskProgress = no_progress,
+    soft: np.ndarray | None = None,
+    workers: int = 1,
+) -> Cleaned:
+    """``labels`` (int64 [n] or, of attributes, [n, c], -1 where none was released) without the
+    doubtful ones, of the same shape.
+
+    Cross-validation as in confident learning (Northcutt et al. 2021, section 3.1): short supervised
+    trainings on all folds but one judge the labels of that one; a label to which its judge gives a
+    probability below config.prune_below goes. A class with fewer than two labels a fold keeps all
+    of them: its judges saw too little of it. Values are all kept: noise moves each of them, and
+    none has a probability. Rows with probabilities (``soft``, as for train) are judged for the
+    agreement alone: they say their doubt themselves. Uses released labels alone. ``progress`` hears
+    the folds done; ``workers``: as for ``several``.
+    """
+    folds, kind = config.prune_folds, STUDENT_MODULES[pool.labels.loss]
+    if folds < 2 or not issubclass(kind, Student):
+        return Cleaned(labels)
+    fold = stratified(pool.labels.strata(labels), folds, seed)
+    brief = replace(
+        config,
+        objective="supervised",
+        loss="cross_entropy",
+        steps=config.prune_steps,
+        warm_start=False,
+    )
+    pruned, right, judged = labels.copy(), 0, 0
+    judges = parallel(
+        process_count(workers, brief, pool),
+        (partial(_judge, brief, pool, labels, fold, n, seed) for n in range(folds)),
+    )
+    for number, found in enumerate(judges):
+        progress(number + 1, folds)
+        rows, logits = np.flatnonzero(fold == number), torch.from_numpy(found)
+        given = kind.probability(logits, torch.from_numpy(labels[rows])).numpy()
+        doubtful = given < config.prune_below
+        pruned[rows] = np.where(doubtful, -1, labels[rows])
+        known = labels[rows] != ABSTAINED
+        right += int((pool.labels.predict(logits.numpy()) == labels[rows])[known].sum())
+        judged += int(known.sum())
+    kept = has_soft(soft if config.soft else None, len(labels))
+    pruned[kept] = labels[kept]
+    return Cleaned(pruned, right / judged if judged else None, judged)
+
+
+def _judge(
+    config: StudentConfig, pool: Pool, labels: np.ndarray, fold: np.ndarray, number: int, seed: int
+) -> np.ndarray:
+    """Outputs for the rows of one fold by a student of the others: float32 [n, c]."""
+    seen = labels.copy()
+    seen[fold == number] = ABSTAINED
+    with tempfile.TemporaryDirectory() as scratch:
+        judge = train(config, pool, seen, run_dir=Path(scratch), seed=seed + number)
+    return outputs(pool.spec(config.backbone, judge.weights), pool.inputs[fold == number])
+
+
+def stratified(strata: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """int64 [n]: the fold of each row, -1 for rows that are not judged; every fold gets its share
+    of every stratum.
+    """
+    rng, fold = np.random.default_rng([seed, folds]), np.full(len(strata), -1)
+    for stratum in np.unique(strata[strata >= 0]):
+        rows = rng.permutation(np.flatnonzero(strata == stratum))
+        if len(rows) >= 2 * folds:
+            fold[rows] = np.arange(len(rows)) % folds
+    return fold

@@ -1,0 +1,169 @@
+"""PATE's linear teachers: one classifier, with one vote, for each disjoint shard of the records.
+
+A record belongs to one shard, by a keyed hash of its id, independently of other records (all rows
+of a person by the person's code, where the unit of privacy is a person); a classifier is a function
+of its own shard. So a record changes one vote at most: the counts move by e_a - e_b (L2 sqrt(2), L1
+2, the maximum by 1). The number of classifiers is public and fixed. A shard without records votes
+for class 0.
+
+Ridge regression on one-hot targets has one solution, found without randomness: no seeds, no early
+stopping, no order of rows. On some 240 rows it takes milliseconds (docs/results.md has a
+measurement).
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ...wall.errors import InvalidInput
+from ...wall.progress import TaskProgress
+from ..noise import words
+from ..search.int8_matmul import LARGEST
+
+MAX_TEACHERS = 10_000
+KEY, KEY_BYTES = "shards.key", words.KEY_BYTES
+RIDGE = 1.0  # added to the diagonal of the kernel matrix of rows scaled to entries in -1..1
+PRESENT = 0.5  # threshold between the targets 0, absent, and 1, present
+
+ShardRecords = Callable[[int], tuple[np.ndarray, np.ndarray]]
+"""(shard) -> (features, labels) as of ``train_ensemble``.
+
+They are in ascending order of ids: the order of storage must not affect the last bits.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Linear classifiers over int8 features.
+
+    ``weights``: float32 [teachers, d + 1, n_classes]; row d is the intercept.
+    """
+
+    weights: np.ndarray = field(repr=False)
+
+    def votes(self, queries: np.ndarray) -> np.ndarray:
+        """Number of classifiers that choose each class, ties to the lowest.
+
+        int64 [n_queries, n_classes] of int8 [n_queries, d].
+        """
+        rows = _scaled(queries)  # float32 [n_queries, d + 1]
+        counts = np.zeros((len(queries), self.weights.shape[2]), dtype=np.int64)
+        for weights in self.weights:
+            counts[np.arange(len(rows)), (rows @ weights).argmax(axis=1)] += 1
+        return counts
+
+    def attributes(self, queries: np.ndarray) -> Iterator[np.ndarray]:
+        """The attributes that each classifier finds present: int64 [n_queries, n_classes] of 0, 1.
+
+        Classifiers come one after the other; ``queries``: int8 [n_queries, d].
+        """
+        rows = _scaled(queries)
+        return ((rows @ weights > PRESENT).astype(np.int64) for weights in self.weights)
+
+
+def shard_numbers(ids: np.ndarray, key: bytes, teachers: int) -> np.ndarray:
+    """The shard of each id (int64 [n]) by HMAC-SHA256 under the custodian's key: int64 [n].
+
+    It is a function of id, key and ``teachers`` alone.
+    """
+    if not 1 <= teachers <= MAX_TEACHERS:
+        raise InvalidInput("mechanism.teachers", f"from 1 to {MAX_TEACHERS}", teachers)
+    digests = (hmac.digest(key, int(i).to_bytes(8, "little", signed=True), "sha256") for i in ids)
+    return np.array(
+        [int.from_bytes(digest[:8], "little") % teachers for digest in digests], dtype=np.int64
+    )
+
+
+def shard_key(directory: Path) -> bytes:
+    """The custodian's secret for ``shard_numbers``, created on first use.
+
+    Another key gives another partition, which is equally good.
+    """
+    path = directory / KEY
+    if not path.exists():
+        scratch = path.with_suffix(".part")
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(words.fresh_key())
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    key = path.read_bytes()
+    if len(key) != KEY_BYTES:
+        raise InvalidInput(KEY, f"{KEY_BYTES} bytes", len(key))
+    return key
+
+
+def fit(features: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """Ridge regression on targets of 0 and 1, in its dual form: float32 [d + 1, n_classes].
+
+    ``features``: int8 [n, d]; ``labels``: int64 [n], or [n, n_classes] of 0 and 1. Without rows all
+    weights are zero, hence class 0, or no attribute.
+    """
+    rows = _scaled(features).astype(np.float64)  # [n, d + 1]
+    targets = np.eye(num_classes)[labels] if labels.ndim == 1 else labels  # [n, c]
+    kernel = rows @ rows.T + RIDGE * np.eye(len(rows))
+    return (rows.T @ np.linalg.solve(kernel, targets)).astype(np.float32)
+
+
+def _scaled(features: np.ndarray) -> np.ndarray:
+    """float32 [n, d + 1]: entries in -1..1, and a column of ones for the intercept."""
+    rows = np.ones((len(features), features.shape[1] + 1), dtype=np.float32)
+    rows[:, :-1] = features.astype(np.float32) / LARGEST
+    return rows
+
+
+def train_ensemble(
+    features: np.ndarray,
+    labels: np.ndarray,
+    ids: np.ndarray,
+    *,
+    owners: np.ndarray | None = None,
+    num_classes: int,
+    teachers: int,
+    key: bytes,
+    progress: TaskProgress | None = None,
+) -> Ensemble:
+    """``teachers`` classifiers of records in memory.
+
+    ``features``: int8 [n, d]; ``ids``: int64 [n]; ``labels``: int64 [n], classes, or [n, n_classes]
+    of 0 and 1, attributes; ``key``: of the shards. ``owners``: int64 [n], whose shard a row is in:
+    its person's where the unit of privacy is a person; its own where None.
+    """
+    order = np.argsort(ids, kind="stable")
+    shard = shard_numbers(ids if owners is None else owners, key, teachers)
+
+    def records_of(number: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = order[shard[order] == number]
+        return features[rows], labels[rows]
+
+    return train_by_shard(
+        records_of,
+        dimensions=features.shape[1],
+        num_classes=num_classes,
+        teachers=teachers,
+        progress=progress,
+    )
+
+
+def train_by_shard(
+    records_of: ShardRecords,
+    *,
+    dimensions: int,
+    num_classes: int,
+    teachers: int,
+    progress: TaskProgress | None = None,
+) -> Ensemble:
+    """As ``train_ensemble``, with one shard's records in memory at a time."""
+    weights = np.zeros((teachers, dimensions + 1, num_classes), dtype=np.float32)
+    for number in range(teachers):
+        weights[number] = fit(*records_of(number), num_classes)
+        if progress is not None:
+            progress(number + 1, teachers)
+    return Ensemble(weights)

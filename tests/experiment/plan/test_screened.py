@@ -1,0 +1,362 @@
+"""The planner: forecasts against simulated and real votes, configurations, no private files."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall import pipeline
+from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.plan import screened as planner
+from labelwall.experiment.plan.auto import planned_config
+from labelwall.experiment.plan.goal import Choice, Goal
+from labelwall.experiment.plan.optimise import Request, best_plan
+from labelwall.experiment.plan.screened import (
+    CONTEST,
+    bit_rdp,
+    theorem10,
+)
+from labelwall.experiment.plan.simulated_votes import (
+    SimulatedQueries,
+    margin_model,
+    rates,
+    simulate,
+    votes_among,
+)
+from labelwall.teacher.accounting.accountant import certified_epsilon, odometer
+from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
+from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.errors import BudgetRefused, InvalidInput
+from tests.experiment.plan import planning
+from tests.experiment.plan.planning import CLASSES, PRIVATE, PUBLIC, TEST, Quiet, embedded
+
+
+@pytest.fixture
+def arrays_config(tmp_path: Path) -> Path:
+    return planning.write(tmp_path, "budget: {epsilon: 3.0}")
+
+
+@pytest.fixture
+def small_grids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One argmax curve, of a few seconds the first time."""
+    monkeypatch.setattr(planner, "SIGMA_VOTE", (16.0,))
+    monkeypatch.setattr(planner, "SIGMA_SCREEN", planner.SIGMA_SCREEN[2:13:2])
+    monkeypatch.setattr(planner, "SAMPLING", (0.5,))
+
+
+def test_rates_are_those_of_simulated_multinomial_votes_and_discrete_noise():
+    shares = np.random.default_rng(0).dirichlet(np.ones(4), 60)
+    labels = shares.argmax(axis=1)
+    labels[::5] = 0  # some answers that the votes do not favour
+    proxy = SimulatedQueries(labels, lambda fraction: shares, math.inf, "exact shares")
+    mechanism = PrivateKnn(
+        k=80, threshold=35, sigma_screen=9.0, sigma_vote=12.0, sampling_probability=0.3
+    )
+    rng, tape, repeats = np.random.default_rng(1), UnsafeTape(2), 3000
+    passed, right = np.empty((2, 60))
+    for q in range(60):
+        keys = [f"{q} {r}" for r in range(repeats)]
+        screened, voted = rng.multinomial(80, shares[q], (2, repeats))
+        passed[q] = (
+            screened.max(axis=1) + tape.discrete_gaussian(9.0, keys, "screen", 1)[:, 0] > 35
+        ).mean()
+        right[q] = (
+            (voted + tape.discrete_gaussian(12.0, keys, "vote", 4)).argmax(axis=1) == labels[q]
+        ).mean()
+    # 180,000 draws: a standard error below 0.0012; the rest is the normal approximation
+    assert rates(proxy, mechanism, 10_000) == pytest.approx(
+        (passed.mean(), (passed * right).mean()), abs=0.006
+    )
+    votes = simulate(proxy, 80, 0.3, 10_000)
+    assert np.abs(votes.pass_rates(np.array([35]), np.array([9.0]))[0, 0] - passed).max() < 0.06
+    assert np.abs(votes.right_rates(np.array([12.0]))[0] - right).max() < 0.06
+
+
+def test_shares_are_those_of_the_nearest_part_of_the_other_rows():
+    features, labels = embedded(4, 120)
+    proxy = votes_among(features, labels, CLASSES)
+    wide = features.astype(np.int64)
+    for query in (0, 57, 119):
+        others = [i for i in range(120) if i != query]
+        others.sort(key=lambda i: (int(((wide[i] - wide[query]) ** 2).sum()), i))
+        counts = np.bincount(labels[others[:11]], minlength=CLASSES).astype(float)
+        counts[labels[others[11]]] += 0.9
+        assert proxy.shares(11.9 / 119)[query] == pytest.approx(counts / 11.9)
+        assert proxy.shares(1.0)[query] == pytest.approx(
+            np.bincount(labels[others], minlength=CLASSES) / 119
+        )
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        PrivateKnn(
+            k=60, threshold=35, sigma_screen=10.0, sigma_vote=12.0, sampling_probability=0.5
+        ),
+        PrivateKnn(
+            k=150, threshold=110, sigma_screen=6.0, sigma_vote=20.0, sampling_probability=1.0
+        ),
+        PrivateKnn(k=40, threshold=10, sigma_screen=8.0, sigma_vote=4.0, sampling_probability=0.2),
+        # more neighbours than the sample has
+        PrivateKnn(
+            k=900, threshold=40, sigma_screen=20.0, sigma_vote=15.0, sampling_probability=0.1
+        ),
+    ],
+)
+def test_forecast_is_close_to_the_real_mechanism_on_records_it_never_saw(mechanism):
+    proxy = votes_among(*embedded(3, 800), CLASSES)
+    passed, both = rates(proxy, mechanism, PRIVATE)
+    (records, labels), (queries, truth) = embedded(1, PRIVATE), embedded(2, 1000)
+    index = ExactIndex(records, np.arange(PRIVATE), product="float32", threads=1)
+    voters = Voters(index, labels, CLASSES, queries)
+    keys = [str(q) for q in range(len(queries))]
+    tapes = [UnsafeTape(seed) for seed in range(20)]  # one alone moves the rate by 2% of itself
+    bits = np.array([mechanism.draw(SCREEN, voters, keys, tape) for tape in tapes])
+    drawn = np.array([mechanism.draw(AGGREGATE, voters, keys, tape) for tape in tapes])
+    assert passed == pytest.approx(bits.mean(), rel=0.1)
+    assert both / passed == pytest.approx((drawn == truth)[bits == 1].mean(), abs=0.03)
+
+
+def test_the_margin_model_has_the_accuracy_it_states_and_full_classes():
+    proxy = margin_model(0.7, 10)
+    shares = proxy.shares(0.001)
+    assert shares.sum(axis=1) == pytest.approx(1)
+    # hardly cut: 0.7 is 1.5 deviations from 1
+    assert shares[:, 0].mean() == pytest.approx(0.7, abs=0.01)
+    # half of the data set, a tenth of it right
+    assert proxy.shares(0.5)[:, 0].max() == pytest.approx(1 / 5)
+    assert margin_model(0.7, 2).shares(0.001)[:, 1].mean() == pytest.approx(0.3, abs=0.01)
+    with pytest.raises(InvalidInput):
+        margin_model(1.0, 10)
+
+
+def test_the_fast_price_of_an_argmax_is_within_one_percent():
+    decides = (ORDERS >= 2) & (ORDERS <= 32)
+    ratio = (
+        CONTEST
+        * bit_rdp(16 / math.sqrt(2), 0.5)
+        / argmax_rdp(ORDERS, sigma=16.0, sampling_probability=0.5)
+    )
+    assert np.abs(ratio[decides] - 1).max() < 0.01
+
+
+def test_the_choice_fits_the_budget_and_no_affordable_neighbour_is_better(
+    arrays_config, small_grids
+):
+    config, proxy = load_config(arrays_config), votes_among(*embedded(3, TEST), CLASSES)
+    found = planner.BY_NUMBER.optimise(proxy, Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2))
+    plan, best = planned_config(config, found.chosen).plan(), found.chosen.forecast
+    assert 0.97 * 3 < certified_epsilon(plan) <= 3
+    assert found.chosen.epsilon == certified_epsilon(plan)
+    assert [release.cap for release in plan.releases()] == [best.asked, best.cap]
+    rates_again = rates(proxy, found.chosen.mechanism, PRIVATE)
+    assert (best.passed, best.accuracy) == pytest.approx(
+        (rates_again[0], rates_again[1] / rates_again[0])
+    )
+    assert [c.forecast.right for c in found.frontier] == sorted(
+        c.forecast.right for c in found.frontier
+    )
+    assert best.cap > 10
+    for change in (
+        {"k": 1.5},
+        {"k": 0.67},
+        {"sigma_screen": 1.5},
+        {"sigma_screen": 0.67},
+        {"sigma_vote": 0.5},
+        {"threshold": 0.5},
+    ):
+        other = replace(found.chosen.mechanism, **_scaled(found.chosen.mechanism, change))
+        tried = [
+            planner.forecast(asked, rates(proxy, other, PRIVATE), proxy.rows)
+            for asked in range(20, PUBLIC + 1, 20)
+        ]
+        plans = [planned_config(config, Choice(3, other, forecast)).plan() for forecast in tried]
+        affordable = [
+            f.right
+            for f, p in zip(tried, plans, strict=True)
+            if odometer(p, [r.cap for r in p.releases()]) <= 3
+        ]
+        assert max(affordable, default=0) <= 1.02 * best.right, change
+
+
+def _scaled(mechanism: PrivateKnn, change: dict[str, float]) -> dict[str, float]:
+    ((name, factor),) = change.items()
+    value = getattr(mechanism, name)
+    return {name: type(value)(value * factor)}
+
+
+def test_a_floor_of_the_label_accuracy_buys_fewer_and_better_labels(small_grids):
+    proxy = votes_among(*embedded(3, TEST), CLASSES)
+    free, better = (
+        planner.BY_NUMBER.optimise(
+            proxy, Goal(3.0, 1e-5, PRIVATE, PUBLIC, 2, floor)
+        ).chosen.forecast
+        for floor in (0.0, 0.85)
+    )
+    assert free.accuracy < 0.85 <= better.accuracy + 0.005
+    assert better.right < free.right
+
+
+def test_the_command_writes_a_configuration_that_loads_and_fits(
+    arrays_config, tmp_path, small_grids, capsys
+):
+    out, plot = tmp_path / "new" / "best.yaml", tmp_path / "frontier.png"
+    arguments = [
+        "plan",
+        "--config",
+        str(arrays_config),
+        "--optimise",
+        "--expected_records",
+        str(PRIVATE),
+    ]
+    assert pipeline.main([*arguments, "--out", str(out), "--plot", str(plot), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    loaded = load_config(out)
+    assert shown["epsilon"] <= loaded.budget.epsilon == 3.0
+    assert (
+        loaded.mechanism.fields()
+        == shown["optimised"]["mechanism"]
+        == shown["rounds"][0]["mechanism"]
+    )
+    assert len(loaded.rounds) == 2
+    assert (
+        sum(r.queries for r in loaded.rounds)
+        == loaded.caps.asked
+        == shown["optimised"]["expected"]["asked"]
+    )
+    assert (loaded.data, loaded.student) == (
+        load_config(arrays_config).data,
+        load_config(arrays_config).student,
+    )
+    assert out.read_text().startswith("# Written by `labelwall plan --optimise`")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert shown["proxy"]["votes"].startswith("votes among 400 labelled public rows")
+    assert pipeline.main([*arguments, "--out", str(out)]) == 2  # never overwritten
+    assert pipeline.main(["plan", "--config", str(out), "--json"]) == 0
+
+
+def test_the_command_prints_the_frontier_and_the_asymptotic_rate(
+    arrays_config, small_grids, capsys
+):
+    assert (
+        pipeline.main(
+            ["plan", "--config", str(arrays_config), "--optimise", "--mean_accuracy", "0.8"]
+        )
+        == 0
+    )
+    text = capsys.readouterr().out
+    assert "a margin model, no votes: 0.8" in text
+    assert "Theorem 10 (asymptotic)" in text
+    # the default for one's own data: as many as public inputs
+    assert "400 private records expected" in text
+    assert text.count("│") >= 5 * 9
+
+
+def test_options_of_the_search_are_refused_without_it(arrays_config, tmp_path, capsys):
+    assert (
+        pipeline.main(["plan", "--config", str(arrays_config), "--out", str(tmp_path / "x.yaml")])
+        == 2
+    )
+    assert "`out` must be given together with --optimise" in capsys.readouterr().err
+    for bad in ({"min_accuracy": 1.0}, {"out": arrays_config}):
+        with pytest.raises(InvalidInput):
+            Request(**bad)
+
+
+def test_no_private_file_is_opened_or_listed(image_folders, tmp_path, small_grids, opened):
+    data = "\n".join(f"  {split}: {path}" for split, path in image_folders.items())
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"data:\n  source: folder\n{data}\n  image_size: 16\n"
+        "budget: {epsilon: 3.0}\nrounds: [{queries: 5}]\n"
+    )
+    with opened() as paths:
+        answer = best_plan(replace(load_config(config), expected_records=500), Request(), Quiet())
+    assert [path for path in paths if path.startswith(image_folders["test"])]
+    assert not [path for path in paths if path.startswith(image_folders["private"])]
+    assert answer.optimum.votes.startswith("a margin model")  # 12 test images are too few
+    assert answer.goal.queries == 12
+
+
+def test_theorem_10_by_hand():
+    svhn = PrivateKnn(
+        k=800, threshold=480, sigma_screen=200.0, sigma_vote=60.0, sampling_probability=0.03
+    )
+    epsilon, broken = theorem10(svhn, 6000, 2939, 1e-6)
+    # 20 * 0.03 * 3.7169 * (77.460 / 200 + 54.213 / 60)
+    assert epsilon == pytest.approx(2.8787, abs=2e-3)
+    # 4 * 13.8155 * 200^2 / (0.0009 * (60^2 * 3.5066^2 - 2)) = 55,500 queries are the least
+    assert len(broken) == 1
+    assert broken[0].startswith("asked at least")
+    assert theorem10(svhn, 60_000, 2939, 1e-6)[1] == []
+    assert (
+        "gamma < 0.1" in theorem10(replace(svhn, sampling_probability=1.0), 60_000, 2939, 1e-6)[1]
+    )
+
+
+def test_a_budget_that_buys_nothing_is_refused_in_words():
+    with pytest.raises(BudgetRefused, match=r"budget\.epsilon"):
+        planner.BY_NUMBER.optimise(margin_model(0.5, 10), Goal(3.0, 1e-5, 30, 30, 30, 0.9))
+
+
+def test_a_mechanism_that_no_planner_knows_is_refused(arrays_config, capsys):
+    command = ["plan", "--config", str(arrays_config), "--optimise"]
+    assert pipeline.main([*command, "--mechanism.kind", "gnmax"]) == 2
+    refused = (
+        "`mechanism.kind` must be one that has a planner: private_knn, private_radius, ind_knn, "
+        "reverse_knn, private_linear, private_linear_attributes, private_knn_mean, "
+        "private_knn_median, private_linear_value. Found 'gnmax'."
+    )
+    assert refused in capsys.readouterr().err
+    arrays_config.write_text(
+        arrays_config.read_text().replace(
+            "rounds: [{queries: 9}", "rounds: [{queries: 9, mechanism: {kind: gnmax}}"
+        )
+    )
+    assert pipeline.main(command) == 2
+    assert "private_knn (the search knows no other). Found 'gnmax'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_real_round_on_mnist5k_brings_what_was_forecast(tmp_path):
+    """The quickstart's data and budget: answers within 20%, label accuracy within 3 points."""
+    from labelwall.experiment.run.query_selection import choose_queries
+    from labelwall.teacher.ledger.ledger import Ledger
+    from labelwall.teacher.records.sources import open_records
+    from labelwall.teacher.teacher import Teacher
+    from labelwall.wall.datasets.sources import describe, read_public
+    from labelwall.wall.messages import ABSTAINED, ExtractorSpec, Queries
+
+    config = load_config(Path(__file__).parents[4] / "configs" / "quickstart_private_knn.yaml")
+    started = time.process_time()
+    answer = best_plan(config, Request(min_accuracy=0.9), Quiet())
+    assert time.process_time() - started < 180  # some 14 on an idle machine
+    planned, expected = answer.config, answer.optimum.chosen.forecast
+    task, public = describe(planned.data), read_public(planned.data)
+    ledger = Ledger.create(
+        tmp_path / "ledger.sqlite", dataset="mnist5k", plan=planned.plan(), unsafe=True
+    )
+    teacher = Teacher(
+        lambda: open_records(planned.data, task), ledger, tmp_path, task.num_classes, UnsafeTape(0)
+    )
+    teacher.use_extractor(ExtractorSpec("hog", task.input_shape, task.num_classes))
+    rows = choose_queries(
+        planned.seed, 1, np.zeros(len(public.inputs), dtype=np.uint8), planned.rounds[0].queries
+    )
+    labels = teacher.answer(Queries(public.inputs[rows])).labels
+    ledger.close()
+    answered = labels != ABSTAINED
+    assert answered.sum() == pytest.approx(expected.answered * len(rows) / expected.asked, rel=0.2)
+    assert (labels == public.labels[rows])[answered].mean() == pytest.approx(
+        expected.accuracy, abs=0.03
+    )

@@ -1,0 +1,115 @@
+"""Estimates of released labels: right on average, whatever the noise; the better round is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from labelwall.experiment.run.foresight import foresee
+from labelwall.experiment.run.quality import (
+    AGREEMENT,
+    COUNTS,
+    Estimate,
+    best_round,
+    by_agreement,
+    by_counts,
+    estimate_of,
+    plurality,
+)
+from labelwall.student.drop_doubtful import Cleaned
+from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.wall.cells import inherit
+
+
+def histogram(purity: float, cells: int = 40, votes: int = 100, classes: int = 5) -> np.ndarray:
+    """Votes of which ``purity`` fall on each cell's own class, the rest evenly on the others."""
+    counts = np.full((cells, classes), votes * (1 - purity) / (classes - 1))
+    counts[np.arange(cells), np.arange(cells) % classes] = votes * purity
+    return np.rint(counts).astype(np.int64)
+
+
+@pytest.mark.parametrize("noise", [1.0, 10.0, 40.0, 200.0])
+@pytest.mark.parametrize("purity", [0.3, 0.6, 0.9])
+def test_counts_tell_how_many_votes_the_labels_have(purity: float, noise: float) -> None:
+    """Against the share of true votes that the released labels have; never better by chance."""
+    true, rows = histogram(purity), np.repeat(np.arange(40), 3)[:, None]
+    found, real = [], []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        noisy = true + np.rint(rng.normal(0, noise, true.shape)).astype(np.int64)
+        labels, _ = inherit(noisy, rows, 0.0)
+        real.append((true[rows[:, 0], labels] / true.sum(axis=1)[rows[:, 0]]).mean())
+        found.append(by_counts(noisy, rows, 0.0, noise))
+    estimated = np.mean([estimate.right for estimate in found])
+    assert estimated <= np.mean(real) + 0.05  # the labels scored have more noise
+    if noise <= 10:
+        assert estimated == pytest.approx(np.mean(real), abs=0.03)
+    assert all(estimate.by == COUNTS for estimate in found)
+
+
+def test_no_votes_are_no_error() -> None:
+    estimate = by_counts(np.full((4, 3), -50), np.arange(4)[:, None], 0.0, 5.0)
+    assert estimate.right == 0.0
+
+
+def of(*shares: float | None) -> list[Estimate | None]:
+    return [None if share is None else Estimate(share, 0.01, COUNTS) for share in shares]
+
+
+@pytest.mark.parametrize(
+    ("shares", "kept"),
+    [
+        ((0.5,), 1),
+        ((0.5, 0.7), 2),
+        ((0.58, 0.29), 1),
+        ((0.58, 0.57), 2),  # as good as the first, by what is known
+        ((0.58, 0.29, 0.7), 3),
+        ((0.58, 0.29, 0.3), 1),
+        ((None, 0.2), 2),
+        ((0.9, None), 2),  # nothing is known of it
+    ],
+)
+def test_the_last_round_that_is_not_worse_is_kept(
+    shares: tuple[float | None, ...], kept: int
+) -> None:
+    assert best_round(of(*shares)) == kept
+
+
+def test_other_measures_are_not_compared() -> None:
+    assert best_round([Estimate(0.9, 0.01, COUNTS), Estimate(0.2, 0.01, AGREEMENT)]) == 2
+
+
+def test_an_estimate_survives_its_json() -> None:
+    estimate = by_agreement(Cleaned(np.zeros(3), 0.75, 400))
+    assert estimate is not None
+    assert estimate.text() == "about 75% consistent by cross-validation"
+    assert estimate_of({"estimate": estimate.to_json()}) == Estimate(0.75, 0.0217, AGREEMENT)
+    assert estimate_of({"estimate": None}) is estimate_of({}) is None
+    assert by_agreement(Cleaned(np.zeros(3))) is None
+
+
+def test_the_plurality_of_neighbours() -> None:
+    features = np.array([[0, 1], [0, 2], [0, 3], [60, 1], [60, 2], [60, 3]], dtype=np.int8)
+    labels = np.array([0, 0, 0, 1, 1, 1])
+    assert plurality(features, labels, 2 / 5) == 1.0
+    assert plurality(features, labels, 1.0) == pytest.approx(3 / 5)
+
+
+def test_a_threshold_that_no_sample_reaches_is_foreseen() -> None:
+    """MNIST's settings where neighbours seldom agree: 900 of 6,000 records, 30% of one class."""
+    reason = foresee(PrivateKnn(sigma_screen=75.0), 6000, lambda part: 0.3)
+    assert reason is not None
+    assert "mechanism.threshold to 90 or less" in reason
+    assert foresee(PrivateKnn(sigma_screen=75.0), 6000, lambda part: 0.9) is None
+    few = foresee(PrivateKnn(sigma_screen=75.0), 300, lambda part: 1.0)
+    assert few is not None
+    assert "45 of 300 records" in few
+
+
+def test_counts_that_are_noise_are_foreseen() -> None:
+    mechanism = ReverseKnn(cells=150, sigma=44.0)
+    reason = foresee(mechanism, 3000, lambda part: 1.0)
+    assert reason is not None
+    assert "Set mechanism.cells to 22 or fewer" in reason
+    assert foresee(ReverseKnn(cells=22, sigma=44.0), 3000, lambda part: 1.0) is None

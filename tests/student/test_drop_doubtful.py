@@ -1,0 +1,100 @@
+"""Pruning finds planted wrong labels, keeps the others, and leaves rare classes alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall.student import train
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import Pool
+from labelwall.student.drop_doubtful import drop_doubtful
+from labelwall.student.fit import fit
+from labelwall.student.job import Job
+from labelwall.wall.labels.classes import ClassLabels
+from labelwall.wall.progress import TaskProgress
+from tests.experiment import tiny
+
+CONFIG = StudentConfig(
+    backbone="mlp",
+    augment="none",
+    prune_folds=4,
+    prune_steps=60,
+    batch_labelled=32,
+    batch_unlabelled=1,
+)
+
+
+def pruned(x: np.ndarray, labels: np.ndarray, config: StudentConfig = CONFIG) -> np.ndarray:
+    return drop_doubtful(config, Pool(x, ClassLabels.of(tiny.CLASSES)), labels, seed=3).labels
+
+
+def planted() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(x, labels, wrong rows): well separated clusters, every sixth row unlabelled, eight labels
+    wrong."""
+    x, truth = tiny.rows(240, 5)
+    x = (x + 3 * np.eye(tiny.CLASSES, tiny.DIMENSIONS)[truth]).astype(np.float32)
+    labels = np.where(np.arange(240) % 6 == 5, -1, truth).astype(np.int64)
+    wrong = np.flatnonzero(labels >= 0)[::25]
+    labels[wrong] = (labels[wrong] + 1) % tiny.CLASSES
+    return x, labels, wrong
+
+
+def test_planted_labels_go_and_the_others_stay() -> None:
+    x, labels, wrong = planted()
+    kept = pruned(x, labels)
+    right = np.setdiff1d(np.flatnonzero(labels >= 0), wrong)
+    assert (kept[wrong] == -1).mean() > 0.8
+    assert (kept[right] == labels[right]).mean() > 0.97
+    assert (kept[labels < 0] == -1).all()
+    assert ((kept == labels) | (kept == -1)).all()  # a label is dropped, never changed
+
+
+def test_without_folds_nothing_is_dropped() -> None:
+    x, labels, _ = planted()
+    config = StudentConfig(backbone="mlp", prune_folds=0)
+    np.testing.assert_array_equal(pruned(x, labels, config), labels)
+
+
+def test_a_class_with_few_labels_keeps_them() -> None:
+    x, labels, _ = planted()
+    rare = np.flatnonzero(labels == 2)[7:]
+    labels[rare] = -1  # seven left, fewer than two a fold
+    kept = pruned(x, labels)
+    assert (kept == 2).sum() == 7
+
+
+def test_the_same_seed_prunes_the_same() -> None:
+    x, labels, _ = planted()
+    two = replace(CONFIG, prune_folds=2)
+    np.testing.assert_array_equal(pruned(x, labels, two), pruned(x, labels, two))
+
+
+def test_judges_are_trained_on_the_configured_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every fold's training is handed to processes of its own, as any; here they are played by this
+    one."""
+    handed: list[Job] = []
+
+    def played(
+        job: Job, run_dir: Path, progress: TaskProgress
+    ) -> tuple[bytes, list[dict[str, float]]]:
+        handed.append(job)
+        trained = fit(
+            replace(job, config=replace(job.config, devices=1)), run_dir, progress=progress
+        )
+        return trained.weights, trained.history
+
+    monkeypatch.setattr(train, "train_apart", played)
+    x, labels, _ = planted()
+    one = replace(CONFIG, prune_folds=2, batch_unlabelled=2)
+    np.testing.assert_array_equal(
+        pruned(x, labels, replace(one, devices=2)), pruned(x, labels, one)
+    )
+    assert len(handed) == one.prune_folds
+    assert all(
+        job.config.objective == "supervised" and job.config.steps == CONFIG.prune_steps
+        for job in handed
+    )

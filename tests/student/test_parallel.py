@@ -1,0 +1,88 @@
+"""Trainings beside one another return what they would one by one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from labelwall.student import parallel as place
+from labelwall.student.config import StudentConfig
+from labelwall.student.data import Pool
+from labelwall.student.drop_doubtful import drop_doubtful
+from labelwall.student.parallel import parallel, process_count, threads
+from labelwall.wall.labels.classes import ClassLabels
+
+BRIEF = StudentConfig(backbone="small_cnn", prune_folds=2, prune_steps=4, batch_labelled=8)
+ROWS = np.random.default_rng(0).integers(0, 256, (40, 12, 12, 1), dtype=np.uint8)
+IMAGES = Pool(ROWS, ClassLabels.of(2), (0.5,), (0.3,))
+
+
+def test_judges_beside_one_another_judge_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "LONG", 1)
+    assert process_count(2, BRIEF, IMAGES) == 2
+    labels, heard = np.arange(40) % 2, []
+    with threads(1):
+        one, two = (
+            drop_doubtful(
+                replace(BRIEF, prune_below=0.5),
+                IMAGES,
+                labels,
+                seed=3,
+                workers=workers,
+                progress=lambda *seen: heard.append(seen),
+            )
+            for workers in (1, 2)
+        )
+    np.testing.assert_array_equal(one.labels, two.labels)
+    assert one.agreement == two.agreement
+    assert 0 < (one.labels < 0).sum() < 40
+    assert heard == 2 * [(1, 2), (2, 2)]
+
+
+def test_each_has_its_share_of_the_threads_and_results_are_in_order() -> None:
+    with threads(4):
+        found = list(parallel(2, [partial(_seen, number) for number in range(3)]))
+        assert torch.get_num_threads() == 4
+    assert [number for number, _, _ in found] == [0, 1, 2]
+    assert all(count == 2 and process != os.getpid() for _, count, process in found)
+
+
+def _seen(number: int) -> tuple[int, int, int]:
+    return number, torch.get_num_threads(), os.getpid()
+
+
+def test_one_at_a_time_is_in_this_process_when_it_is_asked_for() -> None:
+    seen: list[int] = []
+    found = parallel(1, [partial(seen.append, number) for number in range(2)])
+    assert seen == []
+    next(found)
+    assert seen == [0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "pool"),
+    [
+        ({"steps": 10}, IMAGES),
+        ({"devices": 2}, IMAGES),
+        ({}, Pool(np.zeros((40, 500), dtype=np.float32), ClassLabels.of(2))),
+    ],
+)
+def test_short_trainings_and_those_with_processes_stay_here(
+    changed: dict[str, int], pool: Pool
+) -> None:
+    assert process_count(3, replace(BRIEF, steps=2_000), IMAGES) == 3
+    assert process_count(3, replace(BRIEF, **{"steps": 2_000, **changed}), pool) == 1
+
+
+def test_a_failure_beside_is_a_failure() -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(parallel(2, [_fails]))
+
+
+def _fails() -> float:
+    return 1 / 0

@@ -1,0 +1,303 @@
+"""PATE's networks: one vote a record, torch's optimiser steps, storage bound to their rows."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from labelwall.teacher.classifiers import cnn_ensemble
+from labelwall.teacher.classifiers.cnn_ensemble import CnnEnsemble, forget_classifiers
+from labelwall.teacher.classifiers.linear_ensemble import KEY, shard_key, shard_numbers
+from labelwall.teacher.mechanisms.pate.mechanism import AGGREGATE, Gnmax
+from labelwall.teacher.mechanisms.voters import Voters
+from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.records.sources import Records
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.teacher.teacher import Teacher
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.messages import ExtractorSpec, Queries
+from tests.make import plan_of, teach
+from tests.teacher.search.indexes import DEVICES
+
+CLASSES, SECRET, SHAPE = 3, bytes(range(32)), (8, 9, 1)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cnn_ensemble, "STEPS", 6)
+
+
+def images(n: int, seed: int = 0) -> Records:
+    """Noise with a bright column for each class."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, CLASSES, n)
+    pixels = rng.integers(0, 90, (n, *SHAPE))
+    pixels[np.arange(n), :, 3 * labels] += 150
+    return Records(pixels.astype(np.uint8), labels, rng.permutation(10 * n)[:n])
+
+
+def part(records: Records, rows: np.ndarray) -> Records:
+    return Records(records.inputs[rows], records.labels[rows], records.ids[rows])
+
+
+def ensemble(records: Records, folder: Path, teachers: int = 5, **options: object) -> CnnEnsemble:
+    folder.mkdir(exist_ok=True)
+    fields = {"num_classes": CLASSES, "teachers": teachers, "key": SECRET, "directory": folder}
+    return CnnEnsemble(records, **fields | options)
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_record_changes_its_own_classifier_alone(tmp_path: Path) -> None:
+    records, queries = images(40), images(60, seed=1).inputs
+    whole = ensemble(records, tmp_path / "whole")
+    for left_out in (0, 39):
+        rest = ensemble(part(records, np.delete(np.arange(40), left_out)), tmp_path / f"{left_out}")
+        changed = [not same(a, b) for a, b in zip(whole._weights, rest._weights, strict=True)]
+        assert (
+            np.flatnonzero(changed).tolist()
+            == shard_numbers(records.ids[[left_out]], SECRET, 5).tolist()
+        )
+        difference = whole.votes(queries) - rest.votes(queries)
+        assert (np.abs(difference).sum(axis=1) <= 2).all()
+        assert (difference.sum(axis=1) == 0).all()
+
+
+def test_the_order_of_records_and_other_processes_change_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # a process of its own would not know of fewer steps
+    records = images(40)
+    shuffled = part(records, np.random.default_rng(1).permutation(40))
+    one, two = ensemble(records, tmp_path / "a"), ensemble(shuffled, tmp_path / "b")
+    for other in (two, ensemble(records, tmp_path / "c", workers=2)):
+        assert all(same(a, b) for a, b in zip(one._weights, other._weights, strict=True))
+
+
+def test_seeds_are_independent_of_one_another_and_secret(tmp_path: Path) -> None:
+    records = images(3)
+    jobs = cnn_ensemble._jobs(records, CLASSES, 4, SECRET)
+    others = cnn_ensemble._jobs(records, CLASSES, 4, bytes(32))
+    starts = [cnn_ensemble._uniform(job.seed, 20_000) for job in (*jobs, *others)]
+    correlations = np.corrcoef(starts) - np.eye(8)
+    # seven standard deviations; the numbers are fixed by the keys above
+    assert np.abs(correlations).max() < 0.05
+    assert np.abs(np.mean(starts, axis=1) - 0.5).max() < 0.02
+    assert 0 <= np.min(starts) < np.max(starts) < 1
+
+
+def test_steps_are_those_of_torchs_own_optimiser(monkeypatch: pytest.MonkeyPatch) -> None:
+    (job,) = cnn_ensemble._jobs(images(30), CLASSES, 1, SECRET)
+    weights, pixels, labels = cnn_ensemble._start(job)
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in weights.items()}
+    optimizer = torch.optim.SGD(
+        leaves.values(), lr=1.0, momentum=cnn_ensemble.MOMENTUM, weight_decay=cnn_ensemble.DECAY
+    )
+    for step in range(6):
+        optimizer.param_groups[0]["lr"] = cnn_ensemble.PEAK_RATE * (1 - step / 6)
+        optimizer.zero_grad()
+        F.cross_entropy(cnn_ensemble.logits(leaves, pixels[step]), labels[step]).backward()
+        optimizer.step()
+    found = cnn_ensemble.train_one(job)
+    for name, tensor in leaves.items():
+        torch.testing.assert_close(found[name], tensor.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_many_at_once_are_each_alone(name: str) -> None:
+    jobs = cnn_ensemble._jobs(images(40), CLASSES, 4, SECRET)
+    together = cnn_ensemble.train_batch(jobs, torch.device(name))
+    for job, weights in zip(jobs, together, strict=True):
+        for part, tensor in cnn_ensemble.train_one(job).items():
+            torch.testing.assert_close(weights[part], tensor, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_which_others_are_trained_does_not_show(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The same bits in batches of three with any others, also where others gained records."""
+    monkeypatch.setattr(cnn_ensemble, "CLASSIFIERS_PER_BATCH", 3)
+    sizes: list[int] = []
+    together = cnn_ensemble.train_batch
+
+    def noted(jobs: list[cnn_ensemble.Job], device: torch.device) -> list[dict[str, torch.Tensor]]:
+        sizes.append(len(jobs))
+        return together(jobs, device)
+
+    monkeypatch.setattr(cnn_ensemble, "train_batch", noted)
+    jobs, other = (cnn_ensemble._jobs(images(60, seed), CLASSES, 7, SECRET) for seed in (0, 1))
+
+    def trained(missing: list[cnn_ensemble.Job]) -> dict[int, dict[str, torch.Tensor]]:
+        found = cnn_ensemble._in_batches(missing, 3, torch.device(name))
+        return {job.number: weights for job, weights in found}
+
+    whole = trained(jobs)
+    assert list(whole) == list(range(7))
+    for missing in (
+        [jobs[1]],
+        [jobs[6]],
+        [jobs[0], jobs[2], jobs[4]],
+        [other[0], jobs[1], other[2], other[3], jobs[4], jobs[5]],
+    ):
+        for number, weights in trained(missing).items():
+            if any(job is jobs[number] for job in missing):
+                assert same(weights, whole[number])
+    assert set(sizes) == {3}
+
+
+def test_a_classifier_that_depends_on_its_batch_is_trained_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    together, sizes = cnn_ensemble.train_batch, []
+
+    def leaking(
+        jobs: list[cnn_ensemble.Job], device: torch.device
+    ) -> list[dict[str, torch.Tensor]]:
+        sizes.append(len(jobs))
+        leak = 1e-7 * sum(len(job.labels) for job in jobs) if len(jobs) > 1 else 0.0
+        return [
+            {name: tensor + leak for name, tensor in weights.items()}
+            for weights in together(jobs, device)
+        ]
+
+    monkeypatch.setattr(cnn_ensemble, "train_batch", leaking)
+    jobs = cnn_ensemble._jobs(images(40), CLASSES, 4, SECRET)
+    found = list(cnn_ensemble._in_batches([jobs[2], jobs[3]], 4, torch.device("cpu")))
+    assert sizes == [4, 4, 1, 1]
+    for job, weights in found:
+        assert same(weights, together([job], torch.device("cpu"))[0])
+
+
+def test_another_devices_classifiers_are_not_taken() -> None:
+    one, two = (
+        cnn_ensemble._jobs(images(9), CLASSES, 2, SECRET, device) for device in ("cpu", "cuda")
+    )
+    assert [job.seed for job in one] == [job.seed for job in two]
+    assert all(a.digest != b.digest for a, b in zip(one, two, strict=True))
+
+
+def test_networks_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cnn_ensemble, "STEPS", 40)
+    asked = images(100, seed=2)
+    votes = ensemble(images(150), tmp_path, teachers=3).votes(asked.inputs)
+    assert (votes.sum(axis=1) == 3).all()
+    assert (votes.argmax(axis=1) == asked.labels).mean() > 0.9
+
+
+def test_an_empty_shard_votes_for_class_0(tmp_path: Path) -> None:
+    nobody = ensemble(part(images(4), np.arange(0)), tmp_path)
+    assert (nobody.votes(images(300).inputs) == [5, 0, 0]).all()
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_a_killed_training_goes_on_and_nothing_is_trained_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[str] = []
+    plain = cnn_ensemble.train_one
+
+    def counted(job: cnn_ensemble.Job) -> dict[str, torch.Tensor]:
+        trained.append(job.name)
+        return plain(job)
+
+    def kill(done: int, total: int) -> None:
+        if done == 2:
+            raise Interrupted
+
+    def fails(job: cnn_ensemble.Job) -> dict[str, torch.Tensor]:
+        raise Interrupted
+
+    monkeypatch.setattr(cnn_ensemble, "train_one", counted)
+    records, folder = images(40), tmp_path / "classifiers"
+    with pytest.raises(Interrupted):
+        ensemble(records, tmp_path, progress=kill)
+    (folder / "5-9.part").write_bytes(b"half a file")
+    kept = {path.name for path in folder.glob("*.npz")}
+    assert len(kept) == 2
+    trained.clear()
+    whole = ensemble(records, tmp_path)
+    assert set(trained) == {f"5-{number}.npz" for number in range(5)} - kept
+    assert not list(folder.glob("*.part"))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    trained.clear()
+    again = ensemble(records, tmp_path)
+    assert trained == []
+    assert all(same(a, b) for a, b in zip(whole._weights, again._weights, strict=True))
+    fewer = part(records, np.arange(39))
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr(cnn_ensemble, "train_one", fails)
+    with pytest.raises(Interrupted):
+        ensemble(fewer, tmp_path)
+    monkeypatch.setattr(cnn_ensemble, "train_one", counted)
+    (number,) = shard_numbers(records.ids[[39]], SECRET, 5)
+    # before it is trained again
+    assert {path for path in before if not path.exists()} == {folder / f"5-{number}.npz"}
+    ensemble(fewer, tmp_path)
+    assert trained == [f"5-{number}.npz"]
+    assert [
+        path.name for path, content in before.items() if path.read_bytes() != content
+    ] == trained
+
+
+def test_feature_vectors_and_tiny_images_are_refused(tmp_path: Path) -> None:
+    for inputs in (np.zeros((2, 5), dtype=np.float32), np.zeros((2, 7, 9, 1), dtype=np.uint8)):
+        with pytest.raises(InvalidInput, match=r"mechanism\.classifier"):
+            ensemble(Records(inputs, np.arange(2), np.arange(2)), tmp_path)
+    with pytest.raises(InvalidInput, match=r"mechanism\.classifier"):
+        Gnmax(classifier="forest")
+
+
+def teacher(folder: Path, records: Records) -> Teacher:
+    # under a random key some network may waver between two classes, by batch
+    (folder / KEY).write_bytes(SECRET)
+    plan = plan_of(Gnmax(teachers=5, sigma_vote=0.01, classifier="cnn"), 400, 400)
+    return teach(folder, plan, records, ExtractorSpec("hog", SHAPE, CLASSES), UnsafeTape(0))
+
+
+def test_a_teacher_answers_by_its_networks_on_the_images_and_forgets(tmp_path: Path) -> None:
+    """sigma = 0.01: the noise is zero but with probability below e^-4000, so the plurality wins."""
+    records, queries = images(60), images(40, seed=3).inputs
+    asked = teacher(tmp_path, records)
+    known = ensemble(records, tmp_path, key=shard_key(tmp_path))
+    np.testing.assert_array_equal(
+        asked.answer(Queries(queries)).labels, known.votes(queries).argmax(axis=1)
+    )
+    asked.remove(records.ids[:1])
+    rest = part(records, np.arange(1, 60))
+    fresh = ensemble(rest, tmp_path / "fresh", key=shard_key(tmp_path))
+    for name in (f"5-{number}.npz" for number in range(5)):
+        assert (tmp_path / "classifiers" / name).read_bytes() == (
+            tmp_path / "fresh" / "classifiers" / name
+        ).read_bytes()
+    more = images(30, seed=4).inputs
+    np.testing.assert_array_equal(
+        asked.answer(Queries(more)).labels, fresh.votes(more).argmax(axis=1)
+    )
+    forget_classifiers(tmp_path)
+    assert not list((tmp_path / "classifiers").iterdir())
+    forget_classifiers(tmp_path / "nowhere")
+
+
+def test_queries_keep_their_images_when_a_part_is_selected(tmp_path: Path) -> None:
+    records, queries = images(40), images(30, seed=5).inputs
+    networks = ensemble(records, tmp_path)
+    index = ExactIndex(np.zeros((1, 1), dtype=np.int8), np.zeros(1, dtype=np.int64))
+    blank = np.zeros((30, 1), dtype=np.int8)
+    voters = Voters(
+        index, records.labels[:1], CLASSES, blank, networks={5: networks}, inputs=queries
+    )
+    mechanism, rows = Gnmax(teachers=5, sigma_vote=0.01, classifier="cnn"), [7, 3, 29]
+    drawn = mechanism.draw(AGGREGATE, voters.select(rows), ["a", "b", "c"], UnsafeTape(0))
+    np.testing.assert_array_equal(drawn, networks.votes(queries[rows]).argmax(axis=1))
+    # the price knows no classifier
+    assert replace(mechanism, classifier="linear").releases(3, 3) == mechanism.releases(3, 3)
