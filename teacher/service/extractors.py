@@ -29,9 +29,7 @@ MAX_ROW_SECONDS = 0.25  # that a received network may take for one row
 NO_NETWORKS = ("hog", "raw", "box")
 
 
-def received(
-    body: bytes, media: str, sha256: str, config: ServiceConfig, task: Task
-) -> Extractor:
+def received(body: bytes, media: str, sha256: str, config: ServiceConfig, task: Task) -> Extractor:
     """A received extractor, if this service accepts it. Sizes are checked before it is built."""
     spec = decode_extractor(body, media, config.max_body * MIB)
     if spec.backbone not in config.backbones:

@@ -112,6 +112,7 @@ class Keys:
             raise InvalidInput("queries", "from 1 to 2^63 - 1", queries)
         identity, secret = secrets.token_hex(8), secrets.token_hex(32)
         row = (identity, name, role, digest_of(secret), queries, _timestamp(expires), 0, 0)
+        self._require_no_link()
         self.listed()  # stores what has expired
         with self._writing() as database:
             keys = _stored(database).values()
@@ -160,6 +161,10 @@ class Keys:
                 "Restore it, or delete it and make new keys."
             ) from error
 
+    def _require_no_link(self) -> None:
+        if self._path.is_symlink():
+            raise InvalidInput(KEYS, "a file of its own directory", "a symbolic link")
+
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction, which is durable if the block succeeds."""
@@ -167,8 +172,7 @@ class Keys:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             require_private(directory)
-            if self._path.is_symlink():
-                raise InvalidInput(KEYS, "a file of its own directory", "a symbolic link")
+            self._require_no_link()
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             os.close(os.open(self._path, flags, 0o600))
             with closing(_connect(self._path)) as database, database:
@@ -203,8 +207,8 @@ def _stored(database: sqlite3.Connection) -> dict[str, Key]:
         raise ValueError
     rows = database.execute(f"SELECT identity, {', '.join(COLUMNS)} FROM keys ORDER BY rowid")
     return {
-        identity: Key(*columns, revoked=bool(revoked), expired=bool(expired))
-        for identity, *columns, revoked, expired in rows
+        identity: Key(name, role, digest, queries, expires, bool(revoked), bool(expired))
+        for identity, name, role, digest, queries, expires, revoked, expired in rows
     }
 
 

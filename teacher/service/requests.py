@@ -78,7 +78,7 @@ async def reply(job: Job, wait: float) -> Response:
 
 
 def file_reply(file: BinaryIO, headers: Mapping[str, str] | None = None) -> Response:
-    """A ledger's copy as a reply, which passes through memory in pieces. It is closed at the end."""
+    """A ledger's copy as a reply, read piece by piece, and closed at the end."""
 
     def pieces() -> Iterator[bytes]:
         with file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
@@ -86,7 +86,7 @@ async def analysts(request: Request, _: Custodian) -> models.Analysts:
     )
 
 
-def _spent(service: Service, name: str) -> dict[str, object]:
+def _spent(service: Service, name: str) -> dict[str, Any]:
     """What is spent of a ledger, and new queries noted for a caller: the fields of models.Spent."""
     snapshot = service.queue.snapshot
     return {

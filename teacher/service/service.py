@@ -1,4 +1,4 @@
-"""A running service: a teacher, its queue and its ledger; where each analyst has one, all of them."""
+"""A running service: a teacher, its queue and its ledger. Analysts may have one each."""
 
 from __future__ import annotations
 
@@ -130,10 +130,8 @@ class Service:
             device=settings.device,
             progress=lambda *now: self.queue.progress(*now),
         )
-        networks = NetworkTests(
-            self.teacher, settings.probe, settings.batch_size, settings.load
-        )
-        self.queue = RequestQueue(
+        networks = NetworkTests(self.teacher, settings.probe, settings.batch_size, settings.load)
+        self.queue: RequestQueue = RequestQueue(
             self.teacher, opened.ledger, process.queue_settings, networks, opened.require_lock
         )
         self.extractors = KeptExtractors(opened.directory, settings.device)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from labelwall.teacher.classifiers import cnn_ensemble
-from labelwall.teacher.features import hog
+from labelwall.teacher.features import cache, hog
 from labelwall.teacher.mechanisms import registry
 from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes, PrivateKnnAttributes
 from labelwall.teacher.mechanisms.batch.knn import BatchKnn
@@ -37,13 +37,14 @@ from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service import queue as queue_module
-from labelwall.teacher.service import record_routes, route_parts
-from labelwall.teacher.service.jobs import Job, TaskJob
+from labelwall.teacher.service import requests, routes
+from labelwall.teacher.service.jobs import EmbeddingJob, Job, TaskJob
 from labelwall.teacher.service.queue import RequestQueue
 from labelwall.teacher.shards import worker
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import ExtractorSpec
+from tests import ledgers
 from tests.teacher.service.transcript import (
     BATCH,
     WORLDS,
@@ -231,7 +232,10 @@ def test_callers_are_told_nothing_of_a_record(
     assert differences(talks) == []
     heard = [[now for now in talk.heard if "queries" not in now[0]] for talk in talks.values()]
     assert heard[0] != heard[1]  # the teacher does work otherwise, and says so: to the custodian
-    assert heard[0] != heard[2]
+    present = [
+        talk.made.service.teacher.present(talk.case.extra.ids).all() for talk in talks.values()
+    ]
+    assert present == [False, False, True]
     assert all(talk.shown[-len(talk.heard) :] == talk.heard for talk in talks.values())
     states = {state for reply in talks["never"].seen for state in _states(reply)}
     assert {"queued", "running", "done"} <= states
@@ -297,7 +301,7 @@ def tell_training(monkeypatch: pytest.MonkeyPatch) -> None:
 def share_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that change the records take the room of analysts' requests."""
     monkeypatch.setattr(
-        record_routes,
+        routes,
         "TaskJob",
         lambda *given, from_custodian=False, **more: TaskJob(*given, **more),
     )
@@ -327,7 +331,7 @@ def tell_in_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tag that changes with the records."""
-    reply = route_parts.JSONResponse
+    reply = requests.JSONResponse
 
     class Tagged(reply):  # type: ignore[misc, valid-type]
         def __init__(self, content: object, status: int = 200) -> None:
@@ -343,7 +347,7 @@ def tell_by_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(queue_module, "changes", 0, raising=False)
     monkeypatch.setattr(Teacher, "add", tagged)
-    monkeypatch.setattr(route_parts, "JSONResponse", Tagged)
+    monkeypatch.setattr(requests, "JSONResponse", Tagged)
 
 
 @pytest.mark.parametrize(
@@ -366,6 +370,68 @@ def test_a_service_that_tells_is_seen(
 ) -> None:
     plant(monkeypatch)
     assert differences(told(tmp_path, CASES[name](), monkeypatch, ("never", world))) != []
+
+
+def order_of_answers(
+    folder: Path, n: int, gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> list[list[str]]:
+    """The queries of each release in the ledger, where embedding has a turn for 16 of n rows.
+
+    While an extractor is embedded, bob asks ten batches under another one, and ann a few under
+    two: the features of these are kept, or ``gone``, as after a damage of the custodian's disk.
+    """
+    monkeypatch.setattr(cache, "block_rows", lambda _: BATCH)
+    monkeypatch.setattr(queue_module, "TURN", 0.0)
+    for polls in ("look", "glance"):
+        monkeypatch.setattr(Conversation, polls, lambda _: None)
+    case, rng = vectors("naive_knn"), np.random.default_rng(4)
+    queries = rng.normal(size=(14 * BATCH, DIMENSIONS)).astype(np.float32)
+    x = rng.normal(size=(n, DIMENSIONS)).astype(np.float32)
+    records = Records(x, np.arange(n) % CLASSES, np.arange(n))
+    other = replace(case.spec, scale=2.0)
+    with conversation(folder, case, records, monkeypatch) as talk:
+        talk.made.service.process.queue_settings.limits.max_jobs = 99
+        for spec in (case.spec, other):
+            talk.put("ann", spec)
+            talk.drain()
+        if gone:
+            for path in folder.glob("embeddings-*"):
+                path.unlink()
+        talk.put("ann", case.embedder)
+        talk.ask("bob", queries[: 10 * BATCH])
+        talk.ask("ann", queries[10 * BATCH : 12 * BATCH], spec=other)
+        talk.ask("ann", queries[12 * BATCH :])
+        talk.drain()
+        releases = ledgers.contents(folder / "ledger.sqlite", "release")
+    return [list(release["results"]) for release in releases]
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["features kept", "features gone"])
+def test_the_order_of_entries_counts_no_turns_of_embedding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    orders = [order_of_answers(tmp_path / str(n), n, gone, monkeypatch) for n in (64, 65, 80, 81)]
+    assert len(orders[0]) == 14
+    assert orders[1:] == [orders[0]] * 3
+
+
+def count_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose extractor is embedded waits, so others' answers count its turns."""
+    answerable = RequestQueue._answerable
+
+    def waiting(self: RequestQueue) -> list[Job]:
+        embedding = {job.caller for job in self._pending if isinstance(job, EmbeddingJob)}
+        return [job for job in answerable(self) if job.caller not in embedding]
+
+    monkeypatch.setattr(RequestQueue, "_answerable", waiting)
+
+
+def test_a_service_that_counts_turns_of_embedding_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count_turns(monkeypatch)
+    first, second = (order_of_answers(tmp_path / str(n), n, False, monkeypatch) for n in (64, 81))
+    assert first != second
 
 
 def test_a_service_that_tells_how_many_networks_are_missing_is_seen(
