@@ -22,14 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.experiment.config.checks import STAGES
-from labelwall.experiment.run.whitening import principal_axes
+from labelwall.experiment.config.first_features import STAGES
+from labelwall.experiment.run.extractors import principal_axes
 from labelwall.teacher.features.embedder import RAW_UNIT, quantise
 from labelwall.teacher.features.hog import hog_features
 from labelwall.teacher.features.network import FixedShapeNetwork
 from labelwall.wall.datasets import readers
-from labelwall.wall.datasets.registry import published
-from labelwall.wall.datasets.sources import DataConfig, describe, read_public
+from labelwall.wall.datasets.sources import DataConfig, describe, published, read_public
 from labelwall.wall.networks.pretrained import efficientnet_lite0
 
 FEATURES = ("efficientnet_lite0", STAGES, "hog")

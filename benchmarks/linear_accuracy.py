@@ -34,9 +34,9 @@ from scipy.special import softmax
 from tables import keel
 
 from labelwall.experiment.config.own import Findings, default_mechanism
-from labelwall.experiment.run.linear_round import MODELS
-from labelwall.experiment.run.smoothing import Says, with_neighbours
-from labelwall.experiment.run.whitening import linear_power, principal_axes
+from labelwall.experiment.linear.measure import FitSettings
+from labelwall.experiment.linear.model import Says, fit, with_neighbours
+from labelwall.experiment.run.extractors import linear_power, principal_axes
 from labelwall.teacher.accounting.conversion import gaussian_delta
 from labelwall.teacher.features.embedder import RAW_UNIT, quantise
 from labelwall.teacher.mechanisms.base import Priced
@@ -51,7 +51,8 @@ from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.int8_matmul import LARGEST
-from labelwall.wall.datasets.fashion_mnist import CLOTHES_ATTRIBUTES, attribute_codes
+from labelwall.wall.datasets.published import clothes_codes
+from labelwall.wall.datasets.published_names import CLOTHES_ATTRIBUTES
 from labelwall.wall.labels.registry import numbered_space
 
 DELTA = 1e-5
@@ -82,19 +83,20 @@ def accuracy(mechanism: LinearSums, private: Rows, public: np.ndarray, test: Row
     index = ExactIndex(embedded(private[0]), np.arange(len(private[0])))
     attributes = mechanism.label_space == "attributes"
     outputs = len(CLOTHES_ATTRIBUTES) if attributes else int(private[1].max()) + 1
-    fitted = MODELS[mechanism.label_space]
-    model = fitted(
-        embedded(public), outputs, length, mechanism.sigma, mechanism.clip, mechanism.steps
-    )
-    for step in range(mechanism.steps):
-        weights = model.next_weights()[np.newaxis]
-        voters = Voters(index, private[1], outputs, weights, length)
-        model.add(mechanism.draw(SUM, voters, [f"{step:064x}"], SystemEntropy())[0])
+
+    def ask(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        voters = Voters(index, private[1], outputs, weights[np.newaxis], length)
+        return weights, mechanism.draw(SUM, voters, [f"{step:064x}"], SystemEntropy())[0]
+
+    kind = mechanism.label_space
+    how = FitSettings(kind, outputs, length, mechanism.sigma, mechanism.clip, mechanism.steps)
+    model = fit(ask, embedded(public), how)
+    assert model is not None
     says: Says = model.says
-    if model.has_probabilities:
+    if kind == "class":
         says = with_neighbours(says, embedded(public))
-    found, _ = model.labels(says(embedded(test[0])), 0.0)
-    return float((found == numbered_space(model.space, outputs).expand(test[1])).mean())
+    labels, _ = model.to_labels(says(embedded(test[0])), 0.0)
+    return float((labels == numbered_space(kind, outputs).expand(test[1])).mean())
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ def main() -> None:
     private = x[: options.records], labels[: options.records]
     held, truth = beside(tests, spreads)
     if options.attributes:
-        private, truth = (private[0], attribute_codes()[private[1]]), attribute_codes()[truth]
+        private, truth = (private[0], clothes_codes()[private[1]]), clothes_codes()[truth]
     half = len(held) // 2
     labelled, test = (held[:half], truth[:half]), (held[half:], truth[half:])
     public = labelled[0][: options.public]

@@ -156,9 +156,9 @@ def sanitised(votes: np.ndarray) -> Sanitised:
 
 def mnist_votes(root: Path, cache: Path) -> np.ndarray:
     """Votes of 250 classifiers on the public half of MNIST's test images: int64 [5000, 10]."""
-    from labelwall.experiment.config.config import Config, RoundConfig
-    from labelwall.experiment.config.first_features import first_extractor
+    from labelwall.experiment.config.first_features import FirstFeatures
     from labelwall.experiment.run.console import Console
+    from labelwall.experiment.run.extractors import first_extractor
     from labelwall.teacher.classifiers.linear_ensemble import shard_key, train_ensemble
     from labelwall.teacher.features.cache import embed_records
     from labelwall.teacher.features.embedder import Embedder
@@ -167,7 +167,7 @@ def mnist_votes(root: Path, cache: Path) -> np.ndarray:
 
     data = DataConfig("mnist", root=str(root))
     task, public, console = describe(data), read_public(data), Console()
-    spec = first_extractor(Config(data, [RoundConfig(1)]), task)
+    spec = first_extractor(FirstFeatures(), task)
     embedder = Embedder(spec, probe=None)
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     private = embed_records(

@@ -33,15 +33,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from person_search import SIZE, alike
 
 from labelwall.experiment.plan.goal import Goal, PublicRows
 from labelwall.experiment.plan.screened import BY_NUMBER as PRIVATE_KNN
-from labelwall.experiment.run.fitted import Question
-from labelwall.experiment.run.matrix_round import FIT_BY
-from labelwall.experiment.run.whitening import linear_power, principal_axes
+from labelwall.experiment.run.extractors import linear_power, principal_axes
+from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import RAW_UNIT, Embedder, quantise
 from labelwall.teacher.mechanisms.base import Mechanism, Priced
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
@@ -50,7 +50,7 @@ from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.matrix import Matrix, NoisyCounts
+from labelwall.wall.matrices import Matrix, NoisyCounts
 from labelwall.wall.messages import ExtractorSpec, Outcome, Receipt
 from labelwall.wall.unit import Unit
 
@@ -206,13 +206,12 @@ def labelled(paid: Paid, unit: Unit, rows: Split, seed: int) -> tuple[np.ndarray
         counts = drawn.reshape(made.asks.cells or 1, -1)
         return NoisyCounts(counts, Receipt(1, 0, {"drawn": 1}, {"drawn": 0}, 0, ""))
 
+    teacher = SimpleNamespace(count=count)
     with tempfile.TemporaryDirectory() as folder:
-        question = Question(
-            count, rows.public[0], LENGTH, CLASSES, made.asks, 0, seed, "", Path(folder)
-        )
-        labels, outcomes = FIT_BY[made.asks.matrix](question).label(rows.public[0])
-    known = np.flatnonzero(outcomes == Outcome.ANSWERED)
-    return known, labels[known]
+        asked_of = MatrixRound(made.asks, 0, seed, CLASSES, LENGTH, "", Path(folder))
+        answers, _ = ask_matrices(teacher, asked_of, rows.public[0])
+    known = np.flatnonzero(answers.outcomes == Outcome.ANSWERED)
+    return known, answers.labels[known]
 
 
 def student(rows: Split, known: np.ndarray, labels: np.ndarray) -> float:

@@ -24,7 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-from labelwall.experiment.run.value_model import ValueModel
+from labelwall.experiment.linear.measure import FitSettings
+from labelwall.experiment.linear.model import fit
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
 from labelwall.teacher.accounting.plan import Plan, Slot
@@ -171,13 +172,16 @@ def fitted(mechanism: PrivateLinearValue, voters: Voters) -> np.ndarray:
     """Values of all queries of ``voters`` by a regression whose public rows are all of PUBLIC."""
     x, _ = diamonds()
     public, _ = quantise_box(x[PRIVATE : PRIVATE + PUBLIC], (0.0,) * 4, (1.0,) * 4)
-    model = ValueModel(
-        public, 1, voters.length, mechanism.number("sigma"), mechanism.clip, mechanism.steps
-    )
-    for step in range(mechanism.steps):
-        asked = replace(voters, queries=model.next_weights()[np.newaxis])
-        model.add(mechanism.draw(SUM, asked, [f"{step:064x}"], SystemEntropy())[0])
-    labels, _ = model.labels(model.says(voters.queries), 0.0)
+
+    def ask(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        asked = replace(voters, queries=weights[np.newaxis])
+        return weights, mechanism.draw(SUM, asked, [f"{step:064x}"], SystemEntropy())[0]
+
+    noise = mechanism.number("sigma")
+    how = FitSettings("value", 1, voters.length, noise, mechanism.clip, mechanism.steps)
+    model = fit(ask, public, how)
+    assert model is not None
+    labels, _ = model.to_labels(model.says(voters.queries), 0.0)
     return SCALE.decode(labels)
 
 

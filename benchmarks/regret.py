@@ -32,8 +32,8 @@ from labelwall.experiment.config.own import Findings, default_mechanism
 from labelwall.experiment.plan.auto import planned_config, planners_for, search
 from labelwall.experiment.plan.goal import Goal, View
 from labelwall.experiment.plan.rehearsal import Features
-from labelwall.experiment.run.matrix_round import ask_matrices
-from labelwall.experiment.run.whitening import extractor_of_round
+from labelwall.experiment.run.extractors import extractor_of_round
+from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
@@ -45,7 +45,7 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.datasets.sources import PublicData
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import errors
-from labelwall.wall.matrix import Matrix, NoisyCounts
+from labelwall.wall.matrices import Matrix, NoisyCounts
 from labelwall.wall.messages import Receipt
 from labelwall.wall.progress import no_progress
 
@@ -105,13 +105,13 @@ def accuracy(data: Data, config: Config, view: View, mechanism: Mechanism, draws
     length = unit_length(spec, public.shape[1])
     teacher = Drawing(mechanism, private, data.private[1], data.classes, length)
     asking = replace(config, mechanism=mechanism, rounds=[RoundConfig()], caps=CapsConfig())
-    shares = []
+    asks, shares = asking.asks_of(1), []
     for seed in range(draws):
         with tempfile.TemporaryDirectory() as folder:
-            answers, _ = ask_matrices(
-                teacher, replace(asking, seed=seed), 1, spec, public, data.classes,
-                Path(folder), test,
-            )  # fmt: skip
+            asked = MatrixRound(
+                asks, 0, seed * 1000 + 1, data.classes, length, spec.sha256(), Path(folder)
+            )
+            answers, _ = ask_matrices(teacher, asked, public, test)
         shares.append(data.right(answers.labels))
     return float(np.mean(shares))
 

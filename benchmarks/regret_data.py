@@ -15,7 +15,7 @@ from linear_accuracy import rows_of
 from tables import TABLES
 
 from labelwall.experiment.config.config import BudgetConfig, Config, RoundConfig
-from labelwall.experiment.run.whitening import principal_axes
+from labelwall.experiment.run.extractors import principal_axes
 from labelwall.teacher.mechanisms.auto import Auto
 from labelwall.wall.datasets.readers import constant_order
 from labelwall.wall.datasets.sources import DataConfig, Task

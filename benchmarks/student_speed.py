@@ -29,10 +29,8 @@ from student_objectives import FIRST_SEED, Split, released
 from labelwall.student import losses
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
-from labelwall.student.fit import TrainedStudent
-from labelwall.student.module import StudentModule
-from labelwall.student.ranks import exact
-from labelwall.student.train import predict, train
+from labelwall.student.module import VAT_XI, StudentModule, exact
+from labelwall.student.train import TrainedStudent, predict, train
 from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.networks.architectures import load
 from labelwall.wall.preprocessing import Preprocessing
@@ -148,9 +146,7 @@ def cosines(base: StudentConfig, split: Split) -> np.ndarray:
     for half in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             moved = start.clone().requires_grad_()
-            divergence = losses.kl_divergence(
-                exact(network(x)), exact(network(x + base.vat_xi * moved))
-            )
+            divergence = losses.kl_divergence(exact(network(x)), exact(network(x + VAT_XI * moved)))
             (gradient,) = torch.autograd.grad(divergence, moved)
         found.append(gradient.flatten(1).numpy())
     return cosine(*found)

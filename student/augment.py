@@ -31,16 +31,13 @@ class Augmenter:
         self._weak = {"none": None, "shift": nudge, "natural": _crop_and_mirror()}[strength]
         self._strong = {"none": None, "shift": affine, "natural": _natural(erasing)}[strength]
 
-    def weak(self, x: torch.Tensor, rows: slice) -> torch.Tensor:
-        """What labelled inputs go through; ``rows`` of it.
+    def weak(self, x: torch.Tensor) -> torch.Tensor:
+        """What labelled inputs go through."""
+        return _grouped(x, self._weak, 0.02)
 
-        They do not depend on which of the batch are wanted.
-        """
-        return _grouped(x, self._weak, 0.02, rows)
-
-    def strong(self, x: torch.Tensor, rows: slice) -> torch.Tensor:
-        """What the student must not be confused by (UDA); ``rows`` of it, as in weak."""
-        return _grouped(x, self._strong, 0.1, rows)
+    def strong(self, x: torch.Tensor) -> torch.Tensor:
+        """What the student must not be confused by (UDA)."""
+        return _grouped(x, self._strong, 0.1)
 
 
 def _crop_and_mirror() -> v2.Transform:
@@ -57,19 +54,7 @@ def _natural(erasing: v2.Transform) -> v2.Transform:
     )
 
 
-def _grouped(
-    x: torch.Tensor, transform: v2.Transform | None, noise: float, rows: slice
-) -> torch.Tensor:
+def _grouped(x: torch.Tensor, transform: v2.Transform | None, noise: float) -> torch.Tensor:
     if x.ndim == 2:
-        return (x + noise * x.std() * torch.randn_like(x))[rows]
-    if transform is None:
-        return x[rows]
-    done, before = [], 0  # rows of groups that are not wanted and come first
-    for first in range(0, len(x), GROUP):
-        group = x[first : first + GROUP]
-        if first < rows.stop and first + len(group) > rows.start:
-            done.append(transform(group))
-        else:
-            transform(group[:1])  # draws what the group would
-            before += len(group) if first < rows.start else 0
-    return torch.cat(done)[rows.start - before : rows.stop - before]
+        return x + noise * x.std() * torch.randn_like(x)
+    return x if transform is None else torch.cat([transform(group) for group in x.split(GROUP)])

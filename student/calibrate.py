@@ -20,8 +20,7 @@ from ..wall.progress import TaskProgress, no_progress
 from .config import StudentConfig
 from .data import Pool
 from .drop_doubtful import stratified
-from .fit import STUDENT_MODULES
-from .module import Student
+from .module import STUDENT_MODULES, Student
 from .train import outputs, train
 
 BINS = 15  # of equal width, for the expected calibration error
@@ -97,9 +96,8 @@ def most_likely(kind: type[Student], logits: torch.Tensor, labels: torch.Tensor)
 
 def _best(surprise: Callable[[float], float]) -> float:
     """The temperature whose logarithm is the least surprise."""
-
-    found = minimize_scalar(surprise, bounds=(-WIDEST, WIDEST), method="bounded")
-    return float(f"{math.exp(found.x):.4g}")
+    best = minimize_scalar(surprise, bounds=(-WIDEST, WIDEST), method="bounded")
+    return float(f"{math.exp(best.x):.4g}")
 
 
 def reliability(certainty: np.ndarray, right: np.ndarray) -> list[list[float]]:

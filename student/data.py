@@ -16,7 +16,6 @@ from ..wall.labels.base import LabelSpace, has_label
 from ..wall.messages import ExtractorSpec
 from ..wall.preprocessing import unit_scale
 from .config import StudentConfig
-from .ranks import Ranks
 
 # Labelled inputs; their labels int64 [b], [b, c] for attributes, or class probabilities float32
 # [b, c]; public inputs.
@@ -73,7 +72,7 @@ class Steps(Dataset[Batch]):
     float32 [b_l, c] for labels, and a row with probabilities counts as labelled by its most
     probable class. The label space's strata have equal shares of a batch, because
     screening passes some classes far less often than others. All rows of ``pool`` serve as
-    unlabelled data.
+    unlabelled data. Of ``devices`` that share a step, number ``device`` has its part of each batch.
     """
 
     def __init__(
@@ -85,10 +84,13 @@ class Steps(Dataset[Batch]):
         first: int,
         count: int,
         soft: np.ndarray | None = None,
+        device: int = 0,
+        devices: int = 1,
     ) -> None:
         labels, self._targets = targets(labels, soft)
         self._x, self._config = pool.inputs, config
         self._seed, self._first, self._count = seed, first, count
+        self._part = slice(device, None, devices)
         self._labelled = np.flatnonzero(has_label(labels))
         strata = pool.labels.strata(labels)[self._labelled]
         weight = 1 / np.bincount(strata)[strata]
@@ -102,11 +104,9 @@ class Steps(Dataset[Batch]):
             raise IndexError(position)
         rng = np.random.default_rng([self._seed, self._first + position])
         labelled = rng.choice(self._labelled, self._config.batch_labelled, p=self._share)
-        everyone = rng.choice(
-            len(self._x),
-            self._config.batch_unlabelled,
-            replace=len(self._x) < self._config.batch_unlabelled,
-        )
+        unlabelled = self._config.batch_unlabelled
+        everyone = rng.choice(len(self._x), unlabelled, replace=len(self._x) < unlabelled)
+        labelled, everyone = labelled[self._part], everyone[self._part]
         return (
             unit_scale(self._x[labelled]),
             torch.from_numpy(self._targets[labelled]),
@@ -115,11 +115,7 @@ class Steps(Dataset[Batch]):
 
 
 class StudentData(pl.LightningDataModule):
-    """Training batches from the public pool, and the public test split for reported metrics.
-
-    Each of the ``ranks`` is given every batch in full, and every size-th of the test rows, or all
-    where there are fewer rows than ranks.
-    """
+    """Training batches from the public pool, and the public test split for reported metrics."""
 
     def __init__(
         self,
@@ -128,27 +124,30 @@ class StudentData(pl.LightningDataModule):
         labels: np.ndarray,
         test: tuple[np.ndarray, np.ndarray] | None,
         seed: int,
-        ranks: Ranks,
         soft: np.ndarray | None,
     ) -> None:
         super().__init__()
         self._config, self._pool, self._labels, self._soft = config, pool, labels, soft
-        self._test, self._seed, self._ranks = test, seed, ranks
+        self._test, self._seed = test, seed
 
     def train_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
         first = self.trainer.global_step
-        count = min(STEPS_A_CHAPTER, self._config.steps - first)
-        return DataLoader(
-            Steps(self._pool, self._labels, self._config, self._seed, first, count, self._soft),
-            batch_size=None,
-            shuffle=False,
+        steps = Steps(
+            self._pool,
+            self._labels,
+            self._config,
+            self._seed,
+            first,
+            min(STEPS_A_CHAPTER, self._config.steps - first),
+            self._soft,
+            self.trainer.global_rank,
+            self.trainer.world_size,
         )
+        return DataLoader(steps, batch_size=None, shuffle=False)
 
     def val_dataloader(self) -> DataLoader[tuple[torch.Tensor, ...]] | list[object]:
         if self._test is None:
             return []
         x, y = self._test
-        if len(x) >= self._ranks.size:
-            x, y = (rows[self._ranks.rank :: self._ranks.size] for rows in (x, y))
         return DataLoader(TensorDataset(unit_scale(x), torch.from_numpy(y)), batch_size=500)

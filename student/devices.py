@@ -21,39 +21,28 @@ def gpus() -> int:
 
 def kind(config: StudentConfig) -> Literal["cpu", "gpu"]:
     """What config.accelerator means on this machine."""
-    return (
-        "gpu" if config.accelerator == "gpu" or (config.accelerator == "auto" and gpus()) else "cpu"
-    )
+    wanted = config.accelerator == "gpu" or (config.accelerator == "auto" and gpus())
+    return "gpu" if wanted else "cpu"
 
 
 def require_devices(config: StudentConfig) -> None:
     """Raises InvalidInput unless this machine has what the configuration names."""
-    where, found = kind(config), gpus()
-    if where == "gpu" and not found:
-        raise InvalidInput(
-            "student.accelerator", "cpu or auto on a machine without a GPU", config.accelerator
-        )
-    most = found if where == "gpu" else os.cpu_count() or 1
+    where = kind(config)
+    if where == "gpu" and not gpus():
+        rule = "cpu or auto on a machine without a GPU"
+        raise InvalidInput("student.accelerator", rule, config.accelerator)
+    if config.precision == "16-mixed" and where == "cpu":
+        rule = "32-true or bf16-mixed without a GPU"
+        raise InvalidInput("student.precision", rule, config.precision)
+    most = gpus() if where == "gpu" else os.cpu_count() or 1
     if config.devices > most:
         counted = "GPUs" if where == "gpu" else "processor cores"
-        raise InvalidInput(
-            "student.devices",
-            f"at most {most}, the number of this machine's {counted}",
-            config.devices,
-        )
-    if config.precision == "16-mixed" and where == "cpu":
-        raise InvalidInput(
-            "student.precision", "32-true or bf16-mixed without a GPU", config.precision
-        )
-    talks = dist.is_available() and (
-        dist.is_nccl_available() if where == "gpu" else dist.is_gloo_available()
-    )
-    if config.apart and not talks:
-        raise InvalidInput(
-            "student.devices",
-            "1 with this build of torch, whose processes can not talk",
-            config.devices,
-        )
+        rule = f"at most {most}, the number of this machine's {counted}"
+        raise InvalidInput("student.devices", rule, config.devices)
+    talks = dist.is_nccl_available if where == "gpu" else dist.is_gloo_available
+    if config.devices > 1 and not (dist.is_available() and talks()):
+        rule = "1 with this build of torch, whose processes can not talk"
+        raise InvalidInput("student.devices", rule, config.devices)
     # As torch's inductor looks for it
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if config.compile and where == "cpu" and shutil.which(compiler) is None:

@@ -16,16 +16,17 @@ from ..wall.messages import ABSTAINED
 from ..wall.progress import TaskProgress, no_progress
 from .config import StudentConfig
 from .data import Pool, has_soft
-from .fit import STUDENT_MODULES
-from .module import Student
+from .module import STUDENT_MODULES, Student
 from .parallel import parallel, process_count
 from .train import outputs, train
+
+DOUBTFUL = 0.1  # a label goes when the other folds' student gives it a smaller probability
 
 
 @dataclass(frozen=True, eq=False)
 class Cleaned:
-    """``labels``: those to train on. ``agreement``: share of held-out labels that their judges
-    give, None where none was judged; ``judged``: how many were.
+    """``labels``: those to train on. ``agreement``: share of held-out labels that students of the
+    others give, None where none was held out; ``judged``: how many were.
     """
 
     labels: np.ndarray
@@ -48,13 +49,13 @@ def drop_doubtful(
 
     Cross-validation as in confident learning (Northcutt et al. 2021, section 3.1): short supervised
     trainings on all folds but one judge the labels of that one; a label to which its judge gives a
-    probability below config.prune_below goes. A class with fewer than two labels a fold keeps all
-    of them: its judges saw too little of it. Values are all kept: noise moves each of them, and
-    none has a probability. Rows with probabilities (``soft``, as for train) are judged for the
-    agreement alone: they say their doubt themselves. Uses released labels alone. ``progress`` hears
-    the folds done; ``workers``: as for ``several``.
+    probability below DOUBTFUL goes. A class with fewer than two labels a fold keeps all of them:
+    its judges saw too little of it. Values are all kept: noise moves each of them, and none has a
+    probability. Rows with probabilities (``soft``, as for train) are judged for the agreement
+    alone: they say their doubt themselves. Uses released labels alone. ``progress`` hears the folds
+    done; ``workers``: as for ``process_count``.
     """
-    folds, kind = config.prune_folds, STUDENT_MODULES[pool.labels.loss]
+    folds, kind = config.doubtful_folds, STUDENT_MODULES[pool.labels.loss]
     if folds < 2 or not issubclass(kind, Student):
         return Cleaned(labels)
     fold = stratified(pool.labels.strata(labels), folds, seed)
@@ -62,26 +63,25 @@ def drop_doubtful(
         config,
         objective="supervised",
         loss="cross_entropy",
-        steps=config.prune_steps,
+        steps=config.doubtful_steps,
         warm_start=False,
     )
-    pruned, right, judged = labels.copy(), 0, 0
+    kept, right, judged = labels.copy(), 0, 0
     judges = parallel(
         process_count(workers, brief, pool),
         (partial(_judge, brief, pool, labels, fold, n, seed) for n in range(folds)),
     )
-    for number, found in enumerate(judges):
+    for number, logits in enumerate(judges):
         progress(number + 1, folds)
-        rows, logits = np.flatnonzero(fold == number), torch.from_numpy(found)
-        given = kind.probability(logits, torch.from_numpy(labels[rows])).numpy()
-        doubtful = given < config.prune_below
-        pruned[rows] = np.where(doubtful, -1, labels[rows])
+        rows = np.flatnonzero(fold == number)
+        given = kind.probability(torch.from_numpy(logits), torch.from_numpy(labels[rows])).numpy()
+        kept[rows] = np.where(given < DOUBTFUL, ABSTAINED, labels[rows])
         known = labels[rows] != ABSTAINED
-        right += int((pool.labels.predict(logits.numpy()) == labels[rows])[known].sum())
+        right += int((pool.labels.predict(logits) == labels[rows])[known].sum())
         judged += int(known.sum())
-    kept = has_soft(soft if config.soft else None, len(labels))
-    pruned[kept] = labels[kept]
-    return Cleaned(pruned, right / judged if judged else None, judged)
+    sure = has_soft(soft if config.soft else None, len(labels))
+    kept[sure] = labels[sure]
+    return Cleaned(kept, right / judged if judged else None, judged)
 
 
 def _judge(

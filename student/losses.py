@@ -44,35 +44,6 @@ def pairs(logits: torch.Tensor) -> torch.Tensor:
     return torch.stack([torch.zeros_like(flat), flat], dim=1)
 
 
-def tsa_threshold(schedule: str, progress: float, num_classes: int) -> float:
-    """Training signal annealing: eta_t = a_t (1 - 1/c) + 1/c.
-
-    Xie et al. 2019, section 2.3 and Appendix.
-
-    ``progress``: t / T in [0, 1]. Labelled rows that the network already predicts with a
-    probability above eta_t are left out.
-    """
-    amount = {
-        "none": lambda t: 1.0,
-        "linear": lambda t: t,
-        "log": lambda t: 1 - math.exp(-5 * t),
-        "exp": lambda t: math.exp(5 * (t - 1)),
-    }[schedule](progress)
-    return amount * (1 - 1 / num_classes) + 1 / num_classes
-
-
-def annealed_mean(
-    losses: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, threshold: float
-) -> torch.Tensor:
-    """Mean of ``losses`` [n] over rows whose label has probability at most ``threshold``.
-
-    It is 0 where there is no such row.
-    """
-    p = logits.detach().softmax(dim=1).gather(1, labels[:, None]).squeeze(1)
-    keep = (p <= threshold).float() if threshold < 1 else torch.ones_like(p)
-    return (losses * keep).sum() / keep.sum().clamp(min=1)
-
-
 def uda_consistency(
     clean: torch.Tensor, augmented: torch.Tensor, temperature: float, confidence: float
 ) -> torch.Tensor:
@@ -147,8 +118,8 @@ def virtual_adversarial_loss(
     *,
     epsilon: float,
     xi: float,
-    iterations: int,
     directions: torch.Tensor,
+    iterations: int = 1,
     divergence: Divergence = kl_divergence,
 ) -> torch.Tensor:
     """Mean D(f(x), f(x + r_vadv)), |r_vadv| = epsilon.
@@ -156,8 +127,9 @@ def virtual_adversarial_loss(
     Miyato et al. 2018, equations 5, 6 and 12, Algorithm 1.
 
     ``x``: float32 [n, ...]; ``outputs``: float32 [n, c] of x, constants here; ``directions``:
-    random ones to begin with, normal like x and of any length. D is the paper's KL divergence of
-    classes, or another that is least, and flat, where nothing moves.
+    random ones to begin with, normal like x and of any length; ``iterations``: of the power method.
+    D is the paper's KL divergence of classes, or another that is least, and flat, where nothing
+    moves.
     """
     direction = _unit(directions)
     for _ in range(iterations):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..wall.datasets import readers
+from ..wall.datasets import arrays, readers
 from ..wall.datasets.tables import is_table, read_table
 from ..wall.errors import InvalidInput, shape_text
 from ..wall.messages import ExtractorSpec
@@ -95,7 +95,7 @@ class StudentModel:
                 damaged = inputs[int(np.argmin(images.readable))]
                 raise InvalidInput("images", "readable image files", str(damaged))
             return images.pixels
-        rows = readers.canonical_rows("inputs", inputs)
+        rows = arrays.canonical_rows("inputs", inputs)
         if rows.ndim == 4 and len(shape) == 3:
             return rows if rows.shape[1:] == shape else readers.fit_all(rows, *shape)
         if rows.ndim != 2 or rows.shape[1:] != shape:
@@ -121,15 +121,13 @@ class StudentModel:
 def load(path: str | Path) -> StudentModel:
     """The student of a run folder, or of a student.safetensors.
 
-    Raises MissingData where it is not there, InvalidInput for a file that is not a student's, or
-    from before students' files named their classes: `labelwall run` with the same --run_dir adds
-    that, at no charge.
+    Raises MissingData where it is not there, InvalidInput for a file that is not a student's. What
+    a stranger's file says of itself takes no more memory than the file has.
     """
     content = read_file(Path(path))
     info = unpack(content, str(path))
     if info is None:
-        cure = "The same `labelwall run` again adds what is missing; it charges nothing."
-        raise InvalidInput("student", "a file with labelwall's metadata", str(path), cure)
+        raise InvalidInput("student", "a file with labelwall's metadata", str(path))
     return assembled(info, content)
 
 

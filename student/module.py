@@ -1,4 +1,4 @@
-"""The student as one LightningModule: supervised, VAT or UDA, by the losses of student.losses."""
+"""The students as LightningModules: supervised, VAT or UDA, by the losses of student.losses."""
 
 from __future__ import annotations
 
@@ -14,16 +14,28 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MultilabelAccuracy
+from torchmetrics.regression import MeanSquaredError, R2Score
 
 from ..wall.labels.base import LabelSpace
+from ..wall.labels.values import STEPS
 from ..wall.networks.architectures import Backbone
 from ..wall.preprocessing import Preprocessing
 from . import losses
 from .augment import Augmenter
 from .config import StudentConfig
 from .data import STEPS_A_CHAPTER, Batch
-from .norms import share_norms
-from .ranks import ALONE, Ranks, exact
+
+WEIGHT_DECAY = 1e-2  # AdamW's, per step and unit of learning rate
+EMA_DECAY = 0.995  # of the averaged weights that are kept, per step
+SHARE_DECAY = 0.98  # of the running share of each predicted class, per step
+GCE_Q = 0.7  # near 0 cross-entropy, 1 mean absolute error
+GCE_TRUNCATION = 0.3  # a label that the student gives a smaller probability does not count
+# Share of the steps under cross-entropy before gce: from fresh weights it may never learn a class
+GCE_WARM_UP = 0.3
+BALANCE = 4.0  # weight of the predictions' imbalance, relative to that of their entropy
+VAT_XI = 0.1  # length of the finite difference, in standard deviations of the input
+UDA_TEMPERATURE = 0.5  # sharpens the targets
+UDA_CONFIDENCE = 0.9  # inputs whose largest probability is below do not count
 
 
 @contextmanager
@@ -42,6 +54,14 @@ def frozen_statistics(network: nn.Module) -> Iterator[None]:
             norm.momentum = momentum
 
 
+def exact(x: torch.Tensor) -> torch.Tensor:
+    """``x`` in float32, or as it is where that is more exact.
+
+    Half precision is for products; statistics and losses are sums.
+    """
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def seed_draws(seed: int) -> None:
     """Seed the generators that a step draws from.
 
@@ -53,18 +73,14 @@ def seed_draws(seed: int) -> None:
         torch.cuda.manual_seed(seed)
 
 
-SHARE_DECAY = 0.98  # of the running share of each predicted class, per step
-
-
 class StudentModule(pl.LightningModule):
     """What all students share: a backbone, its running average, the schedule, and a draw of its own
     for every step.
 
     ``labels``: what is learned. ``takes_class_prior``: whether a prior over exclusive classes has a
     meaning for them. ``mean``, ``std``: per-channel statistics of public images (0..1 scale), empty
-    for vectors; ``seed``: of the random distortions and perturbations, drawn anew from (seed, step)
-    at every step. ``ranks``: the processes that share the training; each is given whole batches,
-    draws for all of their rows, and has its own rows go through the network.
+    for vectors; ``seed``: of the random distortions and perturbations, drawn anew from (seed, step,
+    device) at every step.
     """
 
     takes_class_prior: ClassVar[bool] = False
@@ -77,14 +93,12 @@ class StudentModule(pl.LightningModule):
         mean: tuple[float, ...],
         std: tuple[float, ...],
         seed: int,
-        ranks: Ranks = ALONE,
     ) -> None:
         super().__init__()
-        # Before the norms are replaced: it is an ordinary network
-        average = copy.deepcopy(network).requires_grad_(False)
-        self.network = network if ranks.size == 1 else share_norms(network)
-        self.average = average  # the student; in the state dict, so it resumes exactly
-        self._config, self._labels, self._seed, self._ranks = config, labels, seed, ranks
+        self.network = network
+        # The student; in the state dict, so it resumes exactly
+        self.average = copy.deepcopy(network).requires_grad_(False)
+        self._config, self._labels, self._seed = config, labels, seed
         self._preprocess = Preprocessing(mean, std)
         self._augment = Augmenter(config.augment)
         self._terms: list[torch.Tensor] = []  # of the loss, of each step of this chapter
@@ -95,18 +109,18 @@ class StudentModule(pl.LightningModule):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Outputs float32 [n, c] of inputs on the 0..1 scale."""
-        return exact(self.network(self._standardised(x)))
+        return exact(self.network(self._preprocess(x)))
 
-    def _standardised(self, x: torch.Tensor) -> torch.Tensor:
-        return self._preprocess(x)
+    @property
+    def _step_seed(self) -> int:
+        return (self._seed << 24) + self.global_step + (self.global_rank << 56)
 
     def training_step(self, batch: Batch, _: int) -> torch.Tensor:
         with torch.random.fork_rng(devices=[]):
-            seed_draws((self._seed << 24) + self.global_step)
+            seed_draws(self._step_seed)
             supervised, unlabelled = self._objective(*batch)
-        loss = supervised + self._config.unlabelled_weight * unlabelled
         self._note(supervised.detach(), unlabelled.detach())
-        return loss * self._ranks.size
+        return supervised + unlabelled
 
     def _note(self, *terms: torch.Tensor) -> None:
         """Log the terms' means over a chapter at its last step; once a step would cost a fifth of
@@ -121,21 +135,17 @@ class StudentModule(pl.LightningModule):
                 {"loss/supervised": supervised, "loss/unlabelled": unlabelled},
                 on_step=False,
                 on_epoch=True,
+                sync_dist=self._config.devices > 1,
             )
 
     def _objective(
         self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(supervised, semi-supervised) terms of a whole batch, with a gradient for the rows of
-        this rank.
-        """
+        """(supervised, semi-supervised) terms of a batch."""
         raise NotImplementedError
 
     def _outputs(self, *inputs: torch.Tensor) -> list[torch.Tensor]:
-        """This rank's outputs for its rows of each of the ``inputs``.
-
-        One forward pass: batch norm sees one population.
-        """
+        """Outputs for each of the ``inputs``, in one pass: batch norm sees one population."""
         return list(self(torch.cat(inputs)).split([len(x) for x in inputs]))
 
     def _smoothness(
@@ -148,32 +158,27 @@ class StudentModule(pl.LightningModule):
         """How far a small adversarial step takes the outputs of a public batch away (VAT), on the
         mean of its rows.
 
-        ``public``, ``outputs``: this rank's rows; ``choose``: of the network's outputs.
+        ``choose``: of the network's outputs.
         """
-        c, rows = self._config, self._config.batch_unlabelled
-        generator = torch.Generator().manual_seed((self._seed << 24) + self.global_step)
-        directions = torch.randn(
-            (rows, *public.shape[1:]), generator=generator, dtype=public.dtype
-        )[self._ranks.part(rows)]
+        generator = torch.Generator().manual_seed(self._step_seed)
+        directions = torch.randn(public.shape, generator=generator, dtype=public.dtype)
         with frozen_statistics(self.network):
-            own = losses.virtual_adversarial_loss(
+            return losses.virtual_adversarial_loss(
                 lambda x: choose(exact(self.network(x))),
-                self._standardised(public),
+                self._preprocess(public),
                 outputs,
-                epsilon=c.vat_epsilon,
-                xi=c.vat_xi,
-                iterations=c.vat_iterations,
+                epsilon=self._config.vat_epsilon,
+                xi=VAT_XI,
                 directions=directions.to(public.device),
                 divergence=divergence,
             )
-        return self._ranks.total(own * (len(public) / rows))
 
     @torch.no_grad()
     def on_train_batch_end(self, *_: object) -> None:
         """Exponential average of weights and batch statistics; the decay grows to its value, to
         forget the start.
         """
-        decay = min(self._config.ema_decay, (1 + self.global_step) / (10 + self.global_step))
+        decay = min(EMA_DECAY, (1 + self.global_step) / (10 + self.global_step))
         for mean, value in zip(
             self.average.state_dict().values(), self.network.state_dict().values(), strict=True
         ):
@@ -185,10 +190,7 @@ class StudentModule(pl.LightningModule):
     def configure_optimizers(self) -> dict[str, object]:  # type: ignore[override]
         c = self._config
         optimizer = torch.optim.AdamW(
-            self.network.parameters(),
-            lr=c.learning_rate,
-            weight_decay=c.weight_decay,
-            fused=True,
+            self.network.parameters(), lr=c.learning_rate, weight_decay=WEIGHT_DECAY, fused=True
         )
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer, max_lr=c.learning_rate, total_steps=c.steps + 1, pct_start=0.15
@@ -204,7 +206,6 @@ class Student(StudentModule):
 
     def _prepare(self) -> None:
         count = self._labels.outputs
-        self._outcomes = count  # exclusive ones, of which one is right
         # A buffer, so that it resumes with the state dict.
         self.register_buffer("class_share", torch.full((count,), 1 / count))
         self.accuracy: Metric = MulticlassAccuracy(count, average="micro")
@@ -212,36 +213,24 @@ class Student(StudentModule):
     def _objective(
         self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        c = self._config
-        labelled_rows = self._ranks.part(len(x))
-        public_rows = self._ranks.part(len(public))
-        x = self._augment.weak(x, labelled_rows)
-        if c.objective == "supervised":
-            return self._supervised(self._whole(self(x), len(y)), y), torch.zeros(
-                (), device=self.device
-            )
-        if c.objective == "uda":
-            strong = self._augment.strong(public, public_rows)
+        objective, prior = self._config.objective, self._config.class_prior
+        x = self._augment.weak(x)
+        if objective == "supervised":
+            nothing = torch.zeros((), device=self.device)
+            return self._supervised(self._choices(self(x)), y), nothing
+        if objective == "uda":
+            strong = self._augment.strong(public)
             # By itself: with the others, batch norm would want a gradient of these rows as well
             with torch.no_grad():
-                clean = self(public[public_rows])
-            labelled, augmented = self._outputs(x, strong)
-            clean, augmented = (self._whole(rows, len(public)) for rows in (clean, augmented))
-            target = self._aligned(clean) if c.class_prior == "uniform" else clean
-            consistency = losses.uda_consistency(
-                target, augmented, c.uda_temperature, c.uda_confidence
-            )
-            return self._supervised(self._whole(labelled, len(y)), y), consistency
-        moved = self._augment.weak(public, public_rows)
-        labelled, clean = self._outputs(x, moved)
-        smooth = self._smoothness(moved, self._choices(clean), self._choices, losses.kl_divergence)
-        return self._supervised(self._whole(labelled, len(y)), y), smooth + self._certain(
-            self._whole(clean, len(public))
-        )
-
-    def _whole(self, logits: torch.Tensor, rows: int) -> torch.Tensor:
-        """Logits of exclusive outcomes for all ``rows`` of a batch, from this rank's."""
-        return self._choices(self._ranks.whole(logits, rows))
+                clean = self._choices(self(public))
+            labelled, augmented = map(self._choices, self._outputs(x, strong))
+            target = self._aligned(clean) if prior == "uniform" else clean
+            consistency = losses.uda_consistency(target, augmented, UDA_TEMPERATURE, UDA_CONFIDENCE)
+            return self._supervised(labelled, y), consistency
+        moved = self._augment.weak(public)
+        labelled, clean = map(self._choices, self._outputs(x, moved))
+        smooth = self._smoothness(moved, clean, self._choices, losses.kl_divergence)
+        return self._supervised(labelled, y), smooth + self._certain(clean)
 
     def _choices(self, logits: torch.Tensor) -> torch.Tensor:
         """Logits of exclusive outcomes."""
@@ -264,38 +253,28 @@ class Student(StudentModule):
 
     def _certain(self, logits: torch.Tensor) -> torch.Tensor:
         """Entropy of the predictions; with a class prior, their imbalance as well."""
-        c, certain = self._config, losses.entropy(logits)
-        if c.class_prior == "uniform":
-            certain = certain + c.balance_weight * losses.imbalance(logits)
-        return c.entropy_weight * certain
+        certain = losses.entropy(logits)
+        if self._config.class_prior == "uniform":
+            certain = certain + BALANCE * losses.imbalance(logits)
+        return self._config.entropy_weight * certain
 
     def _supervised(self, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """``y``: labels int64 [b] or [b, c], or class probabilities float32 [b, c]."""
         c = self._config
         if y.is_floating_point():  # not gce, which forgives labels because they hide their doubt
-            each, y = F.cross_entropy(logits, y, reduction="none"), y.argmax(dim=1)
-            return self._annealed(each, logits, y)
+            return F.cross_entropy(logits, y, reduction="none").mean()
         y = y.flatten()
         logits, y = logits[y >= 0], y[y >= 0]  # of a labelled row's attributes some may be unsaid
-        if c.loss == "gce" and self.global_step >= c.gce_warm_up * c.steps:
-            each = losses.generalised_cross_entropy(logits, y, c.gce_q, c.gce_truncation)
-        else:
-            each = F.cross_entropy(logits, y, reduction="none")
-        return self._annealed(each, logits, y)
-
-    def _annealed(self, each: torch.Tensor, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Mean of the rows' losses, float32 [b], annealed by their (most probable) labels ``y``."""
-        c = self._config
-        schedule = c.uda_tsa if c.objective == "uda" else "none"
-        threshold = losses.tsa_threshold(schedule, self.global_step / c.steps, self._outcomes)
-        return losses.annealed_mean(each, logits, y, threshold)
+        if c.loss == "gce" and self.global_step >= GCE_WARM_UP * c.steps:
+            return losses.generalised_cross_entropy(logits, y, GCE_Q, GCE_TRUNCATION).mean()
+        return F.cross_entropy(logits, y, reduction="none").mean()
 
     def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
         """Reported, never selected by: the last averaged weights are the student, whatever this
         says.
         """
         x, y = batch
-        logits = exact(self.average(self._standardised(x)))
+        logits = exact(self.average(self._preprocess(x)))
         self.accuracy(self._predicted(logits), y)
         self.log("accuracy/test", self.accuracy, on_step=False, on_epoch=True)
 
@@ -313,7 +292,6 @@ class AttributeStudent(Student):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self._outcomes = 2
         # The mean over the attributes, as in CVPR20 Table 3.
         self.accuracy = MultilabelAccuracy(self._labels.outputs, average="macro")
 
@@ -327,3 +305,54 @@ class AttributeStudent(Student):
 
     def _predicted(self, logits: torch.Tensor) -> torch.Tensor:
         return (logits > 0).long()
+
+
+class Regressor(StudentModule):
+    """Trains a backbone with one output, which is -1 at a value's lower bound and 1 at the upper
+    one.
+
+    Released labels are steps between the bounds, int64 [b]. Everything a class has a probability
+    for (confidence, entropy, generalised cross-entropy) has no counterpart here.
+    """
+
+    def _prepare(self) -> None:
+        self.error, self.explained = MeanSquaredError(squared=False), R2Score()
+
+    def _objective(
+        self, x: torch.Tensor, y: torch.Tensor, public: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self._augment.weak(x)
+        if self._config.objective == "supervised":
+            return self._supervised(self(x), y), torch.zeros((), device=self.device)
+        if self._config.objective == "uda":
+            labelled, clean, strong = self._outputs(x, public, self._augment.strong(public))
+            consistency = losses.squared_difference(clean, strong) / len(public)
+            return self._supervised(labelled, y), consistency
+        moved = self._augment.weak(public)
+        labelled, clean = self._outputs(x, moved)
+        smooth = self._smoothness(moved, clean, lambda outputs: outputs, losses.squared_difference)
+        return self._supervised(labelled, y), smooth
+
+    def _supervised(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        targets = 2 * y.float()[:, None] / STEPS - 1  # [b] -> [b, 1]
+        return F.mse_loss(outputs, targets)
+
+    def validation_step(self, batch: tuple[torch.Tensor, torch.Tensor], _: int) -> None:
+        """Reported, never selected by: the last averaged weights are the student, whatever this
+        says.
+        """
+        x, y = batch
+        low, high = self._labels.bounds
+        share = (exact(self.average(self._preprocess(x)))[:, 0].clamp(-1, 1) + 1) / 2
+        values = low + share * (high - low)
+        for name, metric in (("rmse/test", self.error), ("r2/test", self.explained)):
+            # Not called: a single row has no R2 of its own
+            metric.update(values, y.to(values.dtype))
+            self.log(name, metric, on_step=False, on_epoch=True)
+
+
+STUDENT_MODULES: dict[str, type[StudentModule]] = {  # by a label space's loss
+    "cross_entropy": Student,
+    "binary_cross_entropy": AttributeStudent,
+    "squared_error": Regressor,
+}

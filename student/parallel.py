@@ -1,4 +1,4 @@
-"""Trainings beside one another, in processes of their own."""
+"""Several trainings at a time, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .config import StudentConfig
 from .data import Pool
 from .devices import kind
 
-Found = TypeVar("Found")
-Task = Callable[[], Found]
+Result = TypeVar("Result")
+Task = Callable[[], Result]
 LONG = 3_000_000  # numbers that a training reads; a shorter one ends before its process has begun
 
 
@@ -27,19 +27,19 @@ def process_count(workers: int, config: StudentConfig, pool: Pool) -> int:
     """
     rows = config.batch_labelled + (config.objective != "supervised") * config.batch_unlabelled
     long = pool.inputs.ndim == 4 and config.steps * rows * pool.inputs[0].size >= LONG
-    return workers if long and kind(config) == "cpu" and not config.apart else 1
+    return workers if long and kind(config) == "cpu" and config.devices == 1 else 1
 
 
-def parallel(processes: int, tasks: Iterable[Task[Found]]) -> Iterator[Found]:
+def parallel(processes: int, tasks: Iterable[Task[Result]]) -> Iterator[Result]:
     """What the ``tasks`` return, in order, so many of them at a time.
 
     Each has its share of this process's threads. With several processes the first tasks begin at
     once, otherwise each when it is asked for.
     """
     run = partial(_with_threads, share_of_threads(processes))
-    parallel = Parallel(processes, backend="loky", return_as="generator", max_nbytes=None)
-    found: Iterator[Found] = parallel(delayed(run)(task) for task in tasks)
-    return found
+    pool = Parallel(processes, backend="loky", return_as="generator", max_nbytes=None)
+    results: Iterator[Result] = pool(delayed(run)(task) for task in tasks)
+    return results
 
 
 def share_of_threads(processes: int) -> int:
@@ -58,6 +58,6 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _with_threads(count: int, task: Task[Found]) -> Found:
+def _with_threads(count: int, task: Task[Result]) -> Result:
     with threads(count):
         return task()

@@ -4,28 +4,54 @@ same weights.
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import os
+import socket
+import tempfile
+import warnings
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.plugins.environments import LightningEnvironment
+from pytorch_lightning.strategies import DDPStrategy
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.multiprocessing.spawn import ProcessException
 
-from ..wall.errors import InvalidInput, shape_text
+from ..wall.errors import InvalidInput, LabelwallError, shape_text
 from ..wall.labels.base import LabelSpace
 from ..wall.messages import ExtractorSpec
-from ..wall.networks.architectures import build
+from ..wall.networks.architectures import Backbone, build, load, to_safetensors
 from ..wall.preprocessing import unit_scale
 from ..wall.progress import TaskProgress, no_progress
 from . import model
 from .config import StudentConfig
-from .data import Pool
+from .data import STEPS_A_CHAPTER, Pool, StudentData
 from .devices import require_devices
-from .fit import STUDENT_MODULES, TrainedStudent, fit
-from .job import Job
-from .launch import train_apart
-from .norms import require_shareable
+from .module import STUDENT_MODULES, StudentModule
 
 SUM_TOLERANCE = 1e-3  # of a row's probabilities
 MAX_FEATURES = 4000  # wider dot products would not be exact on the private side
+EVENTS = "events.tfevents"  # TensorBoard reads every file whose name holds "tfevents"
+
+
+@dataclass(frozen=True)
+class TrainedStudent:
+    """``weights``: the averaged weights after the last step, safetensors.
+
+    ``history``: one dict of metrics a chapter.
+    """
+
+    weights: bytes = field(repr=False)
+    history: list[dict[str, float]]
 
 
 def train(
@@ -45,25 +71,181 @@ def train(
     rows of ``pool``.
 
     ``test_x``, ``test_y``: for reported metrics alone. ``initial``: weights to begin with, used
-    when config.warm_start. ``progress`` hears the steps done. ``soft``: released probabilities of
-    classes, float32 [n, c], rows of NaN where there are none; with config.soft they are learned in
-    the place of these rows' labels.
+    when config.warm_start. ``progress`` hears the steps done; of several devices, the first and
+    the last. ``soft``: released probabilities of classes, float32 [n, c], rows of NaN where there
+    are none; with config.soft they are learned in the place of these rows' labels.
 
-    With several devices (config.apart) it runs in processes of its own, which get these arguments
-    and nothing else; each step has the rows, distortions and losses of the one process, split
-    evenly, so that weights differ by rounding alone. Writes checkpoints and TensorBoard events
-    under ``run_dir``. Raises InvalidInput where this machine can not do it, or for other ``soft``.
+    Several devices have a process each, which Lightning starts anew with these arguments and
+    nothing of this process's memory. Writes checkpoints and TensorBoard's events under ``run_dir``.
+    Raises InvalidInput where this machine can not do it, or for other ``soft``, and LabelwallError
+    where a device's process ends.
     """
     require_devices(config)
     soft = soft if config.soft else None
     check_soft(soft, pool)
     test = (test_x, test_y) if test_x is not None and test_y is not None and len(test_x) else None
-    job = Job(config, pool, labels, seed, test, initial, soft)
-    return (
-        TrainedStudent(*train_apart(job, run_dir, progress))
-        if config.apart
-        else fit(job, run_dir, progress=progress)
+    student = student_module(config, pool, seed, initial if config.warm_start else None)
+    if config.compile:
+        student.network.compile()
+    last = run_dir / "checkpoints" / f"{_checkpoint(soft)}.ckpt"
+    data = StudentData(config, pool, labels, test, seed, soft)
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as meeting:
+        _hide_remarks()
+        trainer = _trainer(config, last, progress, Path(meeting))
+        progress(0, config.steps)
+        try:
+            trainer.fit(student, data, ckpt_path=str(last) if last.exists() else None)
+        except ProcessException as error:
+            raise LabelwallError(
+                f"process {error.error_index} of the student's training ended. "
+                "The same command continues from the last checkpoint."
+            ) from error
+    progress(config.steps, config.steps)
+    saved = torch.load(last, weights_only=True, map_location="cpu")
+    rows = saved["callbacks"][History.__name__]["rows"]
+    return TrainedStudent(to_safetensors(student.average.cpu()), rows)
+
+
+def _trainer(
+    config: StudentConfig, last: Path, progress: TaskProgress, meeting: Path
+) -> pl.Trainer:
+    """A trainer whose checkpoint is ``last``, in a folder beside the events.
+
+    ``meeting``: an empty folder, by which several devices find each other.
+    """
+    checkpoints = ModelCheckpoint(
+        last.parent,
+        filename=last.stem,
+        every_n_epochs=1,
+        save_on_train_epoch_end=True,
+        enable_version_counter=False,
     )
+    callbacks: list[Callback] = [History(last.parent.with_name(EVENTS)), checkpoints]
+    if config.devices == 1:
+        callbacks.append(StepCounter(progress))
+    return pl.Trainer(
+        accelerator=config.accelerator,
+        devices=config.devices,
+        precision=config.precision,
+        max_steps=config.steps,
+        # Steps alone end it: a resumed training ends its first chapter twice, which counts as
+        # an epoch
+        max_epochs=-1,
+        reload_dataloaders_every_n_epochs=1,
+        num_sanity_val_steps=0,
+        logger=False,
+        callbacks=callbacks,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        strategy=SpawnedDevices(meeting) if config.devices > 1 else "auto",
+        use_distributed_sampler=False,  # a step's rows are divided by ``Steps``
+    )
+
+
+class SpawnedDevices(DDPStrategy):
+    """Lightning's data parallelism, by processes that begin with an empty memory.
+
+    Not by starting the command line again, which would open the teacher in each, nor by forks,
+    which would have its records. They find each other by a file in ``meeting`` and talk on the
+    loopback interface, so that no port is open to another machine. Each normalises its own rows in
+    a batch norm, whose statistics are the first one's.
+    """
+
+    def __init__(self, meeting: Path) -> None:
+        super().__init__(start_method="spawn", cluster_environment=LightningEnvironment())
+        self._meeting = meeting / "store"
+
+    def setup_distributed(self) -> None:
+        _hide_remarks()
+        self.set_world_ranks()
+        loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
+        for library in ("GLOO", "NCCL"):
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", loopback)
+        dist.init_process_group(
+            self._get_process_group_backend(),
+            store=dist.FileStore(str(self._meeting), self.world_size),
+            rank=self.global_rank,
+            world_size=self.world_size,
+        )
+        super().setup_distributed()
+
+
+class History(Callback):
+    """Keeps each chapter's logged metrics, and writes them as TensorBoard's events to ``path``.
+
+    They are part of the checkpoint, so a resumed training has the complete curve. The same curve
+    gives the same file: no time, host or process is in it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: list[dict[str, float]] = []
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        step = trainer.global_step
+        if (self.rows and self.rows[-1]["step"] >= step) or (
+            step % STEPS_A_CHAPTER and step < trainer.max_steps
+        ):
+            return  # a resumed training ends its first chapter again, at once or after a step
+        row = {name: round(float(value), 6) for name, value in trainer.callback_metrics.items()}
+        self.rows.append({"step": float(step), **row})
+        if trainer.is_global_zero:
+            self._write()
+
+    def _write(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("wb") as file:
+            records = RecordWriter(file)
+            records.write(Event(file_version="brain.Event:2").SerializeToString())
+            for row in self.rows:
+                values = [Summary.Value(tag=t, simple_value=v) for t, v in row.items()]
+                event = Event(step=int(row["step"]), summary=Summary(value=values))
+                records.write(event.SerializeToString())
+
+    def state_dict(self) -> dict[str, object]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.rows = list(state_dict["rows"])
+
+
+class StepCounter(Callback):
+    """Reports each optimiser step."""
+
+    def __init__(self, progress: TaskProgress) -> None:
+        self._progress = progress
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        self._progress(trainer.global_step, trainer.max_steps)
+
+
+def student_module(
+    config: StudentConfig, pool: Pool, seed: int, initial: bytes | None = None
+) -> StudentModule:
+    """What is trained, with its first weights: fresh ones, or ``initial``."""
+    network = _network(config, pool, seed, initial)
+    kind = STUDENT_MODULES[pool.labels.loss]
+    return kind(config, network, pool.labels, pool.mean, pool.std, seed)
+
+
+def _network(config: StudentConfig, pool: Pool, seed: int, initial: bytes | None) -> Backbone:
+    if initial is not None:
+        return load(pool.spec(config.backbone, initial)).requires_grad_(True).train()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(
+            config.backbone, input_shape=pool.inputs.shape[1:], num_classes=pool.labels.outputs
+        )
+
+
+def _checkpoint(soft: np.ndarray | None) -> str:
+    """Name of a training's checkpoint.
+
+    Probabilities are part of it: a training never continues one that learned others.
+    """
+    if soft is None:
+        return "last"
+    return f"last-{hashlib.sha256(np.ascontiguousarray(soft).tobytes()).hexdigest()[:16]}"
 
 
 def check_soft(soft: np.ndarray | None, pool: Pool) -> None:
@@ -82,18 +264,13 @@ def check_soft(soft: np.ndarray | None, pool: Pool) -> None:
         raise InvalidInput("soft", rule, f"{others} other rows")
 
 
-def check(
-    config: StudentConfig,
-    input_shape: tuple[int, ...],
-    labels: LabelSpace,
-) -> None:
-    """Raises InvalidInput where the configured network does not take such inputs, its features are
-    too wide to search, or several processes could not train it as one would.
+def check(config: StudentConfig, input_shape: tuple[int, ...], labels: LabelSpace) -> None:
+    """Raises InvalidInput where the configured network does not take such inputs, or its features
+    are too wide to search.
     """
     if config.class_prior != "none" and not STUDENT_MODULES[labels.loss].takes_class_prior:
-        raise InvalidInput(
-            "student.class_prior", "none where rows have attributes or a value", config.class_prior
-        )
+        rule = "none where rows have attributes or a value"
+        raise InvalidInput("student.class_prior", rule, config.class_prior)
     with torch.random.fork_rng(devices=[]):
         network = build(config.backbone, input_shape=input_shape, num_classes=labels.outputs).eval()
         blank = np.zeros((1, *input_shape), dtype=np.uint8 if len(input_shape) == 3 else np.float32)
@@ -101,15 +278,11 @@ def check(
             with torch.inference_mode():
                 width = network.features(unit_scale(blank)).shape[1]
         except RuntimeError as error:
-            raise InvalidInput(
-                "student.backbone", f"a network for inputs of shape {input_shape}", config.backbone
-            ) from error
-    if config.apart:
-        require_shareable(network, unit_scale(blank))
+            rule = f"a network for inputs of shape {input_shape}"
+            raise InvalidInput("student.backbone", rule, config.backbone) from error
     if width > MAX_FEATURES:
-        raise InvalidInput(
-            "student.backbone", f"a network with at most {MAX_FEATURES} penultimate features", width
-        )
+        rule = f"a network with at most {MAX_FEATURES} penultimate features"
+        raise InvalidInput("student.backbone", rule, width)
 
 
 def predict(spec: ExtractorSpec, inputs: np.ndarray, labels: LabelSpace) -> np.ndarray:
@@ -122,3 +295,10 @@ def predict(spec: ExtractorSpec, inputs: np.ndarray, labels: LabelSpace) -> np.n
 def outputs(spec: ExtractorSpec, inputs: np.ndarray) -> np.ndarray:
     """An exported student's outputs for raw inputs: float32 [n, c], logits or a value in -1..1."""
     return model.outputs(model.preprocessed(spec), inputs, spec.num_classes)
+
+
+def _hide_remarks() -> None:
+    """Hide Lightning's remarks, such as on loaders without workers."""
+    warnings.simplefilter("ignore")
+    for name in ("pytorch_lightning", "pytorch_lightning.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.ERROR)

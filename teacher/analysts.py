@@ -47,7 +47,6 @@ def open_analyst(register: Custodian, name: str) -> Custodian:
     mine = open_custodian(
         register.directory / FOLDER / place,
         data=register.data,
-        data_defaults=register.data_defaults,
         plan=state.plan,
         unsafe=state.unsafe,
         anchor=anchor and _beside(anchor, place),

@@ -13,11 +13,11 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any
 
 from ..wall.adversary import POOLED
 from ..wall.errors import InvalidInput, LedgerMismatch
+from ..wall.format import FORMAT, other_format
 from .accounting.plan import Plan
 from .ledger.anchor import Anchor
 from .ledger.database import Place, open_database
@@ -26,9 +26,7 @@ from .ledger.url import LedgerUrl
 from .private_files import make_private, open_lock
 
 LEDGER, IDENTITY, LOCK = "ledger.sqlite", "dataset.json", "lock"
-FORMAT = 1  # of IDENTITY; a file that names none has format 1
 Settings = Mapping[str, object]
-NO_SETTINGS: Settings = MappingProxyType({})
 
 
 @dataclass
@@ -36,7 +34,7 @@ class Custodian:
     """An opened custodian's directory, locked until ``close``.
 
     ``dataset``: a random UUID, the only name that a data set has in public.
-    ``data``, ``data_defaults``, ``anchor``, ``ledger_url``: as given to ``open_custodian``.
+    ``data``, ``anchor``, ``ledger_url``: as given to ``open_custodian``.
     """
 
     directory: Path
@@ -44,7 +42,6 @@ class Custodian:
     ledger: Ledger
     _lock: IO[str]
     data: Settings
-    data_defaults: Settings
     anchor: Place | None
     ledger_url: LedgerUrl | None
 
@@ -67,7 +64,6 @@ def open_custodian(
     data: Settings,
     plan: Plan,
     unsafe: bool,
-    data_defaults: Settings = NO_SETTINGS,
     anchor: Place | None = None,
     ledger_url: LedgerUrl | None = None,
     known_dataset: str | None = None,
@@ -79,8 +75,6 @@ def open_custodian(
 
     ``data``: how the rows are found (publishable settings). ``plan``: the budget and what spends
     it. The first call fixes both.
-    ``data_defaults``: the defaults of settings in ``data``. A setting that the directory does not
-    record, since an earlier version did not have it, must have its default.
     ``anchor``: the place of the ledger's anchor, if it has one.
     ``ledger_url``: the ledger's place; a file in the directory when None.
     ``known_dataset``: the data set that the caller expects the ledger to belong to.
@@ -89,7 +83,7 @@ def open_custodian(
     caller left to the budget are the ledger's. ``plan`` itself where None.
 
     Raises LedgerMismatch where the directory serves another data set, plan, entropy or adversary,
-    where its ledger was lost, and where a newer version wrote its identity.
+    where its ledger was lost, and where its identity is of another format.
     Raises InvalidInput where another process uses the directory, or nobody can write there.
     """
     make_private(directory)
@@ -102,7 +96,7 @@ def open_custodian(
             _require_unused(directory, anchor, known_dataset)
             names = {"dataset": new_dataset(), "adversary": adversaries[0]}
             ledger = Ledger.create(place, plan=plan, unsafe=unsafe, anchor=anchor, **names)
-        _check_identity(directory / IDENTITY, data, data_defaults, ledger)
+        _check_identity(directory / IDENTITY, data, ledger)
         if recorded is not None and ledger.state.plan is not None:
             plan = recorded(ledger.state.plan)
         _check_plan(ledger, plan, unsafe, known_dataset)
@@ -110,9 +104,7 @@ def open_custodian(
     except BaseException:
         lock.close()
         raise
-    return Custodian(
-        directory, ledger.state.dataset, ledger, lock, data, data_defaults, anchor, ledger_url
-    )
+    return Custodian(directory, ledger.state.dataset, ledger, lock, data, anchor, ledger_url)
 
 
 def _require_unused(directory: Path, anchor: Place | None, known_dataset: str | None) -> None:
@@ -153,7 +145,7 @@ def _check_adversary(ledger: Ledger, adversaries: Sequence[str]) -> None:
         )
 
 
-def _check_identity(path: Path, data: Settings, defaults: Settings, ledger: Ledger) -> None:
+def _check_identity(path: Path, data: Settings, ledger: Ledger) -> None:
     """Compare which rows the ledger answers for, or record it on first use.
 
     The identity is written after the ledger. A crash between the two leaves a ledger without
@@ -161,13 +153,8 @@ def _check_identity(path: Path, data: Settings, defaults: Settings, ledger: Ledg
     """
     if path.exists():
         stored = _read_identity(path)
-        if (found := stored.pop("format", FORMAT)) != FORMAT:
-            raise LedgerMismatch(
-                f"`format` of the custodian's {IDENTITY} must be {FORMAT}. Found {found!r}. "
-                "Another labelwall wrote the file."
-            )
-        if isinstance(stored.get("data"), dict):
-            stored["data"] = {**defaults, **stored["data"]}
+        if error := other_format(f"the custodian's {IDENTITY}", stored.pop("format", None)):
+            raise LedgerMismatch(error)
         if stored != {"dataset": ledger.state.dataset, "data": {**data}}:
             raise LedgerMismatch(
                 "the custodian's directory serves another data set than `data` names. Use one for "

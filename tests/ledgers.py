@@ -20,8 +20,8 @@ CREATE TABLE entries (seq INTEGER NOT NULL, kind TEXT NOT NULL, body TEXT NOT NU
     prev TEXT NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (seq));
 CREATE TABLE head (one INTEGER NOT NULL, seq INTEGER NOT NULL, hash TEXT NOT NULL,
     PRIMARY KEY (one));
+CREATE TABLE extractors (sha256 TEXT NOT NULL, fields TEXT NOT NULL);
 """
-EXTRACTORS = "CREATE TABLE extractors (sha256 TEXT NOT NULL PRIMARY KEY, fields TEXT NOT NULL)"
 
 
 def identity(name: str) -> str:
@@ -53,22 +53,20 @@ def contents(path: Path, kind: str) -> list[dict[str, Any]]:
     return [content for found, content in parsed(path) if found == kind]
 
 
-def extractors(path: Path) -> list[tuple[str, str]]:
-    """Hash and fields of a file's extractors; none where there is no file or no table."""
+def extractors(path: Path) -> list[Entry]:
+    """Hash and fields of a file's extractors; none where there is no file."""
     if not path.exists():
         return []
     with sqlite3.connect(path) as connection:
-        if not connection.execute("PRAGMA table_info(extractors)").fetchall():
-            return []
         return connection.execute("SELECT sha256, fields FROM extractors").fetchall()
 
 
-def write(path: Path, changed: Sequence[Entry]) -> None:
+def write(path: Path, changed: Sequence[Entry], stored: Sequence[Entry] | None = None) -> None:
     """A fresh file of entries, numbered and hashed by a forger who knows the format.
 
-    The extractors beside the entries stay as they are.
+    ``stored``: its extractors; where None, those of the file that it replaces.
     """
-    beside = extractors(path)
+    stored = extractors(path) if stored is None else stored
     path.unlink(missing_ok=True)
     prev, rows = "0" * 64, []
     for seq, (kind, body) in enumerate(changed):
@@ -81,8 +79,6 @@ def write(path: Path, changed: Sequence[Entry]) -> None:
     connection.executescript(TABLES)
     connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", rows)
     connection.execute("INSERT INTO head VALUES (1, ?, ?)", (len(rows) - 1, prev))
-    if beside:
-        connection.execute(EXTRACTORS)
-        connection.executemany("INSERT INTO extractors VALUES (?, ?)", beside)
+    connection.executemany("INSERT INTO extractors VALUES (?, ?)", stored)
     connection.commit()
     connection.close()

@@ -27,11 +27,10 @@ from labelwall.teacher.audits.harness import PROBE_DELTA
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.ledger.auditor.mechanisms import KINDS
-from labelwall.teacher.ledger.auditor.slots import priced as audited_price
+from labelwall.teacher.ledger.auditor.plan import priced as audited_price
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service.app import create_app
 from labelwall.teacher.service.config import ServiceConfig
@@ -44,6 +43,7 @@ from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import ExtractorSpec, Queries
+from tests.seeded_noise import SeededNoise
 from tests.teacher.service.tiny import Made, served
 from tests.teacher.shards import tiny
 
@@ -165,7 +165,7 @@ class FailsAt:
     unsafe = True
 
     def __init__(self, n: int) -> None:
-        self._tape, self._remaining = UnsafeTape(5), n
+        self._tape, self._remaining = SeededNoise(5), n
 
     def __getattr__(self, name: str) -> Any:
         draw = getattr(self._tape, name)
@@ -236,7 +236,7 @@ def test_a_service_answers_as_the_process_does(
     keys = Keys(folder)
     token = keys.add("ann", "analyst")
     config = ServiceConfig(port=0, requests_per_second=1e6)
-    settings = Settings(config, task, UnsafeTape(5), certified=None, batch_size=16)
+    settings = Settings(config, task, SeededNoise(5), certified=None, batch_size=16)
     service = build_service(custodian, lambda: held(name), settings)
     app = create_app(service, keys, log=lambda *_, **__: None)
     with served(Made(app, custodian, {}), config) as url:

@@ -108,7 +108,7 @@ def test_it_labels_rows_without_a_student_and_is_compared(copy: Path) -> None:
     (work / "compare.yaml").write_text(
         "data: {source: arrays, path: data.npz}\nseeds: [0]\nthreads: 1\nworkers: 1\n"
         "student: {backbone: mlp, objective: supervised, steps: 5, batch_labelled: 8, "
-        "batch_unlabelled: 8, prune_folds: 2, prune_steps: 2}\nmethods:\n- name: nearest\n"
+        "batch_unlabelled: 8, doubtful_folds: 2, doubtful_steps: 2}\nmethods:\n- name: nearest\n"
         "  points:\n  - epsilon: 100.0\n"
         "    mechanism: {kind: nearest_record, epsilon: 4.0}\n    rounds: [{queries: 12}]\n"
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+LONGEST = 200  # characters of a value in an error
+
 
 class LabelwallError(Exception):
     """Root of all errors that users see. The command line prints one line and exits with 2."""
@@ -16,9 +18,8 @@ class InvalidInput(LabelwallError):
         self.name = name
         self.rule = rule
         self.found = found
-        super().__init__(
-            f"`{name}` must be {rule}. Found {found!r}." + (f" {cure}" if cure else "")
-        )
+        text = f"`{name}` must be {rule}. Found {shortened(found)}."
+        super().__init__(f"{text} {cure}" if cure else text)
 
 
 class MissingData(LabelwallError):
@@ -48,6 +49,15 @@ class Refused(LabelwallError):
     def __init__(self, code: str, text: str) -> None:
         self.code = code
         super().__init__(text)
+
+
+def shortened(value: object) -> str:
+    """A value as an error shows it: at most LONGEST characters of a text, or of what it prints."""
+    if isinstance(value, str | bytes):
+        cut = value[:LONGEST]
+        return repr(cut) + ("..." if len(cut) < len(value) else "")
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def shape_text(rows: np.ndarray) -> str:

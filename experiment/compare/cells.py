@@ -25,10 +25,12 @@ from ...teacher.features.embedder import Embedder
 from ...teacher.records.sources import open_records
 from ...wall.datasets.sources import PublicData, Task, describe, read_public
 from ...wall.errors import InvalidInput
+from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing
-from ..config.config import BudgetConfig, Config, RoundConfig
+from ..config.first_features import Computing, FirstFeatures
 from ..run.console import Console
-from ..run.whitening import starting_extractor
+from ..run.extractors import starting_extractor
+from ..run.public_features import embedder_of
 from .config import CompareConfig
 from .rates import TEST_SPLIT, choose_rate
 
@@ -223,17 +225,13 @@ def _features(
     console: Console,
 ) -> Rows:
     """The first round's features; the records' come from the cache that all cells share."""
-    budget, shared = BudgetConfig(1e6, config.delta), [RoundConfig(1)]
-    settings = Config(
-        config.data,
-        shared,
-        budget,
-        features=config.features,
-        weights=config.weights,
-        box=config.box,
-        whiten=config.whiten,
-    )
-    spec = starting_extractor(settings, task, public.inputs)
+    computing = Computing(config.batch_size, config.workers)
+
+    def plain(spec: ExtractorSpec) -> np.ndarray:
+        return embedder_of(computing, spec, public.inputs).features(public.inputs)
+
+    first = FirstFeatures(config.features, config.weights, config.box, config.whiten)
+    spec = starting_extractor(first, task, plain)
     embedder = Embedder(
         spec, probe=public.inputs[:64], batch_size=config.batch_size, workers=config.workers
     )

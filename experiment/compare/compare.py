@@ -29,10 +29,12 @@ from ...teacher.noise.scales import SCREEN_RATIO
 from ...wall.datasets.sources import describe, read_public
 from ...wall.errors import LabelwallError
 from ...wall.labels.values import ERRORS
+from ...wall.messages import ExtractorSpec
 from ..config.solved import solved_line, solved_numbers
 from ..run.console import Console
+from ..run.extractors import starting_extractor
+from ..run.public_features import embedder_of
 from ..run.rounds import run
-from ..run.whitening import starting_extractor
 from .cells import baseline_result, reference_result
 from .config import CompareConfig, MethodConfig, PointConfig
 from .plots import plots, score
@@ -230,7 +232,12 @@ def _answered(
     assert cell.point is not None
     own = private / cell.folder
     settings = config.run_config(cell.point, cell.seed, str(own))
-    spec = starting_extractor(settings, describe(config.data), read_public(config.data).inputs)
+    inputs = read_public(config.data).inputs
+
+    def plain(spec: ExtractorSpec) -> np.ndarray:
+        return embedder_of(settings.computing, spec, inputs).features(inputs)
+
+    spec = starting_extractor(settings.first, describe(config.data), plain)
     cache = cache_name(spec, settings.device)
     _link(private / "shared" / cache, own / cache)
     summary: dict[str, Any] = run(settings, place / "run", entropy=entropy, console=console)

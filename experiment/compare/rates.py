@@ -20,7 +20,7 @@ from ...teacher.baselines.config import LinearNoisySgd, NoisySgd
 from ...teacher.baselines.noisy_sgd import train_privately
 from ...wall.errors import InvalidInput
 from ...wall.progress import TaskProgress
-from ..run.clusters import k_means
+from ..run.query_selection import k_means
 
 MAX_ROWS = 5_000  # public rows of a simulation
 MIN_ROWS = 20

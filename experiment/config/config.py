@@ -14,22 +14,16 @@ from typing import Literal
 from ...student.config import StudentConfig
 from ...teacher.accounting.plan import Plan
 from ...teacher.ledger.url import LedgerUrl
-from ...teacher.mechanisms.base import Charging, Priced
+from ...teacher.mechanisms.base import Asks, Charging, Priced
 from ...teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from ...teacher.mechanisms.registry import AnyMechanism
 from ...teacher.shards.config import ScaleConfig
-from ...wall.datasets.registry import data_set
-from ...wall.datasets.sources import DataConfig
+from ...wall.datasets.sources import SOURCES, DataConfig
 from ...wall.errors import InvalidInput
 from ...wall.progress import Progress, no_progress
 from ...wall.unit import UNITS
-from .checks import (
-    check_box,
-    check_features,
-    check_labels,
-    check_persons,
-    check_whitening,
-)
+from .checks import check_labels, check_persons
+from .first_features import Computing, FirstFeatures
 
 DEVICES = ("cpu", "cuda")
 
@@ -144,8 +138,8 @@ class Config:
             noise.
         teacher: URL of the service that answers (`labelwall serve`); in this process when null. The
             API key is taken from the environment variable LABELWALL_KEY.
-        custodian_dir: the private side's directory; RUN_DIR.custodian when null. One budget per
-            directory.
+        custodian_dir: the private side's directory; when null ROWS.custodian beside one's own
+            private rows, RUN_DIR.custodian for published data sets. One budget per directory.
         ledger: place of the data set's ledger: a file in custodian_dir when null, or a PostgreSQL
             server, postgresql://ROLE@HOST:PORT/DATABASE?schema=NAME, without a password (PGPASSWORD
             or ~/.pgpass).
@@ -197,9 +191,7 @@ class Config:
                 raise InvalidInput(name, "at least 1", getattr(self, name))
         if self.device not in DEVICES:
             raise InvalidInput("device", "cpu or cuda", self.device)
-        check_features(self.features, self.weights)
-        check_box(self.features, self.box)
-        check_whitening(self.features, self.whiten)
+        FirstFeatures(self.features, self.weights, self.box, self.whiten)  # its own rules
         for number, entry in enumerate(self.rounds, start=1):
             mechanism = self.mechanism_of(number)
             if entry.queries is None and not mechanism.once_a_round:
@@ -218,6 +210,16 @@ class Config:
         if len(self.priced()) == 1 and any(entry.share is not None for entry in self.rounds):
             rule = "left out where all rounds have one mechanism, and hence the same noise"
             raise InvalidInput("rounds.share", rule, [entry.share for entry in self.rounds])
+
+    @property
+    def first(self) -> FirstFeatures:
+        """What the first round's features follow from."""
+        return FirstFeatures(self.features, self.weights, self.box, self.whiten)
+
+    @property
+    def computing(self) -> Computing:
+        """How features are computed."""
+        return Computing(self.batch_size, self.workers, self.device)
 
     @property
     def open(self) -> bool:
@@ -248,7 +250,7 @@ class Config:
 
     def records(self, public: int) -> int:
         """A guess of the number of private records, where so many rows are ``public``."""
-        return self.expected_records or data_set(self.data.source).private_records or public
+        return self.expected_records or SOURCES[self.data.source].private_records or public
 
     def ledger_url(self) -> LedgerUrl | None:
         """The address of a ledger on a server, None for a file."""
@@ -264,6 +266,10 @@ class Config:
         """The mechanism of round ``number``, counted from 1, for the unit of privacy."""
         found = self.rounds[number - 1].mechanism or self.mechanism
         return found.for_unit(self.privacy.unit)
+
+    def asks_of(self, number: int) -> Asks:
+        """What round ``number`` asks, with the noise that the budget decides."""
+        return self.solved().mechanism_of(number).asks
 
     def slots(self) -> list[int]:
         """The plan's slot that pays for each round.

@@ -1,50 +1,50 @@
-"""The feature map of the first round, by its name in the configuration."""
+"""What the first round's features follow from, and how features are computed."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
+from dataclasses import dataclass, field
 
-from ...wall.datasets.sources import Task
 from ...wall.errors import InvalidInput
-from ...wall.messages import ExtractorSpec
-from .checks import STAGES, TIMM
-from .config import Config
+
+STAGES = "efficientnet_lite0_stages"
+FEATURES = ("auto", "hog", "raw", "efficientnet_lite0", STAGES, "box")
+TIMM = "timm/"  # with a model's name: further features
 
 
-def first_extractor(config: Config, task: Task) -> ExtractorSpec:
-    """The features of the first round.
+@dataclass(frozen=True)
+class FirstFeatures:
+    """The settings that say which features the first round asks with; see ``Config``.
 
-    Raises InvalidInput where they do not fit the inputs, MissingData where weights are missing.
+    Raises InvalidInput for an unknown name, for weights with anything but a timm model, unless a
+    box is given for "box" alone, with low < high, finite, and unless ``whiten`` is a count, and 0
+    for "box", which declares scales.
     """
-    images = len(task.input_shape) == 3
-    features = config.features if config.features != "auto" else "hog" if images else "raw"
-    if (features in ("raw", "box")) == images:
-        networks = f"efficientnet_lite0, {STAGES} or timm/NAME"
-        rule = f"hog, {networks} for images, raw or box for feature vectors"
-        raise InvalidInput("features", rule, features)
-    if features == "box":
-        return box_extractor(config.box, task)
-    if features in ("efficientnet_lite0", STAGES):
-        from ...wall.networks.pretrained import efficientnet_lite0  # torch
 
-        return efficientnet_lite0(task.input_shape, task.num_classes, stages=features == STAGES)
-    if features.startswith(TIMM):
-        from ...wall.networks.pretrained import timm_model  # torch
+    features: str = "auto"
+    weights: str | None = None
+    box: list[list[float]] = field(default_factory=list)
+    whiten: int = 0
 
-        weights = None if config.weights is None else Path(config.weights)
-        return timm_model(features.removeprefix(TIMM), weights, task.input_shape, task.num_classes)
-    return ExtractorSpec(features, task.input_shape, task.num_classes)
+    def __post_init__(self) -> None:
+        name, box = self.features, self.box
+        if name not in FEATURES and not name.startswith(TIMM):
+            raise InvalidInput("features", f"one of {', '.join(FEATURES)}, {TIMM}NAME", name)
+        if self.weights is not None and not name.startswith(TIMM):
+            raise InvalidInput("weights", f"given with features: {TIMM}NAME alone", self.weights)
+        if (name == "box") != bool(box):
+            raise InvalidInput("box", "given with features: box, and with nothing else", box)
+        for side in box:
+            if len(side) != 2 or not all(map(math.isfinite, side)) or side[0] >= side[1]:
+                raise InvalidInput("box", "a list of [low, high] with low < high, finite", side)
+        if self.whiten < 0 or (self.whiten and name == "box"):
+            raise InvalidInput("whiten", "a count, and 0 with features: box", self.whiten)
 
 
-def box_extractor(box: list[list[float]], task: Task) -> ExtractorSpec:
-    """Feature vectors of a declared domain, each side on its own scale.
+@dataclass(frozen=True)
+class Computing:
+    """The settings by which features are computed; no result depends on them. See ``Config``."""
 
-    Raises InvalidInput unless there is one side, or one for each dimension.
-    """
-    (dimensions,) = task.input_shape
-    sides = box * dimensions if len(box) == 1 else box
-    if len(sides) != dimensions:
-        raise InvalidInput("box", f"one side, or {dimensions}", len(sides))
-    middle = tuple((low + high) / 2 for low, high in sides)
-    half = tuple((high - low) / 2 for low, high in sides)
-    return ExtractorSpec("box", task.input_shape, task.num_classes, mean=middle, std=half)
+    batch_size: int = 256
+    workers: int = 2
+    device: str = "cpu"

@@ -362,5 +362,5 @@ or timm/NAME for colour images, hog for grey characters, raw or box for vectors.
     "seed": """\
 Public randomness alone (initialisation, batches, which rows are asked); never the noise.""",
     "custodian_dir": """\
-Directory of the ledger and private caches, mode 0700; beside the run folder when null.""",
+Directory of the ledger and private caches, mode 0700; beside the private rows when null.""",
 }

@@ -24,6 +24,7 @@ from ...teacher.mechanisms.registry import (
     mechanism_class,
 )
 from ...wall.errors import LabelwallError
+from ...wall.format import FORMAT, other_format
 from .config import Config, RoundConfig
 from .help import HELP_ALL, long_help, short_help, wants_help
 from .own_options import options_of
@@ -37,7 +38,6 @@ UNKNOWN = (
 NO_MECHANISM = (
     r"Does not validate against any of the Union subtypes .*Given value: (?P<value>\{.*\})$"
 )
-FORMAT = 1  # of configuration files; a file without one has format 1
 
 
 class BadSetting(LabelwallError):
@@ -107,10 +107,8 @@ def parse(
         made = parser.instantiate(parser.parse_args(_of_one_kind(args)))
     except ArgumentError as error:
         raise BadSetting(_one_line(str(error), parser)) from error
-    if (found := made.pop("format")) != FORMAT:
-        raise BadSetting(
-            f"`format` must be {FORMAT}. Found {found}. Another labelwall wrote the file."
-        )
+    if refusal := other_format("the configuration", made.pop("format")):
+        raise BadSetting(refusal)
     return Config(**{entry.name: made.pop(entry.name) for entry in fields(Config)}), made
 
 

@@ -23,10 +23,10 @@ from ...teacher.mechanisms.registry import MECHANISMS, mechanism_class
 from ...wall.datasets.sources import PublicData, Task
 from ...wall.errors import BudgetRefused, InvalidInput
 from ...wall.progress import Progress
-from ..config.checks import STAGES
 from ..config.config import CapsConfig, Config, RoundConfig
-from ..config.first_features import first_extractor
+from ..config.first_features import STAGES
 from ..config.own import MIN_ROWS, Findings, default_mechanism
+from ..run.extractors import first_extractor
 from ..run.training_rows import check_student
 from .candidates import planner as planner_of
 from .goal import (
@@ -217,7 +217,7 @@ def _by_features(config: Config, task: Task, public: PublicData) -> list[Config]
 def _teaches(config: Config, task: Task) -> bool:
     """Whether the student can be trained beside these features."""
     try:
-        check_student(config, first_extractor(config, task), task)
+        check_student(config, first_extractor(config.first, task), task)
     except InvalidInput:
         return False
     return True

@@ -3,7 +3,7 @@
 A part of the labelled public rows stands for the records, the others tell how many labels are
 right. The mechanism counts the part as it would count records; its sums are multiplied up to the
 expected number of records and get noise of the mechanism's scale; the code of a run
-(experiment/run/matrix_round.py) fits and labels.
+(experiment/run/matrices.py) fits and labels.
 
 Multiplied sums of few rows vary more than sums of many records do. That variance is estimated from
 GROUPS parts, and so much less noise is added, but at least MIN_VARIANCE of it. With little noise
@@ -27,20 +27,21 @@ from ...teacher.mechanisms.base import Asks, Mechanism
 from ...teacher.mechanisms.voters import Voters
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.sources import PublicData, Task
-from ...wall.matrix import Matrix, NoisyCounts
+from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import ABSTAINED, ExtractorSpec, Receipt
 from ...wall.progress import Progress
 from ..config.config import CapsConfig, Config, RoundConfig
-from ..config.first_features import first_extractor
-from ..run.clusters import k_means
-from ..run.matrix_round import ask_matrices
-from ..run.public_features import embedder_of, features_of, quantised
-from ..run.whitening import (
+from ..config.first_features import FirstFeatures
+from ..run.extractors import (
     MAX_ROWS,
     extractor_of_round,
+    first_extractor,
     principal_axes,
     starting_extractor,
 )
+from ..run.matrices import MatrixRound, ask_matrices
+from ..run.public_features import embedder_of, features_of, quantised
+from ..run.query_selection import k_means
 from .goal import Score, View
 
 MAX_PUBLIC = 2_000  # public rows that a rehearsed round asks about
@@ -155,14 +156,9 @@ class Features:
     def spec(self, whiten: int) -> ExtractorSpec:
         """Of ``plain``, as a run's first round has it."""
         shape = (self.plain[0].shape[1],)
-        config = replace(
-            self.config,
-            features="box" if self.box else "raw",
-            box=self.box,
-            weights=None,
-            whiten=whiten,
-        )
-        return starting_extractor(config, replace(self.task, input_shape=shape), self.plain[0])
+        first = FirstFeatures("box" if self.box else "raw", None, self.box, whiten)
+        task = replace(self.task, input_shape=shape)
+        return starting_extractor(first, task, lambda _: self.plain[0])
 
     @cached_property
     def directions(self) -> int:
@@ -211,7 +207,7 @@ class Rehearsal:
         config, (public, labelled) = self.config, self._inputs
         if config.features == "box":
             return self._inputs
-        embedder = embedder_of(config, first_extractor(config, self._task), public)
+        embedder = embedder_of(config.computing, first_extractor(config.first, self._task), public)
         found = (
             self._plain(embedder, public, "public"),
             self._plain(embedder, labelled, "labelled"),
@@ -246,8 +242,8 @@ class Rehearsal:
         order = np.random.default_rng(self.config.seed).permutation(len(self.labels))
         rows = order[:MAX_NEIGHBOURS]
         config, (public, labelled) = self.config, self.computed
-        config = replace(config, whiten=self.default_view.whiten)
-        spec = starting_extractor(config, self._task, self._inputs[0], lambda _: public)
+        first = replace(config.first, whiten=self.default_view.whiten)
+        spec = starting_extractor(first, self._task, lambda _: public)
         found, finite = quantised(spec, labelled[rows])
         return found[finite], self.labels[rows][finite], unit_length(spec, found.shape[1])
 
@@ -290,9 +286,11 @@ class Rehearsal:
         )
         with self._folder(view, asks.cells) as folder:
             classes = self._task.num_classes
-            answers, _ = ask_matrices(
-                teacher, config, 1, spec, public, classes, Path(folder), rows[asked]
+            length, seed = unit_length(spec, public.shape[1]), config.seed * 1000 + 1
+            asked_of = MatrixRound(
+                config.asks_of(1), 0, seed, classes, length, spec.sha256(), Path(folder)
             )
+            answers, _ = ask_matrices(teacher, asked_of, public, rows[asked])
         space, has = self._task.labels, answers.labels != ABSTAINED
         truth = self.labelled.labels if self.labelled.told else labels
         found = space.score(space.decode(answers.labels), truth[asked], has)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...teacher.features.embedder import unit_length
 from ...wall.labels.base import has_label
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from .experiment import Experiment
-from .matrix_round import ask_matrices, rows_of_round
+from .extractors import extractor_of_round, starting_extractor
+from .matrices import MatrixRound, ask_matrices, rows_of_round
 from .public_features import PROBE
-from .quality import Estimate, best_round
+from .quality import UNKNOWN, Estimate, best_round
 from .query_selection import choose_queries
-from .whitening import extractor_of_round, starting_extractor
 
 
 def asking_extractor(experiment: Experiment, number: int) -> ExtractorSpec:
@@ -45,10 +46,10 @@ def _starting(experiment: Experiment) -> ExtractorSpec:
 
     Whitened ones are stored, since their last digit may depend on the machine.
     """
-    config, inputs = experiment.config, experiment.public.inputs
+    config = experiment.config
 
     def build() -> ExtractorSpec:
-        return starting_extractor(config, experiment.task, inputs, experiment.features.plain)
+        return starting_extractor(config.first, experiment.task, experiment.features.plain)
 
     return experiment.folder.features(build) if config.whiten else build()
 
@@ -73,15 +74,22 @@ def ask(
     )
     experiment.teacher.use_extractor(extractor, probe=public.inputs[:PROBE])
     if config.mechanism_of(number).asks.matrix is not None:
-        answers, estimate = ask_matrices(
-            experiment.teacher,
-            config,
-            number,
-            extractor,
-            experiment.features.quantised(extractor)[rows],
+        features = experiment.features.quantised(extractor)[rows]
+        asked = MatrixRound(
+            config.asks_of(number),
+            config.slots()[number - 1],
+            config.seed * 1000 + number,
             experiment.task.num_classes,
+            unit_length(extractor, features.shape[1]),
+            extractor.sha256(),
             experiment.folder.round(number),
         )
+        answers, estimate = ask_matrices(experiment.teacher, asked, features)
+        if estimate is not None and estimate.by == UNKNOWN:
+            experiment.console.say(
+                f"round {number}: the released counts do not tell the records from none, so "
+                "nothing is known of the labels. Are there private rows?"
+            )
     else:
         slot = config.slots()[number - 1]
         answers = experiment.teacher.answer(Queries(public.inputs[rows], slot=slot))
@@ -96,7 +104,7 @@ def _choose(
     """Rows of the public pool to ask in round ``number``: int64 [n], in request order."""
     config, inputs, features = experiment.config, experiment.public.inputs, None
     if config.mechanism_of(number).once_a_round:
-        return rows_of_round(config, number, len(inputs))
+        return rows_of_round(config.seed, number, config.rounds[number - 1].queries, len(inputs))
     if config.choice == "typical":
         features = experiment.features.quantised(extractor).astype(np.float32)
     return choose_queries(config.seed, number, _status(experiment, number), count, features)

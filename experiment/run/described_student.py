@@ -7,7 +7,7 @@ from ...teacher.accounting.accountant import smallest_certified
 from ...teacher.accounting.plan import Plan
 from ...wall.adversary import POOLED
 from ...wall.datasets.sources import DataConfig, describe
-from ...wall.datasets.table import Table, scaling
+from ...wall.datasets.table import scaling
 from ...wall.errors import LabelwallError
 from ...wall.labels.base import LabelSpace
 from ...wall.labels.registry import label_space
@@ -41,7 +41,7 @@ def described_student(
         labels,
         metrics.get("temperature", 1.0),
         privacy,
-        table=scaling(data) if data.source == Table.name else None,
+        table=scaling(data) if data.source == "table" else None,
     )
     return pack(info, spec.weights)
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from ...student.calibrate import calibration_error, reliability
-from ...student.fit import TrainedStudent
+from ...student.train import TrainedStudent
 from ...teacher.accounting.accountant import certificates, certified_epsilon, odometer
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan

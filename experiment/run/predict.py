@@ -11,19 +11,20 @@ import numpy as np
 from ...teacher.accounting.accountant import certified_epsilon, require_affordable
 from ...teacher.accounting.conversion import round_up
 from ...teacher.accounting.plan import Plan
+from ...teacher.features.embedder import unit_length
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.noise.entropy import Entropy
-from ...wall.datasets import readers
+from ...wall.datasets import arrays
 from ...wall.datasets.sources import Task, describe, read_public
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.labels.base import has_label
-from ...wall.messages import Answers, Queries
+from ...wall.messages import Answers, ExtractorSpec, Queries
 from ..config.config import Config
 from .console import Console
-from .matrix_round import ask_matrices, rows_of_round
+from .extractors import extractor_of_round, starting_extractor
+from .matrices import MatrixRound, ask_matrices, rows_of_round
 from .public_features import embedder_of
 from .teachers import teacher_of
-from .whitening import extractor_of_round, starting_extractor
 
 
 def predict(
@@ -45,9 +46,7 @@ def predict(
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData; no data is read unless the
     plan is affordable.
     """
-    if config.custodian_dir is None and config.teacher is None:
-        rule = "given, or a teacher's URL: predictions are paid from its ledger"
-        raise InvalidInput("custodian_dir", rule, None)
+    _require_custodian(config)
     require_affordable(config.plan())
     task = describe(config.data)
     asked = Queries(_rows(queries, task), slot)
@@ -56,30 +55,43 @@ def predict(
     counted = asks.matrix is not None
     learned = config.whiten or counted or asks.landmarks  # from public rows
     inputs = read_public(config.data).inputs if learned else asked.inputs
-    extractor = starting_extractor(config, task, inputs)
-    extractor = extractor_of_round(
-        extractor, asks, lambda spec: embedder_of(config, spec, inputs).features(inputs)
-    )
+
+    def plain(spec: ExtractorSpec) -> np.ndarray:
+        return embedder_of(config.computing, spec, inputs).features(inputs)
+
+    extractor = extractor_of_round(starting_extractor(config.first, task, plain), asks, plain)
     with teacher_of(config, task, Path(config.custodian_dir or ""), entropy, console) as teacher:
         teacher.export(exported := out.with_suffix(".ledger.sqlite"))
         plan = _plan(exported)
         require_affordable(plan)  # the ledger's, whose numbers an earlier version may have solved
         teacher.use_extractor(extractor, probe=asked.inputs[:64])
         if counted and slot in config.slots():
-            folder = out.with_suffix(".fit")
-            folder.mkdir(exist_ok=True)
-            embedder = embedder_of(config, extractor, inputs)
-            public, _ = embedder.embed(inputs[rows_of_round(config, number, len(inputs))])
-            rows, _ = embedder.embed(asked.inputs)
-            how = config.recorded(plan), number, extractor, public, task.num_classes, folder
-            answers, _ = ask_matrices(teacher, *how, rows=rows)
+            embedder = embedder_of(config.computing, extractor, inputs)
+            count = config.rounds[number - 1].queries
+            chosen = rows_of_round(config.seed, number, count, len(inputs))
+            public, _ = embedder.embed(inputs[chosen])
+            question = MatrixRound(
+                config.recorded(plan).asks_of(number),
+                slot,
+                config.seed * 1000 + number,
+                task.num_classes,
+                unit_length(extractor, public.shape[1]),
+                extractor.sha256(),
+                out.with_suffix(".fit"),
+            )
+            question.folder.mkdir(exist_ok=True)
+            answers, _ = ask_matrices(teacher, question, public, embedder.embed(asked.inputs)[0])
         else:
             answers = teacher.answer(asked)
         teacher.export(exported)
-    epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
-    values = task.labels.columns(answers.labels)
-    _write(out, answers, values, {"epsilon": epsilon, "delta": plan.delta})
+    _write(out, answers, task.labels.columns(answers.labels), _guarantee(plan, entropy))
     return answers
+
+
+def _require_custodian(config: Config) -> None:
+    if config.custodian_dir is None and config.teacher is None:
+        rule = "given, or a teacher's URL: predictions are paid from its ledger"
+        raise InvalidInput("custodian_dir", rule, None)
 
 
 def prediction_line(answers: Answers, out: Path) -> str:
@@ -87,6 +99,11 @@ def prediction_line(answers: Answers, out: Path) -> str:
     answered = int(has_label(answers.labels).sum())
     counts = f"{answered} of {len(answers.labels)} answered, {answers.receipt.served} known before"
     return f"{counts}: {out}"
+
+
+def _guarantee(plan: Plan, entropy: Entropy) -> dict[str, float | None]:
+    epsilon = None if entropy.unsafe else round_up(certified_epsilon(plan))
+    return {"epsilon": epsilon, "delta": plan.delta}
 
 
 def _plan(ledger: Path) -> Plan:
@@ -98,10 +115,10 @@ def _plan(ledger: Path) -> Plan:
 def _rows(path: Path, task: Task) -> np.ndarray:
     if not path.is_file():
         raise MissingData(f"`queries` must be an existing npz file. Found {str(path)!r}.")
-    found = readers.read_member(readers.require_arrays(path), "x")
+    found = arrays.read_member(arrays.require_arrays(path), "x")
     if found is None:
         raise InvalidInput("queries", "an npz file with the array x", str(path))
-    rows = readers.canonical_rows("x", found)
+    rows = arrays.canonical_rows("x", found)
     dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
     if rows.shape[1:] != task.input_shape or rows.dtype != dtype:
         shape = ", ".join(map(str, task.input_shape))

@@ -10,7 +10,7 @@ from ...teacher.features.embedder import Embedder, integers, quantise_box
 from ...wall.datasets.sources import PublicData
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import Progress, TaskProgress
-from ..config.config import Config
+from ..config.first_features import Computing
 
 PROBE = 64  # public rows that test whether a network treats rows of a batch independently
 Network = tuple[str, str, tuple[float, ...], tuple[float, ...]]
@@ -19,14 +19,14 @@ _KNOWN: dict[Network, dict[bytes, np.ndarray]] = {}
 MAX_NETWORKS, MAX_ROWS = 2, 5_000  # that are kept: the last ones, of each the first
 
 
-def embedder_of(config: Config, spec: ExtractorSpec, public: np.ndarray) -> Embedder:
-    """What computes features of PUBLIC rows, some of which are in ``public``, as configured."""
+def embedder_of(computing: Computing, spec: ExtractorSpec, public: np.ndarray) -> Embedder:
+    """What computes features of PUBLIC rows, some of which are in ``public``."""
     return Embedder(
         spec,
         probe=public[:PROBE],
-        batch_size=config.batch_size,
-        workers=config.workers,
-        device=config.device,
+        batch_size=computing.batch_size,
+        workers=computing.workers,
+        device=computing.device,
     )
 
 
@@ -41,13 +41,13 @@ def features_of(
         del _KNOWN[next(iter(_KNOWN))]
     keys = [hashlib.sha256(row.tobytes()).digest() for row in rows]
     new = [number for number, key in enumerate(keys) if key not in known]
-    found = dict(known)
+    features = dict(known)
     if new:
         computed = embedder.features(rows[new], progress)
-        found |= zip((keys[number] for number in new), computed, strict=True)
+        features |= zip((keys[number] for number in new), computed, strict=True)
         kept = new[: max(0, MAX_ROWS - len(known))]
-        known |= {keys[number]: found[keys[number]].copy() for number in kept}
-    return np.stack([found[key] for key in keys])
+        known |= {keys[number]: features[keys[number]].copy() for number in kept}
+    return np.stack([features[key] for key in keys])
 
 
 def quantised(spec: ExtractorSpec, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -67,23 +67,23 @@ class PublicFeatures:
     Memory holds those of one network, the last one asked for.
     """
 
-    def __init__(self, config: Config, public: PublicData, progress: Progress) -> None:
-        self._config, self._progress = config, progress
+    def __init__(self, computing: Computing, public: PublicData, progress: Progress) -> None:
+        self._computing, self._progress = computing, progress
         self._rows = {"public": public.inputs, "test": public.test_inputs}
         self._network: Network | None = None
         self._embedder: Embedder | None = None
-        self._found: dict[str, np.ndarray] = {}
+        self._features: dict[str, np.ndarray] = {}
 
     def plain(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
         """float [n, d]: features before they are centred; ``rows``: public or test."""
         embedder = self._embedder_of(spec)
-        if rows not in self._found:
+        if rows not in self._features:
 
             def progress(done: int, total: int) -> None:
                 self._progress(f"features of {rows} rows", done, total)
 
-            self._found[rows] = features_of(embedder, self._rows[rows], progress)
-        return self._found[rows]
+            self._features[rows] = features_of(embedder, self._rows[rows], progress)
+        return self._features[rows]
 
     def quantised(self, spec: ExtractorSpec, rows: str = "public") -> np.ndarray:
         """int8 [n, d]: features as the teacher has them."""
@@ -92,6 +92,6 @@ class PublicFeatures:
     def _embedder_of(self, spec: ExtractorSpec) -> Embedder:
         network = network_of(spec)
         if self._embedder is None or network != self._network:
-            self._embedder = embedder_of(self._config, spec, self._rows["public"])
-            self._network, self._found = network, {}
+            self._embedder = embedder_of(self._computing, spec, self._rows["public"])
+            self._network, self._features = network, {}
         return self._embedder

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...student.drop_doubtful import Cleaned
 from ...teacher.mechanisms.registry import from_slot
-from ...wall.cells import inherit
+from ...wall.matrices import inherit
 from ...wall.messages import ABSTAINED
 from ..config.config import Config
 from .foresight import foresee
@@ -24,6 +24,7 @@ DRAWS = 20  # of the split of noisy counts into two independent ones
 SURE = 2.0  # deviations by which a round must be worse than an earlier one
 COUNTS, PROBABILITIES, AGREEMENT = "noisy counts", "probabilities", "cross-validation"
 MOMENTS = "noisy moments"
+UNKNOWN = "nothing"  # the released counts do not tell the records from none
 PROBABILITY_ERROR = 0.02
 
 
@@ -46,6 +47,8 @@ class Estimate:
 
     def text(self) -> str:
         """For a reader, where nothing else is known of the labels."""
+        if self.by == UNKNOWN:
+            return "unknown"
         if self.by == MOMENTS:
             deviation = math.sqrt(max(self.right, 0.0))
             return f"a deviation of {deviation:.2f} half ranges explained by {self.by}"
@@ -57,6 +60,11 @@ def estimate_of(metrics: dict[str, Any]) -> Estimate | None:
     """The estimate of a finished round; None where it has none."""
     found = metrics.get("estimate")
     return None if found is None else Estimate(**found)
+
+
+def unknown() -> Estimate:
+    """Of labels by counts that are not above their noise: there may be no records at all."""
+    return Estimate(0.0, 1.0, UNKNOWN)
 
 
 def by_counts(counts: np.ndarray, cells: np.ndarray, margin: float, noise: float) -> Estimate:
@@ -116,8 +124,10 @@ def by_agreement(cleaned: Cleaned) -> Estimate | None:
 
 def worse(later: Estimate | None, earlier: Estimate | None) -> bool:
     """Whether a round is worse than an earlier one, by more than chance explains."""
-    if later is None or earlier is None or later.by != earlier.by:
+    if later is None or earlier is None:
         return False
+    if later.by != earlier.by:
+        return later.by == UNKNOWN
     chance = SURE * math.hypot(later.error, earlier.error)
     return later.right < earlier.right - chance
 

@@ -6,10 +6,9 @@ The choice uses public data alone, so it costs no privacy.
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
-
-from .clusters import k_means
 
 ROWS_A_CLUSTER = 5  # queries asked of each cluster
 NEIGHBOURS = 20  # nearest rows of the same cluster, whose mean distance measures density
@@ -69,3 +68,22 @@ def _spread(features: np.ndarray) -> np.ndarray:
     distances = np.sqrt(np.maximum(squares[:, None] + squares - 2 * features @ features.T, 0))
     near = min(NEIGHBOURS + 1, len(features))  # the nearest row is the row itself
     return np.partition(distances, near - 1, axis=1)[:, :near].mean(axis=1)
+
+
+def k_means(
+    features: np.ndarray, count: int, *, seed: int, iterations: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(centres float32 [count, d], each row's cluster int32 [n]) of float32 [n, d], n >= count.
+
+    Deterministic: a resumed run must choose the same rows and send the same cells. Where rows
+    repeat, fewer clusters have members. Runs on one thread: the order in which several threads add
+    up varies.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(limits=1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
+        fitted = KMeans(count, n_init=1, max_iter=iterations, random_state=seed).fit(features)
+    return fitted.cluster_centers_, fitted.labels_

@@ -13,12 +13,13 @@ from ...teacher.accounting.accountant import require_affordable
 from ...teacher.noise.entropy import Entropy
 from ...wall.datasets.sources import PublicData, Task, describe, read_public
 from ..config.config import Config
-from ..config.first_features import first_extractor
 from ..config.solved import solved_line, solved_numbers
 from .asking import ask, asking_extractor
+from .budgets import custodian_place
 from .console import Console
 from .described_student import described_student
 from .experiment import Experiment
+from .extractors import first_extractor
 from .metrics import round_line, run_summary
 from .public_features import PublicFeatures
 from .quality import Estimate, best_round, estimate_of, foreseen, plurality
@@ -37,6 +38,7 @@ def run(
     entropy: Entropy,
     console: Console,
     isolate: bool = False,
+    custodian: Path | None = None,
 ) -> dict[str, object]:
     """Run, or resume, an experiment; returns what summary.json holds.
 
@@ -45,6 +47,7 @@ def run(
     training continues from its checkpoint.
 
     ``isolate``: the teacher runs in a child process, and this process opens no private file.
+    ``custodian``: the private side's directory; ``custodian_place`` where it is None.
 
     Raises BudgetRefused, LedgerMismatch, InvalidInput, MissingData.
     """
@@ -58,11 +61,11 @@ def run(
     public = read_public(
         config.data, lambda done, total: console.progress("reading public rows", done, total)
     )
-    check_student(config, first_extractor(config, task), task)  # fails early
-    features = PublicFeatures(config, public, console.progress)
+    check_student(config, first_extractor(config.first, task), task)  # fails early
+    features = PublicFeatures(config.computing, public, console.progress)
     if folder.metrics(1) is None:
         _foresee(config, task, public, features, console)
-    directory = folder.custodian(config)
+    directory = custodian or custodian_place(config, run_dir)
     with teacher_of(
         config, task, directory, entropy, console, known_dataset=known, isolate=isolate
     ) as teacher:
@@ -100,7 +103,7 @@ def _foresee(
     def share(part: float) -> float:
         if task.labels.kind != "class":
             return 1.0
-        spec, rows = first_extractor(config, task), slice(SHARE_ROWS)
+        spec, rows = first_extractor(config.first, task), slice(SHARE_ROWS)
         test = features.quantised(spec, "test")[rows]
         return plurality(test, public.test_labels[rows], part)
 

@@ -22,12 +22,14 @@ import yaml
 from ...teacher.ledger.ledger import Ledger
 from ...teacher.ledger.state import LedgerState
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch
+from ...wall.format import FORMAT
 from ...wall.messages import ExtractorSpec
 from ...wall.wire import SAFETENSORS, decode_extractor, encode_extractor, spec_from_fields
 from ..config.config import Config
-from ..config.settings import FORMAT, load_config
+from ..config.settings import load_config
+from .budgets import place_of
+from .matrices import PROBABILITIES
 
-PROBABILITIES = "probabilities.npy"  # of a round
 # What may change between a run and its resumption.
 NOT_IDENTITY = (
     "format",
@@ -50,11 +52,13 @@ def default_run_dir(config: Config, name: str, say: Callable[[str], None]) -> Pa
     where there are runs of other settings: each has a ledger of its own, and what they release
     adds up.
     """
-    name = name or config.data.source
+    name, own = name or config.data.source, place_of(config.data) is not None
     numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     for tried in (RUNS / entry for entry in numbered):
         if not (tried / "config.yaml").exists() or not RunFolder(tried).differing(config):
             break
+        if own:  # which have one ledger
+            continue
         say(
             f"{tried} holds a run with other settings. Where its private records are these, the "
             "epsilons of both add up."
@@ -81,8 +85,7 @@ class RunFolder:
     def resumed(self, config: Config) -> Config:
         """With the numbers that the folder records, where ``config`` leaves them to the budget.
 
-        A folder of an earlier version has fewer settings. The others are at their defaults, which
-        are what that version did. Raises LabelwallError where another configuration is recorded.
+        Raises LabelwallError where another configuration is recorded.
         """
         config, resolved = self.decided(config), self.path / "config.yaml"
         if not resolved.exists():
@@ -115,10 +118,6 @@ class RunFolder:
             raise InvalidInput("run_dir", "a folder that can be written", str(self.path)) from error
         if not os.access(self.path, os.W_OK):
             raise InvalidInput("run_dir", "a folder that can be written", str(self.path))
-
-    def custodian(self, config: Config) -> Path:
-        """The private side's directory: the configuration's, or one beside this folder."""
-        return Path(config.custodian_dir or f"{self.path}.custodian")
 
     def prepare(self, config: Config) -> None:
         """Create the folder and record the resolved configuration, where none is recorded."""

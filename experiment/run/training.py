@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from ...student.calibrate import temperature
 from ...student.drop_doubtful import drop_doubtful
-from ...student.fit import TrainedStudent
 from ...student.parallel import parallel, process_count, share_of_threads, threads
-from ...student.train import train
+from ...student.train import TrainedStudent, train
 from ...wall.errors import LabelwallError
 from ...wall.labels.base import has_label
-from ...wall.messages import ABSTAINED, Answers, ExtractorSpec
+from ...wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome
 from ..config.config import Config
+from ..linear.model import stored_probabilities, virtual_rows
+from .asking import asking_extractor
 from .experiment import Experiment
+from .matrices import CLASSIFIER
 from .metrics import calibration, round_metrics
 from .quality import Estimate, best_round, by_agreement
-from .released import released_labels, released_probabilities
+from .run_folder import RunFolder
 from .training_rows import TrainingRows, training_rows_of
-from .virtual_rows import with_virtual_rows
 
 
 def train_round(
@@ -161,3 +163,75 @@ def _processes(config: Config, training_rows: TrainingRows) -> int:
     if not config.student.calibration_folds:
         return 1
     return min(2, process_count(config.workers, config.student, training_rows.pool))
+
+
+def released_labels(
+    folder: RunFolder, number: int, size: int, worse: Collection[int] = ()
+) -> np.ndarray:
+    """All labels released up to round ``number``; -1 where there is none.
+
+    int64 [size], or [size, c] for attributes. For a row that was asked again the later outcome
+    counts, an abstention too: better features found the row doubtful. Of a round that is ``worse``
+    than an earlier one, labels count where there is no other. A query refused by a cap changes
+    nothing.
+    """
+    labels = np.full((size, *folder.load_answers(number)[1].shape[1:]), ABSTAINED, dtype=np.int64)
+    for earlier in range(1, number + 1):
+        rows, answered, outcomes = folder.load_answers(earlier)
+        counted = outcomes != Outcome.CAP_REACHED
+        if earlier in worse:
+            counted &= ~has_label(labels[rows])
+        labels[rows[counted]] = answered[counted]
+    return labels
+
+
+def released_probabilities(
+    folder: RunFolder, number: int, labels: np.ndarray, worse: Collection[int] = ()
+) -> np.ndarray | None:
+    """Class probabilities that rounds up to ``number`` released: float32 [n, c], NaN without.
+
+    ``labels``: of ``released_labels``; a row has the probabilities of the round that its label is
+    of. None where no round released any.
+    """
+    found = None
+    for earlier in range(1, number + 1):
+        rows, _, outcomes = folder.load_answers(earlier)
+        counted = outcomes != Outcome.CAP_REACHED
+        chances = folder.load_probabilities(earlier)
+        if found is None:
+            if chances is None:
+                continue
+            found = np.full((len(labels), chances.shape[1]), np.nan, dtype=np.float32)
+        if earlier in worse:
+            counted &= np.isnan(found[rows, 0])
+        found[rows[counted]] = np.nan if chances is None else chances[counted]
+    return found
+
+
+def with_virtual_rows(
+    experiment: Experiment,
+    number: int,
+    training_rows: TrainingRows,
+    labels: np.ndarray,
+    soft: np.ndarray | None,
+) -> tuple[TrainingRows, np.ndarray, np.ndarray | None]:
+    """A round's rows, ``labels`` and probabilities, with those of virtual rows after them.
+
+    The labels of few rows do not tell a student all that their classifier knows; it says as much of
+    any vector. Nothing is added where the student sees images or learns no probabilities, and where
+    the round left no classifier of classes. A resumed run has the same rows.
+    """
+    path = experiment.folder.round(number) / CLASSIFIER
+    public = training_rows.pool.inputs
+    if soft is None or not experiment.config.student.soft or public.ndim != 2:
+        return training_rows, labels, soft
+    if not path.exists():
+        return training_rows, labels, soft
+    rows = virtual_rows(public, experiment.config.seed * 1000 + number)
+    features, finite = training_rows.embed(asking_extractor(experiment, number), rows)
+    rows, said = rows[finite], stored_probabilities(path, features[finite])
+    taught = replace(
+        training_rows, pool=replace(training_rows.pool, inputs=np.concatenate([public, rows]))
+    )
+    labels = np.concatenate([labels, said.argmax(axis=1)])
+    return taught, labels, np.concatenate([soft, said])

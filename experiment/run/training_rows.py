@@ -18,7 +18,7 @@ from ...wall.errors import InvalidInput
 from ...wall.messages import ExtractorSpec
 from ...wall.preprocessing import Preprocessing
 from ..config.config import Config
-from ..config.first_features import first_extractor
+from .extractors import first_extractor
 from .public_features import PublicFeatures
 
 
@@ -87,7 +87,7 @@ def training_rows_of(
     pool = Pool(inputs, labels, statistics.mean, statistics.std)
     if backbone != LINEAR:
         return TrainingRows(pool, public.test_inputs, backbone)
-    network = first_extractor(config, task) if inputs.ndim == 4 else None
+    network = first_extractor(config.first, task) if inputs.ndim == 4 else None
     plain, test = inputs, public.test_inputs
     if network is not None:
         plain, test = features.plain(network), features.plain(network, "test")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ...student.model import StudentModel
-from ...wall.datasets import readers
+from ...wall.datasets import arrays, readers
 from ...wall.datasets.tables import is_table
 from ...wall.errors import InvalidInput, MissingData
 from ...wall.labels.base import LabelSpace
@@ -20,6 +20,7 @@ from .output import writing
 BLOCK = 1024  # rows that are decoded and answered at once
 DIGITS = 6  # of a probability
 COLUMNS = 12  # names of a table's columns that an error shows
+FORMULA = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"  # what a spreadsheet's formula begins with
 Cells = list[str]
 
 
@@ -117,9 +118,21 @@ def _write(
 ) -> None:
     with writing(out) as scratch, scratch.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(names)
+        writer.writerow(map(inert, names))
         for first, cells in blocks:
-            writer.writerows([name, *rest] for name, rest in zip(first, cells, strict=True))
+            for name, rest in zip(first, cells, strict=True):
+                writer.writerow(map(inert, (name, *rest)))
+
+
+def inert(cell: str) -> str:
+    """``cell``, led by an apostrophe where a spreadsheet would run it; a number is no formula."""
+    if not cell.lstrip(" ").startswith(tuple(FORMULA)):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _listed(images: Sequence[Path]) -> list[str]:
@@ -152,7 +165,7 @@ def _array(file: Path) -> np.ndarray:
         found: np.ndarray | None = stored
     else:
         stored.close()
-        found = readers.read_member(file, "x")
+        found = arrays.read_member(file, "x")
     if found is None or found.ndim == 0:
         raise InvalidInput("vectors", rule, str(file))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from ...wall.errors import InvalidInput
@@ -96,11 +96,8 @@ class Plan:
         return replace(self, slots=tuple(slots))
 
     def to_json(self) -> dict[str, object]:
-        """The form recorded in the ledger's first entry; rows, the first unit, are not named."""
-        found = asdict(self)
-        if self.unit == "row":
-            del found["unit"]
-        return found
+        """The form recorded in the ledger's first entry."""
+        return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict) -> Plan:
@@ -110,12 +107,13 @@ class Plan:
         (a boolean is not a number, 1.0 is not an integer, NaN is neither), InvalidInput for a value
         out of range.
         """
-        named = {"unit"} if type(value) is dict and value.get("unit") == "person" else set()
-        _require_keys("plan", value, {"epsilon", "delta", "slots"} | named)
+        _require_keys("plan", value, {"epsilon", "delta", "slots", "unit"})
         if not (_is_number(value["epsilon"]) and _is_number(value["delta"])):
             raise TypeError("a plan's epsilon and delta are numbers")
+        if value["unit"] not in UNITS:
+            raise TypeError(f"a plan's unit is {' or '.join(UNITS)}")
         slots = tuple(_slot(slot) for slot in _list(value["slots"]))
-        unit: Unit = "person" if named else "row"
+        unit: Unit = value["unit"]
         return cls(value["epsilon"], value["delta"], slots, unit)
 
 
@@ -128,12 +126,13 @@ def _slot(value: dict) -> Slot:
 
 
 def _release(value: dict) -> Release:
-    """A release as to_json records it; early ledgers lack ``prepaid`` and ``batch``."""
-    if type(value) is not dict or type(value.get("parameters")) is not dict:
-        raise TypeError("a release is an object, and so are its parameters")
-    texts = all(type(value.get(key)) is str for key in ("name", "curve"))
+    """A release as to_json records it."""
+    _require_keys("release", value, {field.name for field in fields(Release)})
+    if type(value["parameters"]) is not dict:
+        raise TypeError("a release's parameters are an object")
+    texts = all(type(value[key]) is str for key in ("name", "curve"))
     numbers = all(_is_number(v) or type(v) is bool for v in value["parameters"].values())
-    if not (texts and numbers and type(value.get("cap")) is int):
+    if not (texts and numbers and type(value["cap"]) is int):
         raise TypeError("a release has a name, a curve, numbers as parameters and a whole cap")
     return Release(**value)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ...wall.datasets.arrays import read_member
+from ...wall.errors import InvalidInput, MissingData
 from ...wall.messages import ExtractorSpec
 from ...wall.progress import TaskProgress
 from ..records.sources import Records
@@ -68,20 +71,22 @@ class Embedding:
         self._embedder, self._progress = embedder, progress
         self._digests = row_digests(records)
         _forget(directory, set(self._digests), self._cache)
-        cached = _load(self._cache)
-        place = {digest: i for i, digest in enumerate(cached.digests)} if cached else {}
-        self._stored = np.array([place.get(digest, -1) for digest in self._digests], dtype=np.int64)
-        self._missing = np.flatnonzero(self._stored < 0)
-        self._is_whole = cached is not None and len(cached.digests) == len(self._digests)
-        self._cached = cached
         self._features: np.ndarray | None = None  # int8 [n, d], of all records
         self._finite = np.zeros(len(self._digests), dtype=bool)
-        self._done, self._saved_at = 0, time.monotonic()
+        self._missing = np.arange(len(self._digests))
+        self._done, self._saved_at, self._is_saved = 0, time.monotonic(), False
+        cached = _load(self._cache)
+        if cached is not None:
+            place = {digest: row for row, digest in enumerate(cached.digests)}
+            stored = np.array([place.get(digest, -1) for digest in self._digests], dtype=np.int64)
+            known, self._missing = np.flatnonzero(stored >= 0), np.flatnonzero(stored < 0)
+            self._features = np.zeros((len(stored), cached.features.shape[1]), dtype=np.int8)
+            self._features[known] = cached.features[stored[known]]
+            self._finite[known] = cached.finite[stored[known]]
+            self._is_saved = not len(self._missing) and len(cached.digests) == len(self._digests)
 
     def advance(self, stop: Callable[[], bool] = lambda: False) -> bool:
         """Embed until all is done, or until ``stop()`` after a block. Whether all is done."""
-        if self._cached is not None:
-            self._begin(self._cached.features.shape[1])
         while self._done < len(self._missing) or self._features is None:
             self._embed_block()
             if self._done < len(self._missing):
@@ -89,9 +94,9 @@ class Embedding:
                     self.save()
                 if stop():
                     return False
-        if len(self._missing) or not self._is_whole:
+        if not self._is_saved:
             self.save()
-            self._is_whole = True
+            self._is_saved = True
         return True
 
     def save(self) -> None:
@@ -101,16 +106,15 @@ class Embedding:
         done = np.ones(len(self._digests), dtype=bool)
         done[self._missing[self._done :]] = False
         digests = [digest for digest, there in zip(self._digests, done, strict=True) if there]
-        content = _Cached(digests, self._features[done], self._finite[done])
-        _save(self._cache, content, self._records.ids[done])
+        _save(self._cache, _Cached(digests, self._features[done], self._finite[done]))
         _forget_oldest(self._cache)
         self._saved_at = time.monotonic()
 
     def result(self) -> Embedded:
         """The records' features, when all is done."""
         assert self._features is not None
-        held = self._records.take(self._finite)
-        return Embedded(self._features[self._finite], held.labels, held.ids, held.persons)
+        rows = self._records.take(self._finite)
+        return Embedded(self._features[self._finite], rows.labels, rows.ids, rows.persons)
 
     def _embed_block(self) -> None:
         block = self._missing[self._done : self._done + block_rows(self._embedder)]
@@ -119,18 +123,9 @@ class Embedding:
             self._records.inputs[block], lambda done, _: self._progress(before + done, total)
         )
         if self._features is None:
-            self._begin(new.shape[1])
-        assert self._features is not None
+            self._features = np.zeros((len(self._digests), new.shape[1]), dtype=np.int8)
         self._features[block], self._finite[block] = new, finite
         self._done += len(block)
-
-    def _begin(self, dimensions: int) -> None:
-        self._features = np.zeros((len(self._digests), dimensions), dtype=np.int8)
-        if self._cached is not None:
-            known = np.flatnonzero(self._stored >= 0)
-            self._features[known] = self._cached.features[self._stored[known]]
-            self._finite[known] = self._cached.finite[self._stored[known]]
-            self._cached = None
 
 
 def block_rows(embedder: Embedder) -> int:
@@ -171,7 +166,7 @@ def forget_shards(directory: Path, kept: Path | None = None) -> None:
 
 
 def _forget(directory: Path, present: set[bytes], kept: Path | None) -> None:
-    """Delete every cache with a row that is not in ``present``.
+    """Delete every cache with a row that is not in ``present``, and every one that is damaged.
 
     ``kept``: a cache that its extractor is about to rewrite; it stays.
     """
@@ -217,19 +212,30 @@ class _Cached:
 
 
 def _load(cache: Path) -> _Cached | None:
-    """The cache in a file, or None if the file is missing or has another format."""
-    if not cache.exists():
+    """The cache in a file, or None if the file is missing, damaged or of another format."""
+    try:
+        digests, features, finite = (
+            read_member(cache, name) for name in ("digests", "features", "finite")
+        )
+    except (InvalidInput, MissingData):
         return None
-    with np.load(cache, allow_pickle=False) as stored:
-        if set(stored.files) != {"digests", "features", "finite", "ids"}:
-            return None
-        digests = [row.tobytes() for row in stored["digests"]]
-        return _Cached(digests, stored["features"], stored["finite"])
+    if digests is None or features is None or finite is None:
+        return None
+    rows = len(digests)
+    if (digests.dtype, features.dtype, finite.dtype) != (np.uint8, np.int8, np.bool_):
+        return None
+    if digests.shape != (rows, DIGEST_BYTES) or finite.shape != (rows,) or features.ndim != 2:
+        return None
+    if len(features) != rows:
+        return None
+    return _Cached([row.tobytes() for row in digests], features, finite)
 
 
-def _save(cache: Path, content: _Cached, ids: np.ndarray) -> None:
+def _save(cache: Path, content: _Cached) -> None:
     digests = np.frombuffer(b"".join(content.digests), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
     scratch = cache.with_suffix(".part")
     with scratch.open("wb") as file:
-        np.savez(file, digests=digests, features=content.features, finite=content.finite, ids=ids)
+        np.savez(file, digests=digests, features=content.features, finite=content.finite)
+        file.flush()
+        os.fsync(file.fileno())
     scratch.replace(cache)

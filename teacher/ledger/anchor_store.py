@@ -8,6 +8,7 @@ that a rename is atomic, and that `fsync` of files and directories is durable.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -21,10 +22,10 @@ from typing import Protocol
 import sqlalchemy as sa
 
 from ...wall.errors import LedgerMismatch
+from ...wall.format import FORMAT, other_format
 from .database import LOCK_SECONDS, PostgresSchema
 from .url import LedgerUrl
 
-FORMAT = 2  # format 1 had no turns: {"seq": ..., "hash": ...}
 PAUSE = 0.005  # seconds between two attempts to lock
 
 metadata = sa.MetaData()
@@ -34,17 +35,17 @@ anchor = sa.Table(
     sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("seq", sa.Integer, nullable=False),
     sa.Column("hash", sa.Text, nullable=False),
-    sa.Column("turn", sa.Text, nullable=False),
+    sa.Column("nonce", sa.Text, nullable=False),
 )
 
 
 @dataclass(frozen=True)
 class AnchoredEntry:
-    """What an anchor stores: an entry's sequence number and hash, and its turn, "" for none."""
+    """What an anchor stores: an entry's sequence number and hash, and its nonce, "" for none."""
 
     seq: int
     hash: str
-    turn: str = ""
+    nonce: str = ""
 
 
 class LockedAnchor(Protocol):
@@ -113,16 +114,16 @@ class FileStore:
                     raise LedgerMismatch(
                         f"the anchor {self.name} must be a file with one name. Found a linked one."
                     )
-                found = self._parsed(file.read())
+                stored = self._parsed(file.read())
             # Its writer may have died between the rename and the directory's synchronisation.
-            if found != self._durable:
+            if stored != self._durable:
                 self._synchronise()
-                self._durable = found
-            return found
+                self._durable = stored
+            return stored
 
     def write(self, entry: AnchoredEntry) -> None:
         scratch = self._path.with_name(self.name + ".part")
-        content = {"format": FORMAT, "entry": entry.seq, "hash": entry.hash, "turn": entry.turn}
+        content = {"format": FORMAT, "entry": entry.seq, "hash": entry.hash, "nonce": entry.nonce}
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with self._failures():
             scratch.unlink(missing_ok=True)
@@ -157,23 +158,17 @@ class FileStore:
         )
 
     def _parsed(self, text: bytes) -> AnchoredEntry:
-        try:
-            found = json.loads(text)
-            if isinstance(found, dict) and set(found) == {"seq", "hash"}:
-                found = {"format": FORMAT, "entry": found["seq"], "hash": found["hash"], "turn": ""}
-            if not isinstance(found, dict) or set(found) != {"format", "entry", "hash", "turn"}:
-                raise ValueError
-            entry = AnchoredEntry(found["entry"], found["hash"], found["turn"])
-            types = [type(value) for value in (entry.seq, entry.hash, entry.turn)]
-            if found["format"] != FORMAT or types != [int, str, str]:
-                raise ValueError
-            if not 0 <= entry.seq < 1 << 31:
-                raise ValueError
-        except ValueError as error:
-            raise LedgerMismatch(
-                f"the anchor {self.name} is damaged, or a newer program's. Nothing was released."
-            ) from error
-        return entry
+        content = None
+        with contextlib.suppress(ValueError, RecursionError):
+            content = json.loads(text)
+        if isinstance(content, dict) and set(content) == {"format", "entry", "hash", "nonce"}:
+            if error := other_format(f"the anchor {self.name}", content["format"]):
+                raise LedgerMismatch(error)
+            entry = AnchoredEntry(content["entry"], content["hash"], content["nonce"])
+            types = [type(value) for value in vars(entry).values()]
+            if types == [int, str, str] and 0 <= entry.seq < 1 << 31:
+                return entry
+        raise LedgerMismatch(f"the anchor {self.name} is damaged. Nothing was released.")
 
     def _synchronise(self) -> None:
         directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -198,7 +193,7 @@ class ServerStore:
 
     def __init__(self, url: LedgerUrl) -> None:
         self._database = PostgresSchema(url, "anchor", anchor.name)
-        self.name, self._made = self._database.name, False
+        self.name, self._exists = self._database.name, False
 
     def exists(self) -> bool:
         if not self._database.exists():
@@ -208,11 +203,11 @@ class ServerStore:
 
     @contextmanager
     def locked(self) -> Iterator[LockedAnchor]:
-        if not self._made and not self._database.exists():
+        if not self._exists and not self._database.exists():
             self._database.create(
                 lambda connection: metadata.create_all(connection, checkfirst=False)
             )
-        self._made = True
+        self._exists = True
         with self._database.transaction() as connection:
             yield _Row(connection)
 
@@ -222,7 +217,7 @@ class _Row:
     connection: sa.Connection
 
     def read(self) -> AnchoredEntry | None:
-        columns = sa.select(anchor.c.seq, anchor.c.hash, anchor.c.turn)
+        columns = sa.select(anchor.c.seq, anchor.c.hash, anchor.c.nonce)
         row = self.connection.execute(columns).one_or_none()
         return None if row is None else AnchoredEntry(*row)
 

@@ -27,7 +27,8 @@ from .url import LedgerUrl
 Place = Path | LedgerUrl
 Work = Callable[[sa.Connection], None]
 
-ENTRIES, HEAD, EXTRACTORS = "entries", "head", "extractors"  # the tables that are public
+ENTRIES = "entries"  # the table that a transaction locks
+PUBLIC = (ENTRIES, "head", "extractors")
 FAILED = (
     "the {} is not readable or not writable. Nothing was released; what was stored shows when "
     "it is read again."
@@ -55,8 +56,7 @@ SELECT set_config('search_path', quote_ident(:schema) || ', pg_temp', true),
     (SELECT count(*) FROM pg_catalog.pg_class AS c
         JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace AND n.nspname = :schema
         LEFT JOIN LATERAL pg_catalog.aclexplode(c.relacl) AS may ON true
-        WHERE c.relkind IN ('r', 'p', 'v', 'm') AND c.relname NOT IN ('{ENTRIES}', '{HEAD}',
-            '{EXTRACTORS}')
+        WHERE c.relkind IN ('r', 'p', 'v', 'm') AND c.relname NOT IN {PUBLIC}
         AND (may.grantee NOT IN (c.relowner, CAST(current_user AS regrole))
             OR EXISTS (SELECT FROM pg_catalog.pg_attribute AS a
                 WHERE a.attrelid = c.oid AND a.attacl IS NOT NULL))) AS readers
@@ -225,14 +225,14 @@ class PostgresSchema(Database):
         connection.exec_driver_sql(f"LOCK TABLE {self._table} IN EXCLUSIVE MODE")
 
     def _prepare(self, connection: sa.Connection) -> None:
-        found = connection.execute(ENTER, {"schema": self._schema}).mappings().one()
+        values = connection.execute(ENTER, {"schema": self._schema}).mappings().one()
         for setting, durable in DURABLE.items():
-            if found[setting] not in durable:
+            if values[setting] not in durable:
                 raise LedgerMismatch(
                     f"`{setting}` of the PostgreSQL server must be {' or '.join(durable)} for this "
-                    f"role and database. Found {found[setting]!r}. Nothing was released."
+                    f"role and database. Found {values[setting]!r}. Nothing was released."
                 )
-        if found["readers"]:
+        if values["readers"]:
             raise LedgerMismatch(
                 f"a role besides the owner has a privilege on a private table of {self.name}. "
                 "Revoke it."

@@ -8,24 +8,25 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from ...wall.errors import LedgerMismatch
-from . import extractors
-from .anchored import Anchored
 from .database import write_file
-from .entries_table import APPEND, head, metadata, page_after
+from .tables import APPEND, extractors, head, metadata, page_after
+from .transaction import Transactions
 
 REPLACED = "the ledger was replaced by another one while it was copied."
 
 
-def export(ledger: Anchored, path: Path) -> None:
+def export(ledger: Transactions, path: Path) -> None:
     """Write an SQLite file whose bytes are a function of the entries.
 
     The newest entry is read in a transaction, so it is anchored. The others pass through memory
     page by page, in plain reads that keep no writer waiting: they never change, what comes after
     that entry is left out, and the last one must have its hash.
     """
-    with ledger.transaction() as step:
-        heads = [dict(row) for row in step.connection.execute(sa.select(head)).mappings()]
-        named = extractors.stored(step.connection)
+    with ledger.open() as transaction:
+        read = transaction.connection.execute
+        heads = [dict(row) for row in read(sa.select(head)).mappings()]
+        by_hash = sa.select(extractors).order_by(extractors.c.sha256)
+        named = [dict(row) for row in read(by_hash).mappings()]
 
     def copy(target: sa.Connection) -> None:
         metadata.create_all(target)
@@ -36,13 +37,13 @@ def export(ledger: Anchored, path: Path) -> None:
         if last != heads[0]["hash"]:
             raise LedgerMismatch(REPLACED)
         target.execute(head.insert(), heads)
-        for row in named:
-            extractors.store(target, row["sha256"], row["fields"])
+        if named:
+            target.execute(extractors.insert(), named)
 
     write_file(path, copy)
 
 
-def pages(ledger: Anchored, newest: int) -> Iterator[list[dict[str, object]]]:
+def pages(ledger: Transactions, newest: int) -> Iterator[list[dict[str, object]]]:
     """The entries up to ``newest``, in order."""
     read = -1
     while read < newest:

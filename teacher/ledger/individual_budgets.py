@@ -51,10 +51,7 @@ from ...wall.errors import LedgerMismatch
 # Units of one record's full budget in every slot. Payments are integers, rounded up.
 FULL = 1 << 40
 ENROL, HOLD, SETTLE, SNAPSHOT = "enrol", "hold", "settle", "snapshot"
-# Rows written before batches had tokens, when one batch was open at a time.
-RESERVE, PAY = "reserve", "pay"
 TOKEN_BYTES = 16
-NO_TOKEN = b""  # stands for the token of a row without one
 DAMAGED = (
     "the records' budgets beside the ledger are missing or damaged. Restore the newest copy; "
     "nothing was released."
@@ -152,8 +149,6 @@ class IndividualBudgets:
         elif kind == SETTLE:
             _require(batch - self.batches.get(slot, 0) in (0, 1))
             self._pay(slot, batch, *_token_and_payments(body))
-        elif kind in (RESERVE, PAY):
-            self._apply_without_token(kind, slot, batch, Payments.decode(body))
         elif kind == SNAPSHOT:
             self._restore_snapshot(slot, batch, _decode_integers(body))
         else:
@@ -161,20 +156,12 @@ class IndividualBudgets:
         self.position = position
 
     def snapshot(self, slot: int) -> list[Row]:
-        """The rows that replace a slot's earlier payment rows: what is paid, then reservations.
-
-        An open reservation without a token counts as paid.
-        """
-        spent = self._spent(slot).copy()
-        reserved = [
-            (token, payments)
-            for token, payments in self.reserved.get(slot, {}).items()
-            if token != NO_TOKEN
-        ]
-        for _, payments in reserved:
+        """The rows that replace a slot's earlier payment rows: what is paid, then reservations."""
+        spent, reserved = self._spent(slot).copy(), self.reserved.get(slot, {})
+        for payments in reserved.values():
             spent[payments.serials] -= payments.amounts
         paid = SNAPSHOT, slot, self.batches.get(slot, 0), encode_integers(spent)
-        return [paid, *(reservation_row(slot, *one) for one in reserved)]
+        return [paid, *(reservation_row(slot, *one) for one in reserved.items())]
 
     def _spent(self, slot: int) -> np.ndarray:
         """int64 [enrolled] units; records enrolled since the last call have spent 0."""
@@ -187,19 +174,6 @@ class IndividualBudgets:
     def _enrol(self, ids: np.ndarray) -> None:
         _require(len(np.unique(ids)) == len(ids) and not np.isin(ids, self.ids).any())
         self.ids = np.concatenate([self.ids, ids])
-
-    def _apply_without_token(self, kind: str, slot: int, batch: int, payments: Payments) -> None:
-        """Replay a RESERVE or PAY row.
-
-        A reservation that follows an unpaid one shows that the earlier one's process died; the
-        earlier one stays spent.
-        """
-        _require(batch == self.batches.get(slot, 0) + 1)
-        if kind == RESERVE:
-            self.reserved.get(slot, {}).pop(NO_TOKEN, None)
-            self._reserve(slot, NO_TOKEN, payments)
-        else:
-            self._pay(slot, batch, NO_TOKEN, payments)
 
     def _reserve(self, slot: int, token: bytes, payments: Payments) -> None:
         reserved = self.reserved.setdefault(slot, {})

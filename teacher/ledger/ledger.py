@@ -8,7 +8,7 @@ A charge whose results were never recorded stays spent. The same query pays agai
 comes back, so the recorded loss is never below what was released.
 
 The table `entries` (seq, kind, body, prev, hash) holds all that is public, but for the extractors'
-fields, which it names by their hash (extractors.py); it is replayed when the ledger is opened. A
+fields, which it names by their hash (tables.py); it is replayed when the ledger is opened. A
 private table holds what each record paid under a prepaid release
 (individual_budgets.py), written in the same transactions. Entries carry no time of day: when a
 release happened may depend on private work.
@@ -26,39 +26,27 @@ import sqlalchemy as sa
 
 from ...wall.adversary import POOLED
 from ...wall.errors import LedgerMismatch
+from ...wall.format import FORMAT
 from ...wall.messages import Value, canonical_json
 from ..accounting.plan import Plan
-from . import budgets_table, extractors
+from . import tables
 from .anchor import Anchor
-from .anchored import Anchored, Step, Write
 from .charges import Charge, Reservation, UpperBound
 from .database import Place, open_database
-from .entries_table import (
-    APPEND,
-    MOVE_HEAD,
-    READ_HEAD,
-    begin,
-    entry_hash,
-    page_after,
-)
 from .export import export
 from .individual_budgets import (
     DAMAGED,
     ENROL,
     IndividualBudgets,
     Payments,
+    Row,
     encode_integers,
     new_token,
     payment_row,
     reservation_row,
 )
-from .state import (
-    FORMAT,
-    FORMAT_WITH_ADVERSARY,
-    GENESIS_PREV,
-    LedgerState,
-    read_body,
-)
+from .state import GENESIS_PREV, LedgerState, read_body
+from .transaction import Transaction, Transactions
 
 T = TypeVar("T")
 # Batches between two snapshots: bounds the rows that are kept, and so what opening a ledger
@@ -89,8 +77,8 @@ class Ledger:
                 "first plan."
             )
         self._anchor = Anchor(anchor) if anchor else None
-        self._anchored = Anchored(self._database, self._anchor)
-        self.with_next_write = self._anchored.with_next_write
+        self._transactions = Transactions(self._database, self._anchor)
+        self.with_next_write = self._transactions.with_next_write
         # (seq, hash) of the last entry that this process knows to be stored
         self._newest = (-1, GENESIS_PREV)
         self._extractor: tuple[str, str] | None = None  # (hash, fields) of the one in use
@@ -116,16 +104,13 @@ class Ledger:
         """Start a data set's ledger with its plan.
 
         ``unsafe``: noise comes from a test tape, so the ledger certifies epsilon = infinity.
-        ``adversary``: against whom the plan's certificate holds (wall/adversary.py). The first
-        entry names every adversary but POOLED, so that no copy can omit it. EACH starts a register,
-        which is never charged.
+        ``adversary``: against whom the plan's certificate holds (wall/adversary.py). EACH starts a
+        register, which is never charged.
         """
-        body = {"format": FORMAT, "dataset": dataset, "unsafe": unsafe, "plan": plan.to_json()}
-        if adversary != POOLED:
-            body |= {"format": FORMAT_WITH_ADVERSARY, "adversary": adversary}
-        text = canonical_json(body).decode()
+        body = {"format": FORMAT, "dataset": dataset, "unsafe": unsafe}
+        text = canonical_json({**body, "adversary": adversary, "plan": plan.to_json()}).decode()
         database = open_database(place)
-        database.create(lambda connection: begin(connection, text))
+        database.create(lambda connection: tables.begin(connection, text))
         database.close()
         return cls(place, anchor)
 
@@ -138,19 +123,19 @@ class Ledger:
         """The public extractor of what this object charges or refuses from now on: a transaction
         that does so names it first, where another was named last.
         """
-        self._extractor = extractors.hashed(fields)
+        self._extractor = tables.extractor_text(fields)
 
     def extractor(self, sha256: str) -> dict[str, Any]:
         """The public fields of a stored extractor, from any thread. Raises LedgerMismatch."""
-        with self._anchored.transaction() as step:
-            return extractors.read(step.connection, sha256)
+        with self._transactions.open() as transaction:
+            return tables.read_extractor(transaction.connection, sha256)
 
     def enter_analyst(self, name: str, dataset: str) -> None:
         """Enter an analyst and the data set of their own ledger in a register. Raises
         LedgerMismatch for an analyst, or a data set, that is already entered.
         """
-        with self._transaction() as write:
-            write.append("analyst", {"name": name, "dataset": dataset})
+        with self._transaction() as transaction:
+            self._append(transaction, "analyst", {"name": name, "dataset": dataset})
 
     def analysts(self) -> dict[str, str]:
         """A register's analysts and the data sets of their ledgers, as stored now."""
@@ -162,11 +147,11 @@ class Ledger:
 
         Returns the records' serials, int64 [n].
         """
-        with self._transaction() as write:
+        with self._transaction() as transaction:
             new = self.individual_budgets.new(ids)
             # The first call writes a row even without records, so the table exists in any case.
             if len(new) or self.individual_budgets.position == 0:
-                write.append_private((ENROL, -1, 0, encode_integers(new)))
+                self._append_private(transaction, (ENROL, -1, 0, encode_integers(new)))
         return self.individual_budgets.serials(ids)
 
     def charge_prepaid(
@@ -188,7 +173,7 @@ class Ledger:
         Raises LedgerMismatch where the individual budgets do not match the entries; then nothing is
         drawn.
         """
-        with self._transaction() as write:
+        with self._transaction() as transaction:
             self._require_matching_budgets(slot)
             if not self.state.release(slot, release).prepaid:
                 raise LedgerMismatch(f"release {release!r} of slot {slot} is not prepaid.")
@@ -196,13 +181,17 @@ class Ledger:
             remaining = self.individual_budgets.remaining(slot, serials)
             if not granted:
                 return Reservation(-1, (), 0, remaining, b"")
-            write.name()
+            self._name_extractor(transaction)
             seq = self.state.prepaid_charge(slot, release)
             count = int(seq is None)
             if seq is None:
-                seq = write.append("charge", {"slot": slot, "release": release, "count": 1})
+                seq = self._append(
+                    transaction, "charge", {"slot": slot, "release": release, "count": 1}
+                )
             token = new_token()
-            write.append_private(reservation_row(slot, token, upper_bound(granted, remaining)))
+            self._append_private(
+                transaction, reservation_row(slot, token, upper_bound(granted, remaining))
+            )
         return Reservation(seq, granted, count, remaining, token)
 
     def record_prepaid(
@@ -217,18 +206,20 @@ class Ledger:
         Returns the identities whose results were stored. A query that another process has answered
         since it was granted keeps that answer; what was drawn for it here is paid and never sent.
         """
-        with self._transaction() as write:
+        with self._transaction() as transaction:
             slot, release, _ = self.state.open_charges[reservation.seq]
             self._require_matching_budgets(slot)
             unanswered = self._unanswered(release, tuple(results))
             if unanswered:
-                write.name()
+                self._name_extractor(transaction)
                 stored = {identity: results[identity] for identity in unanswered}
-                write.append("release", {"charge": reservation.seq, "results": stored})
+                self._append(transaction, "release", {"charge": reservation.seq, "results": stored})
             batches = self.state.batches.get(slot, 0)
-            write.append_private(payment_row(slot, batches, reservation.token, payments))
+            self._append_private(
+                transaction, payment_row(slot, batches, reservation.token, payments)
+            )
             if self.individual_budgets.since_snapshot[slot] >= SNAPSHOT_EVERY:
-                write.compact(slot)
+                self._compact(transaction, slot)
         return unanswered
 
     def _unanswered(self, release: str, identities: Sequence[str]) -> tuple[str, ...]:
@@ -243,8 +234,8 @@ class Ledger:
         another process has answered or refused since is neither. Commits. Nothing may be drawn for
         an identity that is not in the returned ``granted``.
         """
-        with self._transaction() as write:
-            return self._charge(write, slot, release, identities)
+        with self._transaction() as transaction:
+            return self._charge(transaction, slot, release, identities)
 
     def record(self, charge: Charge, results: dict[str, Value]) -> None:
         """Store a charge's results by query identity, and commit. After this they may be sent.
@@ -252,8 +243,8 @@ class Ledger:
         Where another process has answered all since, its answers stay, and what was drawn here is
         never sent. Raises LedgerMismatch where it has answered some.
         """
-        with self._transaction() as write:
-            self._record(write, charge, results)
+        with self._transaction() as transaction:
+            self._record(transaction, charge, results)
 
     def record_and_charge(
         self,
@@ -266,17 +257,19 @@ class Ledger:
 
         ``due()``: the identities to charge, asked when the results are part of the state.
         """
-        with self._transaction() as write:
+        with self._transaction() as transaction:
             slot, _, _ = self.state.open_charges.get(charge.seq, (0, "", 0))
-            self._record(write, charge, results)
-            return self._charge(write, slot, release, due())
+            self._record(transaction, charge, results)
+            return self._charge(transaction, slot, release, due())
 
-    def _record(self, write: Write, charge: Charge, results: dict[str, Value]) -> None:
+    def _record(self, transaction: Transaction, charge: Charge, results: dict[str, Value]) -> None:
         paid = self.state.open_charges.get(charge.seq)
         if paid is None or not results or self._unanswered(paid[1], tuple(results)):
-            write.append("release", {"charge": charge.seq, "results": results})
+            self._append(transaction, "release", {"charge": charge.seq, "results": results})
 
-    def _charge(self, write: Write, slot: int, release: str, identities: Sequence[str]) -> Charge:
+    def _charge(
+        self, transaction: Transaction, slot: int, release: str, identities: Sequence[str]
+    ) -> Charge:
         planned = self.state.release(slot, release)
         if planned.prepaid:
             raise LedgerMismatch(f"{release!r} of slot {slot} is prepaid: it needs a reservation.")
@@ -285,26 +278,27 @@ class Ledger:
         paid = len(identities) if planned.batch and remaining else remaining
         granted, refused = identities[:paid], list(identities[paid:])
         if identities:
-            write.name()
+            self._name_extractor(transaction)
         count, seq = min(1, len(granted)) if planned.batch else len(granted), -1
+        key = {"slot": slot, "release": release}
         if granted:
-            seq = write.append("charge", {"slot": slot, "release": release, "count": count})
+            seq = self._append(transaction, "charge", {**key, "count": count})
         if refused:
-            write.append("refusal", {"slot": slot, "release": release, "identities": refused})
+            self._append(transaction, "refusal", {**key, "identities": refused})
         return Charge(seq, granted, count)
 
     def export(self, path: Path) -> None:
         """Write the auditors' copy, from any thread (export.py)."""
-        export(self._anchored, path)
+        export(self._transactions, path)
 
     def entries_after(self, seq: int, limit: int) -> list[tuple[int, str, str]]:
         """(sequence number, kind, body as JSON) of up to ``limit`` entries after ``seq``, in order.
 
         Public. From any thread: the state in memory is neither read nor changed.
         """
-        with self._anchored.transaction() as step:
-            found = page_after(step.connection, seq, limit)
-        return [(row.seq, row.kind, row.body) for row in found]
+        with self._transactions.open() as transaction:
+            page = tables.page_after(transaction.connection, seq, limit)
+        return [(row.seq, row.kind, row.body) for row in page]
 
     def in_custody(self, work: Callable[[sa.Connection], T], purged: str | None = None) -> T:
         """Run ``work`` on the private tables beside the entries, in one durable transaction.
@@ -312,17 +306,17 @@ class Ledger:
         Nothing of these tables is exported. ``purged``: a table whose deleted rows are erased from
         the database's files, too.
         """
-        with self._anchored.transaction() as step:
-            found = work(step.connection)
+        with self._transactions.open() as transaction:
+            result = work(transaction.connection)
         if purged is not None:
             self._database.purge(purged)
-        return found
+        return result
 
     def close(self) -> None:
         self._database.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[Write]:
+    def _transaction(self) -> Iterator[Transaction]:
         """One exclusive transaction: replay what is new, append, commit, move the anchor.
 
         After any failure the state in memory is dropped, and the next transaction replays the
@@ -330,18 +324,9 @@ class Ledger:
         or not, and then nothing that it paid for was sent.
         """
         try:
-            with self._anchored.transaction() as step:
-                self._catch_up(step.connection)
-                yield Write(
-                    append=lambda kind, body: self._append(step.writing(), kind, body),
-                    name=lambda: self._name(step),
-                    append_private=lambda row: budgets_table.append(
-                        step.writing(), self.individual_budgets, row
-                    ),
-                    compact=lambda slot: budgets_table.compact(
-                        step.writing(), self.individual_budgets, slot
-                    ),
-                )
+            with self._transactions.open() as transaction:
+                self._catch_up(transaction.connection)
+                yield transaction
         except BaseException:
             self.state, self.individual_budgets = LedgerState(), IndividualBudgets()
             raise
@@ -349,50 +334,66 @@ class Ledger:
 
     def _catch_up(self, connection: sa.Connection) -> None:
         """Replay new entries. Raises LedgerMismatch unless they continue what was read before."""
-        checked = set(self.state.stored)
-        while rows := page_after(connection, self.state.seq):
+        checked = set(self.state.extractors)
+        while rows := tables.page_after(connection, self.state.seq):
             for row in rows:
                 self._replay(row.seq, row.kind, row.body, row.prev, row.hash)
         seq, digest = self._newest
-        stored = connection.execute(READ_HEAD).one()
+        stored = connection.execute(tables.READ_HEAD).one()
         if tuple(stored) != (self.state.seq, self.state.head) or (
             seq >= 0 and self.state.hashes[seq : seq + 1] != [digest]
         ):
             raise LedgerMismatch(
                 "the stored ledger is older than, or forked from, what this process has seen of it."
             )
-        extractors.require(connection, self.state.stored - checked)
+        tables.require_extractors(connection, self.state.extractors - checked)
         plan = self.state.plan
         if plan is not None and any(release.prepaid for release in plan.releases()):
-            budgets_table.replay(connection, self.individual_budgets)
+            tables.replay_budgets(connection, self.individual_budgets)
 
     def _require_matching_budgets(self, slot: int) -> None:
         if self.state.batches.get(slot, 0) != self.individual_budgets.batches.get(slot, 0):
             raise LedgerMismatch(DAMAGED)
 
-    def _name(self, step: Step) -> None:
-        """Name the extractor in use, whatever another process named since, and store a new one."""
+    def _append_private(self, transaction: Transaction, row: Row) -> None:
+        tables.append_budgets(transaction.writing(), self.individual_budgets, row)
+
+    def _compact(self, transaction: Transaction, slot: int) -> None:
+        tables.compact_budgets(transaction.writing(), self.individual_budgets, slot)
+
+    def _name_extractor(self, transaction: Transaction) -> None:
+        """Name the extractor in use, whatever another process named since, and store a new one.
+
+        Raises LedgerMismatch where a known one is missing or changed; a row that no entry names is
+        an error, too.
+        """
         if self._extractor is None or self.state.extractor == self._extractor[0]:
             return
-        connection, (sha256, text) = step.writing(), self._extractor
-        self.written += extractors.keep(connection, sha256, text, self.state.stored)
-        self._append(connection, "extractor", {"sha256": sha256})
+        connection, (sha256, text) = transaction.writing(), self._extractor
+        if sha256 in self.state.extractors:
+            tables.require_extractors(connection, [sha256])
+        else:
+            connection.execute(tables.extractors.insert(), {"sha256": sha256, "fields": text})
+            self.written += len(text)
+        self._append(transaction, "extractor", {"sha256": sha256})
 
-    def _append(self, connection: sa.Connection, kind: str, body: dict[str, object]) -> int:
+    def _append(self, transaction: Transaction, kind: str, body: dict[str, object]) -> int:
+        """Write a public entry; returns its sequence number."""
         seq, prev, text = self.state.seq + 1, self.state.head, canonical_json(body).decode()
-        digest = entry_hash(seq, kind, text, prev)
+        digest = tables.entry_hash(seq, kind, text, prev)
+        connection = transaction.writing()
         self._replay(seq, kind, text, prev, digest)
         row = {"seq": seq, "kind": kind, "body": text, "prev": prev, "hash": digest}
         self.written += len(text)
-        connection.execute(APPEND, row)
-        connection.execute(MOVE_HEAD, {"seq": seq, "hash": digest})
+        connection.execute(tables.APPEND, row)
+        connection.execute(tables.MOVE_HEAD, {"seq": seq, "hash": digest})
         return seq
 
     def _replay(self, seq: int, kind: str, text: str, prev: str, digest: str) -> None:
         chained = (
             seq == self.state.seq + 1
             and prev == self.state.head
-            and digest == entry_hash(seq, kind, text, prev)
+            and digest == tables.entry_hash(seq, kind, text, prev)
         )
         if not chained:
             raise LedgerMismatch(f"entry {seq} of the ledger does not continue the chain.")

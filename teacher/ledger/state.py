@@ -9,11 +9,10 @@ from typing import Any
 
 from ...wall.adversary import EACH, POOLED, is_single_analyst, single_analyst
 from ...wall.errors import InvalidInput, LedgerMismatch
+from ...wall.format import other_format
 from ...wall.messages import Value, canonical_json
 from ..accounting.plan import Plan, Release
 
-FORMAT = 1
-FORMAT_WITH_ADVERSARY = 2  # the first entry names its adversary
 # Curves that price one outcome (a bit, a winner, a draw), not the counts it was chosen from.
 ONE_OUTCOME = ("screening", "argmax", "bounded_range")
 GENESIS_PREV = "0" * 64
@@ -50,8 +49,8 @@ class LedgerState:
     adversary: str = POOLED  # against whom the certificate holds
     # of a register: analyst -> data set of the analyst's ledger
     analysts: dict[str, str] = field(default_factory=dict)
-    extractor: str = ""
-    stored: set[str] = field(default_factory=set)  # extractors whose fields are beside the entries
+    extractor: str = ""  # named last
+    extractors: set[str] = field(default_factory=set)  # that entries name
     # (slot, release) -> releases charged
     spent: dict[tuple[int, str], int] = field(default_factory=dict)
     # seq -> (slot, release, count)
@@ -116,6 +115,8 @@ class LedgerState:
             raise LedgerMismatch(
                 f"entry {self.seq + 1} of the ledger has the unknown or misplaced kind {kind!r}."
             )
+        if kind == "genesis" and (error := other_format("the ledger", body.get("format"))):
+            raise LedgerMismatch(error)
         try:
             rules[kind](**body)
         except (TypeError, KeyError, AttributeError, InvalidInput) as error:
@@ -135,21 +136,12 @@ class LedgerState:
             raise LedgerMismatch(f"entry {self.seq + 1} of the ledger: {text}.")
 
     def _genesis(
-        self, *, format: int, dataset: str, unsafe: bool, plan: dict, **named: str
+        self, *, format: int, dataset: str, unsafe: bool, adversary: str, plan: dict
     ) -> None:
-        # POOLED is the adversary that is not named.
-        expected = FORMAT_WITH_ADVERSARY if named else FORMAT
-        known = type(format) is int and format == expected
-        self._require(known, "its format is unknown, or another's")
         sourced = type(dataset) is str and type(unsafe) is bool
         self._require(sourced, "a data set without a name, or a noise without a source")
-        adversary = named.get("adversary", POOLED)
-        certified = not named or (
-            set(named) == {"adversary"} and (adversary == EACH or is_single_analyst(adversary))
-        )
-        self._require(
-            certified, "an adversary that no certificate is made for, or an unknown field"
-        )
+        certified = adversary in (POOLED, EACH) or is_single_analyst(adversary)
+        self._require(certified, "an adversary that no certificate is made for")
         self.plan = Plan.from_json(plan)
         self.dataset, self.unsafe, self.adversary = dataset, unsafe, adversary
 
@@ -161,14 +153,10 @@ class LedgerState:
         self._require(named and new, "an analyst, or a data set, that is known")
         self.analysts[name] = dataset
 
-    def _extractor(self, *, sha256: str, **older: dict) -> None:
-        # Entries of earlier versions hold the extractor's fields; now they are beside the entries.
-        within = set(older) == {"fields"} and type(older["fields"]) is dict
-        named = type(sha256) is str and (within or not older)
-        self._require(named, "an extractor without a hash, or with unknown fields")
+    def _extractor(self, *, sha256: str) -> None:
+        self._require(type(sha256) is str, "an extractor without a hash")
         self.extractor = sha256
-        if not within:
-            self.stored.add(sha256)
+        self.extractors.add(sha256)
 
     def _charge(self, *, slot: int, release: str, count: int) -> None:
         allowed = type(count) is int and 0 < count <= self.remaining(slot, release)

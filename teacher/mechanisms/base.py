@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -39,11 +39,11 @@ class Charging(Enum):
 class Asks:
     """What a query is: a public row, or a public matrix that all records are counted by.
 
-    Cells (wall/cells.py), ``cells`` of them in a set, serve all rows in them: a row adds the noisy
-    counts of its ``reach`` nearest cells, and is labelled where the best class leads the next by
-    more than ``margin`` noisy votes.
+    Cells (wall/matrices.py), ``cells`` of them in a set, serve all rows in them: a row adds the
+    noisy counts of its ``reach`` nearest cells, and is labelled where the best class leads the next
+    by more than ``margin`` noisy votes.
 
-    Weights (wall/weights.py), ``steps`` of them in a round, give a linear model of ``labels``, a
+    Weights (wall/matrices.py), ``steps`` of them in a round, give a linear model of ``labels``, a
     label space's kind; a row is labelled where the best class leads the next by more than
     ``margin`` in probability. ``clip``: the mechanism's, which the model is fitted with; ``axes``:
     principal axes of the public rows' features that it looks at, all features where None.
@@ -130,17 +130,6 @@ class Prepaid(Protocol):
         ...
 
 
-ADDED = "added"
-
-
-def added(default: float | int | str | bool | None, *same: object) -> Any:
-    """A mechanism's field that earlier ledgers do not have; ``default`` is what they meant.
-
-    ``same``: other values with the meaning of the default.
-    """
-    return field(default=default, metadata={ADDED: (default, *same)})
-
-
 @dataclass(frozen=True)
 class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a class_path
     """A frozen dataclass of publishable fields, among them ``kind``, a Literal with a default.
@@ -154,8 +143,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         solved: fields that the budget decides where they are null (``with_noise``, solve.py).
         sharded: whether lists, sets and sums over disjoint records are enough for it.
         open: whether it only stands for one that is still to be chosen (auto.py).
-        by_unit: fields that the unit of privacy decides where they are null (``for_unit``); 1 is
-            what they meant before.
+        by_unit: fields that the unit of privacy decides where they are null (``for_unit``).
         persons: whether its price holds for all rows of a person together (docs/privacy.md,
             section 22).
     """
@@ -222,18 +210,8 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
         return
 
     def fields(self) -> dict[str, object]:
-        """The publishable fields, as a ledger records them.
-
-        A field that was ``added`` is left out at its default: a ledger that was begun before
-        stays the same, to the byte, and so do its queries' identities.
-        """
-        found = asdict(self)
-        implied = {
-            f.name
-            for f in fields(self)
-            if ADDED in f.metadata and found[f.name] in f.metadata[ADDED]
-        }
-        return {name: value for name, value in found.items() if name not in implied}
+        """The publishable fields, as a ledger records them."""
+        return asdict(self)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -264,7 +242,7 @@ class Mechanism(metaclass=ABCMeta):  # ABC as a base: jsonargparse would want a 
             return self
         found = {n: fields.get(n) for n in self.solved if vars(self)[n] is None}
         if unit != "row":
-            found |= {n: fields.get(n, 1) for n in self.by_unit if vars(self)[n] is None}
+            found |= {n: fields.get(n) for n in self.by_unit if vars(self)[n] is None}
         return replace(self, **{n: v for n, v in found.items() if isinstance(v, int | float)})
 
     def number(self, name: str) -> float:

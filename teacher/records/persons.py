@@ -2,7 +2,8 @@
 
 Ids of persons never leave this file: rows have codes, which are private, too. Rows are told apart
 by person *and* id. If an id alone did, a row of one person could hide a row of another with the
-same id, and adding that person would take away more than is its own.
+same id, and adding that person would take away more than is its own. Rows without ids are numbered
+among their person's, so that no other person's rows decide a number.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ...wall.errors import InvalidInput, shape_text
 
 NOBODY = -1  # the code of a row without a person
 MAX_LENGTH = 256  # of an id, characters
+MAX_CODE_POINT = 0x10FFFF  # of a character
 
 
 def code_of(text: str) -> int:
@@ -42,10 +44,30 @@ def codes_in(name: str, values: np.ndarray, rows: int) -> np.ndarray:
         raise InvalidInput(name, "whole numbers or texts [n]", shape_text(values))
     if len(values) != rows:
         raise InvalidInput(name, "one for each row", "another count")
-    return codes_of(values.astype(str).tolist())
+    if values.dtype.kind == "U" and values.size:
+        # Numbers that are no characters, which an array can hold and a text can not, name nobody
+        characters = np.ascontiguousarray(values).view(f"{values.dtype.byteorder}u4")
+        bad = (characters.reshape(len(values), -1) > MAX_CODE_POINT).any(axis=1)
+        values = np.where(bad, "", values)
+    return codes_of([str(value) for value in values.tolist()])
 
 
 def row_ids(persons: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Ids of rows within all persons' rows: int64 [n]; a function of person and id."""
     pairs = zip(persons.tolist(), ids.tolist(), strict=True)
     return np.array([stable_hash(f"{person} {row}") for person, row in pairs], dtype=np.int64)
+
+
+class Places:
+    """Numbers of rows among their person's rows, over consecutive blocks."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def of(self, persons: np.ndarray) -> np.ndarray:
+        """The next rows' numbers, from 0 for each person: int64 [n]."""
+        places = np.empty(len(persons), dtype=np.int64)
+        for row, person in enumerate(persons.tolist()):
+            places[row] = self._counts.get(person, 0)
+            self._counts[person] = places[row] + 1
+        return places

@@ -1,32 +1,32 @@
 """Private records: the only file that opens them.
 
-Bad rows are dropped here, silently, before anything else sees them.
+Bad rows are dropped here, silently, before anything else sees them. A row's id, person, label and
+inputs are functions of that row alone; what a whole file has (a header, a schema, dtypes, shapes)
+is public.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from ...wall.datasets import readers
-from ...wall.datasets.base import Rows
+from ...wall.datasets import arrays, readers
 from ...wall.datasets.folder import labels_of, persons_of
-from ...wall.datasets.registry import published
-from ...wall.datasets.sources import DataConfig, Task
+from ...wall.datasets.sources import DataConfig, Task, published
 from ...wall.datasets.table import ID, encode, one_file, scaling
 from ...wall.datasets.tables import read_table, texts
 from ...wall.errors import InvalidInput, MissingData, shape_text
 from ...wall.progress import TaskProgress
 from ...wall.unit import Unit
-from .persons import NOBODY, codes_in, codes_of, row_ids
+from .persons import NOBODY, Places, codes_in, codes_of, row_ids
 
-PERSON = "private_person"  # of an npz file: whose a row is
+INPUTS, LABELS, IDS, PERSONS = "private_x", "private_y", "private_id", "private_person"  # of an npz
 # Verdicts: what is wrong with a row, at most one thing each.
-GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID, NO_PERSON = range(6)
+GOOD, UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, REPEATED_ID, NO_PERSON, NO_ID = range(7)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +37,9 @@ class Records:
     task's label space.
     ``ids``: int64 [n], distinct. n may be 0.
 
-    An id is an attribute of the row: its position in the published file; private_id of an npz, or
-    its row number there when the file was written without (rows are then only ever appended); a
-    hash of an image's relative path.
+    An id is an attribute of the row: its position in the published file; private_id of an npz; a
+    hash of a table's record_id or of an image's relative path. Rows of an npz or a table without
+    ids are numbered in the file's order, and are only ever appended.
 
     ``persons``: int64 [n], codes of the rows' persons; None where the unit of privacy is a row. An
     id is then one of person and row together (teacher/records/persons.py).
@@ -72,14 +72,14 @@ class Records:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ingested:
-    """All rows as found, for the custodian's preview alone; `run` sees ``records``.
+    """All rows as read, for the custodian's preview alone; `run` sees ``records``.
 
-    ``verdicts``: uint8 [n_found], GOOD or what is wrong. ``inputs`` [n_found, ...], ``labels``,
-    ``ids`` int64 [n_found].
-    ``sizes``: int32 [n_found, 2], widths and heights as stored (pixels, 0 where unreadable), for
+    ``verdicts``: uint8 [n_read], GOOD or what is wrong. ``inputs`` [n_read, ...], ``labels``,
+    ``ids`` int64 [n_read].
+    ``sizes``: int32 [n_read, 2], widths and heights as stored (pixels, 0 where unreadable), for
     image folders alone.
     ``other_files``: files of an image folder whose names are not an image's, a count.
-    ``persons``: int64 [n_found], where the unit of privacy is a person.
+    ``persons``: int64 [n_read], where the unit of privacy is a person.
     """
 
     inputs: np.ndarray
@@ -98,6 +98,10 @@ class Ingested:
         return Records(self.inputs, self.labels, self.ids, self.persons).take(rows)
 
 
+# (rows read or left out by then, of how many, a block)
+Blocks = Iterator[tuple[int, int, Ingested]]
+
+
 def open_records(
     config: DataConfig, task: Task, progress: TaskProgress | None = None, unit: Unit = "row"
 ) -> Records:
@@ -105,11 +109,12 @@ def open_records(
 
     This is the only way from a configuration to private rows.
 
-    Dropped: images that can not be decoded, vectors that are not finite, labels outside the public
-    classes, values that are no numbers, ids seen before among the good rows; where the ``unit`` is
-    a person, rows without one, and ids seen before among that person's rows. Every row is judged by
-    itself, except that the first of several good rows with one id stays: rows of one id are one
-    record. No count, warning or error depends on what rows hold.
+    Dropped: images that can not be decoded or have too many pixels, vectors that are not finite,
+    labels outside the public classes, values that are no numbers, empty ids, ids seen before among
+    the good rows; where the ``unit`` is a person, rows without one, and ids seen before among that
+    person's rows. Every row is judged by itself, except that the first of several good rows with
+    one id stays: rows of one id are one record. No count, warning or error depends on what rows
+    hold.
     ``progress`` hears (percent, 100): the number of records is private.
 
     Raises InvalidInput, MissingData for settings: a missing file or array, a dtype or shape that
@@ -125,59 +130,33 @@ def ingest(
 
     Raises InvalidInput, MissingData, as open_records.
     """
+    whole = _blocks(config, task, None, 0, unit, _percent(progress))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if config.source == "folder":
-            return _ingest_folder(config, task, _percent(progress), unit)
-        if config.source == "arrays":
-            return _ingest_arrays(config, task, unit)
-        if config.source == "table":
-            return _ingest_table(config, task, unit)
-        rows = published(config.source).private_rows(config, _percent(progress))
-    return _judged(task, rows.inputs, rows.labels, rows.ids, rows.readable)
+        return next(whole)[2]
 
 
 def stream_records(
     config: DataConfig, task: Task, size: int, start: int = 0, unit: Unit = "row"
 ) -> Iterator[tuple[int, int, Records]]:
-    """The rows of ``open_records``, in blocks of ``size`` rows as found.
+    """The rows of ``open_records``, in blocks of ``size`` rows as read.
 
-    Yields (rows found so far, rows in all, good rows of the block).
+    Yields (rows read so far, rows in all, good rows of the block).
 
-    ``start``: rows found that are left out. Image folders, npz files and CelebA are read block by
-    block: memory is that of a few blocks, and of paths. Other published sets are read whole. Rows
-    of one id in several blocks are all given: the first of them is to count.
+    ``start``: rows that are left out. Image folders, npz files and CelebA are read block by block:
+    memory is that of a few blocks, and of paths. Other published sets are read whole. Rows of one
+    id in several blocks are all given: the first of them is to count.
     Raises InvalidInput, MissingData, as open_records.
     """
-    if config.source == "folder":
-        root, paths, _ = _folder_paths(config)
-        for first in range(start, len(paths), size):
-            part = paths[first : first + size]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                block = _folder_rows(config, task, root, part, unit=unit)
-            yield first + len(part), len(paths), block.records
-    elif config.source == "arrays":
-        yield from _array_blocks(readers.require_arrays(config.path), task, size, start, unit)
-    elif config.source == "table":
-        yield from _table_blocks(config, task, size, start, unit)
-    else:
-        blocks = published(config.source).private_blocks(config, size, start)
-        while (found := _quietly_next(blocks)) is not None:
-            done, total, rows = found
-            yield (
-                done,
-                total,
-                _judged(task, rows.inputs, rows.labels, rows.ids, rows.readable).records,
-            )
-
-
-def _quietly_next(
-    blocks: Iterator[tuple[int, int, Rows]],
-) -> tuple[int, int, Rows] | None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return next(blocks, None)
+    blocks = _blocks(config, task, size, start, unit)
+    while True:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            block = next(blocks, None)
+        if block is None:
+            return
+        done, total, rows = block
+        yield done, total, rows.records
 
 
 def ingest_more(
@@ -214,147 +193,186 @@ def ingest_more(
                 f"`rows` must be a folder of images or an npz file. Found {str(rows)!r}."
             )
         given = DataConfig(source="arrays", path=str(rows))
-        if readers.read_member(readers.require_arrays(str(rows)), "private_id") is None:
-            raise InvalidInput(
-                "rows", "an npz file with private_x, private_y and private_id", "no private_id"
-            )
+        if not arrays.has_member(arrays.require_arrays(str(rows)), IDS):
+            rule = f"an npz file with {INPUTS}, {LABELS} and {IDS}"
+            raise InvalidInput("rows", rule, f"no {IDS}")
     return ingest(given, task, progress, unit)
+
+
+def received(columns: Mapping[str, np.ndarray]) -> Records:
+    """Records of arrays that a custodian sent: inputs, labels, ids, and persons if there are any.
+
+    Raises InvalidInput for persons, or ids beside them, that are not whole numbers, one a row.
+    """
+    inputs, labels, ids = (columns[name] for name in ("inputs", "labels", "ids"))
+    if "persons" not in columns:
+        return Records(inputs, labels, ids)
+    if ids.dtype != np.int64 or ids.shape != inputs.shape[:1]:
+        raise InvalidInput("records.ids", "int64, one for each row", shape_text(ids))
+    persons = codes_in("records.persons", columns["persons"], len(inputs))
+    return Records(inputs, labels, row_ids(persons, ids), persons)
+
+
+def _blocks(
+    config: DataConfig,
+    task: Task,
+    size: int | None,
+    start: int,
+    unit: Unit,
+    progress: TaskProgress | None = None,
+) -> Blocks:
+    """All rows from ``start`` on in blocks of ``size``; in one block, maybe empty, where None."""
+    if config.source == "folder":
+        return _folder_blocks(config, task, size, start, unit, progress)
+    if config.source == "arrays":
+        return _array_blocks(config, task, size, start, unit)
+    if config.source == "table":
+        return _table_blocks(config, task, size, start, unit)
+    return _published_blocks(config, task, size, start, progress)
+
+
+def _parts(total: int, size: int | None, start: int) -> list[slice]:
+    if size is None:
+        return [slice(start, total)]
+    return [slice(first, min(first + size, total)) for first in range(start, total, size)]
 
 
 def _percent(progress: TaskProgress | None) -> TaskProgress | None:
     return None if progress is None else lambda done, total: progress(100 * done // total, 100)
 
 
-def _ingest_folder(
-    config: DataConfig, task: Task, progress: TaskProgress | None, unit: Unit
-) -> Ingested:
-    root, paths, others = _folder_paths(config)
-    return _folder_rows(config, task, root, paths, others, progress, unit)
+def _published_blocks(
+    config: DataConfig, task: Task, size: int | None, start: int, progress: TaskProgress | None
+) -> Blocks:
+    source = published(config.source)
+    if size is None:
+        rows = source.private_rows(config, progress)
+        blocks = iter([(len(rows.ids), len(rows.ids), rows)])
+    else:
+        blocks = source.private_blocks(config, size, start)
+    for done, total, rows in blocks:
+        faults = {UNREADABLE: ~rows.readable}
+        yield done, total, _judged(task, rows.inputs, rows.labels, rows.ids, faults)
 
 
-def _folder_paths(config: DataConfig) -> tuple[Path, list[str], int]:
-    """(folder, images in it, number of other files)."""
+def _folder_blocks(
+    config: DataConfig,
+    task: Task,
+    size: int | None,
+    start: int,
+    unit: Unit,
+    progress: TaskProgress | None,
+) -> Blocks:
     root = readers.require_folder("data.private", config.private)
     files = readers.list_files(root)
     paths = [path for path in files if readers.is_image(path)]
-    return root, paths, len(files) - len(paths)
-
-
-def _folder_rows(
-    config: DataConfig,
-    task: Task,
-    root: Path,
-    paths: list[str],
-    others: int = 0,
-    progress: TaskProgress | None = None,
-    unit: Unit = "row",
-) -> Ingested:
-    images = readers.read_images(root, paths, config.image_size, config.channels, progress)
-    truth = labels_of(task.labels, "data.private", root, paths)
-    labels = task.labels.encode("data.private", truth)
-    ids = np.array([readers.stable_hash(path) for path in paths], dtype=np.int64)
-    persons = None
-    if unit == "person":
-        named = persons_of("data.private", root, paths, config.person, task.labels)
-        persons = codes_of(named)
-    return _judged(task, images.pixels, labels, ids, images.readable, images.sizes, others, persons)
-
-
-def _ingest_arrays(config: DataConfig, task: Task, unit: Unit) -> Ingested:
-    x = readers.required_member(config.path, "private_x")
-    y = readers.required_member(config.path, "private_y")
-    ids = readers.read_member(readers.require_arrays(config.path), "private_id")
-    persons = readers.required_member(config.path, PERSON) if unit == "person" else None
-    return _arrays_rows(task, x, y, ids, persons)
+    for part in _parts(len(paths), size, start):
+        chosen = paths[part]
+        images = readers.read_images(root, chosen, config.image_size, config.channels, progress)
+        truth = labels_of(task.labels, "data.private", root, chosen)
+        labels = task.labels.encode("data.private", truth)
+        ids = np.array([readers.stable_hash(path) for path in chosen], dtype=np.int64)
+        persons = None
+        if unit == "person":
+            named = persons_of("data.private", root, chosen, config.person, task.labels)
+            persons = codes_of(named)
+            ids = row_ids(persons, ids)
+        faults = {UNREADABLE: ~images.readable}
+        rows = _judged(task, images.pixels, labels, ids, faults, persons)
+        extra = {"sizes": images.sizes, "other_files": len(files) - len(paths)}
+        yield part.stop, len(paths), Ingested(**(vars(rows) | extra))
 
 
 def _array_blocks(
-    path: Path, task: Task, size: int, start: int, unit: Unit
-) -> Iterator[tuple[int, int, Records]]:
-    """An npz file's rows, as ``stream_records`` gives them. Each member is read once."""
-    names = ["private_x", "private_y"]
-    names += ["private_id"] if readers.has_member(path, "private_id") else []
-    names += [PERSON] if unit == "person" else []
-    total = readers.member_rows(path, names[0])
-    if any(readers.member_rows(path, name) != total for name in names):
-        raise InvalidInput(
-            ", ".join(names[1:]), "one number for each row of private_x", "another count"
+    config: DataConfig, task: Task, size: int | None, start: int, unit: Unit
+) -> Blocks:
+    """Rows of an npz file or a folder of npy files. In blocks each member is read once."""
+    path = arrays.require_arrays(config.path)
+    names = [INPUTS, LABELS]
+    names += [IDS] if arrays.has_member(path, IDS) else []
+    names += [PERSONS] if unit == "person" else []
+    if size is None:
+        whole = [arrays.required_member(path, name) for name in names]
+        total, parts = len(whole[0]), iter([tuple(whole)])
+        counts = list(map(len, whole))
+    else:
+        counts = [arrays.member_rows(path, name) for name in names]
+        total = counts[0]
+        members = (arrays.member_blocks(path, name, size, start) for name in names)
+        parts = zip(*members, strict=True)
+    unequal = [name for name, count in zip(names, counts, strict=True) if count != total]
+    if unequal:
+        rule = f"one number for each row of {INPUTS}"
+        raise InvalidInput(", ".join(unequal), rule, "another count")
+    places, done = Places(), start
+    if unit == "person" and IDS not in names and start:
+        before = next(arrays.member_blocks(path, PERSONS, start))
+        places.of(codes_in(PERSONS, before, start))
+    for part in parts:
+        columns = dict(zip(names, part, strict=True))
+        yield (
+            done + len(part[0]),
+            total,
+            _array_rows(task, columns, done, places),
         )
-    done = start
-    for x, y, *more in zip(
-        *(readers.member_blocks(path, name, size, start) for name in names), strict=True
-    ):
-        named = dict(zip(names[2:], more, strict=True))
-        block = _arrays_rows(task, x, y, named.get("private_id"), named.get(PERSON), done)
-        done += len(x)
-        yield done, total, block.records
+        done += len(part[0])
 
 
-def _arrays_rows(
-    task: Task,
-    x: np.ndarray,
-    y: np.ndarray,
-    ids: np.ndarray | None,
-    persons: np.ndarray | None = None,
-    first: int = 0,
+def _array_rows(
+    task: Task, columns: Mapping[str, np.ndarray], first: int, places: Places
 ) -> Ingested:
     """Rows of an npz file, the first of which has the number ``first``."""
-    inputs = readers.canonical_rows("private_x", x)
+    inputs = arrays.canonical_rows(INPUTS, columns[INPUTS])
     dtype = np.uint8 if len(task.input_shape) == 3 else np.float32
     if inputs.shape[1:] != task.input_shape or inputs.dtype != dtype:
         rule = f"{np.dtype(dtype)} [n, {', '.join(map(str, task.input_shape))}], as public_x is"
-        raise InvalidInput("private_x", rule, shape_text(inputs))
-    labels = _one_a_row("private_y", task.labels.encode("private_y", y), len(inputs))
-    ids = np.arange(first, first + len(inputs)) if ids is None else _ids(ids, len(inputs))
-    codes = None if persons is None else codes_in(PERSON, persons, len(inputs))
-    readable = np.ones(len(inputs), dtype=bool)
-    return _judged(task, inputs, labels, ids, readable, persons=codes)
-
-
-def _ingest_table(config: DataConfig, task: Task, unit: Unit) -> Ingested:
-    if config.split:
-        rows = one_file(config.path, config.split, "private")
-    else:
-        rows = read_table("data.private", config.private)
-    inputs = scaling(config).inputs("data.private", rows)
-    labels = encode(config, task.labels, "data.private", rows)
-    ids, given = np.arange(len(inputs)), rows.columns.get(ID)
-    if given is not None:
-        ids = np.array([readers.stable_hash(text) for text in texts(given)], dtype=np.int64)
-    codes = None
-    if unit == "person":
-        if config.person not in rows.columns:
-            rule = "a column of the table of private rows"
-            raise InvalidInput("data.person", rule, config.person)
-        codes = codes_of(texts(rows.columns[config.person]).tolist())
-    readable = np.ones(len(inputs), dtype=bool)
-    return _judged(task, inputs, labels, ids, readable, persons=codes)
+        raise InvalidInput(INPUTS, rule, shape_text(inputs))
+    labels = task.labels.encode(LABELS, columns[LABELS])
+    ids, persons = columns.get(IDS), None
+    if ids is not None and (ids.dtype.kind not in "iu" or ids.ndim != 1):
+        raise InvalidInput(IDS, "whole numbers [n]", shape_text(ids))
+    if PERSONS in columns:
+        persons = codes_in(PERSONS, columns[PERSONS], len(inputs))
+        own = places.of(persons) if ids is None else ids.astype(np.int64)
+        return _judged(task, inputs, labels, row_ids(persons, own), {}, persons)
+    own = np.arange(first, first + len(inputs)) if ids is None else ids.astype(np.int64)
+    return _judged(task, inputs, labels, own, {})
 
 
 def _table_blocks(
-    config: DataConfig, task: Task, size: int, start: int, unit: Unit
-) -> Iterator[tuple[int, int, Records]]:
-    """A table's rows, as ``stream_records`` gives them; the table is read whole."""
-    found = _ingest_table(config, task, unit)
-    total = len(found.ids)
-    for first in range(start, total, size):
-        part = slice(first, first + size)
-        arrays = (found.inputs[part], found.labels[part], found.ids[part], found.verdicts[part])
-        persons = None if found.persons is None else found.persons[part]
-        yield min(first + size, total), total, Ingested(*arrays, persons=persons).records
+    config: DataConfig, task: Task, size: int | None, start: int, unit: Unit
+) -> Blocks:
+    """A table's rows; the table is read whole."""
+    if config.split:
+        table = one_file(config.path, config.split, "private")
+    else:
+        table = read_table("data.private", config.private)
+    inputs = scaling(config).inputs("data.private", table)
+    labels = encode(config, task.labels, "data.private", table)
+    ids, persons, faults = table.places, None, {}
+    if ID in table.columns:
+        names = _names("record_id", table.columns[ID])
+        ids = np.array([readers.stable_hash(text) for text in names], dtype=np.int64)
+        faults[NO_ID] = names == ""
+    if unit == "person":
+        if config.person not in table.columns:
+            rule = "a column of the table of private rows"
+            raise InvalidInput("data.person", rule, config.person)
+        persons = codes_of(_names("data.person", table.columns[config.person]).tolist())
+        ids = row_ids(persons, ids if ID in table.columns else Places().of(persons))
+    for part in _parts(len(ids), size, start):
+        bad = {verdict: fault[part] for verdict, fault in faults.items()}
+        theirs = None if persons is None else persons[part]
+        rows = _judged(task, inputs[part], labels[part], ids[part], bad, theirs)
+        yield part.stop, len(ids), rows
 
 
-def _ids(values: np.ndarray, rows: int) -> np.ndarray:
-    """int64 [n]. The error does not say how many rows there are."""
-    if values.dtype.kind not in "iu" or values.ndim != 1:
-        raise InvalidInput("private_id", "whole numbers [n]", shape_text(values))
-    return _one_a_row("private_id", values.astype(np.int64), rows)
-
-
-def _one_a_row(name: str, values: np.ndarray, rows: int) -> np.ndarray:
-    if len(values) != rows:
-        raise InvalidInput(name, "one number for each row of private_x", "another count")
-    return values
+def _names(name: str, column: np.ndarray) -> np.ndarray:
+    """Ids of rows or persons as texts; "" for none."""
+    if column.dtype.kind == "f":
+        rule = "a column of whole numbers or texts: floating ones round those above 2^53"
+        raise InvalidInput(name, rule, "floating numbers")
+    return texts(column)
 
 
 def _judged(
@@ -362,28 +380,21 @@ def _judged(
     inputs: np.ndarray,
     labels: np.ndarray,
     ids: np.ndarray,
-    readable: np.ndarray,
-    sizes: np.ndarray | None = None,
-    other_files: int = 0,
+    faults: Mapping[int, np.ndarray],
     persons: np.ndarray | None = None,
 ) -> Ingested:
-    """Judge each row by itself, then repeated ids among the good rows of one person, or of all.
+    """Judge each row by itself, then repeated ids among the good rows.
 
-    So a bad row displaces no good one.
+    So a bad row displaces no good one. ``faults``: bool [n] by verdict, as a file shows them.
     """
-    finite = (
-        np.isfinite(inputs).all(axis=1)
-        if inputs.dtype == np.float32
-        else np.ones(len(inputs), dtype=bool)
-    )
-    known = task.labels.is_code(labels)
-    nobody = np.zeros(len(labels), dtype=bool)
+    every = dict(faults)
+    if inputs.dtype == np.float32:
+        every[NOT_FINITE] = ~np.isfinite(inputs).all(axis=1)
+    every[UNKNOWN_CLASS] = ~task.labels.is_code(labels)
     if persons is not None:
-        nobody, ids = persons == NOBODY, row_ids(persons, ids)
-    faults = [~readable, ~finite, ~known, nobody]
-    reasons = [UNREADABLE, NOT_FINITE, UNKNOWN_CLASS, NO_PERSON]
-    verdicts = np.select(faults, reasons, GOOD).astype(np.uint8)
+        every[NO_PERSON] = persons == NOBODY
+    verdicts = np.select(list(every.values()), list(every), GOOD).astype(np.uint8)
     good = np.flatnonzero(verdicts == GOOD)
     _, first = np.unique(ids[good], return_index=True)  # the first position of each id
     verdicts[np.delete(good, first)] = REPEATED_ID
-    return Ingested(inputs, labels, ids, verdicts, sizes, other_files, persons)
+    return Ingested(inputs, labels, ids, verdicts, persons=persons)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ...wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
-from ...wall.matrix import Matrix
+from ...wall.matrices import Matrix
 from ...wall.messages import Answers, Queries
 from ...wall.progress import Progress
 from ...wall.wire import result_to_json

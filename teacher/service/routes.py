@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ...wall.errors import Refused
 from ...wall.wire import MAX_ROWS, SAFETENSORS, decode
 from ..records.persons import codes_of
-from ..records.received import received
+from ..records.sources import received
 from . import models
 from .auth import Anyone, Custodian, OfAnalyst, app_service, service_for
 from .jobs import TaskJob, job_id

@@ -19,10 +19,9 @@ from ..accounting.accountant import certified_epsilon
 from ..accounting.conversion import round_up
 from ..analysts import finish_removing, open_analyst, remove_for_all
 from ..custodian import Custodian
-from ..ledger.anchored import stored_turn
 from ..ledger.auditor.auditor import Finding, audit
-from ..ledger.entries_table import READ_HEAD
 from ..ledger.ledger import Ledger
+from ..ledger.tables import READ_HEAD, read_nonces
 from ..noise.entropy import Entropy
 from ..private_files import log_failure
 from ..records.sources import Records
@@ -330,7 +329,7 @@ def build_service(
     per_analyst = custodian.ledger.state.is_register()
     if settings.sharded is not None and per_analyst:
         raise InvalidInput("scale.shards", "0 where each analyst has a budget", "more")
-    if custodian.anchor is None and custodian.ledger.in_custody(stored_turn) is not None:
+    if custodian.anchor is None and any(custodian.ledger.in_custody(read_nonces)):
         raise LedgerMismatch(
             "the ledger has an anchor, which was not named, so nothing could be charged. Name it "
             "(`anchor`)."

@@ -12,7 +12,7 @@ from labelwall import pipeline
 from tests.experiment.tiny import rows
 
 # For a run whose students do not matter: one training a round instead of several.
-QUICK = ("--student.prune_folds", "0", "--student.calibration_folds", "0")
+QUICK = ("--student.doubtful_folds", "0", "--student.calibration_folds", "0")
 PREDICT = ("predict", "--config", "config.yaml", "--queries", "q.npz", "--out", "a.npz")
 
 

@@ -33,7 +33,7 @@ mechanism: {kind: private_knn_attributes, tau: 2, k: 15,
   sampling_probability: 0.5, sigma_vote: 0.5, threshold: 0.4}
 rounds: [{queries: 12}, {queries: 12}]
 student: {backbone: mlp, objective: uda, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
-  prune_folds: 2, prune_steps: 10}
+  doubtful_folds: 2, doubtful_steps: 10}
 custodian_dir: custody
 batch_size: 5
 threads: 1
@@ -43,7 +43,7 @@ COMPARISON = """
 data: {source: arrays, labels: attributes, path: data.npz}
 seeds: [0]
 student: {backbone: mlp, objective: vat, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
-  prune_folds: 0}
+  doubtful_folds: 0}
 threads: 1
 workers: 1
 methods:
@@ -166,7 +166,7 @@ MISTAKES = {
         "mechanism.kind",
     ),
     "rows of one class": ("labels: attributes, ", "", "mechanism.kind"),
-    "a class prior": ("prune_folds: 2", "class_prior: uniform", "student.class_prior"),
+    "a class prior": ("doubtful_folds: 2", "class_prior: uniform", "student.class_prior"),
     "no sampling at all": (
         "sampling_probability: 0.5",
         "sampling_probability: 0",

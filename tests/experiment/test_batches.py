@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.config.first_features import box_extractor
 from labelwall.experiment.config.settings import load_config
+from labelwall.experiment.run.extractors import box_extractor
 from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.wall.datasets.sources import Task
@@ -28,7 +28,7 @@ box: [[-5, 7]]
 mechanism: {kind: radius, radius: 0.35}
 rounds: [{queries: 12}, {queries: 12}]
 student: {backbone: mlp, objective: supervised, steps: 5, batch_labelled: 16,
-  batch_unlabelled: 16, prune_folds: 0}
+  batch_unlabelled: 16, doubtful_folds: 0}
 batch_size: 5
 threads: 1
 workers: 1

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.run.released import released_labels
-from labelwall.experiment.run.reverse_knn_round import cluster
+from labelwall.experiment.run.matrices import cluster
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.wall.cells import inherit, nearest_cells
+from labelwall.experiment.run.training import released_labels
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.matrices import inherit, nearest_cells
 from labelwall.wall.messages import Outcome
 from tests import ledgers
 from tests.experiment import tiny
@@ -31,7 +31,7 @@ mechanism: {kind: reverse_knn, cells: 6, neighbours: 1, sigma: 0.5, margin: 3}
 rounds: [{}, {}]
 student:
   {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
-   prune_folds: 2, prune_steps: 5}
+   doubtful_folds: 2, doubtful_steps: 5}
 batch_size: 16
 threads: 1
 workers: 1

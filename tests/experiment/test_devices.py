@@ -5,18 +5,33 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from labelwall import pipeline
-from labelwall.experiment.config.settings import config_parser, parse
-from labelwall.experiment.run.console import Console
-from labelwall.experiment.run.rounds import run
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.student import devices, launch
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.student import devices
 from tests.experiment import tiny
+
+RUN = ["run", "--config", "config.yaml", "--quiet"]
+SHORT = ["--rounds", "[{queries: 12}]", "--student.doubtful_folds", "0"]
+WATCH = """
+import atexit, json, os, pathlib, sys
+if "--multiprocessing-fork" in sys.orig_argv:
+    opened = []
+    def listen(event, args):
+        if event in ("open", "sqlite3.connect") and isinstance(args[0], str):
+            opened.append(os.path.abspath(args[0]))
+    def write():
+        rooms = {name.removeprefix("labelwall.").split(".")[0] for name in sys.modules}
+        place = pathlib.Path(os.environ["WATCHED"], f"{os.getpid()}.json")
+        place.write_text(json.dumps({"opened": opened, "rooms": sorted(rooms)}))
+    sys.addaudithook(listen)
+    atexit.register(write)
+"""
 
 
 @pytest.fixture
@@ -26,55 +41,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def _run(name: str, *options: str) -> dict[str, object]:
-    args = [
-        "--config",
-        "config.yaml",
-        "--rounds",
-        "[{queries: 12}]",
-        "--student.prune_folds",
-        "0",
-        *options,
-    ]
-    config, _ = parse(config_parser("run", "", args), args)
-    return run(config, Path(name), entropy=UnsafeTape(3), console=Console(quiet=True))
-
-
 @pytest.mark.slow
-def test_two_devices_charge_what_one_does_and_see_no_private_side(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = _run("one")
-    monkeypatch.setenv("LABELWALL_KEY", "secret")
-    monkeypatch.setattr(launch, "WORKER", "labelwall.tests.programs.watched_training")
-    two = _run("two", "--student.devices", "2")
-    first, second = (RunFolder(folder / name).ledger_state() for name in ("one", "two"))
-    assert first.counts() == second.counts()
-    assert first.counts()[0] == 12
-    assert two["rounds"][0]["answered"] == one["rounds"][0]["answered"]
-    assert two["test_accuracy"] == pytest.approx(one["test_accuracy"], abs=1 / 30)  # of 30 rows
-    place = folder / "two" / "round_1"
-    for rank in range(2):
-        found = json.loads((place / f"watched_{rank}.json").read_text())
-        assert not set(found["loaded"]) & {
-            "teacher",
-            "experiment",
-            "pipeline",
-            "sqlite3",
-            "sqlalchemy",
-        }
-        assert {"student", "wall"} <= set(found["loaded"])
-        assert found["variables"] == []
-        # Nothing outside of the round's folder
-        own = [Path(path).relative_to(place) for path in found["opened"]]
-        assert {path.parts[0].split(".")[0] for path in own} <= {
-            "checkpoints",
-            "events",
-            "hparams",
-            ".",
-        }
-        assert found["all"] > 100
-    assert not (place / "checkpoints").exists()
+def test_two_devices_charge_what_one_does_and_see_no_private_side(folder: Path) -> None:
+    watch = folder / "watch"
+    watch.mkdir()
+    (watch / "sitecustomize.py").write_text(WATCH)
+    paths = os.pathsep.join([str(watch), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "WATCHED": str(watch)}
+    for number in ("1", "2"):
+        line = [sys.executable, "-m", "labelwall.pipeline", *RUN, *SHORT, "--run_dir", number]
+        line += ["--student.devices", number]
+        subprocess.run(line, env=environment, check=True)
+    one, two = (RunFolder(folder / number) for number in ("1", "2"))
+    assert one.ledger_state().counts()[0] == two.ledger_state().counts()[0] == 12
+    assert two.summary.is_file()
+    children = [json.loads(path.read_text()) for path in watch.glob("*.json")]
+    children = [child for child in children if "student" in child["rooms"]]
+    assert len(children) >= 2
+    for child in children:
+        assert not set(child["rooms"]) & {"teacher", "experiment", "sqlite3", "sqlalchemy"}
+        own = [Path(path) for path in child["opened"] if path.startswith(f"{folder}{os.sep}2")]
+        assert {path.relative_to(folder).parts[0] for path in own} <= {"2"}
+        assert {path.relative_to(folder / "2").parts[0] for path in own} <= {"round_1"}
+        assert not any(path.endswith("data.npz") for path in child["opened"])
 
 
 MISTAKES = {
@@ -85,7 +74,6 @@ MISTAKES = {
         ["--student.devices", "2", "--student.batch_labelled", "1"],
         "student.batch_labelled",
     ),
-    "a strategy that forks": (["--student.strategy", "ddp_spawn"], "student.strategy"),
     "half precision that needs a GPU": (["--student.precision", "16-mixed"], "student.precision"),
     "half precision, wherever there is no GPU": (
         ["--student.precision", "16-mixed", "--student.accelerator", "auto"],
@@ -103,6 +91,7 @@ MISTAKES = {
         ["--student.compile", "true", "--student.devices", "2"],
         "student.compile",
     ),
+    "compiled without a compiler": (["--student.compile", "true"], "student.compile"),
 }
 
 
@@ -112,38 +101,13 @@ def test_what_can_not_be_trained_is_refused_before_anything_is_opened(
 ) -> None:
     monkeypatch.setattr(devices, "gpus", lambda: 0)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    (folder / "data.npz").unlink()
-    options, mentioned = MISTAKES[name]
-    capsys.readouterr()
-    assert (
-        pipeline.main(["run", "--config", "config.yaml", "--run_dir", "out", "--quiet", *options])
-        == 2
-    )
-    said = capsys.readouterr().err
-    assert len(said.strip().splitlines()) == 1
-    assert mentioned in said
-    assert not (folder / "out").exists()
-    assert not (folder / "out.custodian").exists()
-
-
-def test_a_machine_without_a_compiler_does_not_compile(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("CXX", raising=False)
-    assert (
-        pipeline.main(
-            [
-                "run",
-                "--config",
-                "config.yaml",
-                "--run_dir",
-                "out",
-                "--quiet",
-                "--student.compile",
-                "true",
-            ]
-        )
-        == 2
-    )
+    (folder / "data.npz").unlink()
+    options, mentioned = MISTAKES[name]
+    assert pipeline.main([*RUN, "--run_dir", "out", *options]) == 2
+    error = capsys.readouterr().err
+    assert len(error.strip().splitlines()) == 1
+    assert mentioned in error
     assert not (folder / "out").exists()
+    assert not (folder / "out.custodian").exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,18 +13,12 @@ import pytest
 import safetensors
 import safetensors.numpy
 from scipy.special import softmax
-from sklearn.linear_model import LogisticRegression
 
 from labelwall import pipeline
 from labelwall.experiment.config.settings import load_config
-from labelwall.experiment.run.fitted import Question
-from labelwall.experiment.run.linear_model import LinearModel
-from labelwall.experiment.run.linear_round import fit_weights
-from labelwall.experiment.run.smoothing import with_neighbours
+from labelwall.experiment.linear.model import with_neighbours
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
-from labelwall.wall.matrix import Matrix, NoisyCounts
-from labelwall.wall.messages import ABSTAINED, Outcome, Receipt
-from labelwall.wall.weights import CLIP, COUNT, Weights, residual_unit
+from labelwall.wall.messages import Outcome
 from tests import ledgers
 from tests.experiment import tiny
 
@@ -36,7 +29,7 @@ mechanism: {kind: private_linear, steps: 2, sigma: 0.5}
 rounds: [{}, {}]
 student:
   {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
-   prune_folds: 2, prune_steps: 5}
+   doubtful_folds: 2, doubtful_steps: 5}
 batch_size: 16
 threads: 1
 workers: 1
@@ -101,52 +94,6 @@ def test_a_classifier_file_and_public_rows_are_enough_for_the_labels(folder: Pat
     assert np.array_equal(nearest(features.astype(np.int8)).argmax(axis=1), labels)
 
 
-class Killed(BaseException):
-    """As if the process ended here."""
-
-
-def question(folder: Path, count: Callable[[Matrix], NoisyCounts]) -> Question:
-    x, _ = tiny.rows(60, 3)
-    features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
-    asked = PrivateLinear(steps=3, sigma=0.5).asks
-    return Question(count, features, 63.0, tiny.CLASSES, asked, 0, 0, "e" * 64, folder)
-
-
-@pytest.mark.parametrize("step", [1, 2, 3])
-@pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
-def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, answered: bool
-) -> None:
-    """Before the teacher is asked, and after it answered but before the answer is used.
-
-    Later the same weights would come out otherwise.
-    """
-    sent: list[bytes] = []
-    killed = False
-
-    def count(matrix: Matrix) -> NoisyCounts:
-        nonlocal killed
-        at = len(set(sent)) + 1
-        if at == step and not killed and not answered:
-            killed = True
-            raise Killed
-        sent.append(matrix.entries.tobytes())
-        if at == step and not killed:
-            killed = True
-            raise Killed
-        sums = np.random.default_rng(list(sent[-1])).integers(-(10**8), 10**8, (1, 28))
-        return NoisyCounts(sums, Receipt(1, 0, {"sum": 1}, {"sum": 9}, 1, ""))
-
-    with pytest.raises(Killed):
-        fit_weights(question(tmp_path, count))
-    inner = LinearModel.next_weights
-    monkeypatch.setattr(LinearModel, "next_weights", lambda self: inner(self) // 2 + 1)
-    receipt = fit_weights(question(tmp_path, count)).receipt
-    assert (receipt.asked, receipt.charged) == (3, {"sum": 3})
-    assert len(set(sent)) == 3
-    assert len(sent) == 2 + step + answered
-
-
 def test_predictions_after_a_run_are_free_and_before_it_pay_its_steps(folder: Path) -> None:
     queries, labels = tiny.rows(30, 9)
     np.savez("q.npz", x=queries)
@@ -190,39 +137,3 @@ def test_a_cap_that_ends_the_steps_leaves_the_classifier_of_those_before(folder:
     assert Path("out/round_1/linear.safetensors").exists()
     metrics = json.loads(Path("out/round_1/metrics.json").read_text())
     assert (metrics["answered"], metrics["cap_reached"]) == (40, 0)
-
-
-def test_rows_abstain_within_the_margin() -> None:
-    chances = np.array([[0.5, 0.3, 0.2], [0.4, 0.35, 0.25], [0.5, 0.5, 0.0]], dtype=np.float32)
-    model = LinearModel(np.zeros((1, 2), dtype=np.int8), 3, 63.0, 1.0, 0.1, 30)
-    labels, outcomes = model.labels(chances, 0.1)
-    assert labels.tolist() == [0, ABSTAINED, ABSTAINED]
-    assert outcomes.tolist() == [Outcome.ANSWERED, Outcome.ABSTAINED, Outcome.ABSTAINED]
-    assert model.labels(chances, 0.0)[0].tolist() == [0, 0, ABSTAINED]
-
-
-def test_a_model_of_exact_sums_fits_its_rows_and_stays_in_range() -> None:
-    """Also where a sum is absurd: what comes back is noise where there are no records."""
-    x, labels = tiny.rows(300, 3)
-    features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
-    model = LinearModel(features, tiny.CLASSES, 63.0, 0.001, 0.1, 30)
-    inputs = np.pad(features.astype(float), ((0, 0), (0, 1)), constant_values=16)
-    for _ in range(30):
-        weights = model.next_weights()
-        unit = residual_unit(weights, 0.1, 63.0)
-        residuals = softmax(inputs @ weights / 2**16, axis=1) - np.eye(tiny.CLASSES)[labels]
-        lengths = np.linalg.norm(residuals, axis=1, keepdims=True)
-        residuals *= np.minimum(1, 0.1 / np.maximum(lengths, 1e-9))
-        if not weights.any():  # the first step: see residual_unit
-            residuals *= lengths / 0.1
-        model.add(np.append(np.rint(unit * (inputs.T @ residuals)), 300 * COUNT).astype(np.int64))
-    oracle = LogisticRegression(C=1e3, max_iter=2000).fit(features / 63, labels)
-    found = model.says(features)
-    assert (found.argmax(axis=1) == oracle.predict(features / 63)).mean() > 0.96
-    assert np.abs(found - oracle.predict_proba(features / 63)).mean() < 0.03
-    for extreme in (10**6 * CLIP, -(10**6) * CLIP):
-        sums = np.full(model.weights.size + 1, extreme)
-        sums[::2] *= -1
-        model.add(sums)
-        Weights(model.next_weights())
-        assert np.isfinite(model.says(features)).all()

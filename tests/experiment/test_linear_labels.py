@@ -23,7 +23,7 @@ budget: {epsilon: 1000.0, delta: 1.0e-5}
 mechanism: {kind: KIND, steps: 2, sigma: 0.5}
 rounds: [{}, {}]
 student: {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
-  prune_folds: 0}
+  doubtful_folds: 0}
 custodian_dir: custody
 threads: 1
 workers: 1
@@ -32,7 +32,7 @@ COMPARISON = """
 data: {DATA, source: arrays, path: data.npz}
 seeds: [0]
 student: {backbone: mlp, objective: supervised, steps: 20, batch_labelled: 16, batch_unlabelled: 16,
-  prune_folds: 0}
+  doubtful_folds: 0}
 threads: 1
 workers: 1
 methods:

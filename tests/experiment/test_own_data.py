@@ -21,7 +21,7 @@ from labelwall.experiment.config.settings import load_config
 from labelwall.experiment.run.console import Console
 from tests.experiment import tiny
 
-QUICK = ["--student.steps", "40", "--student.prune_folds", "2", "--student.prune_steps", "5"]
+QUICK = ["--student.steps", "40", "--student.doubtful_folds", "2", "--student.doubtful_steps", "5"]
 QUICK += ["--threads", "1", "--workers", "1", "--quiet"]
 
 
@@ -278,6 +278,6 @@ def test_the_help_is_short_and_all_of_it_is_there(
         shown.append(capsys.readouterr().out)
     short, full = shown
     assert len(short.splitlines()) < 130
-    assert "--student.vat_xi" not in short
-    assert "--student.vat_xi" in full
+    assert "--student.vat_epsilon" not in short
+    assert "--student.vat_epsilon" in full
     assert "--help-all" in short

@@ -53,7 +53,7 @@ def export(folder: Path) -> None:
         quickstart,
         data=DataConfig(source="arrays", path="data.npz"),
         mechanism=replace(quickstart.mechanism, margin=0.0),
-        student=replace(quickstart.student, steps=10, prune_steps=10),
+        student=replace(quickstart.student, steps=10, doubtful_steps=10),
         workers=1,
     )
     (folder / "config.yaml").write_text(to_yaml(config))

@@ -11,8 +11,8 @@ import pytest
 
 from labelwall import pipeline
 from labelwall.experiment.config.config import Config, RoundConfig
+from labelwall.experiment.run.extractors import linear_power, principal_axes, starting_extractor
 from labelwall.experiment.run.run_folder import RunFolder
-from labelwall.experiment.run.whitening import linear_power, principal_axes, starting_extractor
 from labelwall.teacher.features.embedder import Embedder
 from labelwall.wall.datasets.sources import DataConfig, Task
 from labelwall.wall.errors import InvalidInput
@@ -32,7 +32,8 @@ def uneven(n: int, seed: int = 0) -> np.ndarray:
 def whitened(rows: np.ndarray, whiten: int) -> np.ndarray:
     """int8 [n, whiten] of the rows that the axes were learned from."""
     config = Config(DataConfig("arrays", path="none"), [RoundConfig(1)], whiten=whiten)
-    spec = starting_extractor(config, Task(ClassLabels(("a", "b", "c")), rows.shape[1:]), rows)
+    task = Task(ClassLabels(("a", "b", "c")), rows.shape[1:])
+    spec = starting_extractor(config.first, task, lambda _: rows)
     return Embedder(spec, probe=None).embed(rows)[0]
 
 
@@ -53,7 +54,9 @@ def test_embedded_rows_have_no_main_direction() -> None:
     integers = whitened(rows, 5).astype(float)
     assert np.linalg.cond(np.cov(integers, rowvar=False)) < 1.5
     plain = Embedder(
-        starting_extractor(plain_config(), Task(ClassLabels(("a", "b", "c")), (6,)), rows),
+        starting_extractor(
+            plain_config().first, Task(ClassLabels(("a", "b", "c")), (6,)), lambda _: rows
+        ),
         probe=None,
     ).embed(rows)[0]
     assert np.linalg.cond(np.cov(plain[:, :5].astype(float), rowvar=False)) > 10
@@ -71,7 +74,7 @@ def test_more_axes_than_directions_are_refused(rows: int, kept: int) -> None:
     config = replace(plain_config(), whiten=kept)
     task = Task(ClassLabels(("a", "b", "c")), (6,))
     with pytest.raises(InvalidInput, match="whiten"):
-        starting_extractor(config, task, uneven(rows))
+        starting_extractor(config.first, task, lambda _: uneven(rows))
 
 
 @pytest.mark.parametrize(

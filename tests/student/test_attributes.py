@@ -26,8 +26,8 @@ CONFIG = StudentConfig(
     steps=200,
     batch_labelled=16,
     batch_unlabelled=24,
-    prune_folds=3,
-    prune_steps=100,
+    doubtful_folds=3,
+    doubtful_steps=100,
 )
 
 

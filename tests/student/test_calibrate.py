@@ -23,7 +23,6 @@ from labelwall.student.calibrate import (
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
 from labelwall.student.module import AttributeStudent, Student
-from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import AttributeLabels
 from labelwall.wall.labels.classes import ClassLabels
 from labelwall.wall.labels.values import ValueLabels
@@ -106,8 +105,3 @@ def test_without_enough_to_choose_by_it_is_one(why: str) -> None:
         pool = Pool(x, ValueLabels(0.0, 1.0))
     assert temperature(config, pool, labels, seed=2) == 1.0
     assert temperature(CONFIG, Pool(x, ClassLabels.of(tiny.CLASSES)), truth, seed=2) != 1.0
-
-
-def test_a_wrong_number_of_parts_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="calibration_folds"):
-        StudentConfig(calibration_folds=1)

@@ -1,28 +1,22 @@
-"""Pruning finds planted wrong labels, keeps the others, and leaves rare classes alone."""
+"""Cross-validation finds planted wrong labels, keeps the others, and leaves rare classes alone."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import pytest
 
-from labelwall.student import train
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
 from labelwall.student.drop_doubtful import drop_doubtful
-from labelwall.student.fit import fit
-from labelwall.student.job import Job
 from labelwall.wall.labels.classes import ClassLabels
-from labelwall.wall.progress import TaskProgress
 from tests.experiment import tiny
 
 CONFIG = StudentConfig(
     backbone="mlp",
     augment="none",
-    prune_folds=4,
-    prune_steps=60,
+    doubtful_folds=4,
+    doubtful_steps=60,
     batch_labelled=32,
     batch_unlabelled=1,
 )
@@ -55,7 +49,7 @@ def test_planted_labels_go_and_the_others_stay() -> None:
 
 def test_without_folds_nothing_is_dropped() -> None:
     x, labels, _ = planted()
-    config = StudentConfig(backbone="mlp", prune_folds=0)
+    config = StudentConfig(backbone="mlp", doubtful_folds=0)
     np.testing.assert_array_equal(pruned(x, labels, config), labels)
 
 
@@ -69,32 +63,5 @@ def test_a_class_with_few_labels_keeps_them() -> None:
 
 def test_the_same_seed_prunes_the_same() -> None:
     x, labels, _ = planted()
-    two = replace(CONFIG, prune_folds=2)
+    two = replace(CONFIG, doubtful_folds=2)
     np.testing.assert_array_equal(pruned(x, labels, two), pruned(x, labels, two))
-
-
-def test_judges_are_trained_on_the_configured_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every fold's training is handed to processes of its own, as any; here they are played by this
-    one."""
-    handed: list[Job] = []
-
-    def played(
-        job: Job, run_dir: Path, progress: TaskProgress
-    ) -> tuple[bytes, list[dict[str, float]]]:
-        handed.append(job)
-        trained = fit(
-            replace(job, config=replace(job.config, devices=1)), run_dir, progress=progress
-        )
-        return trained.weights, trained.history
-
-    monkeypatch.setattr(train, "train_apart", played)
-    x, labels, _ = planted()
-    one = replace(CONFIG, prune_folds=2, batch_unlabelled=2)
-    np.testing.assert_array_equal(
-        pruned(x, labels, replace(one, devices=2)), pruned(x, labels, one)
-    )
-    assert len(handed) == one.prune_folds
-    assert all(
-        job.config.objective == "supervised" and job.config.steps == CONFIG.prune_steps
-        for job in handed
-    )

@@ -28,9 +28,7 @@ def rows(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def trained(public: np.ndarray, test: np.ndarray, labels: np.ndarray, tmp_path) -> tuple:
     training_rows = LinearRows.of(public, test, ClassLabels.of(CLASSES))
-    config = StudentConfig(
-        backbone="linear", objective="supervised", augment="none", steps=200, ema_decay=0.9
-    )
+    config = StudentConfig(backbone="linear", objective="supervised", augment="none", steps=200)
     return training_rows, train(
         config, training_rows.pool, labels, run_dir=tmp_path, seed=1
     ).weights

@@ -52,25 +52,6 @@ def test_gce_damps_the_gradient_of_an_unlikely_label() -> None:
     torch.testing.assert_close(damped, plain * p**0.7, rtol=1e-4, atol=1e-7)
 
 
-def test_annealing_schedules_start_and_end_where_the_paper_says() -> None:
-    for schedule in ("linear", "log", "exp"):
-        assert losses.tsa_threshold(schedule, 1.0, 10) == pytest.approx(1.0, abs=0.01)
-        assert losses.tsa_threshold(schedule, 0.0, 10) == pytest.approx(0.1, abs=0.01)
-    middle = [losses.tsa_threshold(schedule, 0.5, 10) for schedule in ("exp", "linear", "log")]
-    assert middle == sorted(middle)
-    assert middle[1] == pytest.approx(0.55)
-    assert losses.tsa_threshold("none", 0.0, 10) == 1.0
-
-
-def test_rows_that_are_already_confident_are_left_out() -> None:
-    logits = torch.tensor([[4.0, 0.0], [0.0, 0.0]])  # label 0 has probabilities 0.982 and 0.5
-    labels = torch.tensor([0, 0])
-    each = torch.tensor([10.0, 1.0])
-    assert losses.annealed_mean(each, logits, labels, 0.6).item() == 1.0
-    assert losses.annealed_mean(each, logits, labels, 1.0).item() == 5.5
-    assert losses.annealed_mean(each, logits, labels, 0.1).item() == 0.0
-
-
 def test_uda_is_a_masked_divergence_from_the_sharpened_prediction(logits: torch.Tensor) -> None:
     clean, augmented = logits, logits.flip(0)
     p, q = _softmax(clean.double().numpy() / 0.5), _softmax(augmented.double().numpy())

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from labelwall.student import drop_doubtful as cleaning
 from labelwall.student import parallel as place
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import Pool
@@ -17,19 +18,20 @@ from labelwall.student.drop_doubtful import drop_doubtful
 from labelwall.student.parallel import parallel, process_count, threads
 from labelwall.wall.labels.classes import ClassLabels
 
-BRIEF = StudentConfig(backbone="small_cnn", prune_folds=2, prune_steps=4, batch_labelled=8)
+BRIEF = StudentConfig(backbone="small_cnn", doubtful_folds=2, doubtful_steps=4, batch_labelled=8)
 ROWS = np.random.default_rng(0).integers(0, 256, (40, 12, 12, 1), dtype=np.uint8)
 IMAGES = Pool(ROWS, ClassLabels.of(2), (0.5,), (0.3,))
 
 
 def test_judges_beside_one_another_judge_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "LONG", 1)
+    monkeypatch.setattr(cleaning, "DOUBTFUL", 0.5)
     assert process_count(2, BRIEF, IMAGES) == 2
     labels, heard = np.arange(40) % 2, []
     with threads(1):
         one, two = (
             drop_doubtful(
-                replace(BRIEF, prune_below=0.5),
+                BRIEF,
                 IMAGES,
                 labels,
                 seed=3,

@@ -25,7 +25,6 @@ CONFIG = StudentConfig(
     steps=250,
     batch_labelled=16,
     batch_unlabelled=24,
-    unlabelled_weight=0.5,
     vat_epsilon=0.3,
 )
 
@@ -65,14 +64,6 @@ def test_a_last_batch_of_one_test_row_counts_like_the_others(tmp_path: Path) -> 
     assert trained.history[-1]["r2/test"] == pytest.approx(
         1 - ((found - y) ** 2).mean() / y.var(), abs=1e-4
     )
-
-
-def test_an_interrupted_training_ends_alike(tmp_path: Path) -> None:
-    """Stopped after a chapter, then gone on with from the checkpoint."""
-    config = replace(CONFIG, steps=120)
-    whole = train(config, POOL, LABELS, run_dir=tmp_path / "whole", seed=4)
-    train(config, POOL, LABELS, run_dir=tmp_path / "again", seed=4)
-    assert train(config, POOL, LABELS, run_dir=tmp_path / "again", seed=4).weights == whole.weights
 
 
 def test_outputs_outside_the_bounds_are_clipped() -> None:

@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from labelwall.student import drop_doubtful as cleaning
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool, Steps, targets
 from labelwall.student.drop_doubtful import drop_doubtful
-from labelwall.student.fit import TrainedStudent, student_module
-from labelwall.student.job import Job
 from labelwall.student.module import Student
-from labelwall.student.ranks import ALONE
-from labelwall.student.train import outputs, train
+from labelwall.student.train import TrainedStudent, outputs, student_module, train
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import AttributeLabels
 from labelwall.wall.labels.classes import ClassLabels
-from tests.student import shared_cases as cases
+from tests.student import cases
 
 POOL = Pool(cases.VECTORS, ClassLabels.of(cases.CLASSES))
 NONE = np.full(len(cases.VECTORS), -1)
@@ -56,7 +54,7 @@ def _probabilities(trained: TrainedStudent, backbone: str = "linear") -> np.ndar
 
 def test_a_linear_student_becomes_its_linear_teacher(tmp_path: Path) -> None:
     """Its probabilities, not its labels alone; gce, the default loss, would sharpen them."""
-    config = replace(CONFIG, steps=300, learning_rate=2e-2, weight_decay=0.0, ema_decay=0.98)
+    config = replace(CONFIG, steps=300, learning_rate=2e-2)
     found = _probabilities(_train(tmp_path / "soft", config))
     assert np.abs(found - SOFT).mean() < 0.03
     hard = _train(tmp_path / "hard", config, soft=None, labels=SOFT.argmax(axis=1))
@@ -113,9 +111,7 @@ def test_a_row_without_either_is_never_drawn() -> None:
 
 def test_the_loss_is_cross_entropy_of_probabilities() -> None:
     """Whatever config.loss says, by numpy."""
-    student = student_module(
-        Job(replace(CONFIG, loss="gce", gce_warm_up=0.0), POOL, NONE, 4, soft=SOFT), ALONE
-    )
+    student = student_module(replace(CONFIG, loss="gce"), POOL, 4)
     assert isinstance(student, Student)
     logits = torch.from_numpy(np.random.default_rng(1).normal(size=SOFT.shape).astype(np.float32))
     log_p = logits.double().numpy()
@@ -134,25 +130,6 @@ def test_without_probabilities_nothing_changes(tmp_path: Path) -> None:
     assert (tmp_path / "usual" / "checkpoints" / "last.ckpt").exists()
 
 
-def test_a_killed_training_ends_with_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = _train(tmp_path / "whole")
-    steps, original = [], Student.training_step
-
-    def killed(self: Student, batch: object, index: int) -> torch.Tensor:
-        steps.append(self.global_step)
-        if len(steps) == STEPS_A_CHAPTER + 11:
-            raise InterruptedError
-        return original(self, batch, index)
-
-    monkeypatch.setattr(Student, "training_step", killed)
-    with pytest.raises(InterruptedError):
-        _train(tmp_path / "killed")
-    assert _train(tmp_path / "killed").weights == whole.weights
-    assert steps[STEPS_A_CHAPTER + 11] == STEPS_A_CHAPTER  # from the checkpoint
-
-
 def test_a_training_never_continues_one_that_learned_others(tmp_path: Path) -> None:
     _train(tmp_path / "folder")
     others = SOFT[:, ::-1].copy()
@@ -160,8 +137,9 @@ def test_a_training_never_continues_one_that_learned_others(tmp_path: Path) -> N
     assert again.weights == _train(tmp_path / "fresh", soft=others).weights
 
 
-def test_rows_with_probabilities_are_judged_and_kept() -> None:
-    config = replace(CONFIG, backbone="mlp", prune_folds=2, prune_steps=20, prune_below=0.9)
+def test_rows_with_probabilities_are_judged_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaning, "DOUBTFUL", 0.9)
+    config = replace(CONFIG, backbone="mlp", doubtful_folds=2, doubtful_steps=20)
     labels = cases.TRUTH.astype(np.int64)
     half = SOFT.copy()
     half[60:] = np.nan

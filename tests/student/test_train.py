@@ -11,18 +11,17 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch._dynamo.backends.debugging import aot_eager
 
 from labelwall.student.config import StudentConfig
 from labelwall.student.data import STEPS_A_CHAPTER, Pool
 from labelwall.student.export import export
-from labelwall.student.fit import TrainedStudent
-from labelwall.student.module import Student
-from labelwall.student.regression import Regressor
-from labelwall.student.train import predict, train
+from labelwall.student.module import Regressor, Student
+from labelwall.student.train import EVENTS, TrainedStudent, predict, train
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.classes import ClassLabels
-from tests.student import shared_cases as cases
+from tests.student import cases
 
 CLASSES = 3
 CONFIG = StudentConfig(
@@ -189,7 +188,7 @@ def test_half_precision_is_for_products_alone(kind: str, tmp_path: Path) -> None
         class_prior="uniform" if kind == "classes" else "none",
         steps=120,
     )
-    pool, labels, _ = cases.POOLS[kind]
+    pool, labels = cases.POOLS[kind]
     seen = []
 
     def noted(self: Student, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -208,16 +207,22 @@ def test_half_precision_is_for_products_alone(kind: str, tmp_path: Path) -> None
     assert trained.history[-1]["loss/supervised"] < 0.7 * trained.history[0]["loss/supervised"]
 
 
-def test_writes_nothing_but_events_and_checkpoints(
+def test_writes_checkpoints_and_events_whose_bytes_name_no_time_host_or_process(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    _train(tmp_path / "run", BRIEF)
+    trained = [_train(tmp_path / name, BRIEF) for name in ("one", "two")]
     assert capfd.readouterr().out == ""
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-    names = {path.name.split(".")[0] for path in (tmp_path / "run").iterdir()}
-    assert names <= {"events", "checkpoints", "hparams"}
-    assert "events" in names
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+    for folder in tmp_path.iterdir():
+        assert {path.name for path in folder.iterdir()} == {"checkpoints", EVENTS}
+    one, two = ((tmp_path / name / EVENTS).read_bytes() for name in ("one", "two"))
+    assert one == two
+    events = EventAccumulator(str(tmp_path / "one")).Reload()
+    for name in ("accuracy/test", "loss/supervised"):
+        assert [(e.step, round(e.value, 6)) for e in events.Scalars(name)] == [
+            (int(row["step"]), pytest.approx(row[name])) for row in trained[0].history
+        ]
 
 
 @pytest.mark.parametrize(
@@ -226,9 +231,9 @@ def test_writes_nothing_but_events_and_checkpoints(
         ("steps", 0),
         ("learning_rate", 0.0),
         ("learning_rate", float("nan")),
-        ("ema_decay", 1.0),
-        ("gce_q", 0.0),
-        ("weight_decay", -1),
+        ("entropy_weight", -1),
+        ("doubtful_folds", 1),
+        ("calibration_folds", 1),
     ],
 )
 def test_configuration_names_the_broken_rule(field: str, value: float) -> None:

@@ -214,21 +214,17 @@ def _without(entries: Entries) -> None:
 
 
 def _pooled(entries: Entries) -> None:
-    del entries[0][1]["adversary"]
-    entries[0][1]["format"] = 1
+    entries[0][1]["adversary"] = POOLED
 
 
 FORGED: dict[str, tuple[str, Callable[[Entries], None]]] = {
-    "left out": ("unknown", _without),
-    "said to be all": ("adversary", lambda e: e[0][1].update(adversary=POOLED)),
+    "left out": ("missing", _without),
     "softened": ("adversary", lambda e: e[0][1].update(adversary="analyst ann alone")),
     "one line more": (
         "adversary",
         lambda e: e[0][1].update(adversary=single_analyst("ann") + "\n"),
     ),
-    "null": ("adversary", lambda e: e[0][1].update(format=1, adversary=None)),
-    "named in the old format": ("adversary", lambda e: e[0][1].update(format=1, adversary=POOLED)),
-    "in the old format": ("unknown", lambda e: e[0][1].update(format=1)),
+    "null": ("adversary", lambda e: e[0][1].update(adversary=None)),
     "a register with charges": ("register", lambda e: e[0][1].update(adversary=EACH)),
     "an analyst in a budget": (
         "register",

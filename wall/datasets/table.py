@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -14,46 +14,12 @@ from ..errors import InvalidInput
 from ..labels.base import LabelSpace
 from ..labels.registry import label_space
 from ..progress import TaskProgress
-from .base import DataSet, Labels, PublicRows, Settings
+from .config import DataConfig, PublicData, Task
 from .tables import TableFile, numbers, read_table, texts
 
 ID = "record_id"  # a column with ids of private records, where there is one
+SPLITS = ("private", "public", "test")
 CONSTANT = 1e-9  # a relative deviation that is rounding alone
-Split = Literal["public", "test"]
-
-
-class Table(DataSet):
-    """Every column of the public file but the label, the split, ``record_id`` and those to ignore
-    is a feature, centred and scaled by the PUBLIC rows' mean and deviation.
-
-    Names of classes are the texts in the test file's label column, sorted, if not declared.
-    """
-
-    name = "table"
-    kinds: tuple[Labels, ...] = ("class", "value")
-    takes_names = True
-    persons = "setting"
-
-    def label_space(self, config: Settings) -> LabelSpace:
-        space = config.declared_labels
-        if space.names:
-            return space
-        found = sorted(set(texts(_column(config, "test", config.label))) - {""}, key=_natural)
-        if len(found) < 2:
-            rule = "a column with at least 2 classes in the test rows"
-            raise InvalidInput("data.label", rule, f"{config.label}: {', '.join(found)}")
-        return label_space(config.labels, found)
-
-    def input_shape(self, config: Settings) -> tuple[int, ...]:
-        return (len(scaling(config).mean),)
-
-    def read_public(self, config: Settings, progress: TaskProgress | None) -> PublicRows:
-        space = self.label_space(config)
-        scale = scaling(config)
-        public, test = split_rows(config, "public"), split_rows(config, "test")
-        labels = _public_labels(config, space, public) if config.label in public.columns else None
-        test_labels = _labels(config, space, test, "test")
-        return _finite(scale, public, "public"), labels, _finite(scale, test, "test"), test_labels
 
 
 @dataclass(frozen=True)
@@ -70,43 +36,85 @@ class Scaling:
 
     def to_json(self) -> dict[str, Any]:
         """What a student's file holds of it."""
-        numbers = {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
-        return {"features": list(self.features), "widths": list(self.widths), **numbers}
+        statistics = {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
+        return {"features": list(self.features), "widths": list(self.widths), **statistics}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Scaling:
+    def from_json(cls, fields: Mapping[str, Any]) -> Scaling:
         """Inverse of ``to_json``. Raises KeyError, TypeError, ValueError for anything else."""
-        arrays = (np.array(found[name], dtype=np.float64) for name in ("mean", "deviation"))
-        return cls(tuple(map(str, found["features"])), tuple(map(int, found["widths"])), *arrays)
+        arrays = (np.array(fields[name], dtype=np.float64) for name in ("mean", "deviation"))
+        return cls(tuple(map(str, fields["features"])), tuple(map(int, fields["widths"])), *arrays)
 
-    def inputs(self, name: str, table: TableFile) -> np.ndarray:
-        """float32 [n, d]; NaN where a cell is no number. Raises InvalidInput for other columns."""
+    def columns(self, name: str, table: TableFile) -> dict[str, np.ndarray]:
+        """float64 [n, width] by feature; NaN where a cell is no number."""
         missing = [feature for feature in self.features if feature not in table.columns]
         if missing:
             raise InvalidInput(name, f"a table with the column {missing[0]}", "none")
         widths = zip(self.features, self.widths, strict=True)
-        values = [numbers(table.columns[feature], width) for feature, width in widths]
+        return {feature: numbers(table.columns[feature], width) for feature, width in widths}
+
+    def inputs(self, name: str, table: TableFile) -> np.ndarray:
+        """float32 [n, d]; NaN where a cell is no number. Raises InvalidInput for other columns."""
+        values = list(self.columns(name, table).values())
         with np.errstate(all="ignore"):
             rows = (np.concatenate(values, axis=1) - self.mean) / self.deviation
             return rows.astype(np.float32)
 
 
-def scaling(config: Settings) -> Scaling:
-    """The features, by the PUBLIC table alone. Raises InvalidInput for a cell that is no number."""
+def describe(config: DataConfig) -> Task:
+    """The task. Names of classes are the texts in the test file's label column, sorted, if not
+    declared.
+    """
+    space, test = config.declared_labels, split_rows(config, "test")
+    if not space.names:
+        classes = sorted(set(texts(_label_column(config, "data.test", test))) - {""}, key=_natural)
+        if len(classes) < 2:
+            rule = "a column with at least 2 classes in the test rows"
+            raise InvalidInput("data.label", rule, f"{config.label}: {', '.join(classes)}")
+        space = label_space(config.labels, classes)
+    return Task(space, (len(scaling(config).mean),))
+
+
+def read_public(config: DataConfig, progress: TaskProgress | None) -> PublicData:
+    """The PUBLIC rows. Raises InvalidInput, MissingData."""
+    space, scale = describe(config).labels, scaling(config)
+    public, test = split_rows(config, "public"), split_rows(config, "test")
+    labels = None
+    if config.label in public.columns:
+        codes = encode(config, space, "data.public", public)
+        # None where a row has none, since they serve reported metrics alone
+        labels = _truth(config, public, codes) if (codes >= 0).all() else None
+    codes = encode(config, space, "data.test", test)
+    if not len(codes) or (codes < 0).any():
+        unknown = texts(test.columns[config.label])[codes < 0][:1]
+        rule = f"rows with a known label in the column {config.label}"
+        raise InvalidInput("data.test", rule, f"{unknown[0]}" if len(unknown) else "no rows")
+    inputs, test_inputs = (
+        _finite(scale, table, name) for table, name in ((public, "public"), (test, "test"))
+    )
+    return PublicData(inputs, labels, test_inputs, _truth(config, test, codes))
+
+
+def scaling(config: DataConfig) -> Scaling:
+    """The features, by the PUBLIC table alone: every column but the label, the split, the person,
+    ``record_id`` and those to ignore.
+
+    Raises InvalidInput for a cell that is no number.
+    """
     table = split_rows(config, "public")
     left_out = {config.label, config.split, config.person, ID, *config.ignore}
     features = tuple(name for name in table.columns if name not in left_out)
     if not features or not table.rows:
         raise InvalidInput("data.public", "a table with rows and columns of numbers", "none")
-    values = [numbers(table.columns[name]) for name in features]
-    _require_finite("data.public", table, dict(zip(features, values, strict=True)))
-    rows = np.concatenate(values, axis=1)
+    values = {name: numbers(table.columns[name], None) for name in features}
+    _require_finite("data.public", table, values)
+    rows = np.concatenate(list(values.values()), axis=1)
     mean, deviation = rows.mean(axis=0), rows.std(axis=0)
     deviation = np.where(deviation > CONSTANT * (1 + np.abs(mean)), deviation, 1.0)
-    return Scaling(features, tuple(v.shape[1] for v in values), mean, deviation)
+    return Scaling(features, tuple(v.shape[1] for v in values.values()), mean, deviation)
 
 
-def split_rows(config: Settings, split: Split) -> TableFile:
+def split_rows(config: DataConfig, split: str) -> TableFile:
     """The rows of a PUBLIC split: its own file, or those of the one file that name it."""
     if config.split:
         return one_file(config.path, config.split, split)
@@ -114,62 +122,46 @@ def split_rows(config: Settings, split: Split) -> TableFile:
 
 
 def one_file(path: str | None, column: str, split: str) -> TableFile:
-    """The rows of the one file whose ``column`` says ``split``.
+    """The rows of the one file whose ``column`` says ``split``, in any case and with blanks around.
 
-    Raises InvalidInput, MissingData.
+    What the column says is public. Raises InvalidInput, also for any other word, MissingData.
     """
     table = read_table("data.path", path)
     if column not in table.columns:
         raise InvalidInput("data.split", _one_of(table), column)
-    return table.where(column, split)
+    words = np.array([text.lower() for text in texts(table.columns[column])], dtype=object)
+    if not set(words) <= set(SPLITS):
+        rule = f"a column that says {', '.join(SPLITS[:-1])} or {SPLITS[-1]} in every row"
+        raise InvalidInput("data.split", rule, f"another word in the column {column}")
+    return table.take(words == split)
 
 
-def encode(config: Settings, space: LabelSpace, name: str, table: TableFile) -> np.ndarray:
+def encode(config: DataConfig, space: LabelSpace, name: str, table: TableFile) -> np.ndarray:
     """Codes of a table's labels: int64 [n], -1 for a cell that is no label.
 
     Raises InvalidInput where the column is missing.
     """
-    if config.label not in table.columns:
-        raise InvalidInput("data.label", f"{_one_of(table)}, columns of {name}", config.label)
-    cells = table.columns[config.label]
+    cells = _label_column(config, name, table)
     if space.kind == "value":
-        return space.encode(name, numbers(cells)[:, 0])
+        return space.encode(name, numbers(cells, 1)[:, 0])
     codes = {text: code for code, text in enumerate(space.names)}
     return np.array([codes.get(text, -1) for text in texts(cells)], dtype=np.int64)
 
 
-def _public_labels(config: Settings, space: LabelSpace, table: TableFile) -> np.ndarray | None:
-    """Labels of public rows; None where a row has none, since they serve reported metrics alone."""
-    codes = encode(config, space, "data.public", table)
-    return _truth(config, table, codes) if (codes >= 0).all() else None
+def _label_column(config: DataConfig, name: str, table: TableFile) -> np.ndarray:
+    if config.label not in table.columns:
+        raise InvalidInput("data.label", f"{_one_of(table)}, columns of {name}", config.label)
+    return table.columns[config.label]
 
 
-def _labels(config: Settings, space: LabelSpace, table: TableFile, split: Split) -> np.ndarray:
-    codes = encode(config, space, f"data.{split}", table)
-    if not len(codes) or (codes < 0).any():
-        found = texts(table.columns[config.label])[codes < 0][:1]
-        rule = f"rows with a known label in the column {config.label}"
-        raise InvalidInput(f"data.{split}", rule, f"{found[0]}" if len(found) else "no rows")
-    return _truth(config, table, codes)
+def _truth(config: DataConfig, table: TableFile, codes: np.ndarray) -> np.ndarray:
+    return numbers(table.columns[config.label], 1)[:, 0] if config.labels == "value" else codes
 
 
-def _truth(config: Settings, table: TableFile, codes: np.ndarray) -> np.ndarray:
-    return numbers(table.columns[config.label])[:, 0] if config.labels == "value" else codes
-
-
-def _column(config: Settings, split: Split, name: str) -> np.ndarray:
-    table = split_rows(config, split)
-    if name not in table.columns:
-        raise InvalidInput("data.label", f"{_one_of(table)}, columns of data.{split}", name)
-    return table.columns[name]
-
-
-def _finite(scale: Scaling, table: TableFile, split: Split) -> np.ndarray:
+def _finite(scale: Scaling, table: TableFile, split: str) -> np.ndarray:
     rows = scale.inputs(f"data.{split}", table)
     if not np.isfinite(rows).all():
-        widths = zip(scale.features, scale.widths, strict=True)
-        columns = {name: numbers(table.columns[name], width) for name, width in widths}
-        _require_finite(f"data.{split}", table, columns)
+        _require_finite(f"data.{split}", table, scale.columns(f"data.{split}", table))
     return rows
 
 
@@ -183,12 +175,12 @@ def _require_finite(field: str, table: TableFile, columns: Mapping[str, np.ndarr
     bad = [name for name, good in finite.items() if not good.all()]
     if not bad:
         return
-    texts = [name for name in bad if not finite[name].any()]
-    name = (texts or bad)[0]
+    words = [name for name in bad if not finite[name].any()]
+    name = (words or bad)[0]
     row = int(np.argmin(finite[name]))
-    cell = str(table.columns[name][row])[:40]
-    ignored = f"--data.ignore '[{', '.join(texts or [name])}]'"
-    cure = f"Use {ignored}." if texts else f"Take the row out, or the column by {ignored}."
+    cell = texts(table.columns[name][row : row + 1])[0][:40]
+    ignored = f"--data.ignore '[{', '.join(words or [name])}]'"
+    cure = f"Use {ignored}." if words else f"Take the row out, or the column by {ignored}."
     raise InvalidInput(field, "numbers", f"{cell!r} in row {row + 1}, column {name}", cure)
 
 
@@ -198,5 +190,5 @@ def _one_of(table: TableFile) -> str:
 
 def _natural(text: str) -> tuple[bool, float, str]:
     """Numbers by value, before other texts."""
-    value = numbers(np.array([text], dtype=object))[0, 0]
+    value = numbers(np.array([text], dtype=object), 1)[0, 0]
     return (True, 0.0, text) if np.isnan(value) else (False, float(value), text)

@@ -1,16 +1,19 @@
-"""Tables of numbers in files: CSV, parquet, or a folder that Hugging Face's `datasets` saved.
+"""Tables in files: CSV, parquet, or a folder that Hugging Face's `datasets` saved.
 
-A line of a CSV file is read by itself, so that a damaged one hides no other.
+A cell is read by itself: no other row decides its type, and none that is damaged hides another.
+The header of a CSV file and the schema of the others (names and types of columns) are public. A
+line of a CSV file is a row, so that a line break within quotes ends it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,16 +32,21 @@ SAVED = "state.json"  # in a folder that `datasets` saved
 class TableFile:
     """Columns of equal length by name, in the file's order.
 
-    A column is an array [n] of numbers, or of objects: texts, or lists of numbers.
+    A column is an array [n] of floats, or of objects: texts, whole numbers, lists of numbers, None.
+    ``places``: int64 [n], the rows' numbers in the file.
     """
 
     columns: Mapping[str, np.ndarray]
-    rows: int
+    places: np.ndarray
 
-    def where(self, column: str, text: str) -> TableFile:
-        """The rows whose ``column`` says ``text``."""
-        kept = texts(self.columns[column]) == text
-        return TableFile({name: c[kept] for name, c in self.columns.items()}, int(kept.sum()))
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self.places)
+
+    def take(self, rows: np.ndarray) -> TableFile:
+        """Some of the rows, by a mask bool [n]."""
+        return TableFile({name: c[rows] for name, c in self.columns.items()}, self.places[rows])
 
 
 def is_table(path: Path) -> bool:
@@ -70,22 +78,33 @@ def read_table(field: str, path: str | Path | None) -> TableFile:
     return _text(field, file)
 
 
-def _text(field: str, file: Path) -> TableFile:
-    lines = file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
-    header = lines[0] if lines else ""
+def read_lines(file: Path) -> tuple[list[str], list[list[str]]]:
+    """(names in the header, cells of each line below it) of a CSV file.
+
+    The header decides the separator. A line that is no CSV has no cells. Bytes that are not UTF-8
+    become their hexadecimal codes, so that different bytes stay different texts.
+    """
+    text = file.read_bytes().decode("utf-8-sig", errors="backslashreplace")
+    header, *lines = re.split("\r\n|\r|\n", text)
     separator = max(SEPARATORS, key=header.count)
-    names = [name.strip() for name in next(csv.reader([header], delimiter=separator), [])]
+    names = [name.strip() for name in _cells(header, separator)]
+    return names, [_cells(line, separator) for line in lines]
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    with contextlib.suppress(csv.Error):
+        return next(csv.reader([line], delimiter=separator), [])
+    return []
+
+
+def _text(field: str, file: Path) -> TableFile:
+    names, lines = read_lines(file)
     if len(names) < 2 or len(set(names)) != len(names) or "" in names:
         rule = "a table whose first line names each column, at least 2"
         raise InvalidInput(field, rule, str(file))
-    rows = []
-    for line in lines[1:]:
-        with contextlib.suppress(csv.Error):
-            cells = next(csv.reader([line], delimiter=separator), [])
-            if len(cells) == len(names):
-                rows.append(cells)
-    table = np.array(rows, dtype=object).reshape(len(rows), len(names))
-    return TableFile({name: table[:, at] for at, name in enumerate(names)}, len(rows))
+    places = np.array([n for n, cells in enumerate(lines) if len(cells) == len(names)], np.int64)
+    cells = np.array([lines[n] for n in places], dtype=object).reshape(len(places), len(names))
+    return TableFile({name: cells[:, at] for at, name in enumerate(names)}, places)
 
 
 def _parquet(field: str, file: Path) -> TableFile:
@@ -96,9 +115,10 @@ def _parquet(field: str, file: Path) -> TableFile:
             f"`{field}` is a parquet file: pip install 'labelwall[tables]'."
         ) from error
     try:
-        return _arrow(parquet.read_table(file))
+        table = parquet.read_table(file)
     except (OSError, ValueError) as error:  # a damaged file
         raise InvalidInput(field, "a readable parquet file", str(file)) from error
+    return _arrow(table)
 
 
 def _saved(field: str, folder: Path) -> TableFile:
@@ -108,50 +128,74 @@ def _saved(field: str, folder: Path) -> TableFile:
         raise MissingData(
             f"`{field}` is a folder of Hugging Face's datasets: pip install datasets."
         ) from error
-    return _arrow(datasets.load_from_disk(str(folder)).with_format("arrow")[:])
+    try:
+        table = datasets.load_from_disk(str(folder)).with_format("arrow")[:]
+    except (OSError, ValueError) as error:
+        raise InvalidInput(field, "a readable folder of datasets", str(folder)) from error
+    return _arrow(table)
 
 
 def _arrow(table: pyarrow.Table) -> TableFile:
-    """Columns of numbers, texts, or lists of numbers; a missing value is NaN or an empty text."""
-    import pyarrow
+    pairs = zip(table.column_names, table.columns, strict=True)
+    columns = {name: _arrow_column(column) for name, column in pairs}
+    return TableFile(columns, np.arange(table.num_rows))
 
-    found = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        kind = column.type
-        nested = pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind)
-        if nested or pyarrow.types.is_fixed_size_list(kind):
-            cells = column.to_pylist()
-            found[name] = np.fromiter(cells, dtype=object, count=len(cells))
-        elif pyarrow.types.is_integer(kind) and not column.null_count:
-            found[name] = column.to_numpy()
-        elif pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind):
-            found[name] = column.cast(pyarrow.float64(), safe=False).to_numpy()
-        else:
-            cells = ["" if cell is None else str(cell) for cell in column.to_pylist()]
-            found[name] = np.array(cells, dtype=object)
-    return TableFile(found, table.num_rows)
+
+def _arrow_column(column: pyarrow.ChunkedArray) -> np.ndarray:
+    """Cells by the schema's type of a column: whether some are missing changes no other."""
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind: Any = column.type
+    if types.is_floating(kind):
+        return column.cast(pyarrow.float64(), safe=False).to_numpy()
+    numbers = (types.is_integer, types.is_floating)
+    listed = any(is_list(kind) for is_list in (types.is_list, types.is_large_list))
+    listed = listed or types.is_fixed_size_list(kind)
+    if types.is_integer(kind) or (listed and any(of(kind.value_type) for of in numbers)):
+        cells = column.to_pylist()
+    elif types.is_string(kind) or types.is_large_string(kind):
+        # Bytes that are not UTF-8 would end the reading of the whole column
+        parts = column.cast(pyarrow.large_binary()).to_pylist()
+        cells = [p if p is None else p.decode(errors="backslashreplace") for p in parts]
+    else:
+        cells = [_scalar_text(cell) for cell in column]
+    return np.fromiter(cells, dtype=object, count=len(cells))
+
+
+def _scalar_text(cell: pyarrow.Scalar) -> str | None:
+    """A date, a truth value and other cells as text; None for one that Python can not hold."""
+    try:
+        value = cell.as_py()
+    except (ValueError, OverflowError):
+        return None
+    return None if value is None else str(value)
 
 
 def texts(column: np.ndarray) -> np.ndarray:
     """Cells as texts without spaces around them; whole numbers as such ("3", not "3.0")."""
     if column.dtype.kind == "f":
-        whole = [f"{v:.0f}" if float(v).is_integer() else "" if v != v else str(v) for v in column]
-        return np.array(whole, dtype=str)
-    return np.array([str(cell).strip() for cell in column], dtype=str)
+        cells = [f"{v:.0f}" if float(v).is_integer() else "" if v != v else str(v) for v in column]
+    else:
+        cells = ["" if cell is None else str(cell).strip() for cell in column]
+    return np.array(cells, dtype=object)
 
 
-def numbers(column: np.ndarray, width: int | None = None) -> np.ndarray:
+def numbers(column: np.ndarray, width: int | None) -> np.ndarray:
     """Cells as float64 [n, width]; a row that is not ``width`` numbers is NaN.
 
-    ``width``: that of the first list where None, 1 where there is none.
+    ``width``: None for PUBLIC columns alone: that of the first list, 1 where there is none.
     """
-    if column.dtype.kind in "iuf":
+    if column.dtype.kind == "f" and width in (None, 1):
         return column.astype(np.float64).reshape(-1, 1)
     if width is None:
         width = next((len(cell) for cell in column if isinstance(cell, list)), 1)
-    found = np.full((len(column), width), np.nan)
+    rows = np.full((len(column), width), np.nan)
     for row, cell in enumerate(column):
         values = cell if isinstance(cell, list) else [cell]
-        with contextlib.suppress(TypeError, ValueError):
-            found[row] = [float(value) for value in values]
-    return found
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            if len(values) == width:
+                rows[row] = [float(value) for value in values]
+    return rows

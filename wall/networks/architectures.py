@@ -82,14 +82,13 @@ def load(spec: ExtractorSpec) -> Backbone:
         raise InvalidInput(
             "extractor.weights", f"at most {MAX_WEIGHT_BYTES} bytes", len(spec.weights)
         )
-    # Fresh weights are overwritten; the caller's generator is not ours to move
-    with torch.random.fork_rng(devices=[]):
-        network = build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
+    # On meta there are no entries: a shape that was sent takes memory once its tensors are there
+    with torch.device("meta"):
+        expected = _named(spec).state_dict()
     try:
         received = safetensors.torch.load(spec.weights)
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
         raise InvalidInput("extractor.weights", "safetensors bytes", "something else") from error
-    expected = network.state_dict()
     if set(received) != set(expected):
         odd = sorted(set(received) ^ set(expected))[:3]
         raise InvalidInput(
@@ -108,8 +107,19 @@ def load(spec: ExtractorSpec) -> Backbone:
         # Its root would make every row's features NaN
         if name.endswith("running_var") and (tensor < 0).any():
             raise InvalidInput(f"extractor.weights[{name}]", "at least 0", "a negative variance")
+    # Fresh weights are overwritten; the caller's generator is not ours to move
+    with torch.random.fork_rng(devices=[]):
+        network = _named(spec)
     network.load_state_dict(received)
     return network.eval().requires_grad_(False)
+
+
+def _named(spec: ExtractorSpec) -> Backbone:
+    try:
+        return build(spec.backbone, input_shape=spec.input_shape, num_classes=spec.num_classes)
+    except (RuntimeError, TypeError, OverflowError) as error:
+        rule = f"of a shape that {spec.backbone} takes"
+        raise InvalidInput("input_shape", rule, list(spec.input_shape)) from error
 
 
 def _conv(channels_in: int, channels_out: int, size: int) -> list[nn.Module]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .mechanisms import BY_QUERY, ONCE, Priced
+from .results import is_sum
 from .values import Problem, canonical, shown
 
 Body = Mapping[str, Any]
@@ -33,12 +34,13 @@ class History:
         self._priced: dict[Key, Priced] = {}
         self._before: dict[Key, str | None] = {}  # the screening that leads to a release
         self._mechanism = [canonical(slot["mechanism"]) for slot in plan["slots"]]
-        self._open: dict[int, tuple[Key, int]] = {}
+        self._open: dict[int, tuple[Key, int, str]] = {}  # with the extractor in use
         self._results: dict[str, dict[str, Any]] = {}
         self._asked: dict[str, str] = {}  # identity -> the mechanism that was asked
         self._refused: set[str] = set()
         self._extractor = ""
         self._widths: set[int] = set()
+        self._sums: dict[str, int] = {}  # extractor -> length of its sums
         self._largest_label = -1
         for slot, (planned, releases) in enumerate(zip(plan["slots"], restated, strict=True)):
             previous = None
@@ -68,6 +70,9 @@ class History:
             raise Problem(f"results show different numbers of classes: {sorted(self._widths)[:5]}")
         if self._widths and self._largest_label >= min(self._widths):
             raise Problem(f"a label is {self._largest_label}, of {min(self._widths)} classes")
+        for length in sorted({*self._sums.values()}):
+            if not all(is_sum(length, range(w, w + 1)) for w in self._widths):
+                raise Problem(f"a sum of {length} numbers is not of {min(self._widths)} classes")
 
     def _key(self, body: Body) -> Key:
         key = body["slot"], body["release"]
@@ -82,14 +87,14 @@ class History:
         if self._priced[key].charging != BY_QUERY and count != 1:
             raise Problem(f"charges {count} where one charge pays for all")
         self.charged[key] += count
-        self._open[seq] = key, count
+        self._open[seq] = key, count, self._extractor
         if self.charged[key] > self._caps[key]:
             raise Problem(f"charges past the cap of {key[1]!r} in slot {key[0]}")
 
     def _release(self, body: Body) -> None:
         if body["charge"] not in self._open:
             raise Problem("releases without an unused charge before it")
-        key, paid = self._open[body["charge"]]
+        key, paid, extractor = self._open[body["charge"]]
         priced, found = self._priced[key], body["results"]
         if priced.charging != ONCE:
             del self._open[body["charge"]]
@@ -99,7 +104,7 @@ class History:
         for identity, value in found.items():
             self._require_due(identity, key)
             self._results.setdefault(identity, {})[key[1]] = value
-            self._check(priced, value, len(found))
+            self._check(priced, value, len(found), extractor)
 
     def _require_due(self, identity: str, key: Key) -> None:
         """Raise Problem unless a query may have this release now."""
@@ -115,7 +120,7 @@ class History:
                 f"releases {key[1]!r} of a query that did not pass {screening!r}: {identity}"
             )
 
-    def _check(self, priced: Priced, value: object, beside: int) -> None:
+    def _check(self, priced: Priced, value: Any, beside: int, extractor: str) -> None:
         results = priced.results
         if not results.holds(value, beside):
             raise Problem(
@@ -127,6 +132,10 @@ class History:
             self._largest_label = max(self._largest_label, label)
         if width is not None:
             self._widths.add(width)
+        if results.outputs is not None and self._sums.setdefault(extractor, len(value)) != len(
+            value
+        ):
+            raise Problem(f"releases sums of different lengths for the extractor {extractor}")
 
     def _refuse(self, body: Body) -> None:
         key = self._key(body)

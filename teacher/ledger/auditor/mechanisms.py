@@ -1,37 +1,30 @@
 """The auditor's description of each mechanism: its fields, and the prices of its releases.
 
 Restated from docs/privacy.md (the section beside each), on purpose without the teacher's own
-mechanisms: a slot of a plan is accepted only if it prices exactly these releases (slots.py). A kind
-that is not in ``KINDS`` is refused, so every new mechanism needs an entry here.
+mechanisms: a slot of a plan is accepted only if it prices exactly these releases (plan.py). A kind
+that is not in ``KINDS`` is refused, so every new mechanism needs an entry here. Fields that decide
+neither a price nor a result have no range here: whatever they are, the certificate holds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ....wall.cells import MAX_CELLS
+from ....wall.labels.attributes import MOST_ATTRIBUTES
 from ....wall.labels.values import STEPS
-from ...accounting.curves import ORDERS
+from ....wall.matrices import MAX_CELLS, MAX_CLASSES
 from . import results
 from .results import VOTE, Results
-from .values import (
-    BOOLEAN,
-    LARGEST_NUMBER,
-    PROBABILITY,
-    Rule,
-    integer,
-    nullable,
-    number,
-    number_above,
-    one_of,
-)
+from .values import PROBABILITY, Problem, Rule, integer, nullable, number, one_of
 
 Fields = Mapping[str, Any]
 LARGEST_COUNT = 10**12  # of records; a plausible limit, not a guaranteed one
+CLASSES, ATTRIBUTES = range(2, MAX_CLASSES + 1), range(1, MOST_ATTRIBUTES + 1)
+ONE_VALUE = range(1, 2)
 BY_QUERY, BY_BATCH, ONCE = "by the query", "by the batch", "once and in full"
 
 
@@ -50,19 +43,23 @@ class Priced:
 class Known:
     """A mechanism's kind.
 
-    ``fields``: rules of the publishable fields. ``releases``: in the order in which a query meets
-    them. ``optional``: fields that ledgers of earlier versions lack; those mean what they meant.
-    ``related``: rules between fields, by their text.
+    ``fields``: rules of the publishable fields that decide a price or a result. ``free``: names of
+    the others. ``releases``: in the order in which a query meets them.
     """
 
     fields: dict[str, Rule]
     releases: Callable[[Fields], list[Priced]]
-    optional: frozenset[str] = frozenset()
-    related: dict[str, Callable[[Fields], bool]] = field(default_factory=dict)
+    free: tuple[str, ...] = ()
+
+
+def _require(rule: bool, text: str) -> None:
+    if not rule:
+        raise Problem(text)
 
 
 def _screen(votes: int, threshold: int, sigma: float, gamma: float) -> Priced:
     """[statistic in 0..votes that moves by at most 1, plus noise > threshold]: section 4."""
+    _require(threshold <= votes, "threshold must be at most the votes")
     parameters = {
         "max_votes": votes,
         "threshold": threshold,
@@ -102,7 +99,10 @@ def _individual(f: Fields) -> list[Priced]:
     """All answers of a slot together: rho-zCDP by section 12; by section 20 a Gaussian pair, or a
     bound at one order."""
     noisy = results.count_and_label(f["sigma_count"], LARGEST_COUNT)
-    parameters, curve = {"rho": f["rho"]}, f.get("filter", "zcdp")
+    parameters, curve = {"rho": f["rho"]}, f["filter"]
+    _require((f["order"] is not None) == (curve == "renyi"), "order must be given for renyi alone")
+    one_count = 1 / (2 * Fraction(f["sigma_count"]) ** 2)
+    _require(Fraction(f["rho"]) >= one_count, "a record's budget must pay for one count")
     if curve == "gdp":  # the smaller noise, each in its own integers; a label's for 30 neighbours
         square = math.ceil(30 * (Fraction(f["sigma_label"]) * 128) ** 2)
         parameters["sigma"] = min(f["sigma_count"], float(math.isqrt(square - 1) + 1))
@@ -116,23 +116,29 @@ def _cells(f: Fields) -> list[Priced]:
 
     L2 sensitivity parts sqrt(neighbours): sections 13 and 22.
     """
-    vote = f.get("parts", 1)
+    _require(f["neighbours"] <= f["cells"], "neighbours must be at most cells")
+    vote = f["parts"] or 1
     noise, sensitivity = f["sigma"] * vote, vote * math.sqrt(f["neighbours"])
     parameters = {"sigma": noise, "sensitivity": sensitivity, "sampling_probability": 1.0}
     noisy = results.histogram(f["cells"], noise, vote * LARGEST_COUNT)
     return [Priced("histogram", "gaussian", parameters, noisy)]
 
 
-def _sums(f: Fields) -> list[Priced]:
+def _sums(outputs: range) -> Callable[[Fields], list[Priced]]:
     """A record adds a vector of length 2^20 and, to one entry more, 2^17: section 21."""
-    sensitivity = math.isqrt(2**40 + 2**34 - 1) + 1
-    noise = f["sigma"] * sensitivity
-    parameters = {
-        "sigma": noise,
-        "sensitivity": float(sensitivity),
-        "sampling_probability": 1.0,
-    }
-    return [Priced("sum", "gaussian", parameters, results.noisy_sums(2**20, noise, LARGEST_COUNT))]
+
+    def releases(f: Fields) -> list[Priced]:
+        sensitivity = math.isqrt(2**40 + 2**34 - 1) + 1
+        noise = f["sigma"] * sensitivity
+        parameters = {
+            "sigma": noise,
+            "sensitivity": float(sensitivity),
+            "sampling_probability": 1.0,
+        }
+        noisy = results.noisy_sums(2**20, noise, LARGEST_COUNT, outputs)
+        return [Priced("sum", "gaussian", parameters, noisy)]
+
+    return releases
 
 
 def _laplace(f: Fields) -> list[Priced]:
@@ -163,13 +169,6 @@ def _nearest(f: Fields) -> Results:
     if f["conversion"] == "none":
         return results.no_ball()
     return results.ball(everyone=f["accounting"] == "queries", radius=None)
-
-
-def _shares(f: Fields) -> bool:
-    """Whether a part of epsilon is left for the labels, where radii are paid for."""
-    spent = Fraction(f["conversion_share"])
-    spent += Fraction(0 if f["records"] else f["records_share"])
-    return f["conversion"] == "none" or spent < 1
 
 
 def _attributes(voters: str) -> Callable[[Fields], list[Priced]]:
@@ -207,6 +206,10 @@ def _median(f: Fields) -> list[Priced]:
 
 def _spread(f: Fields) -> list[Priced]:
     """The screening of values, where there is one."""
+    _require(
+        f["threshold"] is None or f["sigma_screen"] is not None,
+        "sigma_screen must be given with a threshold",
+    )
     if f["threshold"] is None:
         return []
     return [_screen(f["k"], f["threshold"], f["sigma_screen"], f["sampling_probability"])]
@@ -214,175 +217,89 @@ def _spread(f: Fields) -> list[Priced]:
 
 NOISE = number(1e-3, 1e9)  # the curves' range
 SMALLER_NOISE = number(1e-3, 1e5)
-RATIO = number(0.01, 100)  # of two noises that a budget decided; the noises themselves are priced
-PURE = number(1e-6, 1e3)
-SHARE = number(1e-3, 0.999)
-AT_LEAST_0 = number(0, LARGEST_NUMBER)
-VOTERS = integer(1, 10_000)  # classifiers, or neighbours that vote on attributes
-CLASSIFIER = one_of("linear", "cnn")
-LABEL_NOISE = one_of("laplace", "exponential", "exponential_paper")
-ACCOUNTING = one_of("local", "component", "queries")
-_PRIVATE_KNN = {
-    "k": integer(1, 10**6),
-    "threshold": integer(0, 10**6),
-    "sigma_screen": NOISE,
-    "sigma_vote": NOISE,
-    "sampling_probability": PROBABILITY,
-    "screen_ratio": RATIO,
+TEACHERS = {"teachers": integer(1, 10_000)}
+EPSILON = {"epsilon": number(1e-6, 1e3)}
+ACCOUNTING = {"accounting": one_of("local", "component", "queries")}
+GAMMA = {"sampling_probability": PROBABILITY}
+SCREEN = {"threshold": integer(0, 10**6), "sigma_screen": NOISE}
+WINNER = {"sigma_vote": NOISE}
+SPREAD = {
+    "k": integer(1, 100_000),
+    "threshold": nullable(integer(0, 100_000)),
+    "sigma_screen": nullable(SMALLER_NOISE),
+    **GAMMA,
 }
-_PRIVATE_RADIUS = {
-    "share": PROBABILITY,
-    "threshold": integer(0, 10**6 - 1),
-    "sigma_screen": NOISE,
-    "sigma_vote": NOISE,
-    "sampling_probability": PROBABILITY,
-    "screen_ratio": RATIO,
-}
-_INDIVIDUAL = {
-    "kernel": one_of("cosine", "rbf"),
-    "threshold": PROBABILITY,
-    "bandwidth": number(1e-3, 1e6),
-    "near": number(0, 1e6),
-    "sigma_label": number(1e-3, 1e6),
-    "sigma_count": number(1e-3, 1e6),
-    "tables": integer(0, 1000),
-    "bits": integer(1, 16),
-    "hash_seed": integer(0, 2**31),
+COUNTS = {"tau": integer(1, MOST_ATTRIBUTES), "sigma_vote": SMALLER_NOISE}
+LINEAR = {"sigma": number(1e-3, 900)}  # times the sensitivity within the curves' range
+STEPS_OF_SUMS = ("steps", "clip", "axes", "gain")
+INDIVIDUAL = {
     "rho": number(1e-9, 1e6),
-    "reuse": BOOLEAN,
-    "filter": one_of("gdp", "renyi"),  # a writer leaves zcdp out
-    "order": Rule("an order of the accountant's grid", lambda v: type(v) is int and v in ORDERS),
+    "sigma_count": number(1e-3, 1e6),
+    "sigma_label": number(1e-3, 1e6),
+    "filter": one_of("zcdp", "gdp", "renyi"),
+    "order": nullable(integer(2, 1024)),
 }
-_CELLS = {
+CELLS = {
     "cells": integer(1, MAX_CELLS),
     "neighbours": integer(1, 64),
     "sigma": NOISE,
-    "margin": AT_LEAST_0,
-    "reach": integer(1, 64),
-    "parts": integer(1, 4096),
-}
-_CONFIDENT = {
-    "teachers": VOTERS,
-    "threshold": integer(0, 10_000),
-    "sigma_screen": NOISE,
-    "sigma_vote": NOISE,
-    "classifier": CLASSIFIER,
-    "screen_ratio": RATIO,
-}
-_RADIUS = {
-    "radius": number(0, 100),
-    "epsilon": PURE,
-    "noise": LABEL_NOISE,
-    "accounting": ACCOUNTING,
-}
-_BATCH_KNN = {
-    "k": integer(1, 10**6),
-    "epsilon": PURE,
-    "conversion": one_of("grid", "interactive", "none"),
-    "conversion_share": SHARE,
-    "records": nullable(integer(1, 10**9)),
-    "records_share": SHARE,
-    "candidates": integer(1, 256),
-    "candidate_accounting": ACCOUNTING,
-    "noise": LABEL_NOISE,
-    "accounting": ACCOUNTING,
-}
-_ATTRIBUTES = {
-    "tau": integer(1, 62),
-    "sigma_vote": SMALLER_NOISE,
-    "threshold": number_above(0, 1, below=True),
-    "margin": AT_LEAST_0,
-}
-_VALUES = {
-    "k": integer(1, 100_000),
-    "sampling_probability": PROBABILITY,
-    "cells": integer(2, 1024),
-    "threshold": nullable(integer(0, 100_000)),
-    "window": integer(1, 1023),
-    "sigma_screen": nullable(SMALLER_NOISE),
-    "screen_ratio": RATIO,
-}
-_SCREENED: dict[str, Callable[[Fields], bool]] = {
-    "threshold must be at most k": lambda f: f["threshold"] is None or f["threshold"] <= f["k"]
-}
-_WINDOWED: dict[str, Callable[[Fields], bool]] = {
-    **_SCREENED,
-    "window must be below cells": lambda f: f["window"] < f["cells"],
-    "sigma_screen must be given with a threshold": lambda f: (
-        f["threshold"] is None or f["sigma_screen"] is not None
-    ),
-}
-_RATIO = frozenset({"screen_ratio"})
-_SUMS = {
-    "steps": integer(1, 100),
-    "sigma": number(1e-3, 900),
-    "clip": number(0.01, 1),
-    "axes": nullable(integer(1, 4000)),
-    "gain": integer(1, 64),
-}
-_GAIN = frozenset({"gain"})
-_BELOW_1: dict[str, Callable[[Fields], bool]] = {
-    "margin must be below 1": lambda f: f["margin"] < 1
+    "parts": nullable(integer(1, 4096)),
 }
 
 KINDS: dict[str, Known] = {
-    "private_knn": Known(_PRIVATE_KNN, _private_knn, _RATIO, _SCREENED),
-    "private_radius": Known(_PRIVATE_RADIUS, _private_radius),
+    "private_knn": Known(
+        {"k": integer(1, 10**6), **SCREEN, **WINNER, **GAMMA}, _private_knn, ("screen_ratio",)
+    ),
+    "private_radius": Known(
+        {**SCREEN, "threshold": integer(0, 10**6 - 1), **WINNER, **GAMMA},
+        _private_radius,
+        ("share", "screen_ratio"),
+    ),
     "ind_knn": Known(
-        _INDIVIDUAL,
+        INDIVIDUAL,
         _individual,
-        frozenset({"near", "tables", "bits", "hash_seed", "reuse", "filter", "order"}),
-        {
-            "order must be there with the filter renyi alone": lambda f: (
-                ("order" in f) == (f.get("filter") == "renyi")
-            ),
-            "a record's budget must pay for one count": lambda f: (
-                2 * Fraction(f["sigma_count"]) ** 2 * Fraction(f["rho"]) >= 1
-            ),
-        },
+        ("kernel", "threshold", "bandwidth", "near", "tables", "bits", "hash_seed", "reuse"),
     ),
-    "reverse_knn": Known(
-        _CELLS,
-        _cells,
-        frozenset({"reach", "parts"}),
-        {
-            "neighbours and reach must be at most cells": lambda f: (
-                max(f["neighbours"], f.get("reach", 1)) <= f["cells"]
-            )
-        },
-    ),
-    "private_linear": Known(
-        {**_SUMS, "clip": number(0.01, 1.5), "margin": number(0, 1)}, _sums, _GAIN, _BELOW_1
-    ),
-    "naive_knn": Known({"k": integer(1, LARGEST_COUNT), "sigma_vote": NOISE}, _unsampled),
-    "lnmax": Known(
-        {"teachers": VOTERS, "scale": NOISE, "classifier": CLASSIFIER},
-        _laplace,
-        frozenset({"classifier"}),
-    ),
-    "gnmax": Known(
-        {"teachers": VOTERS, "sigma_vote": NOISE, "classifier": CLASSIFIER},
-        _unsampled,
-        frozenset({"classifier"}),
-    ),
+    "reverse_knn": Known(CELLS, _cells, ("margin", "reach")),
+    "private_linear": Known(LINEAR, _sums(CLASSES), (*STEPS_OF_SUMS, "margin")),
+    "naive_knn": Known(WINNER, _unsampled, ("k",)),
+    "lnmax": Known({"scale": NOISE}, _laplace, ("teachers", "classifier")),
+    "gnmax": Known(WINNER, _unsampled, ("teachers", "classifier")),
     "confident_gnmax": Known(
-        _CONFIDENT,
-        _confident,
-        _RATIO | {"classifier"},
-        {"threshold must be at most teachers": lambda f: f["threshold"] <= f["teachers"]},
+        {**TEACHERS, **SCREEN, **WINNER}, _confident, ("classifier", "screen_ratio")
     ),
-    "radius": Known(_RADIUS, _batch(_balls)),
+    "radius": Known(
+        {"radius": number(0, 100), **EPSILON, **ACCOUNTING}, _batch(_balls), ("noise",)
+    ),
     "batch_knn": Known(
-        _BATCH_KNN,
+        {"conversion": one_of("grid", "interactive", "none"), **EPSILON, **ACCOUNTING},
         _batch(_nearest),
-        related={"a part of epsilon must be left for the labels": _shares},
+        (
+            *("k", "conversion_share", "records", "records_share", "candidates"),
+            *("candidate_accounting", "noise"),
+        ),
     ),
     "private_knn_attributes": Known(
-        {**_ATTRIBUTES, "k": VOTERS, "sampling_probability": PROBABILITY}, _attributes("k")
+        {"k": integer(1, 10_000), **COUNTS, **GAMMA}, _attributes("k"), ("threshold", "margin")
     ),
-    "gnmax_attributes": Known({**_ATTRIBUTES, "teachers": VOTERS}, _attributes("teachers")),
-    "private_linear_attributes": Known({**_SUMS, "margin": number(0, 1)}, _sums, _GAIN, _BELOW_1),
-    "private_linear_value": Known(_SUMS, _sums, _GAIN),
-    "private_knn_mean": Known({**_VALUES, "sigma_mean": SMALLER_NOISE}, _mean, _RATIO, _WINDOWED),
-    "private_knn_median": Known({**_VALUES, "epsilon": PURE}, _median, _RATIO, _WINDOWED),
+    "gnmax_attributes": Known(
+        {**TEACHERS, **COUNTS}, _attributes("teachers"), ("threshold", "margin")
+    ),
+    "private_linear_attributes": Known(LINEAR, _sums(ATTRIBUTES), (*STEPS_OF_SUMS, "margin")),
+    "private_linear_value": Known(LINEAR, _sums(ONE_VALUE), STEPS_OF_SUMS),
+    "private_knn_mean": Known(
+        {**SPREAD, "sigma_mean": SMALLER_NOISE}, _mean, ("cells", "window", "screen_ratio")
+    ),
+    "private_knn_median": Known(
+        {**SPREAD, **EPSILON, "cells": integer(2, 1024)}, _median, ("window", "screen_ratio")
+    ),
 }
+# What is the same for all rows of a person together as for one row (docs/privacy.md, section 22).
+PERSONS = frozenset(
+    (
+        *("private_knn", "private_knn_attributes", "private_knn_mean", "private_knn_median"),
+        *("private_radius", "naive_knn", "ind_knn", "reverse_knn", "radius", "batch_knn"),
+        *("private_linear", "private_linear_attributes", "private_linear_value"),
+        *("lnmax", "gnmax", "confident_gnmax", "gnmax_attributes"),
+    )
+)

@@ -18,6 +18,7 @@ from typing import Any
 
 from ....wall.labels.attributes import MOST_ATTRIBUTES
 from ....wall.labels.values import STEPS
+from ....wall.matrices import MAX_DIMENSIONS, MAX_ENTRIES
 from .values import LARGEST_INTEGER
 
 LARGEST_LABEL = 2**31 - 1
@@ -35,12 +36,15 @@ class Results:
     ``words``: what a value must be, for error texts. ``holds(value, beside)``: whether it is, in an
     entry of ``beside`` results. ``label(value)``: the class in it, None where it has none.
     ``width(value)``: the number of classes or attributes that it shows, None where it shows none.
+    ``outputs``: the numbers c of outputs that a sum may have, (d + 1) c + 1 long for d features;
+    None where a value is no sum.
     """
 
     words: str
     holds: Callable[[Any, int], bool]
     label: Callable[[Any], int | None] = lambda value: None
     width: Callable[[Any], int | None] = lambda value: None
+    outputs: range | None = None
 
 
 def bit() -> Results:
@@ -85,10 +89,21 @@ def histogram(cells: int, sigma: float, records: int) -> Results:
     )
 
 
-def noisy_sums(largest: int, sigma: float, records: int) -> Results:
+def noisy_sums(largest: int, sigma: float, records: int, outputs: range) -> Results:
     """Sums over at most ``records`` of entries in -largest..largest, each with noise."""
     high = largest * records + _tail(sigma)
-    return Results(f"integers from -{high} to {high}", lambda v, _: _integers(v, -high, high))
+    return Results(
+        f"integers from -{high} to {high}, one more than d + 1 for each output",
+        lambda v, _: _integers(v, -high, high) and is_sum(len(v), outputs),
+        outputs=outputs,
+    )
+
+
+def is_sum(length: int, outputs: range) -> bool:
+    """Whether a sum for any number of features and one of these numbers of outputs is so long."""
+    return length <= MAX_ENTRIES + 1 and any(
+        (length - 1) % c == 0 and 2 <= (length - 1) // c <= MAX_DIMENSIONS + 1 for c in outputs
+    )
 
 
 def count_and_label(sigma: float, records: int) -> Results:

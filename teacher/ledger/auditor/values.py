@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,25 +65,18 @@ def require(what: str, value: Any, rule: Rule) -> None:
         raise Problem(f"{what} must be {rule.words}. Found {shown(value)}")
 
 
-def require_object(
-    what: str, value: Any, rules: Mapping[str, Rule], optional: Collection[str] = ()
-) -> dict[str, Any]:
-    """The object itself.
-
-    Raises Problem unless it has exactly the rules' keys and each rule holds. ``optional``: keys
-    that ledgers of earlier versions lack.
-    """
+def require_object(what: str, value: Any, rules: Mapping[str, Rule]) -> dict[str, Any]:
+    """The object itself. Raises Problem unless it has exactly the rules' keys, and each holds."""
     if type(value) is not dict:
         raise Problem(f"{what} must be an object. Found {shown(value)}")
-    missing = sorted(set(rules) - set(value) - set(optional))
+    missing = sorted(set(rules) - set(value))
     unknown = sorted(set(value) - set(rules))
     if missing or unknown:
         raise Problem(
             f"{what} must have other fields: missing {shown(missing)}, unknown {shown(unknown)}"
         )
     for key, rule in rules.items():
-        if key in value:
-            require(f"{what}.{key}", value[key], rule)
+        require(f"{what}.{key}", value[key], rule)
     return value
 
 
@@ -125,11 +118,15 @@ def list_of(rule: Rule, *, min_length: int = 0) -> Rule:
     )
 
 
+def constant(value: Any) -> Rule:
+    return Rule(repr(value), lambda v: type(v) is type(value) and v == value)
+
+
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise Problem("names a field twice")
-    return found
+    return fields
 
 
 def _constant(name: str) -> None:
@@ -140,6 +137,11 @@ def _is_name(value: Any) -> bool:
     return type(value) is str and 0 < len(value) <= LONGEST_TEXT and value.isprintable()
 
 
+ANY_SCALAR = Rule(
+    "a number, a text, true, false or null",
+    lambda v: v is None or type(v) in (int, float, str, bool),
+)
+OBJECT = Rule("an object", lambda v: type(v) is dict)
 BOOLEAN = Rule("true or false", lambda v: type(v) is bool)
 NAME = Rule(f"printable text of 1 to {LONGEST_TEXT} characters", _is_name)
 DIGEST = Rule(

@@ -21,7 +21,7 @@ from ...accounting.plan import Parameter, Release
 from ...ledger.individual_budgets import FULL
 from ...noise.scales import less_spent
 from ...search.kernels import GRID, Select, Similar, cosine, rbf
-from ..base import Charging, Mechanism, added
+from ..base import Charging, Mechanism
 from .label_price import label_prices
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ class IndKnn(Mechanism):
     hash_seed: int = 0
     rho: float | None = None
     reuse: bool = False
-    filter: Literal["zcdp", "gdp", "renyi"] = added("zcdp")
-    order: int | None = added(None)
+    filter: Literal["zcdp", "gdp", "renyi"] = "zcdp"
+    order: int | None = None
 
     stages = (ANSWER,)
     charging = Charging.PREPAID

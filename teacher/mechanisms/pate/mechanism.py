@@ -24,7 +24,7 @@ from ...noise.scales import (
     check_screen_ratio,
     more_noise,
 )
-from ..base import Classifiers, added
+from ..base import Classifiers
 from ..noisy_argmax import (
     AGGREGATE,
     SCREEN,
@@ -187,7 +187,7 @@ class ConfidentGnmax(Pate):
     sigma_screen: float | None = None
     sigma_vote: float | None = None
     classifier: Classifier = "linear"
-    screen_ratio: float = added(SCREEN_RATIO)
+    screen_ratio: float = SCREEN_RATIO
 
     stages = (SCREEN, AGGREGATE)
     solved = ("sigma_screen", "sigma_vote")

@@ -13,7 +13,6 @@ import numpy as np
 
 from ....wall.errors import InvalidInput
 from ...noise.scales import SCREEN_RATIO
-from ..base import added
 from ..noisy_argmax import ScreenedArgmax
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class PrivateKnn(ScreenedArgmax):
     sigma_screen: float | None = None
     sigma_vote: float | None = None
     sampling_probability: float = 0.15
-    screen_ratio: float = added(SCREEN_RATIO)
+    screen_ratio: float = SCREEN_RATIO
 
     def __post_init__(self) -> None:
         if self.k < 1:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 import numpy as np
 
 from ....wall.errors import InvalidInput
+from ....wall.matrices import MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
 from ....wall.messages import ABSTAINED, Outcome, Value
 from ....wall.unit import Unit
-from ....wall.weights import MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
 from ...accounting.plan import Release
 from ...noise.scales import more_noise
-from ..base import Asks, Mechanism, added
+from ..base import Asks, Mechanism
 
 if TYPE_CHECKING:
     from ...noise.entropy import Entropy
@@ -46,7 +46,7 @@ class LinearSums(Mechanism):
     sigma: float | None = None
     clip: float = 1.0
     axes: int | None = None
-    gain: int | None = added(None, 1)
+    gain: int | None = None
 
     stages = (SUM,)
     solved = ("sigma",)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
-from ....wall.cells import MAX_CELLS
 from ....wall.errors import InvalidInput
+from ....wall.matrices import MAX_CELLS
 from ....wall.messages import ABSTAINED, Outcome, Value
 from ....wall.unit import Unit
 from ...accounting.plan import Release
 from ...noise.scales import check_scale, more_noise
-from ..base import Asks, Mechanism, added
+from ..base import Asks, Mechanism
 
 if TYPE_CHECKING:
     from ...noise.entropy import Entropy
@@ -60,7 +60,7 @@ class ReverseKnn(Mechanism):
     sigma: float | None = None
     margin: float = 0.0
     reach: int = 1
-    parts: int | None = added(None, 1)
+    parts: int | None = None
 
     stages = (HISTOGRAM,)
     solved = ("sigma",)
@@ -118,7 +118,7 @@ class ReverseKnn(Mechanism):
         return votes + entropy.discrete_gaussian(self._noise(), keys, stage, votes.shape[1])
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
-        """A set of cells has counts and no label; its rows get labels by ``wall.cells.inherit``."""
+        """A set of cells has counts and no label; ``matrices.inherit`` gives its rows labels."""
         return Outcome.ANSWERED, ABSTAINED
 
     def _noise(self) -> float:

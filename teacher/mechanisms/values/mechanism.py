@@ -34,7 +34,7 @@ from ...noise.scales import (
     less_spent,
     more_noise,
 )
-from ..base import Mechanism, added
+from ..base import Mechanism
 from ..noisy_argmax import SCREEN
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Regression(Mechanism):
     threshold: int | None = None
     window: int = 6
     sigma_screen: float | None = None
-    screen_ratio: float = added(SCREEN_RATIO)
+    screen_ratio: float = SCREEN_RATIO
 
     def __post_init__(self) -> None:
         if not 1 <= self.k <= MAX_NEIGHBOURS:

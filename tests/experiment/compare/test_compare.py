@@ -21,7 +21,7 @@ CONFIG = """
 data: {source: arrays, path: data.npz}
 seeds: [0, 1]
 student: {backbone: mlp, objective: supervised, steps: 60, batch_labelled: 16,
-  batch_unlabelled: 16, prune_folds: 0}
+  batch_unlabelled: 16, doubtful_folds: 0}
 threads: 1
 workers: 1
 methods:

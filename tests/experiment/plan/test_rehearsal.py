@@ -19,7 +19,7 @@ from labelwall.experiment.plan.rehearsal import (
     labelled_rows,
     public_box,
 )
-from labelwall.experiment.run.matrix_round import ask_matrices
+from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
 from labelwall.teacher.features.embedder import Embedder, unit_length
 from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.private_linear.mechanism import (
@@ -28,10 +28,10 @@ from labelwall.teacher.mechanisms.private_linear.mechanism import (
     PrivateLinearValue,
 )
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.wall.cells import Cells
 from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
+from labelwall.wall.matrices import Cells
 from labelwall.wall.progress import no_progress
 from tests.experiment.plan.planning import CLASSES, DIMENSIONS, EMBEDDER, vectors
 
@@ -167,7 +167,11 @@ def test_a_forecast_is_near_a_round_of_a_run(
         folder.mkdir()
         asked = embedder.embed(test)[0]
         outputs = case.space.outputs
-        answers, _ = ask_matrices(records, config, 1, spec, rows, outputs, folder, asked)
+        length = unit_length(spec, rows.shape[1])
+        question = MatrixRound(
+            config.asks_of(1), 0, config.seed * 1000 + 1, outputs, length, "", folder
+        )
+        answers, _ = ask_matrices(records, question, rows, asked)
         right.append(case.right(answers.labels, truth))
     assert -0.08 < forecast - np.mean(right) < 0.04
 

@@ -11,8 +11,9 @@ import safetensors
 from scipy.special import softmax
 
 from labelwall import pipeline
-from labelwall.experiment.run import training, virtual_rows
-from labelwall.experiment.run.virtual_rows import moved
+from labelwall.experiment.linear import model
+from labelwall.experiment.linear.model import virtual_rows
+from labelwall.experiment.run import training
 from tests.experiment import tiny
 
 CONFIG = """
@@ -22,7 +23,7 @@ mechanism: {kind: private_linear, steps: 2, sigma: 0.5}
 rounds: [{}]
 student:
   {backbone: mlp, objective: supervised, steps: 5, batch_labelled: 16, batch_unlabelled: 16,
-   prune_folds: 0}
+   doubtful_folds: 0}
 threads: 1
 workers: 1
 """
@@ -36,7 +37,7 @@ def taught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Taught:
     tiny.write(tmp_path)
     (tmp_path / "config.yaml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(virtual_rows, "ROWS", 500)
+    monkeypatch.setattr(model, "VIRTUAL_ROWS", 500)
     found: Taught = {"train": [], "temperature": []}
 
     def noted(name: str) -> None:
@@ -97,15 +98,15 @@ def test_virtual_rows_are_public_ones_moved_by_parts_of_differences(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = np.array([[0.0, 5.0], [1.0, 5.0]], dtype=np.float32)
-    found = moved(rows, 3)
-    assert found.shape == (virtual_rows.ROWS, 2)
+    found = virtual_rows(rows, 3)
+    assert found.shape == (model.VIRTUAL_ROWS, 2)
     assert found.dtype == np.float32
     assert (found[:, 1] == 5).all()
     assert found[:, 0].min() == pytest.approx(-1, abs=0.01)
     assert found[:, 0].max() == pytest.approx(2, abs=0.01)
     # A half stays where it is, an eighth of all goes a way that each of four cases has
     assert (found[:, 0] == 0).mean() == pytest.approx(0.25, abs=0.02)
-    assert np.array_equal(found, moved(rows, 3))
-    assert not np.array_equal(found, moved(rows, 4))
-    monkeypatch.setattr(virtual_rows, "MAX_ENTRIES", 100)
-    assert moved(rows, 3).shape == (50, 2)
+    assert np.array_equal(found, virtual_rows(rows, 3))
+    assert not np.array_equal(found, virtual_rows(rows, 4))
+    monkeypatch.setattr(model, "MAX_VIRTUAL", 100)
+    assert virtual_rows(rows, 3).shape == (50, 2)

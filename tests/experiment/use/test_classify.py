@@ -112,6 +112,23 @@ def test_a_finished_run_repeated_adds_what_an_earlier_version_left_out(vectors: 
     assert file.read_bytes() == before
 
 
+def test_no_cell_is_a_formula(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A spreadsheet runs cells that begin like one; numbers stay as they are."""
+    monkeypatch.chdir(tmp_path)
+    names = ["=cmd|' !A0.png", "+1.png", "@sum.png", "-x.png", "\t=1.png", "fine.png"]
+    for name in names:
+        shutil.copy(images / "test" / "cat" / "0.png", name)
+    assert run(images / "out", tmp_path / "a.csv", "--images", *(f"./{n}" for n in names)) == 0
+    files = [line["file"] for line in table(tmp_path / "a.csv")]
+    assert files == [*("'" + name for name in names[:-1]), "fine.png"]
+    assert [classify.inert(t) for t in ("-1", "+2.5", "-1e-3", "=1", "-")] == [
+        *("-1", "+2.5", "-1e-3"),
+        *("'=1", "'-"),
+    ]
+
+
 MISTAKES = {
     "no student": ("nowhere", ["--vectors", "x.npy"], "nowhere"),
     "another file": ("x.npy", ["--vectors", "x.npy"], "a safetensors file"),

@@ -141,6 +141,15 @@ def test_a_mistake_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert sorted(path.name for path in tmp_path.iterdir()) == ["student.safetensors", "taken"]
 
 
+def test_a_copy_of_a_killed_export_is_gone_after_the_next(images: Path, tmp_path: Path) -> None:
+    leftover = tmp_path / "hub.part"
+    (leftover / "inside").mkdir(parents=True)
+    (leftover / "inside" / "model.safetensors").write_bytes(b"half")
+    assert export(images / "out", "huggingface", tmp_path / "hub") == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["hub"]
+    assert not (tmp_path / "hub" / "inside").exists()
+
+
 def test_without_onnx_the_cure_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

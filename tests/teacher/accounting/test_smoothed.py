@@ -1,6 +1,7 @@
 """Continuous Gaussian pairs for discrete noise: the lemma, and soundness by exact laws."""
 
 import math
+from dataclasses import asdict
 
 import mpmath
 import numpy as np
@@ -15,6 +16,7 @@ from labelwall.teacher.accounting.smoothed import (
     rounding_variance,
     smoothed_epsilon,
 )
+from tests.teacher.accounting.gaussian_oracle import smoothed
 
 
 def noisy(sigma, sensitivity, gamma=1.0, cap=1):
@@ -172,6 +174,16 @@ def test_pure_releases_compose_with_noisy_ones():
     both = smoothed_epsilon([noisy(30.0, 1.0, 1.0, 5), pure], 1e-5)
     alone = smoothed_epsilon([noisy(30.0, 1.0, 1.0, 5)], 1e-5)
     assert alone < both < alone + 0.6
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.999, 1.0, 1.001])
+@pytest.mark.parametrize("gamma", [1.0, 0.3])
+def test_another_computation_by_one_fourier_transform_agrees(epsilon, gamma):
+    """Pure releases beside Gaussian ones: also at 1, which is no sampling probability."""
+    releases = [noisy(40.0, 1.0, gamma, 100), noisy(90.0, math.sqrt(8), 1.0, 7)]
+    releases += [Release("b", "pure", {"epsilon": epsilon}, 1)] if epsilon else []
+    own = smoothed([asdict(release) for release in releases], 1e-5)
+    assert own == pytest.approx(smoothed_epsilon(releases, 1e-5), rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -54,10 +54,10 @@ def test_one_of_two_copies_goes_on(
 
 
 def test_an_anchored_ledger_in_use_is_audited(tmp_path: Path, anchor: Place) -> None:
-    """The auditor knows the table of turns, which no export has."""
+    """The auditor knows the table of nonces, which no export has."""
     place = in_use(tmp_path / "ledger.sqlite", anchor)
     assert isinstance(place, Path)
-    assert len(rows(place, "SELECT turn FROM turns")) == 1
+    assert len(rows(place, "SELECT nonce FROM nonces")) == 1
     assert not [problem for problem in audit(place).problems if "the file" in problem]
 
 
@@ -126,33 +126,6 @@ def test_processes_that_share_a_ledger_and_its_anchor_never_pass_its_cap(
     assert sum(map(len, granted)) == 20
     assert all(granted)
     assert len(Ledger(place, anchor).state.results) == 20
-
-
-def test_an_anchor_of_before_keeps_its_meaning_and_moves_on(place: Place, tmp_path: Path) -> None:
-    anchor = tmp_path / "anchor.json"
-    ledger = Ledger(in_use(place, None))
-    copy = fork(place)
-    old = json.dumps({"seq": ledger.state.seq, "hash": ledger.state.head})
-    anchor.write_text(old)
-    Ledger(place, anchor)
-    assert anchor.read_text() == old  # reading writes nothing
-    goes_on(Ledger(place, anchor), "a")
-    is_refused(copy, anchor)
-    found = json.loads(anchor.read_text())
-    assert (found["format"], found["entry"], len(found["turn"])) == (2, 4, 32)
-    anchor.write_text(json.dumps({"seq": 9, "hash": "0" * 64}))
-    is_refused(place, anchor)
-
-
-def test_a_ledger_ahead_of_an_anchor_of_before_goes_on(place: Place, tmp_path: Path) -> None:
-    """As the earlier program left it when it was killed after a commit."""
-    anchor = tmp_path / "anchor.json"
-    first = json.dumps({"seq": 0, "hash": create(place).state.head})
-    anchor.write_text(first)
-    goes_on(Ledger(place), "a")
-    copy = fork(place)
-    goes_on(Ledger(place, anchor), "b")
-    is_refused(copy, anchor)
 
 
 def test_an_anchor_begins_with_a_ledger_or_later_and_is_never_begun_again(

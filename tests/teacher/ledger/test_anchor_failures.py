@@ -92,7 +92,7 @@ def test_killed_between_the_commit_and_the_anchor(
     goes_on(Ledger(first, anchor), "c")
 
 
-def test_the_same_entry_written_by_two_copies_is_not_the_same_turn(
+def test_the_same_entry_written_by_two_copies_is_not_the_same_nonce(
     place: Place, anchor: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their hashes are equal, and what they reserved in private may differ."""
@@ -162,7 +162,8 @@ def test_a_lost_anchor_is_made_by_hand(place: Place, tmp_path: Path) -> None:
     anchor.unlink()
     with pytest.raises(LedgerMismatch, match="there is no anchor"):
         ledger.charge(0, "screen", ["a"])
-    anchor.write_text(json.dumps({"seq": 2, "hash": stored(place)[-1][4]}))
+    newest = {"entry": 2, "hash": stored(place)[-1][4]}
+    anchor.write_text(json.dumps({"format": 1, "nonce": "", **newest}))
     goes_on(ledger, "a")
 
 
@@ -194,13 +195,13 @@ def test_the_files_are_their_owners_alone_and_links_are_refused(tmp_path: Path) 
         "",
         "[]",
         "7",
-        '{"seq": 2}',
-        '{"format": 3, "entry": 2, "hash": "", "turn": ""}',
-        '{"seq": "2", "hash": ""}',
+        '{"entry": 2}',
         "{\xff",
-        '{"seq": 1e3, "hash": ""}',
-        f'{{"seq": {10**30}, "hash": ""}}',
-        '{"seq": true, "hash": ""}',
+        "[" * 100_000,
+        *(
+            f'{{"format": 1, "entry": {entry}, "hash": "", "nonce": ""}}'
+            for entry in ('"2"', "1e3", str(10**30), "true", "-1")
+        ),
     ],
 )
 def test_a_damaged_anchor_is_refused(tmp_path: Path, content: str) -> None:

@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from labelwall.teacher.ledger import anchored
+from labelwall.teacher.ledger import transaction
 from labelwall.teacher.ledger.anchor_store import FileStore
 from labelwall.teacher.ledger.charges import Charge
 from labelwall.teacher.ledger.ledger import Ledger
@@ -29,7 +29,7 @@ STEPS: dict[
     str, tuple[object, str, bool]
 ] = {  # what is called there, and whether it is done before the end
     "appended": (Ledger, "_append", True),
-    "not committed": (anchored, "take_turn", True),
+    "not committed": (transaction, "take_nonce", True),
     "committed": (FileStore, "write", False),
     "renamed": (FileStore, "_synchronise", False),
     "moved": (FileStore, "write", True),

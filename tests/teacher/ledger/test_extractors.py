@@ -13,7 +13,6 @@ from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.wall.errors import LedgerMismatch
 from labelwall.wall.messages import ExtractorSpec, canonical_json
-from tests import ledgers
 from tests.ledgers import identity
 from tests.postgres import rows
 from tests.teacher.ledger.test_ledger import plan
@@ -81,7 +80,6 @@ def test_a_charge_names_its_own_extractor_whatever_another_process_named(
 DAMAGE = {
     "missing": "DELETE FROM extractors WHERE sha256 = :sha256",
     "changed": "UPDATE extractors SET fields = replace(fields, '0.125', '0.25')",
-    "no table": "DROP TABLE extractors",
     "by turns": "UPDATE extractors SET fields = 'x' WHERE sha256 <> :sha256",
 }
 
@@ -102,6 +100,19 @@ def test_a_missing_or_changed_extractor_is_refused(
     finding = audit(exported(ledger, tmp_path))
     assert not finding.consistent
     assert finding.epsilon is None
+
+
+def test_a_ledger_without_the_table_is_refused(
+    ledger: Ledger, place: Place, tmp_path: Path
+) -> None:
+    rows(place, "DROP TABLE extractors")
+    for work in (
+        lambda: Ledger(place),
+        lambda: use_both(ledger),
+        lambda: exported(ledger, tmp_path),
+    ):
+        with pytest.raises(LedgerMismatch, match="not readable"):
+            work()
 
 
 def use_both(ledger: Ledger) -> None:
@@ -158,23 +169,3 @@ def test_the_auditor_finds_a_forged_table(tmp_path: Path, statement: str) -> Non
         connection.executescript(statement)
     problems = audit(copy).problems
     assert any(FORGERIES[statement] in problem for problem in problems), problems
-
-
-def test_an_entry_of_an_earlier_version_keeps_its_bytes(tmp_path: Path) -> None:
-    """A ledger of the earlier form is continued; its entry stays, its extractor is stored when it
-    is named again, and an export that names none by its hash has no table of them."""
-    path = tmp_path / "ledger.sqlite"
-    made = Ledger.create(path, dataset="d", plan=plan(), unsafe=False)
-    earlier = canonical_json({"sha256": ONE.sha256(), "fields": ONE.public_fields()}).decode()
-    ledgers.write(path, [*ledgers.entries(path), ("extractor", earlier)])
-    made = Ledger(path)
-    assert ledgers.extractors(exported(made, tmp_path)) == []
-    for number, spec in enumerate((ONE, TWO, ONE)):
-        answer(made, spec, f"{number}")
-    assert [body for kind, body in ledgers.entries(path) if kind == "extractor"] == [
-        earlier,
-        *(f'{{"sha256":"{spec.sha256()}"}}' for spec in (TWO, ONE)),
-    ]
-    assert len(ledgers.extractors(exported(made, tmp_path))) == 2
-    assert audit(exported(made, tmp_path)).problems == []
-    assert audit(exported(Ledger(path), tmp_path)).problems == []

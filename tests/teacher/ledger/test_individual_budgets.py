@@ -17,11 +17,12 @@ from labelwall.teacher.ledger.database import Place
 from labelwall.teacher.ledger.individual_budgets import (
     ENROL,
     FULL,
-    PAY,
-    RESERVE,
+    HOLD,
     IndividualBudgets,
     Payments,
     encode_integers,
+    payment_row,
+    reservation_row,
 )
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
@@ -171,7 +172,7 @@ def test_nothing_private_is_exported_and_an_export_can_not_take_the_ledgers_plac
     batch(ledger, "a", payments(3), payments(3))
     ledger.export(tmp_path / "copy.sqlite")
     tables = rows(tmp_path / "copy.sqlite", "SELECT name FROM sqlite_master WHERE type = 'table'")
-    assert set(tables) == {("entries",), ("head",)}
+    assert set(tables) == {("entries",), ("extractors",), ("head",)}
     restored = Ledger(tmp_path / "copy.sqlite")
     restored.enrol(IDS)
     with pytest.raises(LedgerMismatch, match="budgets"):
@@ -207,9 +208,9 @@ def test_rows_that_make_no_sense_are_refused() -> None:
     budgets.apply(1, (ENROL, -1, 0, encode_integers(IDS)))
     for row in (
         (ENROL, -1, 0, encode_integers(IDS[:1])),  # enrolled twice
-        (PAY, 0, 1, payments(1).encode()),  # nothing reserved
-        (RESERVE, 0, 2, payments(1).encode()),  # a batch is missing
-        (RESERVE, 0, 1, b"rubbish"),
+        payment_row(0, 1, b"t" * 16, payments(1)),  # nothing reserved
+        reservation_row(0, b"t" * 16, Payments(IDS, IDS)),  # of nobody
+        (HOLD, 0, 0, b"rubbish"),
     ):
         with pytest.raises(LedgerMismatch):
             budgets.apply(2, row)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from labelwall.teacher.accounting.plan import Plan, Slot
-from labelwall.teacher.ledger import entries_table, export
-from labelwall.teacher.ledger.anchored import Anchored
+from labelwall.teacher.ledger import export, tables
 from labelwall.teacher.ledger.auditor.auditor import audit
 from labelwall.teacher.ledger.database import Place, open_database
 from labelwall.teacher.ledger.ledger import Ledger
+from labelwall.teacher.ledger.transaction import Transactions
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.wall.errors import LedgerMismatch
@@ -220,7 +220,7 @@ def test_entries_are_read_page_by_page(tmp_path: Path, monkeypatch: pytest.Monke
         ledger.record(ledger.charge(0, "screen", [identity(name)]), {identity(name): 1})
     ledger.export(tmp_path / "whole.sqlite")
     for size in (1, 2, 8, 3):  # of 8 entries
-        monkeypatch.setattr(entries_table, "PAGE", size)
+        monkeypatch.setattr(tables, "PAGE", size)
         assert Ledger(place).state == ledger.state
         reader = Ledger(place)
         if size == 3:
@@ -272,20 +272,20 @@ def test_a_copy_of_a_ledger_that_is_replaced_meanwhile_is_refused(tmp_path: Path
     ledger.export(tmp_path / "copy.sqlite")
     before = (tmp_path / "copy.sqlite").read_bytes()
     with pytest.raises(LedgerMismatch, match="replaced by another one"):
-        list(export.pages(ledger._anchored, 1))
+        list(export.pages(ledger._transactions, 1))
     other = Ledger.create(tmp_path / "other.sqlite", dataset="e", plan=plan(), unsafe=False)
     with pytest.MonkeyPatch.context() as patch:
         found = export.pages
-        patch.setattr(export, "pages", lambda _, newest: found(other._anchored, newest))
+        patch.setattr(export, "pages", lambda _, newest: found(other._transactions, newest))
         with pytest.raises(LedgerMismatch, match="replaced by another one"):
             ledger.export(tmp_path / "copy.sqlite")
     assert (tmp_path / "copy.sqlite").read_bytes() == before
 
 
 def meanwhile(
-    pages: Callable[[Anchored, int], Iterator[object]],
+    pages: Callable[[Transactions, int], Iterator[object]],
     writer: Ledger,
-    reader: Anchored,
+    reader: Transactions,
     newest: int,
 ) -> Iterator[object]:
     """The pages that the reader finds; one more charge is stored after the first of them."""

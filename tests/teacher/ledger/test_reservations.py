@@ -21,10 +21,6 @@ from labelwall.teacher.ledger.individual_budgets import (
     ENROL,
     FULL,
     HOLD,
-    PAY,
-    RESERVE,
-    SETTLE,
-    SNAPSHOT,
     IndividualBudgets,
     Payments,
     Row,
@@ -194,7 +190,6 @@ def test_a_record_that_is_not_enrolled_has_nothing_left() -> None:
         payment_row(0, 2, b"t" * 16, payments(1)),  # a batch is missing
         payment_row(0, 0, b"t" * 16, payments(0, 4)),  # more than was reserved
         payment_row(0, 0, b"", payments(1)),
-        (PAY, 0, 1, payments(1).encode()),  # without a token, and nothing was reserved without one
     ],
 )
 def test_rows_that_make_no_sense_are_refused(row: Row) -> None:
@@ -203,46 +198,6 @@ def test_rows_that_make_no_sense_are_refused(row: Row) -> None:
     budgets.apply(2, reservation_row(0, b"t" * 16, payments(1, 3)))
     with pytest.raises(LedgerMismatch):
         budgets.apply(3, row)
-
-
-def write_as_before(ledger: Ledger, name: str, most: Payments, paid: Payments | None) -> None:
-    """A batch's rows and entries as they were written when one batch at a time was open.
-
-    ``paid``: None for a crash.
-    """
-    number = ledger.state.batches.get(0, 0) + 1
-    with ledger._transaction() as write:
-        if ledger.state.prepaid_charge(0, ANSWER) is None:
-            write.append("charge", {"slot": 0, "release": ANSWER, "count": 1})
-        write.append_private((RESERVE, 0, number, most.encode()))
-    if paid is not None:
-        with ledger._transaction() as write:
-            write.append(
-                "release",
-                {"charge": ledger.state.prepaid_charge(0, ANSWER), "results": {name: VALUE}},
-            )
-            write.append_private((PAY, 0, number, paid.encode()))
-
-
-def test_tables_from_before_replay_to_the_same_budgets_and_go_on(
-    ledger: Ledger, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger_file, "SNAPSHOT_EVERY", 5)
-    write_as_before(ledger, "a", payments(9, 9, 9), payments(5, 0, 9))
-    write_as_before(ledger, "lost", payments(100), None)
-    write_as_before(ledger, "b", payments(9, 9), payments(1, 1))
-    write_as_before(ledger, "lost too", payments(0, 200), None)
-    for found in (ledger, Ledger(place)):
-        assert spent(found) == [106, 201, 9]
-        assert found.state.batches == found.individual_budgets.batches == {0: 2}
-    held = reserve(ledger, "late", payments(50))
-    for number in range(4):  # the third is compacted
-        batch(Ledger(place), f"q{number}", payments(0, 0, 9), payments(0, 0, 1))
-        assert spent(Ledger(place)) == [156, 201, 10 + number]
-    ledger.record_prepaid(held, {"late": VALUE}, payments(3))
-    assert spent(Ledger(place)) == [109, 201, 13]
-    kinds = [kind for (kind,) in rows(place, "SELECT kind FROM private ORDER BY position")]
-    assert set(kinds) == {ENROL, SNAPSHOT, HOLD, SETTLE}
 
 
 # Any interleaving of several owners' steps, in two worlds that differ by the last record.

@@ -16,7 +16,8 @@ from PIL import Image
 from scipy.io import savemat
 
 from labelwall.teacher.records.sources import Records, open_records
-from labelwall.wall.datasets import cifar10, mnist, svhn
+from labelwall.wall.datasets import published
+from labelwall.wall.datasets.published_names import OBJECTS
 from labelwall.wall.datasets.sources import DataConfig, PublicData, describe, read_public
 from labelwall.wall.errors import InvalidInput, MissingData
 
@@ -62,7 +63,7 @@ def write_idx(path: Path, array: np.ndarray) -> None:
     ("source", "folder"), [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")]
 )
 def test_mnist_train_is_private_and_test_is_halved(tmp_path, monkeypatch, opened, source, folder):
-    monkeypatch.setattr(mnist, "PUBLIC", 4)
+    monkeypatch.setattr(published, "MNIST_PUBLIC", 4)
     rng = np.random.default_rng(0)
     train, test = rng.integers(0, 256, (9, 28, 28)), rng.integers(0, 256, (8, 28, 28))
     for name, images in (("train", train), ("t10k", test)):
@@ -106,8 +107,8 @@ def write_svhn(
 
 
 def test_svhn_joins_train_and_extra_and_splits_test(tmp_path, monkeypatch, opened):
-    monkeypatch.setattr(svhn, "PUBLIC", 5)
-    monkeypatch.setattr(svhn, "TEST", 2)
+    monkeypatch.setattr(published, "SVHN_PUBLIC", 5)
+    monkeypatch.setattr(published, "SVHN_TEST", 2)
     rng = np.random.default_rng(0)
     sizes = {"train": 4, "extra": 3, "test": 9}
     parts = {
@@ -155,7 +156,7 @@ def write_cifar(root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, np.nda
         CIFAR10, "train_list", [entry(f"data_batch_{number}", number) for number in range(1, 6)]
     )
     monkeypatch.setattr(CIFAR10, "test_list", [entry("test_batch", 6)])
-    names = write("batches.meta", {"label_names": list(cifar10.OBJECTS)})
+    names = write("batches.meta", {"label_names": list(OBJECTS)})
     monkeypatch.setattr(
         CIFAR10, "meta", {"filename": "batches.meta", "key": "label_names", "md5": names}
     )
@@ -164,11 +165,11 @@ def write_cifar(root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, np.nda
 
 def test_cifar10_is_cut_along_its_files(tmp_path, monkeypatch, opened):
     images = write_cifar(tmp_path, monkeypatch)
-    monkeypatch.setattr(cifar10, "TEST", 1)
+    monkeypatch.setattr(published, "CIFAR_TEST", 1)
     config = DataConfig(source="cifar10", root=str(tmp_path), download=False)
     with opened() as paths:
         public = read_public(config)
-    assert not [path for path in paths if path.endswith(cifar10.PRIVATE_FILES)]
+    assert not [path for path in paths if path.endswith(published.CIFAR_FILES[:3])]
     records = open_records(config, describe(config))
     np.testing.assert_array_equal(
         records.inputs, np.concatenate([images[f"data_batch_{number}"] for number in (1, 2, 3)])
@@ -190,10 +191,10 @@ def test_a_cifar_file_with_another_checksum_is_never_unpickled(tmp_path, monkeyp
 
 
 def test_cifar10_as_image_folders(tmp_path, monkeypatch, opened):
-    monkeypatch.setattr(cifar10, "PRIVATE", 12)
-    monkeypatch.setattr(cifar10, "TEST", 5)
+    monkeypatch.setattr(published, "CIFAR_PRIVATE", 12)
+    monkeypatch.setattr(published, "CIFAR_TEST", 5)
     for split in ("train", "test"):
-        for position, name in enumerate(cifar10.OBJECTS):
+        for position, name in enumerate(OBJECTS):
             (tmp_path / split / name).mkdir(parents=True)
             for number in range(2):
                 Image.new("RGB", (32, 32), (20 * position, number, 0)).save(
@@ -209,7 +210,7 @@ def test_cifar10_as_image_folders(tmp_path, monkeypatch, opened):
     np.testing.assert_array_equal(records.inputs[:, 0, 0, 0], 20 * records.labels)
     np.testing.assert_array_equal(public.inputs[:, 0, 0, 0], 20 * public.labels)
     np.testing.assert_array_equal(public.test_inputs[:, 0, 0, 0], 20 * public.test_labels)
-    names = [f"{name}/{number:04}.png" for name in sorted(cifar10.OBJECTS) for number in range(2)]
+    names = [f"{name}/{number:04}.png" for name in sorted(OBJECTS) for number in range(2)]
     assert read == {f"test/{name}" for name in names} | {
         f"train/{names[row]}" for row in range(20) if row not in records.ids
     }
@@ -281,7 +282,7 @@ def test_real_cifar10_images_by_the_folder_source(realdata_root, tmp_path):
         file.extractall(tmp_path, members)
     train, test = str(tmp_path / "train"), str(tmp_path / "test")
     records, public = both_sides(DataConfig(source="folder", private=train, public=test, test=test))
-    assert describe(DataConfig(source="folder", test=test)).labels.names == cifar10.OBJECTS
+    assert describe(DataConfig(source="folder", test=test)).labels.names == OBJECTS
     assert records.inputs.shape == public.inputs.shape == (20, 32, 32, 3)
     for member in members:
         expected = np.asarray(Image.open(tmp_path / member).convert("RGB"))

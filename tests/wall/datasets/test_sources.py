@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import io
 import re
 import struct
 import subprocess
@@ -82,12 +83,15 @@ def test_grey_and_progress(image_folders):
     assert heard == [(12, 12), (12, 12)]  # public, then test
 
 
-def test_a_damaged_public_image_is_named(image_folders):
-    damaged = Path(image_folders["public"]) / "dog" / "3.png"
-    damaged.write_bytes(damaged.read_bytes()[:45])
+def test_damaged_public_images_are_named_at_once(image_folders):
+    for split, name in (("public", "dog/3.png"), ("public", "cat/1.png"), ("test", "cat/2.png")):
+        damaged = Path(image_folders[split]) / name
+        damaged.write_bytes(damaged.read_bytes()[:45])
     with pytest.raises(InvalidInput, match=r"dog/3\.png") as caught:
         read_public(DataConfig(source="folder", **image_folders))
-    assert "\n" not in str(caught.value)
+    text = str(caught.value)
+    assert len(text.splitlines()) == 1
+    assert all(name in text for name in ("public/cat/1.png", "test/cat/2.png"))
 
 
 def test_given_classes_fix_the_order_and_refuse_other_test_folders(image_folders):
@@ -254,6 +258,25 @@ def test_a_file_that_is_no_npz_and_a_missing_one(tmp_path):
         read_public(DataConfig(source="arrays"))
 
 
+@pytest.mark.parametrize("folder", [True, False], ids=["npy", "npz"])
+@pytest.mark.parametrize("sizes", [(2 * 10**12, 3), (2**62, 2**62), (-2, -3), (5, 3)])
+def test_a_header_that_claims_more_than_there_is_allocates_nothing(tmp_path, sizes, folder):
+    """43 TiB, an overflow, a product of negative sizes, and one row more than there is."""
+    header = io.BytesIO()
+    fields = {"descr": "<f8", "fortran_order": False, "shape": sizes}
+    np.lib.format.write_array_header_1_0(header, fields)
+    content, path = header.getvalue() + bytes(4 * 3 * 8), tmp_path
+    if folder:
+        (tmp_path / "public_x.npy").write_bytes(content)
+    else:
+        path = Path(str(write_arrays(tmp_path / "a.npz", public_x=None).path))
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("public_x.npy", content)
+    with pytest.raises(InvalidInput, match="public_x") as caught:
+        describe(DataConfig(source="arrays", path=str(path), classes=["a", "b", "c"]))
+    assert "\n" not in str(caught.value)
+
+
 # --- nobody else asks for the private split
 
 
@@ -296,7 +319,7 @@ def test_only_the_teachers_records_ask_for_private_rows():
         for path in files
         if path.exists()
     }
-    base = asking.pop("wall/datasets/base.py")
+    base = asking.pop("wall/datasets/published.py")
     assert base == {"_private"}
     assert {path for path, uses in asking.items() if uses} == {"teacher/records/sources.py"}
 

@@ -13,7 +13,7 @@ import pytest
 
 from labelwall.teacher.records.sources import open_records, stream_records
 from labelwall.wall.datasets.sources import DataConfig, describe, read_public
-from labelwall.wall.datasets.tables import read_table
+from labelwall.wall.datasets.tables import read_table, texts
 from labelwall.wall.errors import InvalidInput, LabelwallError, MissingData
 
 HEADER = "größe,weight,price_class"
@@ -195,7 +195,7 @@ def test_a_folder_of_hugging_faces_datasets(tmp_path: Path, monkeypatch) -> None
     library = types.SimpleNamespace(load_from_disk=lambda folder: Saved())
     monkeypatch.setitem(sys.modules, "datasets", library)
     table = read_table("data.public", tmp_path)
-    assert table.columns["label"].tolist() == ["a", ""]
+    assert texts(table.columns["label"]).tolist() == ["a", ""]
     assert table.columns["x"][0] == 1.5
 
 

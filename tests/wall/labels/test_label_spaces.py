@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, confusion_matrix, multilabel_confusion_matrix
 
-from labelwall.student.fit import STUDENT_MODULES
+from labelwall.student.module import STUDENT_MODULES
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.attributes import MOST_ATTRIBUTES, AttributeLabels, pack, unpack
 from labelwall.wall.labels.base import LabelSpace, has_label

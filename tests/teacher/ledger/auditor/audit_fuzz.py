@@ -37,10 +37,9 @@ from typing import Any
 from unittest import mock
 
 from labelwall.teacher.accounting import accountant, curves
-from labelwall.teacher.ledger.auditor import gaussians
 from labelwall.teacher.ledger.auditor.auditor import Finding, audit
-from tests.ledgers import Entry, write
-from tests.teacher.ledger.auditor.audit_mutations import mutated, text_of
+from tests.ledgers import write
+from tests.teacher.ledger.auditor.audit_mutations import Stored, mutated, stored
 from tests.teacher.ledger.auditor.audit_reading import Belief, believed
 from tests.teacher.ledger.auditor.honest_ledgers import MECHANISMS, bases, honest
 
@@ -53,10 +52,10 @@ def said(finding: Finding) -> Belief:
     return {name: getattr(finding, name) for name in names.split()}
 
 
-def verdict(stored: list[Entry], original: Belief, path: Path) -> str:
+def verdict(mutant: Stored, original: Belief, path: Path) -> str:
     """The class of one mutant; one that begins with FAILURE is a bug of the auditor, or of this."""
-    write(path, stored)
-    finding, truth = audit(path), believed(stored)
+    write(path, *mutant)
+    finding, truth = audit(path), believed(*mutant)
     finding.render().encode()
     if finding.consistent:
         if truth != said(finding):
@@ -98,7 +97,6 @@ def remembered() -> Iterator[None]:
         mock.patch.dict(curves.CURVES, faster),
         mock.patch.object(accountant, "gaussian_rdp", faster["gaussian"].rdp),
         mock.patch.object(accountant, "_certificates", kept(accountant._certificates.__wrapped__)),
-        mock.patch.object(gaussians, "smoothed", kept(gaussians.smoothed)),
     ):
         yield
 
@@ -128,16 +126,16 @@ def _fuzz(mutants: int, seed: int, folder: Path, until_failure: bool) -> Counter
     path, originals = folder / "mutant.sqlite", bases(rng)
     beliefs = []
     for base in originals:
-        write(path, [(kind, text_of(body)) for kind, body in base])
+        write(path, *stored(base))
         finding = audit(path)
         assert finding.problems == [], finding.problems
         beliefs.append(said(finding))
     for _ in range(mutants):
         chosen = rng.randrange(len(originals))
-        stored = mutated(originals[chosen], rng)
-        found = verdict(stored, beliefs[chosen], path)
+        mutant = mutated(originals[chosen], rng)
+        found = verdict(mutant, beliefs[chosen], path)
         if found.startswith("FAILURE"):
-            print(found, json.dumps(stored)[:6000], file=sys.stderr)
+            print(found, json.dumps(mutant)[:6000], file=sys.stderr)
             found = " ".join(found.split(":")[0].split()[:2])
         counts[found] += 1
         if until_failure and found.startswith("FAILURE"):
@@ -149,7 +147,7 @@ def fuzz_bytes(mutants: int, seed: int, folder: Path) -> Counter[str]:
     """The same for damaged files: a traceback is raised, a changed belief is a failure."""
     rng, counts = random.Random(seed), Counter[str]()
     path = folder / "damaged.sqlite"
-    write(path, [(kind, text_of(body)) for kind, body in honest([MECHANISMS[0]], rng)])
+    write(path, *stored(honest([MECHANISMS[0]], rng)))
     content, belief = path.read_bytes(), said(audit(path))
     for _ in range(mutants):
         path.write_bytes(damaged(content, rng))

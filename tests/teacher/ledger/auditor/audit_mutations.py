@@ -11,7 +11,7 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.wall.adversary import EACH, POOLED, single_analyst
 from labelwall.wall.messages import ExtractorSpec
 from tests.ledgers import Entry, identity
-from tests.teacher.ledger.auditor.honest_ledgers import MECHANISMS, Rows, extractor
+from tests.teacher.ledger.auditor.honest_ledgers import FIELDS, MECHANISMS, Rows, extractor
 
 CHEAP: list[Any] = [50.0, 50, 0, -1, float("nan"), True, "1", 1e300, None]  # few of them a price
 
@@ -130,7 +130,7 @@ def add_an_entry(rows: Rows, rng: random.Random) -> None:
             ["charge", {"slot": slot, "release": name, "count": rng.choice([1, 1, 2, True])}],
             ["release", {"charge": rng.randrange(len(rows) + 1), "results": {key: value}}],
             ["refusal", {"slot": slot, "release": name, "identities": [key]}],
-            ["extractor", extractor(spec)],
+            rng.choice(extractor(spec)),
             ["analyst", {"name": rng.choice(["eve", "ann", "e\n"]), "dataset": "d"}],
             ["genesis", json.loads(json.dumps(rows[0][1]))],
         ]
@@ -225,6 +225,7 @@ def text_of(body: Any) -> str:
     return body if type(body) is str else json.dumps(body, sort_keys=True, separators=(",", ":"))
 
 
+Stored = tuple[list[Entry], list[Entry]]  # entries, and extractors by their hash
 Mutation = Callable[[Rows, random.Random], None]
 MUTATIONS: list[Mutation] = [
     change_a_value,
@@ -241,17 +242,30 @@ MUTATIONS: list[Mutation] = [
 ]
 
 
-def mutated(base: Rows, rng: random.Random) -> list[Entry]:
-    """Entries after one change, or two or three."""
+def mutated(base: Rows, rng: random.Random) -> Stored:
+    """A ledger after one change, or two or three."""
     rows = json.loads(json.dumps(base))
     for _ in range(rng.choice([1, 1, 1, 2, 2, 3])):
-        kept = json.dumps(rows)
+        before = json.dumps(rows)
         texts = [place for place, row in enumerate(rows) if type(row[1]) is str]
         change = rng.choice(MUTATIONS)
         try:
             change(rows, rng)
         except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError):
-            rows = json.loads(kept)  # an earlier change left nothing for this one
+            rows = json.loads(before)  # an earlier change left nothing for this one
         if texts:
             break
-    return [(str(kind), text_of(body)) for kind, body in rows]
+    return stored(rows)
+
+
+def stored(rows: Rows) -> Stored:
+    """The entries and the extractors of a ledger's file. What is no extractor is left out."""
+    beside = [body for kind, body in rows if kind == FIELDS and type(body) is dict]
+    return (
+        [(str(kind), text_of(body)) for kind, body in rows if kind != FIELDS],
+        [
+            (body["sha256"], text_of(body["fields"]))
+            for body in beside
+            if {*body} == {"sha256", "fields"} and type(body["sha256"]) is str
+        ],
+    )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import round_up
+from labelwall.teacher.ledger.auditor.mechanisms import KINDS
 from labelwall.teacher.ledger.state import LedgerState, read_body
 from labelwall.teacher.mechanisms.attributes.mechanism import MultiLabel
 from labelwall.teacher.mechanisms.batch.base import BatchMechanism
 from labelwall.teacher.mechanisms.batch.knn import BatchKnn
 from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
-from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.private_linear.mechanism import LinearSums
 from labelwall.teacher.mechanisms.registry import AnyMechanism, from_slot
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
@@ -23,15 +24,10 @@ from labelwall.wall.errors import LabelwallError
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import ExtractorSpec, canonical_json
 from tests.ledgers import Entry
+from tests.teacher.ledger.auditor.honest_ledgers import MECHANISMS
 
-PATE = {"classifier"}
-LATER = {  # fields that ledgers of earlier versions lack
-    "ind_knn": {"near", "tables", "bits", "hash_seed", "reuse"},
-    "reverse_knn": {"reach"},
-    "lnmax": PATE,
-    "gnmax": PATE,
-    "confident_gnmax": PATE,
-}
+EXAMPLES = {m.kind: m for m in MECHANISMS}
+
 Belief = dict[str, object]
 
 
@@ -58,7 +54,8 @@ def drawable(mechanism: AnyMechanism, release: str, value: Any, beside: int) -> 
         return counts and all(-noise <= v <= 1e12 + noise for v in value)
     if isinstance(mechanism, LinearSums):
         noise = 14 * float(mechanism.sigma or 0) * (2**40 + 2**34) ** 0.5 + 15
-        return type(value) is list and all(abs(v) <= 2**20 * 1e12 + noise for v in value)
+        bounded = type(value) is list and all(abs(v) <= 2**20 * 1e12 + noise for v in value)
+        return bounded and bool(outputs_of(mechanism, len(value)))
     if isinstance(mechanism, IndKnn):
         noise = 14 * float(mechanism.sigma_count or 0) + 1
         pair = type(value) is list and len(value) == 2
@@ -66,6 +63,17 @@ def drawable(mechanism: AnyMechanism, release: str, value: Any, beside: int) -> 
     if isinstance(mechanism, BatchMechanism):
         return _of_a_batch(mechanism, value, beside)
     return type(value) is int and 0 <= value < 2**31
+
+
+def outputs_of(mechanism: LinearSums, length: int) -> set[int]:
+    """The numbers of outputs c for which (d + 1) c + 1 numbers are a sum, for some d."""
+    low, high = {"class": (2, 4096), "attributes": (1, 62), "value": (1, 1)}[mechanism.label_space]
+    features = range(1, 4001)
+    return {
+        c
+        for c in range(low, high + 1)
+        if (length - 1) % c == 0 and (length - 1) // c - 1 in features and length - 1 <= 2**20
+    }
 
 
 def _of_a_batch(mechanism: BatchMechanism, value: Any, beside: int) -> bool:
@@ -84,16 +92,39 @@ def _of_a_batch(mechanism: BatchMechanism, value: Any, beside: int) -> bool:
     return 0 <= label < 2**31 and counted and exact in (0, 1) and fits
 
 
-def believed(stored: list[Entry]) -> Belief | None:
-    """What a reader of these entries may believe; None where no honest writer wrote them."""
+HARMLESS = {"window": 1, "cells": 1024}  # beside any other fields, where they are free
+
+
+def with_harmless_fields(mechanism: Any) -> Any:
+    """A recorded mechanism whose free fields, if they are JSON scalars, are an honest writer's."""
+    kind = mechanism.get("kind") if type(mechanism) is dict else None
+    if type(kind) is not str or kind not in EXAMPLES:
+        return mechanism
+    example = EXAMPLES[kind].fields() | HARMLESS
+    return mechanism | {
+        name: example[name]
+        for name in KINDS[kind].free
+        if name in mechanism and not isinstance(mechanism[name], list | dict)
+    }
+
+
+def believed(stored: list[Entry], extractors: list[Entry]) -> Belief | None:
+    """What a reader of a file may believe; None where no honest writer wrote it.
+
+    Fields that decide neither a price nor a result are read as an honest writer's.
+    """
     try:
         bodies = [(kind, read_body(text)) for kind, text in stored]
+        mechanisms = []
         state = LedgerState()
         for place, (kind, body) in enumerate(bodies):
             state.apply(kind, body, str(place))
         assert state.plan is not None
-        mechanisms = [from_slot(slot) for slot in state.plan.slots]
-        if not _written(bodies, state, mechanisms):
+        for slot in state.plan.slots:
+            mechanisms.append(
+                from_slot(replace(slot, mechanism=with_harmless_fields(slot.mechanism)))
+            )
+        if not _written(bodies, state, mechanisms) or not _named_once(bodies, extractors):
             return None
         analysts = len(state.analysts)
         epsilon = certified_epsilon(state.plan)
@@ -134,26 +165,28 @@ def _written(
     known: dict[str, dict[str, Any]] = {}
     owner: dict[str, bytes] = {}
     extractor, widths, labels = "", set(), [-1]
+    sums: dict[int, tuple[str, int, set[int]]] = {}  # by entry: extractor, length, outputs
+    paid_under: dict[int, str] = {}
     complete = all(
-        set(slot.mechanism) | LATER.get(m.kind, set()) == set(m.fields())
+        set(slot.mechanism) == set(m.fields())
         for slot, m in zip(state.plan.slots, mechanisms, strict=True)
     )
     if not complete or not mechanisms or not _named(bodies):
         return False
-    if any(isinstance(m, NaiveKnn) and m.k > 10**12 for m in mechanisms):
-        return False  # more neighbours than records: the auditor takes it for a forgery
-    for kind, body in bodies[1:]:
+    for seq, (kind, body) in enumerate(bodies[1:], 1):
         if kind == "extractor":
-            if body["sha256"] == extractor or not _is_extractor(body):
+            if body["sha256"] == extractor:
                 return False
             extractor = body["sha256"]
-        elif kind == "charge" and not extractor:
-            return False
+        elif kind == "charge":
+            if not extractor:
+                return False
+            paid_under[seq] = extractor
         elif kind in ("release", "refusal"):
             paid = bodies[body["charge"]][1] if kind == "release" else body
             name, mechanism = paid["release"], mechanisms[paid["slot"]]
             asked = body["results"] if kind == "release" else body["identities"]
-            fields = canonical_json(mechanism.fields())
+            fields = canonical_json(state.plan.slots[paid["slot"]].mechanism)
             if any(owner.setdefault(key, fields) != fields for key in asked):
                 return False
             if kind == "refusal":
@@ -170,9 +203,16 @@ def _written(
                 if not drawable(mechanism, name, value, len(asked)):
                     return False
                 known.setdefault(key, {})[name] = value
+                if isinstance(mechanism, LinearSums):
+                    outputs = outputs_of(mechanism, len(value))
+                    sums[len(sums)] = paid_under[body["charge"]], len(value), outputs
                 widths |= _width(mechanism, value)
                 labels += _label(mechanism, name, value)
-    return len(widths) <= 1 and all(max(labels) < width for width in widths)
+    lengths = {(name, length) for name, length, _ in sums.values()}
+    if len(lengths) > len({name for name, _ in lengths}):
+        return False
+    fits = all(widths <= outputs for _, _, outputs in sums.values())
+    return fits and len(widths) <= 1 and all(max(labels) < width for width in widths)
 
 
 def _width(mechanism: AnyMechanism, value: Any) -> set[int]:
@@ -203,19 +243,24 @@ def _named(bodies: list[tuple[str, dict]]) -> bool:
     return hashes and all(text.isprintable() and 0 < len(text) <= 256 for text in texts)
 
 
-def _is_extractor(body: dict) -> bool:
+def _named_once(bodies: list[tuple[str, dict]], extractors: list[Entry]) -> bool:
+    """Whether the extractors are those that the entries name, each once."""
+    named = {body["sha256"] for kind, body in bodies if kind == "extractor"}
+    return named == {sha256 for sha256, _ in extractors} and (
+        len(named) == len(extractors) and all(_is_extractor(*one) for one in extractors)
+    )
+
+
+def _is_extractor(sha256: str, text: str) -> bool:
     """Whether the fields make an extractor of this hash, its weights and axes apart."""
-    if "fields" not in body:  # they would stand in a table, which the mutants do not have
-        return False
-    fields = dict(body["fields"])
-    hashes = [fields.pop(name, "") for name in ("weights_sha256", "axes_sha256")]
     try:
+        fields = read_body(text)
+        hashes = [fields.pop(name, "") for name in ("weights_sha256", "axes_sha256")]
         for name in ("input_shape", "mean", "std", "center"):
             fields[name] = tuple(fields[name])
-        made = ExtractorSpec(**fields).public_fields()
+        public = ExtractorSpec(**fields).public_fields()
     except (LabelwallError, TypeError, ValueError, KeyError):
         return False
-    made |= {"weights_sha256": hashes[0], "axes_sha256": hashes[1]}
-    written = canonical_json(body["fields"])
-    named = hashlib.sha256(written).hexdigest() == body["sha256"]
-    return named and canonical_json(made) == written
+    public |= {"weights_sha256": hashes[0], "axes_sha256": hashes[1]}
+    written = canonical_json(read_body(text))
+    return hashlib.sha256(written).hexdigest() == sha256 and canonical_json(public) == written

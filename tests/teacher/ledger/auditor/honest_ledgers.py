@@ -29,7 +29,7 @@ from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
-from labelwall.wall.adversary import EACH, single_analyst
+from labelwall.wall.adversary import EACH, POOLED, single_analyst
 from labelwall.wall.labels.values import STEPS
 from labelwall.wall.messages import ExtractorSpec
 from tests.ledgers import SPEC, identity
@@ -61,11 +61,16 @@ MECHANISMS: list[AnyMechanism] = [
     PrivateLinearAttributes(sigma=30.0),
     PrivateLinearValue(sigma=30.0),
 ]
-Rows = list[list[Any]]  # [kind, body]: a ledger as it is mutated; a body may become a text
+# [kind, body]: a ledger as it is mutated; a body may become a text. Rows of the kind FIELDS are no
+# entries, but extractors that stand beside them.
+Rows = list[list[Any]]
+FIELDS = "fields"
 
 
-def drawn(mechanism: AnyMechanism, release: str, beside: int, rng: random.Random) -> Any:
-    """A value that a release can have."""
+def drawn(
+    mechanism: AnyMechanism, release: str, beside: int, dimensions: int, rng: random.Random
+) -> Any:
+    """A value that a release can have, of an extractor of so many ``dimensions``."""
     label = rng.randrange(CLASSES)
     if release == "screen":
         return 1
@@ -74,7 +79,8 @@ def drawn(mechanism: AnyMechanism, release: str, beside: int, rng: random.Random
     if isinstance(mechanism, ReverseKnn):
         return [rng.randrange(-40, 90) for _ in range(mechanism.cells * CLASSES)]
     if isinstance(mechanism, LinearSums):
-        return [rng.randrange(-(10**8), 10**8) for _ in range(3 * CLASSES + 1)]
+        outputs = 1 if mechanism.label_space == "value" else CLASSES
+        return [rng.randrange(-(10**8), 10**8) for _ in range((dimensions + 1) * outputs + 1)]
     if isinstance(mechanism, BatchKnn) and mechanism.conversion == "none":
         return [label, beside, 1, -1]
     if isinstance(mechanism, RadiusNeighbours):
@@ -94,13 +100,12 @@ def honest(mechanisms: list[AnyMechanism], rng: random.Random) -> Rows:
     """A ledger as a teacher writes it: two batches and a crash between, caps that are reached, one
     query that its screening turned away."""
     plan = Plan(50.0, DELTA, tuple(Slot(m.fields(), m.releases(5, 3)) for m in mechanisms))
-    genesis = {"format": 1, "dataset": "d", "unsafe": False, "plan": plan.to_json()}
-    rows: Rows = [["genesis", genesis], ["extractor", extractor(SPEC)]]
+    rows: Rows = [["genesis", genesis(plan)], *extractor(SPEC)]
     for slot, mechanism in enumerate(mechanisms):
         for batch in (["a", "b", "c"], ["d", "e", "f"]):
             keys = [identity(f"{mechanism.kind} {slot} {name}") for name in batch]
             _answer(rows, slot, mechanism, plan, keys, rng)
-        rows.append(["extractor", extractor(ExtractorSpec("raw", (5 + slot,), 4))])
+        rows += extractor(ExtractorSpec("raw", (5 + slot,), 4))
     return json.loads(json.dumps(rows))
 
 
@@ -109,9 +114,9 @@ def _answer(
 ) -> None:
     for release in plan.slots[slot].releases:
         charges = [
-            row[1]
-            for row in rows
-            if row[0] == "charge" and (row[1]["slot"], row[1]["release"]) == (slot, release.name)
+            body
+            for body in rows_of(rows, "charge")
+            if (body["slot"], body["release"]) == (slot, release.name)
         ]
         left = release.cap - sum(charge["count"] for charge in charges)
         granted = keys if release.prepaid or release.batch else keys[:left]
@@ -119,8 +124,13 @@ def _answer(
         if not (release.prepaid and charges) and granted:
             rows.append(["charge", {"slot": slot, "release": release.name, "count": count}])
         if granted:
-            places = [place for place, row in enumerate(rows) if row[0] == "charge"]
-            results = {key: drawn(mechanism, release.name, len(granted), rng) for key in granted}
+            dimensions = rows_of(rows, FIELDS)[-1]["fields"]["input_shape"][0]
+            numbered = [row for row in rows if row[0] != FIELDS]
+            places = [place for place, row in enumerate(numbered) if row[0] == "charge"]
+            results = {
+                key: drawn(mechanism, release.name, len(granted), dimensions, rng)
+                for key in granted
+            }
             if release.name == "screen":
                 results[granted[0]] = rng.randrange(2)
             rows.append(["release", {"charge": places[-1], "results": results}])
@@ -132,10 +142,14 @@ def _answer(
             keys = [key for key in granted if results[key] == 1]
 
 
+def rows_of(rows: Rows, kind: str) -> list[Any]:
+    return [body for found, body in rows if found == kind]
+
+
 def register(rng: random.Random) -> Rows:
     """A register of two analysts."""
     rows = honest([MECHANISMS[0]], rng)[:1]
-    rows[0][1] |= {"format": 2, "adversary": EACH}
+    rows[0][1]["adversary"] = EACH
     return [*rows, *(["analyst", {"name": n, "dataset": f"d {n}"}] for n in ("ann", "bob"))]
 
 
@@ -144,9 +158,16 @@ def bases(rng: random.Random) -> list[Rows]:
     single = [honest([mechanism], rng) for mechanism in MECHANISMS]
     pairs = [honest(rng.sample(MECHANISMS[:8], 2), rng) for _ in range(4)]
     own = honest([MECHANISMS[0]], rng)
-    own[0][1] |= {"format": 2, "adversary": single_analyst("ann")}
+    own[0][1]["adversary"] = single_analyst("ann")
     return [*single, *pairs, own, register(rng)]
 
 
-def extractor(spec: ExtractorSpec) -> dict[str, object]:
-    return {"sha256": spec.sha256(), "fields": spec.public_fields()}
+def genesis(plan: Plan) -> dict[str, object]:
+    named = {"format": 1, "dataset": "d", "unsafe": False, "adversary": POOLED}
+    return {**named, "plan": plan.to_json()}
+
+
+def extractor(spec: ExtractorSpec) -> Rows:
+    """An entry that names an extractor, and the extractor."""
+    named = {"sha256": spec.sha256()}
+    return [["extractor", named], [FIELDS, {**named, "fields": spec.public_fields()}]]

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from labelwall.teacher.ledger.auditor import auditor
 from labelwall.teacher.ledger.auditor import entries as audited_entries
-from labelwall.teacher.ledger.auditor import slots as audited_slots
+from labelwall.teacher.ledger.auditor import plan as audited_plan
+from labelwall.teacher.ledger.auditor import values as audited_values
 from labelwall.teacher.ledger.auditor.history import History
 from labelwall.teacher.ledger.auditor.values import Problem
 from tests.teacher.ledger.auditor.audit_fuzz import fuzz, fuzz_bytes
@@ -34,12 +36,15 @@ def lenient(text: str) -> Any:
 
 
 FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "prices": lambda patch: patch.setattr(audited_slots, "_check_release", nothing),
+    "prices": lambda patch: patch.setattr(audited_plan, "_check_release", nothing),
     "form": lambda patch: patch.setattr(audited_entries, "parse", lenient),
     "stages": lambda patch: patch.setattr(History, "_require_due", nothing),
     "results": lambda patch: patch.setattr(History, "_check", nothing),
-    "extractors": lambda patch: patch.setattr(audited_entries, "check_extractor", nothing),
-    "adversaries": lambda patch: patch.setattr(audited_entries, "_check_adversary", nothing),
+    "extractors": lambda patch: patch.setattr(auditor, "check_extractor", nothing),
+    "adversaries": lambda patch: patch.setitem(
+        audited_entries.SCHEMAS["genesis"], "adversary", audited_values.NAME
+    ),
+    "registers": lambda patch: patch.setattr(auditor, "_check_adversary", nothing),
 }
 
 

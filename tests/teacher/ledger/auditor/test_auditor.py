@@ -21,8 +21,9 @@ from labelwall.teacher.mechanisms.base import Mechanism
 from labelwall.teacher.mechanisms.pate.mechanism import Lnmax
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.wall.errors import LedgerMismatch, MissingData
-from tests.ledgers import SPEC, Entry, entries, identities, use_extractor
+from tests.ledgers import Entry, entries, identities, use_extractor
 from tests.ledgers import write as rechain
+from tests.teacher.ledger.auditor.honest_ledgers import genesis
 
 MECHANISM = PrivateKnn(
     k=30, threshold=10, sigma_screen=30.0, sigma_vote=25.0, sampling_probability=0.15
@@ -30,7 +31,6 @@ MECHANISM = PrivateKnn(
 A, B, C, D, E, Y, Z = identities(*"abcdeyz")
 Row = tuple[int, str, str, str, str]
 OTHER = "extractor", f'{{"sha256":"{"e" * 64}"}}'
-EARLIER = "extractor", canonical({"sha256": "e" * 64, "fields": SPEC.public_fields()})
 
 
 @pytest.fixture
@@ -58,10 +58,6 @@ def write(path: Path, changed: list[Row]) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("DELETE FROM entries")
         connection.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", changed)
-
-
-def text(body: object) -> str:
-    return json.dumps(body, sort_keys=True, separators=(",", ":"))
 
 
 def test_an_honest_ledger_is_consistent_and_priced_like_its_plan(path: Path) -> None:
@@ -133,7 +129,7 @@ def edited(position: int, old: str, new: str) -> Callable[[list[Entry]], list[En
     def forge(before: list[Entry]) -> list[Entry]:
         after = changed(position, old, new)(before)
         kind, body = after[position]
-        return [*after[:position], (kind, text(json.loads(body))), *after[position + 1 :]]
+        return [*after[:position], (kind, canonical(json.loads(body))), *after[position + 1 :]]
 
     return forge
 
@@ -165,6 +161,7 @@ FORGERIES: dict[str, tuple[str, Callable[[list[Entry]], list[Entry]]]] = {
     "unknown field": ("unknown ['time']", edited(1, '"sha256"', '"time":1,"sha256"')),
     "unknown curve": ("prices", changed(0, '"curve":"argmax"', '"curve":"free"')),
     "plan over budget": ("budget", changed(0, '"epsilon":1.0', '"epsilon":0.001')),
+    "another format": ("`format` of the ledger must be 1", changed(0, '"format":1', '"format":2')),
     "unsafe": ("unsafe", changed(0, '"unsafe":false', '"unsafe":true')),
     "votes released under an argmax's price": (
         "a class",
@@ -198,7 +195,6 @@ FORGERIES: dict[str, tuple[str, Callable[[list[Entry]], list[Entry]]]] = {
     "a winner without a screening": ("did not pass", edited(5, min(A, B, C), "f" * 64)),
     "a charge before an extractor": ("extractor", lambda e: [e[0], *e[2:]]),
     "an extractor of another hash": ("not in the file", lambda e: [e[0], OTHER, *e[2:]]),
-    "an earlier form of another hash": ("hash", lambda e: [e[0], EARLIER, *e[2:]]),
     "an extractor twice": ("in use already", lambda e: [*e[:2], *e[1:]]),
     "delta: 0": ("above 0 and below 1", changed(0, '"delta":1e-05', '"delta":0')),
     "delta: 1.0": ("above 0 and below 1", changed(0, '"delta":1e-05', '"delta":1.0')),
@@ -209,6 +205,7 @@ FORGERIES: dict[str, tuple[str, Callable[[list[Entry]], list[Entry]]]] = {
         changed(0, '"sampling_probability":0.15', '"sampling_probability":true'),
     ),
     "batch: 1": ("batch", changed(0, '"batch":false', '"batch":1')),
+    "an adversary that is not named": ("adversary", edited(0, '"adversary":"', '"adversary":"x')),
     "nothing": ("no first entry", lambda e: []),
 }  # fmt: skip
 
@@ -229,9 +226,9 @@ def test_a_forgery_with_fresh_hashes_is_found(path: Path, name: str) -> None:
 def ledger_of(mechanism: Mechanism, releases: list[dict[str, Any]], folder: Path) -> Path:
     """A ledger whose plan names a mechanism, and prices these releases."""
     slot = {"mechanism": mechanism.fields(), "releases": releases}
-    plan = {"epsilon": 1000.0, "delta": 1e-5, "slots": [slot]}
-    body = {"format": 1, "dataset": "d", "unsafe": False, "plan": plan}
-    rechain(folder / "forged.sqlite", [("genesis", text(body))])
+    plan = {"epsilon": 1000.0, "delta": 1e-5, "slots": [slot], "unit": "row"}
+    first = {**genesis(Plan(1.0, 0.5, ())), "plan": plan}
+    rechain(folder / "forged.sqlite", [("genesis", canonical(first))], [])
     return folder / "forged.sqlite"
 
 
@@ -373,8 +370,7 @@ def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
         audit(tmp_path / "nowhere.sqlite")
 
 
-PARTS = ("auditor", "entries", "file", "gaussians", "history")
-PARTS += ("mechanisms", "results", "slots", "values")
+PARTS = ("auditor", "entries", "file", "history", "mechanisms", "plan", "results", "values")
 
 
 def test_the_auditor_needs_nothing_of_the_teacher_but_the_curves(path: Path) -> None:

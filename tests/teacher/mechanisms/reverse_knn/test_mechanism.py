@@ -23,8 +23,8 @@ from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.cells import Cells
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
+from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.make import teach
 

@@ -1,0 +1,185 @@
+"""Weights of classes and attributes that descend along noisy gradients: post-processing, free.
+
+A step is as long as its noise allows: if no later step took any of it back, the noise of all steps
+together would move a logit of an input of length 1 by NOISE deviations at the end, whatever the
+budget, the records, the clipping and the number of steps. Gradients of clipped residuals keep their
+length until most labels are right, so that longer steps only make the weights longer.
+
+The weights that come out are too long, so that their probabilities are too sure. Logits are
+multiplied by the factor under which PUBLIC rows, whose labels the probabilities would give, have
+the gradients that the records had in the later half of the steps.
+
+Where noise hides the classes from these gradients, PUBLIC rows tell more of them: the classifier is
+moved half the way to one of Gaussian classes, while that explains the gradients about as well. A
+single step is a sum of each class: its classifier is of Gaussian classes alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import expit, softmax
+
+from ...wall.matrices import FRACTION, MAX_WEIGHT
+from .gaussian_classes import gaussian_classes, of_sums
+from .measure import FitSettings, Gradient, Measurements
+
+# Tried on five sets of features at epsilon 0.02 to 2 (docs/decisions.md).
+NOISE = 3.0
+MOMENTUM = 0.8
+MAX_RATE = 10_000.0  # of a step, where there is hardly any noise
+MAX_ENTRIES = 10_000_000  # of the probabilities of PUBLIC rows that tell the factor of logits
+FACTORS = 0.0, 3.0  # of logits
+# Tried on images and texts, 4,000 records, epsilon 0.02 to 0.3 (docs/decisions.md).
+REFINEMENTS = 2  # at most; later ones drift from the classes to the rows' clusters
+TOLERANCE = 0.1  # of the noise: by how much a refined classifier may miss the gradients more
+
+
+@dataclass(frozen=True)
+class Descent:
+    """The later half of the steps.
+
+    ``asked``: the measurements; ``average``: of the weights after them, float64 [d + 1, c];
+    ``gradient``: the mean of the measured ones, with noise of ``deviation`` on every entry;
+    ``inputs``: of the PUBLIC rows that explain it, float64 [n, d + 1].
+    """
+
+    asked: tuple[Gradient, ...] = field(repr=False)
+    average: np.ndarray = field(repr=False)
+    gradient: np.ndarray = field(repr=False)
+    deviation: float
+    inputs: np.ndarray = field(repr=False)
+
+    def probabilities(
+        self, link: Callable[[np.ndarray], np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, float]]:
+        """What the weights of each step say of public rows, and what residuals were clipped to."""
+        return ((link(self.inputs @ step.weights), step.clip) for step in self.asked)
+
+    def missed(self, residuals: np.ndarray) -> np.ndarray:
+        """How far the gradient of public rows with these ``residuals`` is from the records'."""
+        return np.asarray(self.inputs.T @ residuals / len(residuals) - self.gradient)
+
+    @property
+    def noise(self) -> float:
+        """The squared length that is expected of the noise in ``gradient``."""
+        return self.deviation**2 * self.gradient.size
+
+
+def descend(measure: Measurements, inputs: np.ndarray, how: FitSettings) -> Descent | None:
+    """Gradient descent with momentum; None where no sum was answered."""
+    state = velocity = np.zeros((inputs.shape[1], how.outputs))
+    largest = MAX_WEIGHT / 2.0**FRACTION * how.unit
+    later: list[tuple[Gradient, np.ndarray, np.ndarray]] = []
+    for step in range(how.steps):
+        measured = measure.at(state)
+        if measured is None:
+            break
+        gradient = measured.mean
+        if how.labels == "class":  # residuals of classes add up to 0
+            gradient = gradient - gradient.mean(axis=1, keepdims=True)
+        rate = min(NOISE * (1 - MOMENTUM) / (math.sqrt(how.steps) * measured.deviation), MAX_RATE)
+        velocity = MOMENTUM * velocity + rate * gradient
+        state = state - velocity
+        state = state * min(1.0, largest / max(float(np.abs(state).max()), 1e-300))
+        # Of the first half the last one counts; weights of 0 do where there are no others.
+        if 2 * step < max(how.steps - 1, 3):
+            later = []
+        later.append((measured, gradient, state))
+    if not later:
+        return None
+    asked, gradients, states = zip(*later, strict=True)
+    rows = max(1, MAX_ENTRIES // (len(later) * how.outputs))
+    return Descent(
+        asked,
+        np.mean(states, axis=0),
+        np.mean(gradients, axis=0),
+        asked[-1].deviation / math.sqrt(len(later)),
+        inputs[:rows],
+    )
+
+
+def class_weights(measure: Measurements, inputs: np.ndarray, how: FitSettings) -> np.ndarray | None:
+    """Softmax regression: weights of inputs of length 1, float64 [d + 1, c]."""
+    path = descend(measure, inputs, how)
+    if path is None:
+        return None
+    asked = [
+        (p, _kept((p * p).sum(axis=1, keepdims=True) + 1 - 2 * p, clip))
+        for p, clip in path.probabilities(_softmax)
+    ]
+
+    def missed(weights: np.ndarray) -> float:
+        likely = _softmax(path.inputs @ weights)
+        residuals = np.zeros_like(likely)
+        for p, kept in asked:  # kept: of the residual p - label, by label
+            part = likely * kept
+            residuals += p * part.sum(axis=1, keepdims=True) - part
+        return float((path.missed(residuals / len(asked)) ** 2).sum())
+
+    def scaled(weights: np.ndarray) -> tuple[np.ndarray, float]:
+        factor = _best(lambda factor: missed(factor * weights))
+        return factor * weights, missed(factor * weights)
+
+    if how.steps == 1:
+        return scaled(of_sums(inputs, path.gradient, path.deviation))[0]
+    best, least = scaled(path.average)
+    for _ in range(REFINEMENTS):
+        classes, _ = scaled(gaussian_classes(inputs, _softmax(inputs @ best)))
+        refined, error = scaled((best + classes) / 2)
+        if error > least + TOLERANCE * path.noise:
+            break
+        best = refined
+    return best
+
+
+def attribute_weights(
+    measure: Measurements, inputs: np.ndarray, how: FitSettings
+) -> np.ndarray | None:
+    """One logistic regression an attribute: weights of inputs of length 1, float64 [d + 1, c].
+
+    Residuals of a record's attributes are clipped together. Of the other attributes an expected
+    length is taken: first one factor for all is fitted, then, with what it says of lengths, one for
+    each attribute.
+    """
+    path = descend(measure, inputs, how)
+    if path is None:
+        return None
+    asked = [(p, clip * np.sqrt(how.outputs)) for p, clip in path.probabilities(expit)]
+    logits = path.inputs @ path.average
+
+    def missed(factor: float, lengths: float) -> np.ndarray:
+        """If logits times ``factor`` are true, and times ``lengths`` tell others' lengths."""
+        likely, usual = expit(factor * logits), expit(lengths * logits)
+        residuals = np.zeros_like(likely)
+        for p, clip in asked:
+            squares = p * p * (1 - usual) + (1 - p) ** 2 * usual
+            others = squares.sum(axis=1, keepdims=True) - squares
+            absent, present = _kept(others + p * p, clip), _kept(others + (1 - p) ** 2, clip)
+            residuals += absent * p * (1 - likely) - present * (1 - p) * likely
+        return path.missed(residuals / len(asked)) ** 2
+
+    common = _best(lambda factor: float(missed(factor, factor).sum()))
+    factors = [
+        _best(lambda factor, own=own: float(missed(factor, common)[:, own].sum()))  # type: ignore[misc]
+        for own in range(how.outputs)
+    ]
+    return np.asarray(path.average * factors)
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    return np.asarray(softmax(logits, axis=1))
+
+
+def _kept(squares: np.ndarray, clip: float) -> np.ndarray:
+    """What clipping leaves of residuals of these squared lengths: a factor, at most 1."""
+    return np.asarray(np.minimum(1.0, clip / np.sqrt(np.maximum(squares, 1e-12))))
+
+
+def _best(missed: Callable[[float], float]) -> float:
+    """The factor that misses the measured gradients least."""
+    return float(minimize_scalar(missed, bounds=FACTORS, method="bounded").x)

@@ -1,0 +1,121 @@
+"""Noisy sums of gradients as gradients of a mean record, for inputs of length 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...wall.matrices import (
+    COUNT,
+    FRACTION,
+    MAX_WEIGHT,
+    SENSITIVITY,
+    bias,
+    longest_residual,
+    residual_unit,
+)
+
+MAX_ROWS = 10_000  # public rows that a fit looks at
+MIN_RECORDS = 1.0  # what a noisy count is at least taken for
+
+# (step from 1, weights int16 [d + 1, c]) -> (weights that were sent, their noisy sum int64
+# [(d + 1) * c + 1], None where a cap refuses it).
+Ask = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """What a fit needs to know beside sums and public rows.
+
+    Args:
+        labels: the label space's kind: class, attributes or value.
+        outputs: number of classes or attributes, 1 for a value.
+        length: of a unit vector after quantisation (``Embedder.length``).
+        noise_multiplier: deviation of a sum's noise, in sensitivities.
+        clip: limit of a record's residual.
+        steps: number of sums.
+        gain: with more than 1 a sum's count is of weighted records.
+    """
+
+    labels: str
+    outputs: int
+    length: float
+    noise_multiplier: float
+    clip: float
+    steps: int
+    gain: int = 1
+
+    @property
+    def unit(self) -> float:
+        """Length of an integer input, the bias's included."""
+        return float(np.hypot(self.length, bias(self.length)))
+
+    def inputs(self, features: np.ndarray) -> np.ndarray:
+        """Inputs of length 1 for rows int8 [n, d]: float64 [n, d + 1]."""
+        return with_bias(features, self.length) / self.unit
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """One measurement.
+
+    ``weights``: of inputs of length 1, where it was taken, float64 [d + 1, c]; ``mean``: the
+    records' mean gradient with noise, float64 [d + 1, c]; ``deviation``: of the noise on each of
+    its entries; ``clip``: what residuals were clipped to. At weights of 0 all residuals are equally
+    long, so that gradients are taken for unclipped ones.
+    """
+
+    weights: np.ndarray = field(repr=False)
+    mean: np.ndarray = field(repr=False)
+    deviation: float
+    clip: float
+
+
+class Measurements:
+    """Asks for the noisy sums of one fit. ``counts``: the noisy numbers of records, one a sum."""
+
+    def __init__(self, ask: Ask, settings: FitSettings) -> None:
+        self._ask, self._settings = ask, settings
+        self.counts: list[float] = []
+
+    def at(self, weights: np.ndarray) -> Gradient | None:
+        """The gradient at weights of inputs of length 1; None where a cap refuses the sum."""
+        how = self._settings
+        sent, noisy = self._ask(len(self.counts) + 1, to_integers(weights / how.unit))
+        if noisy is None:
+            return None
+        self.counts.append(float(noisy[-1] / COUNT))
+        records = float(np.mean(self.counts)) if how.gain == 1 else self.counts[-1]
+        unit = residual_unit(sent, how.clip, how.length, how.labels)
+        total, first = how.gain * unit * max(MIN_RECORDS, records) * how.unit, not sent.any()
+        if first:
+            total *= self._longest(how.clip) / self._longest(np.inf)
+        return Gradient(
+            sent / 2.0**FRACTION * how.unit,
+            noisy[:-1].reshape(sent.shape) / total,
+            how.noise_multiplier * SENSITIVITY / total,
+            np.inf if first else how.clip,
+        )
+
+    def _longest(self, clip: float) -> float:
+        return longest_residual(self._settings.labels, self._settings.outputs, clip, first=True)
+
+    @property
+    def count_noise(self) -> float:
+        """Deviation of the mean of ``counts``."""
+        each = self._settings.noise_multiplier * SENSITIVITY / COUNT
+        return each / max(1, len(self.counts)) ** 0.5
+
+
+def with_bias(features: np.ndarray, length: float) -> np.ndarray:
+    """Integer inputs, float64 [n, d + 1], of rows int8 [n, d]."""
+    return np.pad(features.astype(np.float64), ((0, 0), (0, 1)), constant_values=bias(length))
+
+
+def to_integers(weights: np.ndarray) -> np.ndarray:
+    """In units of 2^-FRACTION, int16; all are shrunk alike where one is too large."""
+    scaled = weights * 2.0**FRACTION
+    largest = float(np.abs(scaled).max())
+    return np.rint(scaled * min(1.0, MAX_WEIGHT / max(largest, 1.0))).astype(np.int16)

@@ -1,0 +1,150 @@
+"""A linear model from noisy sums: its fit, what it says of rows, its file. All is post-processing.
+
+Probabilities of classes are averaged with those of the PUBLIC rows nearby before they become
+labels: a linear model errs alone where classes have curved borders or the noise has bent its own;
+the rows nearby mostly have the same label, and their errors differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from scipy.special import expit, softmax
+
+from ...teacher.search.cpu import ExactIndex
+from ...wall.labels.values import STEPS
+from ...wall.matrices import bias
+from ...wall.messages import ABSTAINED, Outcome
+from .descent import attribute_weights, class_weights
+from .measure import MAX_ROWS, Ask, FitSettings, Measurements, with_bias
+from .values import value_weights
+
+Says = Callable[[np.ndarray], np.ndarray]
+
+# Tried on two sets of images, on texts and on characters (docs/decisions.md).
+NEIGHBOURS = 10
+SHARE = 0.3  # of the neighbours in what is said
+SURE = 2.0  # deviations by which a count must be above its noise
+VIRTUAL_ROWS = 20_000
+MAX_VIRTUAL = 10_000_000  # entries of the virtual rows: float32
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """What a fit gives.
+
+    Args:
+        labels: the label space's kind.
+        length: of a unit vector after quantisation.
+        weights: of integer inputs, float64 [d + 1, c].
+        explained: for values, their variance among public rows and its deviation.
+        some_records: whether the released counts are above their noise.
+    """
+
+    labels: str
+    length: float
+    weights: np.ndarray = field(repr=False)
+    explained: tuple[float, float] | None = None
+    some_records: bool = True
+
+    def says(self, features: np.ndarray) -> np.ndarray:
+        """Of rows int8 [n, d]: float32 [n, c], probabilities, or values from -1 to 1."""
+        logits = with_bias(features, self.length) @ self.weights
+        if self.labels == "value":
+            return np.clip(logits, -1, 1).astype(np.float32)
+        likely = softmax(logits, axis=1) if self.labels == "class" else expit(logits)
+        return np.asarray(likely.astype(np.float32))
+
+    def to_labels(self, said: np.ndarray, margin: float) -> tuple[np.ndarray, np.ndarray]:
+        """(labels, outcomes uint8 [n]) of what the model ``says``.
+
+        The most probable class, int64 [n], where it leads the next by more than ``margin``; of
+        each attribute its presence, int64 [n, c], where one answer leads the other by more; steps
+        above the lower bound of values, int64 [n].
+        """
+        if self.labels == "value":
+            labels = np.rint((said[:, 0].astype(np.float64) + 1) / 2 * STEPS).astype(np.int64)
+            return labels, np.full(len(said), Outcome.ANSWERED, dtype=np.uint8)
+        if self.labels == "class":
+            ordered = np.sort(said, axis=1)
+            clear = ordered[:, -1] - ordered[:, -2] > margin
+            labels = np.where(clear, said.argmax(axis=1), ABSTAINED).astype(np.int64)
+        else:
+            clear = np.abs(2 * said - 1) > margin
+            labels = np.where(clear, said > 0.5, ABSTAINED).astype(np.int64)
+            clear = clear.any(axis=1)
+        return labels, np.where(clear, Outcome.ANSWERED, Outcome.ABSTAINED).astype(np.uint8)
+
+    def certainty(self, said: np.ndarray) -> np.ndarray:
+        """The probability of each row's labels, float [n], of what the model ``says``."""
+        if self.labels == "class":
+            return np.asarray(said.max(axis=1))
+        return np.asarray(np.maximum(said, 1 - said).mean(axis=1))
+
+    def to_bytes(self, extractor: str) -> bytes:
+        """A safetensors file: ``weights`` float32 [d + 1, c], whose last input is a constant.
+
+        Logits are (features, bias) weights of the integer features of the ``extractor`` with that
+        hash; hash, bias and kind of ``labels`` are metadata. Probabilities are their softmax for
+        classes, the sigmoid of each for attributes; a value is so many half ranges from the middle
+        of its bounds.
+        """
+        metadata = {"extractor": extractor, "bias": str(bias(self.length)), "labels": self.labels}
+        return safetensors.numpy.save({"weights": self.weights.astype(np.float32)}, metadata)
+
+
+def fit(ask: Ask, public: np.ndarray, how: FitSettings) -> LinearModel | None:
+    """A linear model by the noisy sums that ``ask`` gives, and PUBLIC rows int8 [n, d].
+
+    Where a cap ends the steps early, by those that were answered; None where none was.
+    """
+    measure, inputs, variance = Measurements(ask, how), how.inputs(public[:MAX_ROWS]), None
+    if how.labels == "value":
+        solution = value_weights(measure, inputs, how)
+        weights, variance = (None, None) if solution is None else solution
+    else:
+        solve = class_weights if how.labels == "class" else attribute_weights
+        weights = solve(measure, inputs, how)
+    if weights is None:
+        return None
+    some_records = float(np.mean(measure.counts)) > SURE * measure.count_noise
+    return LinearModel(how.labels, how.length, weights / how.unit, variance, some_records)
+
+
+def with_neighbours(says: Says, public: np.ndarray) -> Says:
+    """What ``says`` says of rows, mixed with its mean over the nearest public rows of each.
+
+    ``says``: of rows int8 [n, d]: float32 [n, c]; the result is such a function, too. ``public``:
+    int8 [m, d], m >= 1, of which the first MAX_ROWS count. A public row is its own nearest one.
+    Rows do not depend on one another, so that a resumed run gives the same.
+    """
+    near = ExactIndex(public[:MAX_ROWS], np.arange(len(public[:MAX_ROWS])))
+    said, count = says(public[:MAX_ROWS]), min(NEIGHBOURS, len(near))
+
+    def mixed(features: np.ndarray) -> np.ndarray:
+        around = said[near.nearest(features, count).rows].mean(axis=1)
+        return np.asarray(((1 - SHARE) * says(features) + SHARE * around).astype(np.float32))
+
+    return mixed
+
+
+def virtual_rows(rows: np.ndarray, seed: int) -> np.ndarray:
+    """Some PUBLIC rows, float32 [n, d], each moved by a part of the difference of two others."""
+    count = min(VIRTUAL_ROWS, MAX_VIRTUAL // rows.shape[1])
+    random = np.random.default_rng(seed)
+    at, to, by = random.integers(0, len(rows), (3, count))
+    part = random.random((count, 1), dtype=np.float32)
+    return np.asarray((rows[at] + part * (rows[to] - rows[by])).astype(np.float32))
+
+
+def stored_probabilities(path: Path, features: np.ndarray) -> np.ndarray:
+    """What a stored classifier of classes says of int8 [n, d]: float32 [n, c]."""
+    with safetensors.safe_open(path, "numpy") as file:
+        weights, constant = file.get_tensor("weights"), float(file.metadata()["bias"])
+    logits = features @ weights[:-1].astype(np.float64) + constant * weights[-1]
+    return np.asarray(softmax(logits, axis=1).astype(np.float32))

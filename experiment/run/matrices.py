@@ -1,0 +1,210 @@
+"""A round on the public side that asks by matrices: fit to noisy sums, then label any rows.
+
+Reverse kNN clusters the PUBLIC rows and asks for one histogram, whose labels the rows inherit.
+A linear model asks for one noisy gradient after another (experiment/linear).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from ...teacher.mechanisms.base import Asks
+from ...wall.errors import InvalidInput
+from ...wall.labels.registry import numbered_space
+from ...wall.matrices import Cells, Matrix, NoisyCounts, Weights, inherit, nearest_cells
+from ...wall.messages import Answers, Outcome, Receipt
+from ..linear.measure import MAX_ROWS, FitSettings
+from ..linear.model import SURE, Says, fit, with_neighbours
+from .quality import Estimate, by_counts, by_moments, by_probabilities, unknown
+from .query_selection import choose_queries, k_means
+
+ITERATIONS = 50  # of Lloyd's algorithm; later ones move centres by less than their rounding
+CLASSIFIER = "linear.safetensors"  # files of a round's folder
+PROBABILITIES = "probabilities.npy"
+Label = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class Counting(Protocol):
+    """What such a round needs of a teacher, wherever it runs."""
+
+    def count(self, matrix: Matrix) -> NoisyCounts: ...
+
+
+@dataclass(frozen=True)
+class MatrixRound:
+    """A round's question.
+
+    Args:
+        asks: what the mechanism says of its matrices, with the noise.
+        slot: the entry of the plan that pays.
+        seed: of public randomness.
+        classes: their number.
+        length: of a unit vector after quantisation (``Embedder.length``).
+        extractor: hash of the extractor of the features.
+        folder: where the matrices are written before they are sent. A resumed round must send the
+            same ones, since others would be charged again.
+    """
+
+    asks: Asks
+    slot: int
+    seed: int
+    classes: int
+    length: float
+    extractor: str
+    folder: Path
+
+    def stored(self, file: str, name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """The array ``name`` of an npz ``file`` of the folder, computed and written if missing."""
+        if not (self.folder / file).exists():
+            content = io.BytesIO()
+            np.savez(content, **{name: make()})  # type: ignore[arg-type]
+            self.write(file, content.getvalue())
+        with np.load(self.folder / file, allow_pickle=False) as stored:
+            return np.asarray(stored[name])
+
+    def write(self, file: str, content: bytes) -> None:
+        """Write a file of the folder atomically."""
+        scratch = self.folder / f"{file}.part"
+        scratch.write_bytes(content)
+        scratch.replace(self.folder / file)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What labels rows for nothing.
+
+    ``label``: (labels int64 [n], outcomes uint8 [n]) of features int8 [n, d]. ``receipt``: of all
+    that was asked. ``estimate``: of the public rows' labels; None where a cap left no label.
+    """
+
+    label: Label = field(repr=False)
+    receipt: Receipt
+    estimate: Estimate | None = None
+
+
+def ask_matrices(
+    teacher: Counting,
+    asked: MatrixRound,
+    features: np.ndarray,
+    rows: np.ndarray | None = None,
+) -> tuple[Answers, Estimate | None]:
+    """Labels of ``rows`` by what matrices from PUBLIC ``features`` count.
+
+    Both are features of one extractor, int8 [n, d]; the rows are those of the matrices where
+    ``rows`` is None. The estimate is of the labels of ``features``. Raises InvalidInput where there
+    are too few of them.
+    """
+    solve = fit_cells if asked.asks.matrix == "cells" else fit_weights
+    fitted = solve(teacher, asked, features)
+    labelled = features if rows is None else rows
+    return Answers(*fitted.label(labelled), fitted.receipt), fitted.estimate
+
+
+def rows_of_round(seed: int, number: int, queries: int | None, public: int) -> np.ndarray:
+    """Public rows, of so many, that a round asks about whose price does not depend on them.
+
+    int64 [n]. Every round may ask about all of them.
+    """
+    return choose_queries(seed, number, np.zeros(public, dtype=np.uint8), queries or public)
+
+
+def fit_cells(teacher: Counting, asked: MatrixRound, features: np.ndarray) -> Fitted:
+    """One noisy histogram over clusters of the features."""
+    asks = asked.asks
+    cells, noise = asks.cells, asks.noise
+    assert cells is not None
+    assert noise is not None
+    centers = asked.stored("cells.npz", "centers", lambda: cluster(features, cells, asked.seed))
+    histogram = teacher.count(Cells(centers, asked.slot))
+
+    def nearest(rows: np.ndarray) -> np.ndarray:
+        return nearest_cells(rows, centers, asks.reach)
+
+    own, estimate, votes = nearest(features), None, histogram.counts
+    if votes is not None:
+        votes = votes if asks.parts == 1 else votes / asks.parts
+        some_records = float(votes.sum()) > SURE * noise * votes.size**0.5
+        estimate = by_counts(votes, own, asks.margin, noise) if some_records else unknown()
+
+    def label(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return inherit(votes, own if rows is features else nearest(rows), asks.margin)
+
+    return Fitted(label, histogram.receipt, estimate)
+
+
+def cluster(features: np.ndarray, cells: int, seed: int) -> np.ndarray:
+    """k-means centres of PUBLIC features (int8 [n, d]), rounded to integers: int8 [cells, d].
+
+    Features with few distinct values give equal centres; all but the first of those stay empty.
+    """
+    if cells > len(features):
+        rule = f"at most {len(features)}, the public rows of a round"
+        raise InvalidInput("mechanism.cells", rule, cells)
+    centers, _ = k_means(features.astype(np.float32), cells, seed=seed, iterations=ITERATIONS)
+    return np.rint(centers).astype(np.int8)
+
+
+def fit_weights(teacher: Counting, asked: MatrixRound, features: np.ndarray) -> Fitted:
+    """A linear model by the noisy sums of a few steps.
+
+    Where a cap ends the steps early, by those that were answered. Leaves linear.safetensors in the
+    folder and, for classes, probabilities.npy (float32 [n, c], of the ``features`` in their order).
+    """
+    asks, receipts = asked.asks, list[Receipt]()
+    assert asks.steps is not None
+    assert asks.noise is not None
+
+    def ask(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        sent = asked.stored(f"weights_{step}.npz", "weights", lambda: weights)
+        noisy = teacher.count(Weights(sent, asked.slot))
+        receipts.append(noisy.receipt)
+        return sent, None if noisy.counts is None else noisy.counts[0]
+
+    how = FitSettings(
+        asks.labels, asked.classes, asked.length, asks.noise, asks.clip, asks.steps, asks.gain
+    )
+    model = fit(ask, features, how)
+    if model is None:
+        space = numbered_space(asks.labels, asked.classes)
+
+        def refuse(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            refused = np.full(len(rows), Outcome.CAP_REACHED, dtype=np.uint8)
+            return space.no_labels(len(rows)), refused
+
+        return Fitted(refuse, together(receipts))
+    says: Says = model.says
+    said = says(features)
+    if not model.some_records:
+        estimate = unknown()
+    elif model.explained is not None:
+        estimate = by_moments(*model.explained, min(len(features), MAX_ROWS))
+    else:
+        estimate = by_probabilities(model.certainty(said))
+    if asks.labels == "class":
+        says = with_neighbours(says, features)
+        content = io.BytesIO()
+        np.save(content, says(features))
+        asked.write(PROBABILITIES, content.getvalue())
+    asked.write(CLASSIFIER, model.to_bytes(asked.extractor))
+    return Fitted(
+        lambda rows: model.to_labels(says(rows), asks.margin), together(receipts), estimate
+    )
+
+
+def together(receipts: Sequence[Receipt]) -> Receipt:
+    """The receipt of consecutive queries; where the ledger stands is the last one's."""
+    return replace(
+        receipts[-1],
+        asked=sum(receipt.asked for receipt in receipts),
+        served=sum(receipt.served for receipt in receipts),
+        charged={
+            release: sum(receipt.charged[release] for receipt in receipts)
+            for release in receipts[0].charged
+        },
+    )

@@ -1,0 +1,175 @@
+"""The tables of a ledger, and the statements that read and write them in an open transaction.
+
+Public, in every export: `entries` and `head`, the number and hash of the last entry, and
+`extractors`, the fields of each extractor that an entry names by its hash. A row of `extractors` is
+canonical JSON, written in the transaction of the first entry that names it, and never changed. The
+chain covers the hash and the hash covers the fields. So a row that is missing or changed is
+refused, and no other row can take its place.
+
+Private, in no export: `private`, the individual budgets (individual_budgets.py), and `nonces`, by
+which an anchor knows this copy (anchor.py); an export therefore never passes for the ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from ...wall.errors import LedgerMismatch
+from ...wall.messages import canonical_json
+from .individual_budgets import IndividualBudgets, Row
+from .state import GENESIS_PREV
+
+metadata, private_metadata = sa.MetaData(), sa.MetaData()
+entries = sa.Table(
+    "entries",
+    metadata,
+    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("prev", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+)
+head = sa.Table(
+    "head",
+    metadata,
+    sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("seq", sa.Integer, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+)
+extractors = sa.Table(
+    "extractors",
+    metadata,
+    sa.Column("sha256", sa.Text, primary_key=True),
+    sa.Column("fields", sa.Text, nullable=False),
+)
+private = sa.Table(
+    "private",
+    private_metadata,
+    sa.Column("position", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("slot", sa.Integer, nullable=False),
+    sa.Column("batch", sa.Integer, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+)
+nonces = sa.Table(
+    "nonces",
+    private_metadata,
+    sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("nonce", sa.Text, nullable=False),
+    sa.Column("previous", sa.Text, nullable=False),
+)
+
+PAGE = 1000  # entries that are read together
+
+# Made once: to build a statement takes longer than to run it.
+AFTER = (
+    sa.select(entries)
+    .where(entries.c.seq > sa.bindparam("read"))
+    .order_by(entries.c.seq)
+    .limit(sa.bindparam("most"))
+)
+HASH_OF = sa.select(entries.c.hash).where(entries.c.seq == sa.bindparam("seq"))
+READ_HEAD = sa.select(head.c.seq, head.c.hash)
+APPEND, MOVE_HEAD = entries.insert(), head.update()
+
+
+def entry_hash(seq: int, kind: str, body: str, prev: str) -> str:
+    """SHA-256 (hex) of an entry and of ``prev``, its predecessor's hash."""
+    return hashlib.sha256(canonical_json([seq, kind, body, prev])).hexdigest()
+
+
+def begin(connection: sa.Connection, text: str) -> None:
+    """Create the public tables with their first entry, of the body ``text``."""
+    metadata.create_all(connection, checkfirst=False)
+    digest = entry_hash(0, "genesis", text, GENESIS_PREV)
+    row = {"seq": 0, "kind": "genesis", "body": text, "prev": GENESIS_PREV, "hash": digest}
+    connection.execute(APPEND, row)
+    connection.execute(head.insert(), {"one": 1, "seq": 0, "hash": digest})
+
+
+def page_after(
+    connection: sa.Connection, seq: int, limit: int | None = None
+) -> Sequence[sa.Row[tuple[int, str, str, str, str]]]:
+    """Up to ``limit`` entries (PAGE if None) after entry ``seq``, in order."""
+    return connection.execute(AFTER, {"read": seq, "most": limit or PAGE}).all()
+
+
+def extractor_text(fields: dict[str, object]) -> tuple[str, str]:
+    """The hash that names an extractor, and its fields as they are stored."""
+    text = canonical_json(fields)
+    return hashlib.sha256(text).hexdigest(), text.decode()
+
+
+def read_extractor(connection: sa.Connection, sha256: str) -> dict[str, Any]:
+    """The fields of an extractor. Raises LedgerMismatch where they are missing or changed."""
+    chosen = sa.select(extractors.c.fields).where(extractors.c.sha256 == sha256)
+    text = connection.execute(chosen).scalar()
+    if type(text) is not str or hashlib.sha256(text.encode()).hexdigest() != sha256:
+        raise LedgerMismatch(
+            f"the extractor {sha256} that the ledger names is missing beside its entries, or was "
+            "changed. Restore the table `extractors`; nothing was charged or drawn."
+        )
+    return dict(json.loads(text))
+
+
+def require_extractors(connection: sa.Connection, named: Iterable[str]) -> None:
+    """Raise LedgerMismatch unless the fields of each named extractor are stored unchanged."""
+    for sha256 in named:
+        read_extractor(connection, sha256)
+
+
+def replay_budgets(connection: sa.Connection, budgets: IndividualBudgets) -> None:
+    """Apply the rows that ``budgets`` has not seen. Raises LedgerMismatch as ``apply``."""
+    if budgets.position == 0 and not sa.inspect(connection).has_table(private.name):
+        return  # an export, or nobody is enrolled
+    newer = sa.select(private).where(private.c.position > budgets.position)
+    for row in connection.execute(newer.order_by(private.c.position)):
+        budgets.apply(row.position, (row.kind, row.slot, row.batch, row.body))
+
+
+def append_budgets(connection: sa.Connection, budgets: IndividualBudgets, row: Row) -> None:
+    """Apply a row and write it."""
+    if budgets.position == 0:
+        private.create(connection, checkfirst=True)
+    budgets.apply(budgets.position + 1, row)
+    kind, slot, batch, body = row
+    connection.execute(
+        private.insert(),
+        {"position": budgets.position, "kind": kind, "slot": slot, "batch": batch, "body": body},
+    )
+
+
+def compact_budgets(connection: sa.Connection, budgets: IndividualBudgets, slot: int) -> None:
+    """Write a slot's snapshot and delete the rows that it replaces.
+
+    So neither the file nor a replay grows with the answers. Open reservations are written again
+    after the snapshot, so that their batches can still replace them.
+    """
+    before = budgets.position
+    for row in budgets.snapshot(slot):
+        append_budgets(connection, budgets, row)
+    earlier = (private.c.slot == slot) & (private.c.position <= before)
+    connection.execute(private.delete().where(earlier))
+
+
+def read_nonces(connection: sa.Connection) -> tuple[str, str]:
+    """(last nonce, the one before it), both "" for a ledger that never had an anchor."""
+    if not sa.inspect(connection).has_table(nonces.name):
+        return "", ""
+    row = connection.execute(sa.select(nonces.c.nonce, nonces.c.previous)).one()
+    return row.nonce, row.previous
+
+
+def write_nonce(connection: sa.Connection, nonce: str, previous: str) -> None:
+    """Replace the stored nonce ``previous`` ("" for none)."""
+    row = {"one": 1, "nonce": nonce, "previous": previous}
+    if previous:
+        connection.execute(nonces.update(), row)
+    else:
+        nonces.create(connection)
+        connection.execute(nonces.insert(), row)

@@ -1,0 +1,287 @@
+"""Linear models from sums: against regressions of the same rows, and with an absurd teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from labelwall.experiment.linear import descent
+from labelwall.experiment.linear.gaussian_classes import gaussian_classes
+from labelwall.experiment.linear.measure import FitSettings, Measurements
+from labelwall.experiment.linear.model import LinearModel, fit
+from labelwall.experiment.linear.values import ridge
+from labelwall.teacher.mechanisms.private_linear.gradient import GradientSum
+from labelwall.teacher.search.cpu import ExactIndex
+from labelwall.wall.labels.attributes import pack
+from labelwall.wall.labels.values import STEPS
+from labelwall.wall.matrices import CLIP, COUNT, SENSITIVITY, Weights, bias, residual_unit
+from labelwall.wall.messages import ABSTAINED, Outcome
+from tests.experiment import tiny
+
+N, LENGTH = 3000, 63.0
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, 4))
+FEATURES = np.rint(LENGTH * X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.int8)
+UNITS = FEATURES / LENGTH
+
+
+CLIPS = {"class": 0.1, "attributes": 0.1, "value": 0.25}
+
+
+def settings(labels: str, outputs: int, noise: float, steps: int) -> FitSettings:
+    return FitSettings(labels, outputs, LENGTH, noise, CLIPS[labels], steps)
+
+
+def teacher(
+    codes: np.ndarray, how: FitSettings, features: np.ndarray = FEATURES, seed: int = 1
+) -> Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Sums by the teacher's code, with the noise of the settings."""
+    rng, index = np.random.default_rng(seed), ExactIndex(features, np.arange(len(features)))
+
+    def ask(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        Weights(weights)
+        unit = residual_unit(weights, how.clip, LENGTH, how.labels)
+        sums = GradientSum(weights[np.newaxis], (unit,), bias(LENGTH), how.labels)
+        total = sums(index, codes)[0]
+        noise = rng.normal(0, how.noise_multiplier * SENSITIVITY, total.shape)
+        return weights, total + np.rint(noise).astype(np.int64)
+
+    return ask
+
+
+def fitted(
+    labels: str,
+    outputs: int,
+    codes: np.ndarray,
+    steps: int,
+    noise: float,
+    features: np.ndarray = FEATURES,
+    seed: int = 1,
+) -> LinearModel:
+    how = settings(labels, outputs, noise, steps)
+    model = fit(teacher(codes, how, features, seed), features, how)
+    assert model is not None
+    return model
+
+
+def attributes() -> np.ndarray:
+    logits = 4 * UNITS @ RNG.normal(size=(4, 3)) + np.array([0.0, -1.0, 2.0])
+    return (RNG.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(np.int64)
+
+
+def values() -> np.ndarray:
+    """In half ranges: linear with an offset, and some noise."""
+    linear = UNITS @ np.array([0.3, -0.2, 0.1, 0.05]) - 0.2
+    return np.clip(linear + RNG.normal(0, 0.05, N), -1, 1)
+
+
+def steps_of(found: np.ndarray) -> np.ndarray:
+    return np.rint((found + 1) / 2 * STEPS).astype(np.int64)
+
+
+@pytest.mark.parametrize("noise", [0.001, 5.0, 30.0])
+def test_attributes_are_those_of_logistic_regressions(noise: float) -> None:
+    """As often right, and as sure as they are right."""
+    bits = attributes()
+    model = fitted("attributes", 3, pack(bits), 30, noise)
+    said = model.says(FEATURES)
+    oracles = [LogisticRegression(C=1e3, max_iter=2000).fit(UNITS, b) for b in bits.T]
+    best = [oracle.score(UNITS, b) for oracle, b in zip(oracles, bits.T, strict=True)]
+    assert ((said > 0.5) == bits).mean() > np.mean(best) - 0.01
+    chances = np.stack([oracle.predict_proba(UNITS)[:, 1] for oracle in oracles], axis=1)
+    assert np.abs(said - chances).mean() < 0.05
+    assert model.certainty(said).mean() == pytest.approx(np.mean(best), abs=0.03)
+
+
+def test_attributes_have_factors_of_their_own() -> None:
+    """A clear attribute and a vague one: probabilities of both are near the truth."""
+    bits = (RNG.random((N, 2)) < 1 / (1 + np.exp(-UNITS[:, :1] * [2.0, 12.0]))).astype(np.int64)
+    model = fitted("attributes", 2, pack(bits), 20, 1.0)
+    said = model.says(FEATURES)
+    for column in range(2):
+        oracle = LogisticRegression(C=1e3, max_iter=2000).fit(UNITS, bits[:, column])
+        assert np.abs(said[:, column] - oracle.predict_proba(UNITS)[:, 1]).mean() < 0.05
+    assert np.abs(model.weights[0, 1]) > 2 * np.abs(model.weights[0, 0])
+
+
+def test_attributes_abstain_within_the_margin() -> None:
+    model = LinearModel("attributes", LENGTH, np.zeros((5, 3)))
+    said = np.array([[0.9, 0.52, 0.1], [0.48, 0.5, 0.51]], dtype=np.float32)
+    labels, outcomes = model.to_labels(said, 0.1)
+    assert labels.tolist() == [[1, ABSTAINED, 0], [ABSTAINED] * 3]
+    assert outcomes.tolist() == [Outcome.ANSWERED, Outcome.ABSTAINED]
+
+
+@pytest.mark.parametrize(("noise", "tolerance"), [(1e-6, 0.01), (10.0, 0.03)])
+def test_values_are_those_of_a_linear_regression(noise: float, tolerance: float) -> None:
+    true = values()
+    model = fitted("value", 1, steps_of(true), 2, noise)
+    said = model.says(FEATURES)[:, 0]
+    oracle = Ridge(1e-6).fit(UNITS, true).predict(UNITS)
+    assert np.sqrt(((said - oracle) ** 2).mean()) < tolerance
+    labels, outcomes = model.to_labels(said[:, np.newaxis], 0.0)
+    assert np.abs(labels - steps_of(said)).max() <= 1
+    assert (outcomes == Outcome.ANSWERED).all()
+    assert model.explained is not None
+    variance, deviation = model.explained
+    assert abs(variance - oracle.var()) < 4 * np.hypot(deviation, variance * np.sqrt(2 / N))
+
+
+def test_noise_alone_gives_the_middle_of_the_range() -> None:
+    model = fitted("value", 1, steps_of(values()), 2, 1e5)
+    assert np.abs(model.says(FEATURES)).mean() < 0.2
+
+
+def test_absurd_sums_give_weights_in_range() -> None:
+    extremes = (10**6 * CLIP, -(10**6) * CLIP, 0)
+
+    def absurd(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        Weights(weights)
+        return weights, np.full(weights.size + 1, extremes[step - 1])
+
+    for labels, outputs in (("value", 1), ("attributes", 3), ("class", 3)):
+        model = fit(absurd, FEATURES, settings(labels, outputs, 1.0, 3))
+        assert model is not None
+        assert np.isfinite(model.says(FEATURES)).all()
+
+
+def test_the_penalty_follows_from_the_noise() -> None:
+    """Directions that noise hides are shrunk, others are not."""
+    second = np.diag([1.0, 1.0, 0.01])
+    true = np.array([1.0, -0.5, 0.7])
+    rng = np.random.default_rng(0)
+    for deviation, within in ((1e-6, 1e-3), (0.05, 0.2)):
+        moments = second @ true + rng.normal(0, deviation, 3)
+        weights, precision = ridge(second, moments, deviation)
+        np.testing.assert_allclose(weights[:2], true[:2], atol=within)
+        assert np.linalg.eigvalsh(precision).min() > 0
+    assert abs(weights[2]) < 0.7
+
+
+def test_many_classes_and_steps_look_at_fewer_public_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the factor of logits is found on is bounded in memory."""
+    monkeypatch.setattr(descent, "MAX_ENTRIES", 2000)
+    labels = (UNITS[:, 0] > 0).astype(np.int64)
+    model = fitted("class", 2, labels, 20, 1.0)
+    assert ((model.says(FEATURES)[:, 1] > 0.5) == labels).mean() > 0.95
+    how = settings("class", 2, 1.0, 20)
+    path = descent.descend(Measurements(teacher(labels, how), how), how.inputs(FEATURES), how)
+    assert path is not None
+    assert len(path.inputs) == 2000 // (2 * len(path.asked))
+
+
+def test_public_rows_refine_classes_that_noise_hides() -> None:
+    """Two far clusters that are the classes: public rows show the border, sums hardly do."""
+    rng = np.random.default_rng(4)
+    labels = np.arange(N) % 2
+    x = rng.normal(size=(N, 20)) + np.outer(2 * labels - 1, 2.5 * np.eye(20)[0])
+    features = np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+    right = {}
+    for refinements in (0, 2):
+        found = []
+        for seed in range(5):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(descent, "REFINEMENTS", refinements)
+                model = fitted("class", 2, labels, 10, 1000.0, features, seed)
+                found.append(((model.says(features)[:, 1] > 0.5) == labels).mean())
+        right[refinements] = np.mean(found)
+    assert right[2] > right[0] + 0.02
+
+
+def test_public_rows_do_not_overrule_what_sums_tell_clearly() -> None:
+    """Classes are halves of one cluster, across the axis of its two bumps."""
+    rng = np.random.default_rng(5)
+    bump = np.arange(N) % 2
+    x = rng.normal(size=(N, 4)) + np.outer(2 * bump - 1, [2.5, 0.0, 0.0, 0.0])
+    features = np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+    labels = (features[:, 1] > 0).astype(np.int64)
+    model = fitted("class", 2, labels, 20, 5.0, features)
+    assert ((model.says(features)[:, 1] > 0.5) == labels).mean() > 0.95
+
+
+def test_gaussian_classes_are_those_of_linear_discriminants() -> None:
+    labels = RNG.integers(0, 3, N)
+    x = RNG.normal(size=(N, 4)) + 1.5 * np.eye(4)[labels]
+    inputs = np.column_stack([x, np.full(N, 0.25)])
+    oracle = LinearDiscriminantAnalysis(solver="lsqr").fit(x, labels)
+    logits = inputs @ gaussian_classes(inputs, np.eye(3)[labels])
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(chances, oracle.predict_proba(x), atol=1e-3)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 9, 30])
+def test_truth_misses_the_gradients_by_their_noise(steps: int) -> None:
+    """Squared, over what is expected: what decides whether public rows may refine a classifier."""
+    labels = (UNITS[:, 0] > 0).astype(np.int64)
+    how = settings("class", 2, 30.0, steps)
+    path = descent.descend(Measurements(teacher(labels, how), how), how.inputs(FEATURES), how)
+    assert path is not None
+    truth = np.eye(2)[labels]
+    residuals = np.zeros((N, 2))
+    for said, clip in path.probabilities(lambda logits: softmax(logits, axis=1)):
+        found = said - truth
+        lengths = np.linalg.norm(found, axis=1, keepdims=True)
+        residuals += found * np.minimum(1, clip / np.maximum(lengths, 1e-9)) / len(path.asked)
+    missed = (path.missed(residuals) ** 2).sum() / path.noise
+    assert 0.05 < missed < 2.5
+
+
+@pytest.mark.parametrize(("noise", "least"), [(0.01, 0.99), (300.0, 0.99)])
+def test_one_sum_gives_gaussian_classes(noise: float, least: float) -> None:
+    """Two far clusters in 20 dimensions: the noise of one sum alone would hide the border."""
+    rng = np.random.default_rng(4)
+    labels = np.arange(N) % 2
+    x = rng.normal(size=(N, 20)) + np.outer(2 * labels - 1, 2.5 * np.eye(20)[0])
+    features = np.rint(LENGTH * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+    right = []
+    for seed in range(5):
+        model = fitted("class", 2, labels, 1, noise, features, seed)
+        right.append(((model.says(features)[:, 1] > 0.5) == labels).mean())
+    assert np.mean(right) > least
+
+
+@pytest.mark.parametrize("labels", ["class", "value"])
+def test_a_count_within_its_noise_does_not_tell_records_from_none(labels: str) -> None:
+    codes = np.zeros(N, dtype=np.int64)
+    for noise, some in ((1.0, True), (3e4, False)):
+        assert fitted(labels, 1 + (labels == "class"), codes, 2, noise).some_records == some
+
+
+def test_classes_abstain_within_the_margin() -> None:
+    chances = np.array([[0.5, 0.3, 0.2], [0.4, 0.35, 0.25], [0.5, 0.5, 0.0]], dtype=np.float32)
+    model = LinearModel("class", LENGTH, np.zeros((5, 3)))
+    labels, outcomes = model.to_labels(chances, 0.1)
+    assert labels.tolist() == [0, ABSTAINED, ABSTAINED]
+    assert outcomes.tolist() == [Outcome.ANSWERED, Outcome.ABSTAINED, Outcome.ABSTAINED]
+    assert model.to_labels(chances, 0.0)[0].tolist() == [0, 0, ABSTAINED]
+
+
+def test_a_model_of_exact_sums_fits_its_rows() -> None:
+    """The sums by floats, without the teacher's code."""
+    x, labels = tiny.rows(300, 3)
+    features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+    inputs = np.pad(features.astype(float), ((0, 0), (0, 1)), constant_values=16)
+
+    def exact(step: int, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        unit = residual_unit(weights, 0.1, 63.0)
+        residuals = softmax(inputs @ weights / 2**16, axis=1) - np.eye(tiny.CLASSES)[labels]
+        lengths = np.linalg.norm(residuals, axis=1, keepdims=True)
+        residuals *= np.minimum(1, 0.1 / np.maximum(lengths, 1e-9))
+        if not weights.any():  # the first step: see residual_unit
+            residuals *= lengths / 0.1
+        sums = np.rint(unit * (inputs.T @ residuals))
+        return weights, np.append(sums, 300 * COUNT).astype(np.int64)
+
+    model = fit(exact, features, settings("class", tiny.CLASSES, 0.001, 30))
+    assert model is not None
+    oracle = LogisticRegression(C=1e3, max_iter=2000).fit(features / 63, labels)
+    likely = model.says(features)
+    assert (likely.argmax(axis=1) == oracle.predict(features / 63)).mean() > 0.96
+    assert np.abs(likely - oracle.predict_proba(features / 63)).mean() < 0.03

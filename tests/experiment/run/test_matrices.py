@@ -1,0 +1,100 @@
+"""Rounds that ask by matrices: the same ones again after a kill, and counts within their noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall.experiment.linear import measure
+from labelwall.experiment.run.matrices import MatrixRound, ask_matrices
+from labelwall.experiment.run.quality import UNKNOWN, Estimate
+from labelwall.teacher.mechanisms.base import Asks
+from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
+from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
+from labelwall.wall.matrices import COUNT, SENSITIVITY, Matrix, NoisyCounts
+from labelwall.wall.messages import Receipt
+from tests.experiment import tiny
+
+
+class Killed(BaseException):
+    """As if the process ended here."""
+
+
+@dataclass(frozen=True)
+class Counter:
+    count: Callable[[Matrix], NoisyCounts]
+
+
+def asked(folder: Path, count: Callable[[Matrix], NoisyCounts]) -> Receipt:
+    x, _ = tiny.rows(60, 3)
+    features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+    asks = PrivateLinear(steps=3, sigma=0.5).asks
+    question = MatrixRound(asks, 0, 0, tiny.CLASSES, 63.0, "e" * 64, folder)
+    return ask_matrices(Counter(count), question, features)[0].receipt
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
+def test_a_round_that_is_killed_at_any_step_sends_the_same_weights_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, answered: bool
+) -> None:
+    """Before the teacher is asked, and after it answered but before the answer is used.
+
+    Later the same weights would come out otherwise.
+    """
+    sent: list[bytes] = []
+    killed = False
+
+    def count(matrix: Matrix) -> NoisyCounts:
+        nonlocal killed
+        at = len(set(sent)) + 1
+        if at == step and not killed and not answered:
+            killed = True
+            raise Killed
+        sent.append(matrix.entries.tobytes())
+        if at == step and not killed:
+            killed = True
+            raise Killed
+        sums = np.random.default_rng(list(sent[-1])).integers(-(10**8), 10**8, (1, 28))
+        return NoisyCounts(sums, Receipt(1, 0, {"sum": 1}, {"sum": 9}, 1, ""))
+
+    with pytest.raises(Killed):
+        asked(tmp_path, count)
+    inner = measure.to_integers
+    monkeypatch.setattr(measure, "to_integers", lambda weights: inner(weights) // 2 + 1)
+    receipt = asked(tmp_path, count)
+    assert (receipt.asked, receipt.charged) == (3, {"sum": 3})
+    assert len(set(sent)) == 3
+    assert len(sent) == 2 + step + answered
+
+
+@pytest.mark.parametrize("records", [0, 10_000])
+@pytest.mark.parametrize(
+    "asks",
+    [PrivateLinear(steps=3, sigma=50.0).asks, ReverseKnn(cells=6, sigma=50.0).asks],
+    ids=["sums", "histogram"],
+)
+def test_counts_within_their_noise_tell_nothing_of_the_labels(
+    tmp_path: Path, asks: Asks, records: int
+) -> None:
+    """Whether there are any records is private: no count says so but by its own noise."""
+    rng, (x, _) = np.random.default_rng(0), tiny.rows(60, 3)
+
+    def count(matrix: Matrix) -> NoisyCounts:
+        if asks.cells:
+            counts = rng.normal(records / (6 * tiny.CLASSES), 50.0, (6, tiny.CLASSES))
+        else:
+            counts = rng.normal(0, 50.0 * SENSITIVITY, (1, 28))
+            counts[0, -1] += records * COUNT
+        return NoisyCounts(counts.astype(np.int64), Receipt(1, 0, {"sum": 1}, {"sum": 9}, 1, ""))
+
+    features = np.rint(63 * x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.int8)
+    question = MatrixRound(asks, 0, 0, tiny.CLASSES, 63.0, "e" * 64, tmp_path)
+    _, estimate = ask_matrices(Counter(count), question, features)
+    assert isinstance(estimate, Estimate)
+    assert (estimate.by == UNKNOWN) == (records == 0)
+    assert (estimate.text() == "unknown") == (records == 0)

@@ -1,0 +1,95 @@
+"""The cache of private features: it saves work, follows removals, and survives damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labelwall.teacher.features import cache as caches
+from labelwall.teacher.features.cache import cache_name, embed_records, forget
+from labelwall.teacher.features.embedder import Embedder
+from labelwall.teacher.records.sources import Records
+from labelwall.wall.messages import ExtractorSpec
+
+SPEC = ExtractorSpec("raw", (3,), 2)
+RECORDS = Records(
+    np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32),
+    np.arange(6) % 2,
+    np.arange(6) + 10,
+)
+
+
+class CountingEmbedder(Embedder):
+    """Counts the rows that it is given."""
+
+    rows = 0
+
+    def embed(self, inputs, progress=None):
+        self.rows += len(inputs)
+        return super().embed(inputs, progress)
+
+
+def embedded(folder: Path, records: Records = RECORDS) -> tuple[np.ndarray, int]:
+    """(features, how many rows were computed)."""
+    embedder = CountingEmbedder(SPEC, probe=None)
+    features = embed_records(folder, records, SPEC, embedder, lambda done, total: None).features
+    return features, embedder.rows
+
+
+def test_what_is_stored_is_not_computed_again(tmp_path: Path) -> None:
+    features, computed = embedded(tmp_path, RECORDS.take(slice(4)))
+    assert computed == 4
+    everything, computed = embedded(tmp_path)
+    assert computed == 2
+    np.testing.assert_array_equal(everything[:4], features)
+    fresh, computed = embedded(tmp_path)
+    assert computed == 0
+    np.testing.assert_array_equal(fresh, everything)
+
+
+def test_a_removed_record_leaves_no_cache(tmp_path: Path) -> None:
+    embedded(tmp_path)
+    forget(RECORDS, tmp_path)
+    assert (tmp_path / cache_name(SPEC, "cpu")).exists()
+    forget(RECORDS.take(slice(5)), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("damage", ["bits", "cut", "empty", "text", "other arrays", "other shape"])
+def test_a_damaged_cache_is_made_again_and_can_be_removed(tmp_path: Path, damage: str) -> None:
+    """A flipped bit anywhere in the file stops neither a query nor the removal of records."""
+    features, _ = embedded(tmp_path)
+    path = tmp_path / cache_name(SPEC, "cpu")
+    whole = path.read_bytes()
+    versions = {"cut": [whole[: len(whole) // 2]], "empty": [b""], "text": [b"text" * 99]}
+    versions["bits"] = [
+        whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :]
+        for at in range(0, len(whole), 7)
+    ]
+    for name, arrays in {
+        "other arrays": {"x": np.zeros(3)},
+        "other shape": {"digests": np.zeros((6, 16), np.uint8), "features": np.zeros((5, 3))},
+    }.items():
+        np.savez(tmp_path / "other.npz", **({"finite": np.ones(6, bool)} | arrays))
+        versions[name] = [(tmp_path / "other.npz").read_bytes()]
+        (tmp_path / "other.npz").unlink()
+    for content in versions[damage]:
+        path.write_bytes(content)
+        again, _ = embedded(tmp_path)
+        np.testing.assert_array_equal(again, features)
+        path.write_bytes(content)
+        forget(RECORDS.take(slice(5)), tmp_path)
+        assert not path.exists()
+
+
+def test_a_cache_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch) -> None:
+    events: list[str] = []
+    replace = Path.replace
+    monkeypatch.setattr(caches.os, "fsync", lambda descriptor: events.append("fsync"))
+    monkeypatch.setattr(
+        Path, "replace", lambda self, to: (events.append("rename"), replace(self, to))[1]
+    )
+    embedded(tmp_path)
+    assert events == ["fsync", "rename"]

