@@ -22,44 +22,17 @@ from ...wall.messages import Answers, Queries
 from ...wall.progress import Progress
 from ...wall.wire import result_to_json
 from ..ledger.ledger import Ledger
-from ..ledger.state import LedgerState
 from ..teacher import Teacher
 from .extractors import NetworkTests
 from .jobs import EmbeddingJob, Extractor, Job, QueryJob, Result, TaskJob
 from .limits import QueueLimits
 from .refusals import refused
-from .usage import Call, OverCap, Usage
+from .usage import Call, OverCap, Snapshot, Usage
 
 MAX_FINISHED = 64  # finished jobs that can still be asked for
 TURN = 1.0  # seconds of embedding between two steps of answers
 SLICE = 10  # turns of one embedding before another one has its own
 MAX_STEPS = 32  # batches under one extractor while jobs under another wait
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The ledger's public counts at one position, for readers in other threads.
-
-    ``spent``, ``remaining``: releases by (slot, release).
-    """
-
-    position: int
-    head: str
-    spent: dict[tuple[int, str], int]
-    remaining: dict[tuple[int, str], int]
-
-    @classmethod
-    def of(cls, state: LedgerState) -> Snapshot:
-        """The counts of a state that was read."""
-        assert state.plan is not None
-        slots = enumerate(state.plan.slots)
-        keys = [(slot, release.name) for slot, entry in slots for release in entry.releases]
-        return cls(
-            state.seq,
-            state.head,
-            spent={key: state.spent.get(key, 0) for key in keys},
-            remaining={key: state.remaining(*key) for key in keys},
-        )
 
 
 @dataclass(frozen=True)
