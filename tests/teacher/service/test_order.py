@@ -1,4 +1,4 @@
-"""The order of the ledger's entries is a function of arrivals, not of the number of private rows."""
+"""The order of the ledger's entries is a function of arrivals, and counts no private row."""
 
 from __future__ import annotations
 

@@ -292,11 +292,6 @@ def tell_percent(monkeypatch: pytest.MonkeyPatch, what: str = "") -> None:
     monkeypatch.setattr(RequestQueue, "progress", write)
 
 
-def tell_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many of PATE's networks are trained already."""
-    tell_percent(monkeypatch, "training")
-
-
 def share_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that change the records take the room of analysts' requests."""
     monkeypatch.setattr(
@@ -374,7 +369,7 @@ def test_a_service_that_tells_is_seen(
 def test_a_service_that_tells_how_many_networks_are_missing_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell_training(monkeypatch)
+    tell_percent(monkeypatch, "training")
     assert differences(restarted(tmp_path, CASES["gnmax, networks"](), monkeypatch)) != []
 
 
