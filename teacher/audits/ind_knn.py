@@ -21,7 +21,7 @@ from scipy.stats import norm
 
 from ...wall.messages import Value
 from ..accounting.conversion import epsilons_from_rdp
-from ..accounting.curves.lattice import log_pmf
+from ..accounting.curves.discrete_gaussian import log_pmf
 from ..charging import answer_prepaid
 from ..ledger.charges import Reservation, UpperBound
 from ..ledger.individual_budgets import (
