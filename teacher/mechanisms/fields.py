@@ -105,11 +105,11 @@ def check(mechanism: object) -> None:
     """Raise InvalidInput for a field out of its range, or a word that is not among its choices."""
     kind = type(mechanism)
     for name, choices in _choices(kind).items():  # type: ignore[arg-type]
-        if getattr(mechanism, name) not in choices:
+        if vars(mechanism)[name] not in choices:
             rule = f"one of {', '.join(map(str, choices))}"
-            raise InvalidInput(f"mechanism.{name}", rule, getattr(mechanism, name))
+            raise InvalidInput(f"mechanism.{name}", rule, vars(mechanism)[name])
     for name, known in params(kind).items():
-        value = getattr(mechanism, name)
+        value = vars(mechanism)[name]
         if isinstance(value, int | float) and not known.holds(value):
             raise InvalidInput(f"mechanism.{name}", known.range or "finite", value)
 
