@@ -3,7 +3,7 @@
     python benchmarks/pate_numbers.py                          # formulas alone
     python benchmarks/pate_numbers.py --data ROOT --cache DIR  # and 250 classifiers' votes on MNIST
 
-Data-dependent epsilons are DIAGNOSES, NOT RELEASABLE (teacher/accounting/data_dependent/pate.py).
+Data-dependent epsilons are DIAGNOSES, NOT RELEASABLE (benchmarks/diagnosed_pate.py).
 The papers' votes are not available; MNIST is public, and its training images represent private
 ones here. ``--cache`` keeps their features between calls.
 """
@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from diagnosed_pate import (
+    diagnose_confident_gnmax,
+    diagnose_gnmax,
+    diagnose_lnmax,
+)
+from diagnosed_smooth import Sanitised, measure
 
 from labelwall.experiment.plan import published_epsilons as printed
 from labelwall.teacher.accounting.accountant import certified_epsilon
 from labelwall.teacher.accounting.conversion import epsilon_from_rdp, round_up
 from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp, laplace_rdp, screening_rdp
-from labelwall.teacher.accounting.data_dependent.pate import (
-    diagnose_confident_gnmax,
-    diagnose_gnmax,
-    diagnose_lnmax,
-)
-from labelwall.teacher.accounting.data_dependent.smooth import Sanitised, measure
 from labelwall.teacher.mechanisms.attributes.mechanism import GnmaxAttributes
 
 # Papernot et al. 2017; 2018, Table 1.

@@ -50,7 +50,7 @@ from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.matrix import Matrix, NoisyCounts
+from labelwall.wall.matrices import Matrix, NoisyCounts
 from labelwall.wall.messages import ExtractorSpec, Outcome, Receipt
 from labelwall.wall.unit import Unit
 

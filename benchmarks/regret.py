@@ -45,7 +45,7 @@ from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.datasets.sources import PublicData
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.labels.values import errors
-from labelwall.wall.matrix import Matrix, NoisyCounts
+from labelwall.wall.matrices import Matrix, NoisyCounts
 from labelwall.wall.messages import Receipt
 from labelwall.wall.progress import no_progress
 

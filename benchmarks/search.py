@@ -195,8 +195,7 @@ def path(
         clocks.around(voters_module, "sampled_votes", "votes")
     if split:
         clocks.around(index, "_product", "search: products")
-        clocks.around(top_k.TopK, "add", "search: selection")
-        clocks.around(top_k.TopK, "order", "search: selection")
+        clocks.around(top_k.Lists, "add", "search: selection")
 
     def run_path(batch: np.ndarray) -> int:
         nonlocal asked

@@ -31,7 +31,6 @@ from labelwall.teacher.ledger.auditor.plan import priced as audited_price
 from labelwall.teacher.mechanisms.base import Charging, Mechanism
 from labelwall.teacher.mechanisms.registry import MECHANISMS, from_slot
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.keys import Keys
@@ -43,6 +42,7 @@ from labelwall.wall.datasets.sources import Task
 from labelwall.wall.errors import InvalidInput, TeacherFailed
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import ExtractorSpec, Queries
+from tests.seeded_noise import SeededNoise
 from tests.teacher.service.tiny import Made, served
 from tests.teacher.shards import tiny
 
@@ -164,7 +164,7 @@ class FailsAt:
     unsafe = True
 
     def __init__(self, n: int) -> None:
-        self._tape, self._remaining = UnsafeTape(5), n
+        self._tape, self._remaining = SeededNoise(5), n
 
     def __getattr__(self, name: str) -> Any:
         draw = getattr(self._tape, name)
@@ -242,7 +242,7 @@ def test_a_service_answers_as_the_process_does(
         config=config,
         keys=keys,
         certified=None,
-        entropy=UnsafeTape(5),
+        entropy=SeededNoise(5),
         probe=None,
         batch_size=16,
         log=lambda *_, **__: None,

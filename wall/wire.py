@@ -17,7 +17,7 @@ import safetensors
 import safetensors.numpy
 
 from .errors import InvalidInput
-from .matrix import NoisyCounts
+from .matrices import NoisyCounts
 from .messages import Answers, ExtractorSpec, Receipt
 
 SAFETENSORS, NPY = "application/x-safetensors", "application/x-npy"

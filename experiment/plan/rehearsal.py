@@ -27,7 +27,7 @@ from ...teacher.mechanisms.base import Asks, Mechanism
 from ...teacher.mechanisms.voters import Voters
 from ...teacher.search.cpu import ExactIndex
 from ...wall.datasets.sources import PublicData, Task
-from ...wall.matrix import Matrix, NoisyCounts
+from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import ABSTAINED, ExtractorSpec, Receipt
 from ...wall.progress import Progress
 from ..config.config import CapsConfig, Config, RoundConfig

@@ -16,6 +16,7 @@ from scipy.special import ndtr, ndtri
 
 from ...teacher.mechanisms.noisy_argmax import ScreenedArgmax
 from ...teacher.search.cpu import ExactIndex
+from ...teacher.search.int8_matmul import float32_product
 from ...wall.errors import InvalidInput
 from ..config.own import MIN_ROWS
 from .goal import Goal, PublicRows
@@ -59,7 +60,7 @@ def votes_among(features: np.ndarray, labels: np.ndarray, num_classes: int) -> S
     ``features``: int8 [m, d]; ``labels``: int64 [m].
     """
     m = len(labels)
-    index = ExactIndex(features, np.arange(m, dtype=np.int64), product="float32", threads=1)
+    index = ExactIndex(features, np.arange(m, dtype=np.int64), product=float32_product, threads=1)
     near = index.prefix(features, m)  # [m, m]
     ordered = labels[near[near != np.arange(m)[:, None]]].reshape(m, m - 1)
 

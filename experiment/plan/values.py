@@ -24,6 +24,7 @@ from ...teacher.mechanisms.values.mechanism import (
     Regression,
 )
 from ...teacher.search.cpu import ExactIndex
+from ...teacher.search.int8_matmul import float32_product
 from ...wall.errors import InvalidInput
 from ...wall.labels.values import STEPS
 from ...wall.progress import Progress, no_progress
@@ -113,7 +114,7 @@ class ValuesPlanner:
 def neighbours(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Other rows' labels, nearest first: int64 [m, m - 1] of int8 [m, d] and int64 [m]."""
     m = len(labels)
-    index = ExactIndex(features, np.arange(m, dtype=np.int64), product="float32", threads=1)
+    index = ExactIndex(features, np.arange(m, dtype=np.int64), product=float32_product, threads=1)
     near = index.prefix(features, m)
     return labels[near[near != np.arange(m)[:, None]]].reshape(m, m - 1)
 

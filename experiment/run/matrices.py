@@ -15,12 +15,10 @@ from typing import Protocol
 import numpy as np
 
 from ...teacher.mechanisms.base import Asks
-from ...wall.cells import Cells, inherit, nearest_cells
 from ...wall.errors import InvalidInput
 from ...wall.labels.registry import numbered_space
-from ...wall.matrix import Matrix, NoisyCounts
+from ...wall.matrices import Cells, Matrix, NoisyCounts, Weights, inherit, nearest_cells
 from ...wall.messages import Answers, Outcome, Receipt
-from ...wall.weights import Weights
 from ..linear.measure import MAX_ROWS, FitSettings
 from ..linear.model import SURE, Says, fit, with_neighbours
 from .quality import Estimate, by_counts, by_moments, by_probabilities, unknown

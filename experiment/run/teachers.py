@@ -28,7 +28,7 @@ from ...wall.adversary import POOLED
 from ...wall.client import RemoteTeacher
 from ...wall.datasets.sources import Task
 from ...wall.errors import InvalidInput, LabelwallError, LedgerMismatch
-from ...wall.matrix import Matrix, NoisyCounts
+from ...wall.matrices import Matrix, NoisyCounts
 from ...wall.messages import Answers, ExtractorSpec, Queries
 from ...wall.progress import Progress, no_progress
 from ...wall.unit import protected

@@ -19,7 +19,7 @@ import numpy as np
 
 from .conversion import gaussian_epsilon
 from .curves import CURVES, l2_sensitivity, pure_epsilon
-from .curves.lattice import log_mixed_ratio
+from .curves.discrete_gaussian import log_mixed_ratio
 from .discrete_pld import (
     ALLOWANCE,
     MAX_RELEASES,

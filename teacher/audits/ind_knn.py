@@ -21,7 +21,7 @@ from scipy.stats import norm
 
 from ...wall.messages import Value
 from ..accounting.conversion import epsilons_from_rdp
-from ..accounting.curves.lattice import log_pmf
+from ..accounting.curves.discrete_gaussian import log_pmf
 from ..charging import answer_prepaid
 from ..ledger.charges import Reservation, UpperBound
 from ..ledger.individual_budgets import (
@@ -38,6 +38,7 @@ from ..mechanisms.ind_knn.mechanism import MIN_NEIGHBOURS, WHOLE_ORDERS, IndKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy, SystemEntropy
 from ..search.cpu import ExactIndex
+from ..search.int8_matmul import float32_product
 from .as_persons import peopled
 from .harness import (
     PROBE_DELTA,
@@ -150,7 +151,7 @@ def converse(
     labels = pair.labels(added)
     rows = np.arange(len(labels))
     features = np.full((len(labels), 1), ENTRY, dtype=np.int8)
-    index = ExactIndex(features, rows, product="float32", threads=1)
+    index = ExactIndex(features, rows, product=float32_product, threads=1)
     halves = [
         np.full((size, 1), ENTRY, dtype=np.int8)
         for size in (queries // 2, queries - queries // 2)

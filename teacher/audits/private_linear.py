@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...wall.labels.values import STEPS
-from ...wall.weights import SENSITIVITY
+from ...wall.matrices import SENSITIVITY
 from ..mechanisms.private_linear.mechanism import SUM, LinearSums
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy, SystemEntropy

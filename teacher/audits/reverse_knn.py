@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..accounting.curves.lattice import log_pmf
+from ..accounting.curves.discrete_gaussian import log_pmf
 from ..mechanisms.reverse_knn.mechanism import HISTOGRAM, ReverseKnn
 from ..mechanisms.voters import Voters
 from ..noise.entropy import Entropy, SystemEntropy

@@ -20,7 +20,7 @@ from itertools import product
 import numpy as np
 from scipy.special import gammaln, xlogy
 
-from ..accounting.curves.lattice import log_at_least, log_pmf
+from ..accounting.curves.discrete_gaussian import log_at_least, log_pmf
 from ..mechanisms.noisy_argmax import AGGREGATE, SCREEN
 from ..mechanisms.voters import Voters
 from ..search.cpu import ExactIndex

@@ -39,11 +39,11 @@ class Charging(Enum):
 class Asks:
     """What a query is: a public row, or a public matrix that all records are counted by.
 
-    Cells (wall/cells.py), ``cells`` of them in a set, serve all rows in them: a row adds the noisy
-    counts of its ``reach`` nearest cells, and is labelled where the best class leads the next by
-    more than ``margin`` noisy votes.
+    Cells (wall/matrices.py), ``cells`` of them in a set, serve all rows in them: a row adds the
+    noisy counts of its ``reach`` nearest cells, and is labelled where the best class leads the next
+    by more than ``margin`` noisy votes.
 
-    Weights (wall/weights.py), ``steps`` of them in a round, give a linear model of ``labels``, a
+    Weights (wall/matrices.py), ``steps`` of them in a round, give a linear model of ``labels``, a
     label space's kind; a row is labelled where the best class leads the next by more than
     ``margin`` in probability. ``clip``: the mechanism's, which the model is fitted with; ``axes``:
     principal axes of the public rows' features that it looks at, all features where None.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...wall.cells import nearest_cells
+from ...wall.matrices import nearest_cells
 from ..search.index import Count, Counted
 from .batch.radii import cell_numbers
 

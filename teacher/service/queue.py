@@ -15,7 +15,7 @@ from contextlib import suppress
 import numpy as np
 
 from ...wall.errors import InvalidInput, LedgerMismatch, Refused, TeacherFailed
-from ...wall.matrix import Matrix
+from ...wall.matrices import Matrix
 from ...wall.messages import Answers, Queries
 from ...wall.progress import Progress, no_progress
 from ...wall.wire import result_to_json

@@ -16,7 +16,7 @@ def test_the_benchmark_prints_its_table(load, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("KMP_BLOCKTIME", "0")
     (limits, benchmark), out = load("limits", "search"), tmp_path / "table.md"
     limits.__dict__.update(SIZES={"cpu": (64, 128)}, COPIED_BYTES=1 << 20)
-    sizes = ["--records", "700", "--threads", "1", "--rounds", "1", "--batches", "2"]
+    sizes = ["--records", "9000", "--threads", "1", "--rounds", "1", "--batches", "2"]
     tiny_cache.run(benchmark, monkeypatch, *sizes, "--out", str(out))
     text = out.read_text()
     assert text in capsys.readouterr().out

@@ -21,7 +21,7 @@ from labelwall.experiment.run.run_folder import RunFolder
 from labelwall.experiment.run.training import released_labels
 from labelwall.teacher.accounting.accountant import certificates
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
-from labelwall.wall.cells import inherit, nearest_cells
+from labelwall.wall.matrices import inherit, nearest_cells
 from labelwall.wall.messages import Outcome
 from tests import ledgers
 from tests.experiment import tiny

@@ -16,7 +16,7 @@ from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.cells import Cells
+from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import Queries, Receipt
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, rows

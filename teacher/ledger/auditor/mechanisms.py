@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ....wall.cells import MAX_CELLS
 from ....wall.labels.attributes import MOST_ATTRIBUTES
 from ....wall.labels.values import STEPS
-from ....wall.weights import MAX_CLASSES
+from ....wall.matrices import MAX_CELLS, MAX_CLASSES
 from . import results
 from .results import VOTE, Results
 from .values import PROBABILITY, Problem, Rule, integer, nullable, number, one_of

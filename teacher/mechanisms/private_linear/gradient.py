@@ -16,7 +16,7 @@ import numpy as np
 
 from ....wall.labels.attributes import unpack
 from ....wall.labels.values import STEPS
-from ....wall.weights import CLIP, COUNT, FRACTION
+from ....wall.matrices import CLIP, COUNT, FRACTION
 from ...search.index import Counted
 from ...search.top_k import compiled
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 import numpy as np
 
 from ....wall.errors import InvalidInput
+from ....wall.matrices import MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
 from ....wall.messages import ABSTAINED, Outcome, Value
 from ....wall.unit import Unit
-from ....wall.weights import MAX_DIMENSIONS, MAX_GAIN, SENSITIVITY
 from ...accounting.plan import Release
 from ...noise.scales import more_noise
 from ..base import Asks, Mechanism

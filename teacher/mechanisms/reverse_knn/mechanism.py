@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
-from ....wall.cells import MAX_CELLS
 from ....wall.errors import InvalidInput
+from ....wall.matrices import MAX_CELLS
 from ....wall.messages import ABSTAINED, Outcome, Value
 from ....wall.unit import Unit
 from ...accounting.plan import Release
@@ -118,7 +118,7 @@ class ReverseKnn(Mechanism):
         return votes + entropy.discrete_gaussian(self._noise(), keys, stage, votes.shape[1])
 
     def outcome(self, results: Mapping[str, Value]) -> tuple[Outcome, int]:
-        """A set of cells has counts and no label; its rows get labels by ``wall.cells.inherit``."""
+        """A set of cells has counts and no label; ``matrices.inherit`` gives its rows labels."""
         return Outcome.ANSWERED, ABSTAINED
 
     def _noise(self) -> float:

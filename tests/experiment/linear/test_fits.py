@@ -19,8 +19,8 @@ from labelwall.teacher.mechanisms.private_linear.gradient import GradientSum
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.labels.attributes import pack
 from labelwall.wall.labels.values import STEPS
+from labelwall.wall.matrices import CLIP, COUNT, SENSITIVITY, Weights, bias, residual_unit
 from labelwall.wall.messages import ABSTAINED, Outcome
-from labelwall.wall.weights import CLIP, COUNT, SENSITIVITY, Weights, bias, residual_unit
 from tests.experiment import tiny
 
 N, LENGTH = 3000, 63.0

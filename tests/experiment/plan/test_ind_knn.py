@@ -26,7 +26,6 @@ from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.solve import solve
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import STEPS
 from labelwall.wall.errors import BudgetRefused, InvalidInput
@@ -40,6 +39,7 @@ from tests.experiment.plan.planning import (
     Quiet,
     embedded,
 )
+from tests.seeded_noise import SeededNoise
 
 LENGTH = planning.EMBEDDER.length(DIMENSIONS)
 GOAL = Goal(1.0, 1e-5, PRIVATE, PUBLIC, 2, shares=(0.25, 1.0))
@@ -74,7 +74,7 @@ def asked_for_real(mechanism: IndKnn, asked: int) -> float:
     )
     keys = [str(q) for q in range(asked)]
     values, _ = mechanism.answer(
-        similar, np.full(PRIVATE, FULL), labels, CLASSES, keys, UnsafeTape(5)
+        similar, np.full(PRIVATE, FULL), labels, CLASSES, keys, SeededNoise(5)
     )
     return float((values[:, 1] == truth).mean())
 

@@ -28,10 +28,10 @@ from labelwall.teacher.mechanisms.private_linear.mechanism import (
     PrivateLinearValue,
 )
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.wall.cells import Cells
 from labelwall.wall.datasets.sources import DataConfig, PublicData, Task
 from labelwall.wall.labels.base import LabelSpace
 from labelwall.wall.labels.registry import label_space
+from labelwall.wall.matrices import Cells
 from labelwall.wall.progress import no_progress
 from tests.experiment.plan.planning import CLASSES, DIMENSIONS, EMBEDDER, vectors
 

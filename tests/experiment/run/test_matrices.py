@@ -15,9 +15,8 @@ from labelwall.experiment.run.quality import UNKNOWN, Estimate
 from labelwall.teacher.mechanisms.base import Asks
 from labelwall.teacher.mechanisms.private_linear.mechanism import PrivateLinear
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.wall.matrix import Matrix, NoisyCounts
+from labelwall.wall.matrices import COUNT, SENSITIVITY, Matrix, NoisyCounts
 from labelwall.wall.messages import Receipt
-from labelwall.wall.weights import COUNT, SENSITIVITY
 from tests.experiment import tiny
 
 

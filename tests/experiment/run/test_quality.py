@@ -19,7 +19,7 @@ from labelwall.experiment.run.quality import (
 from labelwall.student.drop_doubtful import Cleaned
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
-from labelwall.wall.cells import inherit
+from labelwall.wall.matrices import inherit
 
 
 def histogram(purity: float, cells: int = 40, votes: int = 100, classes: int = 5) -> np.ndarray:

@@ -16,9 +16,9 @@ from labelwall.teacher.mechanisms.noisy_argmax import AGGREGATE, SCREEN
 from labelwall.teacher.mechanisms.private_knn.mechanism import PrivateKnn
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.messages import ExtractorSpec
+from tests.seeded_noise import SeededNoise
 
 
 class HalfTheNoise(PrivateKnn):
@@ -115,7 +115,7 @@ class _Voters:
         return self._source(self._voters, keys, release, entropy)
 
 
-class SeededEntropy(UnsafeTape):
+class SeededEntropy(SeededNoise):
     """Repeatable draws that pass for the system's."""
 
     unsafe = False

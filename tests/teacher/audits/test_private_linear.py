@@ -25,7 +25,7 @@ from labelwall.teacher.mechanisms.private_linear.mechanism import (
     PrivateLinearValue,
 )
 from labelwall.teacher.noise.entropy import Entropy
-from labelwall.wall.weights import SENSITIVITY
+from labelwall.wall.matrices import SENSITIVITY
 
 pytestmark = pytest.mark.fresh_noise
 TRIALS = 8000

@@ -21,9 +21,9 @@ from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.wall.cells import Cells
 from labelwall.wall.client import RemoteTeacher
 from labelwall.wall.errors import Refused, TeacherFailed
+from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import Queries
 from labelwall.wall.wire import SAFETENSORS, encode
 from tests.teacher.service import tiny

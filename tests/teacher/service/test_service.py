@@ -20,14 +20,14 @@ from labelwall.teacher.mechanisms.batch.radius import RadiusNeighbours
 from labelwall.teacher.mechanisms.ind_knn.mechanism import IndKnn
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMedian
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records import record_updates as updates
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.cells import Cells
 from labelwall.wall.errors import Refused
+from labelwall.wall.matrices import Cells
 from labelwall.wall.messages import ABSTAINED, Answers, ExtractorSpec, Outcome, Queries, Receipt
 from tests.postgres import audited
 from tests.programs import REPOSITORY, environment
+from tests.seeded_noise import SeededNoise
 from tests.teacher.service import tiny
 from tests.teacher.service.tiny import CLASSES, DIMENSIONS, SPEC, client, rows, served
 
@@ -36,7 +36,7 @@ LEDGER = "ledger.sqlite"
 
 def in_process(folder: Path, mechanism: object = tiny.MECHANISM) -> Teacher:
     """The same teacher without a service, on the tape that the service of a test is on."""
-    made = tiny.make(folder, entropy=UnsafeTape(1), mechanism=mechanism)
+    made = tiny.make(folder, entropy=SeededNoise(1), mechanism=mechanism)
     made.service.teacher.use_extractor(SPEC)
     return made.service.teacher
 
@@ -58,7 +58,7 @@ def test_labels_and_receipts_are_those_of_the_teacher_in_process(
     """On a tape, up to the ledger's last entry, with a repeated row and a repeated request."""
     asked = np.concatenate([rows(40, 1), rows(3, 1)])
     local = in_process(tmp_path / "local", mechanism)
-    made = tiny.make(tmp_path / "service", entropy=UnsafeTape(1), mechanism=mechanism)
+    made = tiny.make(tmp_path / "service", entropy=SeededNoise(1), mechanism=mechanism)
     calls = [Queries(inputs) for inputs in (asked, rows(10, 2), asked)]
     with served(made) as url, client(url, made.tokens["ann"]) as remote:
         there = [remote.answer(queries) for queries in calls]
@@ -91,7 +91,7 @@ def test_counts_are_those_of_the_teacher_in_process(tmp_path: Path) -> None:
     mechanism = ReverseKnn(cells=5, neighbours=2, sigma=2.0, margin=3.0)
     centers = np.random.default_rng(3).integers(-20, 20, (5, DIMENSIONS)).astype(np.int8)
     local = in_process(tmp_path / "local", mechanism).count(Cells(centers))
-    made = tiny.make(tmp_path / "service", entropy=UnsafeTape(1), mechanism=mechanism)
+    made = tiny.make(tmp_path / "service", entropy=SeededNoise(1), mechanism=mechanism)
     with (
         served(made) as url,
         client(url, made.tokens["ann"]) as remote,

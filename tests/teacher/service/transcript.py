@@ -24,7 +24,6 @@ from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.classifiers.linear_ensemble import KEY, KEY_BYTES
 from labelwall.teacher.custodian import open_custodian
 from labelwall.teacher.mechanisms.registry import AnyMechanism
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.service.config import ServiceConfig
 from labelwall.teacher.service.jobs import Job
@@ -39,6 +38,7 @@ from labelwall.wall.datasets.sources import Task
 from labelwall.wall.labels.registry import numbered_space
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.wire import SAFETENSORS, encode, encode_extractor
+from tests.seeded_noise import SeededNoise
 from tests.teacher.service.tiny import Made, served
 from tests.teacher.shards.tiny import matrix as matrix_of
 from tests.teacher.shards.tiny import streamed
@@ -266,7 +266,7 @@ def conversation(
         sharded=sharded,
         config=config,
         keys=keys,
-        entropy=UnsafeTape(3),
+        entropy=SeededNoise(3),
         certified=None,
         probe=case.queries,
         batch_size=BATCH,

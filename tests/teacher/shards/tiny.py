@@ -28,7 +28,6 @@ from labelwall.teacher.mechanisms.private_radius.mechanism import PrivateRadius
 from labelwall.teacher.mechanisms.registry import AnyMechanism
 from labelwall.teacher.mechanisms.reverse_knn.mechanism import ReverseKnn
 from labelwall.teacher.mechanisms.values.mechanism import PrivateKnnMean, PrivateKnnMedian
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.persons import codes_of, row_ids
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.sharded_teacher import ShardedTeacher
@@ -36,13 +35,12 @@ from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.teacher.shards.index import ShardedIndex
 from labelwall.teacher.shards.shards import Shards, Stream
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.cells import Cells
 from labelwall.wall.labels.registry import numbered_space
-from labelwall.wall.matrix import Matrix
+from labelwall.wall.matrices import Cells, Matrix, Weights
 from labelwall.wall.messages import ExtractorSpec
 from labelwall.wall.progress import no_progress
 from labelwall.wall.unit import Unit
-from labelwall.wall.weights import Weights
+from tests.seeded_noise import SeededNoise
 
 DIMENSIONS, CLASSES = 3, 3
 MECHANISMS: dict[str, AnyMechanism] = {
@@ -175,7 +173,7 @@ def teacher(
 ) -> Teacher:
     """A Teacher for 0 shards, else a ShardedTeacher; on a test tape."""
     ledger = ledger_in(directory, MECHANISMS[name], asked, unit)
-    place = ledger, directory, CLASSES, UnsafeTape(5)
+    place = ledger, directory, CLASSES, SeededNoise(5)
     if not scale.shards:
         return Teacher(lambda: held, *place, batch_size=16, device=device)
     return ShardedTeacher(

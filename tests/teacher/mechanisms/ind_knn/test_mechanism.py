@@ -21,10 +21,10 @@ from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.mechanisms.base import Priced
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
 from labelwall.teacher.mechanisms.solve import solve
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.kernels import GRID, STEPS, cosine, rbf
 from labelwall.wall.errors import InvalidInput
+from tests.seeded_noise import SeededNoise
 from tests.teacher.mechanisms.ind_knn import algorithm3
 
 CLASSES, D = 3, 5
@@ -66,7 +66,7 @@ RBF = replace(SPENDTHRIFT, kernel="rbf", bandwidth=1.3)
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_every_decision_is_that_of_algorithm_3_in_fractions(mechanism: IndKnn, seed: int) -> None:
-    x, q, tape = features(40, seed), features(25, 100 + seed), UnsafeTape(seed)
+    x, q, tape = features(40, seed), features(25, 100 + seed), SeededNoise(seed)
     labels = np.random.default_rng(seed).integers(0, CLASSES, 40)
     similar, values, paid, _ = settle(mechanism, x, labels, q, tape)
     rho = Fraction(mechanism.rho)
@@ -160,7 +160,7 @@ def test_nobody_pays_more_than_it_has_or_than_was_reserved(
     left = np.full(30, FULL)
     left[::3], left[1::5] = poor, 0
     similar, values, paid, reserved = settle(
-        mechanism, x, np.arange(30) % CLASSES, q, UnsafeTape(seed), left
+        mechanism, x, np.arange(30) % CLASSES, q, SeededNoise(seed), left
     )
     assert values.shape == (20, 2)
     assert (paid >= 0).all()

@@ -15,12 +15,12 @@ from labelwall.teacher.ledger.individual_budgets import FULL
 from labelwall.teacher.ledger.ledger import Ledger
 from labelwall.teacher.mechanisms.earlier_answers import EarlierAnswers, Reused
 from labelwall.teacher.mechanisms.ind_knn.mechanism import ANSWER, IndKnn
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.search.kernels import GRID, Similar, cosine
 from labelwall.teacher.teacher import Teacher
 from labelwall.wall.errors import TeacherFailed
 from labelwall.wall.messages import ExtractorSpec, Queries
+from tests.seeded_noise import SeededNoise
 from tests.teacher.mechanisms.ind_knn import algorithm3
 
 D, CLASSES = 24, 3
@@ -37,7 +37,7 @@ def vectors(n: int, seed: int) -> np.ndarray:
 
 
 def teacher(
-    folder: Path, mechanism: IndKnn = MECHANISM, n: int = 30, entropy: UnsafeTape | None = None
+    folder: Path, mechanism: IndKnn = MECHANISM, n: int = 30, entropy: SeededNoise | None = None
 ) -> Teacher:
     folder.mkdir(exist_ok=True)
     path = folder / "ledger.sqlite"
@@ -46,14 +46,14 @@ def teacher(
         Ledger(path) if path.exists() else Ledger.create(path, dataset="d", plan=plan, unsafe=True)
     )
     held = Records(vectors(n, 0), np.arange(n) % CLASSES, np.arange(n))
-    made = Teacher(lambda: held, ledger, folder, CLASSES, entropy or UnsafeTape(1), batch_size=8)
+    made = Teacher(lambda: held, ledger, folder, CLASSES, entropy or SeededNoise(1), batch_size=8)
     made.use_extractor(SPEC)
     return made
 
 
 def test_released_pairs_add_their_weights_and_count_for_the_scale_but_pay_nothing() -> None:
     """One query against Algorithm 3 in fractions; the pairs have endless budgets."""
-    left, labels, tape = np.array([FULL, FULL // 9]), np.array([0, 1]), UnsafeTape(4)
+    left, labels, tape = np.array([FULL, FULL // 9]), np.array([0, 1]), SeededNoise(4)
     similar = [Similar(np.array([0, 1], dtype=np.int32), np.array([GRID, 100], dtype=np.uint8))]
     reused = Reused(np.array([[0, 50, 90 * GRID]]), np.array([91]))
     values, paid = MECHANISM.answer(similar, left, labels, CLASSES, ["k"], tape, reused)
@@ -169,7 +169,7 @@ def test_only_answers_that_stand_in_the_ledger_vote_and_a_torn_row_is_cut_off(
     ).counts.tolist() == [0, 0, 0]
 
 
-class Failing(UnsafeTape):
+class Failing(SeededNoise):
     def discrete_gaussian(
         self, sigma: float, keys: Sequence[str], release: str, width: int
     ) -> np.ndarray:

@@ -10,17 +10,17 @@ from labelwall.teacher.accounting.curves import ORDERS, argmax_rdp
 from labelwall.teacher.accounting.plan import Plan, Slot
 from labelwall.teacher.mechanisms.naive_knn.mechanism import NaiveKnn
 from labelwall.teacher.mechanisms.voters import Voters
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Outcome
+from tests.seeded_noise import SeededNoise
 
 CLASSES = 3
 
 
 @pytest.mark.parametrize("k", [1, 7, 50])
 def test_the_nearest_of_all_records_vote_and_the_noisy_plurality_wins(k: int) -> None:
-    rng, mechanism, tape = np.random.default_rng(k), NaiveKnn(k=k, sigma_vote=2.5), UnsafeTape(3)
+    rng, mechanism, tape = np.random.default_rng(k), NaiveKnn(k=k, sigma_vote=2.5), SeededNoise(3)
     x, q = (rng.integers(-63, 64, (n, 4)).astype(np.int8) for n in (40, 9))
     labels = rng.integers(0, CLASSES, 40)
     ids = rng.permutation(40)

@@ -21,7 +21,7 @@ from labelwall.teacher.mechanisms.private_linear.gradient import (
     exponentials,
 )
 from labelwall.teacher.search.cpu import ExactIndex
-from labelwall.wall.weights import (
+from labelwall.wall.matrices import (
     CLIP,
     COUNT,
     MAX_BIAS,

@@ -24,20 +24,20 @@ from labelwall.teacher.mechanisms.solve import solve
 from labelwall.teacher.noise.entropy import Entropy, SystemEntropy
 from labelwall.teacher.records.sources import Records
 from labelwall.teacher.teacher import Teacher
-from labelwall.wall.cells import Cells
 from labelwall.wall.errors import InvalidInput, LedgerMismatch, TeacherFailed
-from labelwall.wall.messages import ExtractorSpec, Queries
-from labelwall.wall.weights import (
+from labelwall.wall.matrices import (
     CLIP,
     COUNT,
     MAX_CLASSES,
     MAX_DIMENSIONS,
     MAX_WEIGHT,
     SENSITIVITY,
+    Cells,
     Weights,
     bias,
     residual_unit,
 )
+from labelwall.wall.messages import ExtractorSpec, Queries
 from tests.make import teach
 
 DIMENSIONS, CLASSES = 4, 3

@@ -22,13 +22,13 @@ from labelwall.teacher.mechanisms.private_radius.landmarks import EVERYWHERE, sq
 from labelwall.teacher.mechanisms.private_radius.mechanism import LANDMARKS, PrivateRadius
 from labelwall.teacher.mechanisms.voters import Voters
 from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
 from labelwall.teacher.search.cpu import ExactIndex
 from labelwall.teacher.search.poisson_sampling import thinned
 from labelwall.teacher.shards.config import ScaleConfig
 from labelwall.wall.errors import InvalidInput
 from labelwall.wall.messages import Queries
 from labelwall.wall.wire import SAFETENSORS, decode_extractor, encode_extractor
+from tests.seeded_noise import SeededNoise
 from tests.teacher.shards import tiny
 
 ORDERS = np.array([1.5, 2.0, 4.0, 8.0, 32.0])
@@ -50,7 +50,7 @@ def test_a_radius_is_the_distance_to_a_public_row() -> None:
 
 def test_a_sample_keeps_each_record_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tape's bits, record by record; in blocks of any size; all records where gamma is 1."""
-    rng, tape, keys = np.random.default_rng(1), UnsafeTape(2), ["a", "b", "c"]
+    rng, tape, keys = np.random.default_rng(1), SeededNoise(2), ["a", "b", "c"]
     counts = rng.integers(0, 40, (3, 4))
     expected = np.zeros_like(counts)
     for query, key in enumerate(keys):

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from diagnosed_pate import log_flip_gaussian, theorem_6
+from diagnosed_screening import BANNER
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtri_exp
 
-from ....wall.errors import InvalidInput
-from .pate import log_flip_gaussian, theorem_6
-from .screening import BANNER
+from labelwall.wall.errors import InvalidInput
 
 _GRID_POINTS = 2000  # values of q at which monotonicity is tried
 

@@ -14,10 +14,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from labelwall.teacher.noise.entropy import SystemEntropy
-from labelwall.teacher.noise.exponential_mechanism import bernoulli_exp
-from labelwall.teacher.noise.unsafe_tape import UnsafeTape
+from labelwall.teacher.noise.entropy import SystemEntropy, bernoulli_exp
 from labelwall.wall.errors import InvalidInput
+from tests.seeded_noise import SeededNoise
 
 DRAWS, TOLERANCE = 10_000, 0.032
 CASES = [
@@ -37,7 +36,7 @@ def law(losses: list[int], rate: Fraction) -> np.ndarray:
 @pytest.mark.parametrize(("losses", "rate"), CASES)
 def test_the_law_of_many_draws(losses: list[int], rate: Fraction) -> None:
     rows = np.tile(np.array(losses, dtype=np.int64), (DRAWS, 1))
-    for entropy in (SystemEntropy(), UnsafeTape(1)):
+    for entropy in (SystemEntropy(), SeededNoise(1)):
         drawn = entropy.choose(rows, [rate] * DRAWS, [str(i) for i in range(DRAWS)], "r")
         frequencies = np.bincount(drawn, minlength=len(losses)) / DRAWS
         assert np.abs(frequencies - law(losses, rate)).max() < TOLERANCE

@@ -1,6 +1,6 @@
-"""UNSAFE, for tests only.
+"""Noise from a seed, so that two runs can be compared byte by byte.
 
-Entropy that repeats itself, so that two runs can be compared byte by byte.
+UNSAFE, for tests only: whoever knows the seed can undo it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from fractions import Fraction
 
 import numpy as np
 
-from .entropy import BITS, check_choice, check_keys, choices, inclusion_bound
-from .sampler import GAUSSIAN, LAPLACE, draw, recipe
-from .scales import check_scale
+from labelwall.teacher.noise.entropy import BITS, check_choice, check_keys, choices, inclusion_bound
+from labelwall.teacher.noise.sampler import GAUSSIAN, LAPLACE, draw, recipe
+from labelwall.teacher.noise.scales import check_scale
 
 GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
-class UnsafeTape:
+class SeededNoise:
     """A draw depends only on (seed, query key, release) and on the record's id or the class.
 
-    So an added record that is not sampled shifts no other draw. Whoever knows the seed can undo the
-    noise: a ledger that meets this tape certifies epsilon = infinity.
+    So an added record that is not sampled shifts no other draw. A ledger that meets this source
+    certifies epsilon = infinity.
     """
 
     unsafe = True
@@ -31,7 +31,7 @@ class UnsafeTape:
         self._seed = seed
 
     def __repr__(self) -> str:
-        return "UnsafeTape(epsilon=inf)"
+        return "SeededNoise(epsilon=inf)"
 
     def inclusion(
         self, probability: float, keys: Sequence[str], release: str, ids: np.ndarray

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from labelwall.wall.cells import MAX_CELLS, MAX_DIMENSIONS, Cells, inherit, nearest_cells
 from labelwall.wall.errors import InvalidInput
+from labelwall.wall.matrices import MAX_CELLS, MAX_DIMENSIONS, Cells, inherit, nearest_cells
 from labelwall.wall.messages import ABSTAINED, Outcome
 
 CENTERS = np.array([[3, -2], [0, 0], [3, -2]], dtype=np.int8)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....wall.errors import InvalidInput
-from ..conversion import Conversion, epsilon_from_rdp
-from ..curves import ORDERS, screening_rdp
+from labelwall.teacher.accounting.conversion import Conversion, epsilon_from_rdp
+from labelwall.teacher.accounting.curves import ORDERS, screening_rdp
+from labelwall.wall.errors import InvalidInput
 
 BANNER = (
     "PRIVATE, for the custodian alone: not for release, and not for deciding whether to answer."

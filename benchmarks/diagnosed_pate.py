@@ -4,18 +4,18 @@ The papers' epsilons are of this kind (Papernot et al. 2017, Theorem 3; 2018, Th
 classifiers agree, a label says little about any of them. How far they agree is private, and so is
 the epsilon. The formulas are the papers', for continuous noise; the teacher draws discrete noise,
 and its certificates never come from here. Nothing on the path of an answer imports this file. Noise
-that would make such a number public: teacher/accounting/data_dependent/smooth.py.
+that would make such a number public: benchmarks/diagnosed_smooth.py.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from diagnosed_screening import Diagnosis, screening_terms
 from scipy.special import log_ndtr, logsumexp
 
-from ....wall.errors import InvalidInput
-from ..conversion import Conversion, epsilon_from_rdp
-from ..curves import ORDERS
-from .screening import Diagnosis, screening_terms
+from labelwall.teacher.accounting.conversion import Conversion, epsilon_from_rdp
+from labelwall.teacher.accounting.curves import ORDERS
+from labelwall.wall.errors import InvalidInput
 
 
 def diagnose_gnmax(

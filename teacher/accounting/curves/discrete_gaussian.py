@@ -59,15 +59,7 @@ def log_mixed_ratio(log_ratio: np.ndarray, gamma: float) -> np.ndarray:
     return np.where(log_ratio < 1.0, near, far)
 
 
-def log_distance(log_ratio: np.ndarray) -> np.ndarray:
-    """log |r - 1|, elementwise, from log r; -infinity at r = 1."""
-    with np.errstate(divide="ignore"):
-        near = np.log(np.abs(np.expm1(np.minimum(log_ratio, 1.0))))
-    far = log_ratio + np.log1p(-np.exp(-np.maximum(log_ratio, 1.0)))
-    return np.where(log_ratio < 1.0, near, far)
-
-
-def log_growth(t: float, log_ratio: np.ndarray) -> np.ndarray:
+def log_moment_excess(t: float, log_ratio: np.ndarray) -> np.ndarray:
     """log of r^t - 1 - t (r - 1), elementwise, from log r.
 
     t lies outside [0, 1], so the value is never negative. A law's moment E[r^t] under E[r] = 1
@@ -111,7 +103,7 @@ def log_excess(t: float, log_p: np.ndarray, log_ratio: np.ndarray) -> np.ndarray
     r = M/P this is (moment of order t) - 1: t = alpha gives D_alpha(M || P), t = 1 - alpha gives
     D_alpha(P || M). Outcomes of probability zero (log p = -inf, any r) count nothing.
     """
-    terms = log_p + log_growth(t, log_ratio)
+    terms = log_p + log_moment_excess(t, log_ratio)
     return np.logaddexp.reduce(terms, axis=0)
 
 
