@@ -6,7 +6,7 @@ compare  run several methods on the same split, students and budgets; one table 
 predict  private answers to a file of queries, with a receipt; no student
 audit    recompute the certificate from a ledger file alone
 classify a student's labels and probabilities for new images or vectors, as a CSV file
-export   a student as ONNX, TorchScript, a timm model or a Hugging Face folder
+export   a student as ONNX, a timm model or a Hugging Face folder
 report   write a run folder's report.html and model card again
 records  PRIVATE: the custodian adds or removes records; nothing is trained or charged
 data     PRIVATE: the custodian's check of a data set (counts, classes, bad rows)
