@@ -16,6 +16,7 @@ from ...wall.progress import TaskProgress
 from ...wall.unit import Unit
 from .sources import (
     GOOD,
+    NO_ID,
     NO_PERSON,
     NOT_FINITE,
     REPEATED_ID,
@@ -26,10 +27,11 @@ from .sources import (
 )
 
 REASONS = {
-    UNREADABLE: "images that can not be decoded",
+    UNREADABLE: "images that can not be decoded, or too large",
     NOT_FINITE: "vectors that are not finite",
     UNKNOWN_CLASS: "labels outside the public classes, or values that are not finite",
     REPEATED_ID: "ids that came before",
+    NO_ID: "rows without an id",
     NO_PERSON: "rows without a person, or of two",
 }
 BANNER = (
@@ -41,7 +43,7 @@ BANNER = (
 class Preview:
     """Counts of private rows.
 
-    ``found``: rows read. ``by_class``: (name of a class, an attribute or a tenth of the values'
+    ``rows``: rows read. ``by_class``: (name of a class, an attribute or a tenth of the values'
     range; usable rows with it), in order. ``bad``: (reason, rows), zeros included. ``widths``,
     ``heights``: (least, median, largest) of readable images as stored, pixels; None but for image
     folders.
@@ -52,7 +54,7 @@ class Preview:
     """
 
     source: str
-    found: int
+    rows: int
     by_class: tuple[tuple[str, int], ...]
     bad: tuple[tuple[str, int], ...]
     input_shape: tuple[int, ...]
@@ -66,7 +68,7 @@ class Preview:
     @property
     def usable(self) -> int:
         """Rows that a run would use."""
-        return self.found - sum(count for _, count in self.bad)
+        return self.rows - sum(count for _, count in self.bad)
 
 
 def preview(
@@ -85,27 +87,27 @@ def preview(
     Raises InvalidInput, MissingData for settings, as open_records.
     """
     task = describe(config)
-    found = ingest(config, task, progress, unit)
-    good = found.verdicts == GOOD
-    labels = found.labels[good]
+    read = ingest(config, task, progress, unit)
+    good = read.verdicts == GOOD
+    labels = read.labels[good]
     names, counts = task.labels.tally(labels)
-    voting = len(np.unique(found.records.owners))
-    repeated, contradicting = _repeats(found.inputs[good], found.labels[good])
+    voting = len(np.unique(read.records.owners))
+    repeated, contradicting = _repeats(read.inputs[good], read.labels[good])
     return Preview(
         source=config.source,
-        found=len(found.labels),
+        rows=len(read.labels),
         by_class=tuple(zip(names, counts.tolist(), strict=True)),
         bad=tuple(
-            (text, int((found.verdicts == reason).sum()))
+            (text, int((read.verdicts == reason).sum()))
             for reason, text in REASONS.items()
             if unit == "person" or reason != NO_PERSON
         ),
         input_shape=task.input_shape,
-        widths=_spread(found, 0),
-        heights=_spread(found, 1),
+        widths=_spread(read, 0),
+        heights=_spread(read, 1),
         repeated=repeated,
         contradicting=contradicting,
-        other_files=found.other_files,
+        other_files=read.other_files,
         hints=_hints(task, voting, counts, k, sampling_probability),
     )
 
@@ -126,12 +128,12 @@ def _repeats(inputs: np.ndarray, labels: np.ndarray) -> tuple[int, int]:
     return repeated, contradicting
 
 
-def _spread(found: Ingested, axis: int) -> tuple[int, int, int] | None:
-    readable = found.sizes is not None and found.sizes[:, axis] > 0
+def _spread(read: Ingested, axis: int) -> tuple[int, int, int] | None:
+    readable = read.sizes is not None and read.sizes[:, axis] > 0
     if not np.any(readable):
         return None
-    assert found.sizes is not None
-    pixels = found.sizes[readable, axis]
+    assert read.sizes is not None
+    pixels = read.sizes[readable, axis]
     return int(pixels.min()), int(np.median(pixels)), int(pixels.max())
 
 
@@ -175,7 +177,7 @@ def render(shown: Preview) -> str:
     """The preview as text; its first line says that it is private."""
     lines = [
         BANNER,
-        f"source {shown.source}: {shown.found} rows found, {shown.usable} usable, "
+        f"source {shown.source}: {shown.rows} rows found, {shown.usable} usable, "
         f"inputs {shown.input_shape}",
     ]
     if shown.widths and shown.heights:

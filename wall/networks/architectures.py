@@ -231,10 +231,10 @@ def published_settings(name: str) -> timm.models.PretrainedCfg:
     """timm's description of a model's published weights. Raises InvalidInput without one."""
     import timm
 
-    found = timm.models.get_pretrained_cfg(name)
-    if found is None:
+    published = timm.models.get_pretrained_cfg(name)
+    if published is None:
         raise InvalidInput("backbone", "the name of a timm model with published weights", name)
-    return found
+    return published
 
 
 def _pretrained(name: str, shape: tuple[int, ...], num_classes: int) -> Backbone:

@@ -128,6 +128,9 @@ def finished_run(tmp_path: Path, *, unsafe: bool = False, images: bool = True) -
         "certificates": {
             name: round_up(found.epsilon) for name, found in certificates(plan).items()
         },
+        "best_round": 2,
+        "public_rows": PUBLIC,
+        "date": "2026-11-23",
         "test_accuracy": rounds[-1]["student_accuracy"],
         "rounds": rounds,
         "dataset": ledger.state.dataset,

@@ -89,7 +89,7 @@ def test_folders_have_their_tables_attributes(folders: dict[str, str]) -> None:
         3,
     ]
     shown = preview(config)
-    assert (shown.found, shown.usable, shown.by_class) == (12, 3, (("round", 2), ("red", 2)))
+    assert (shown.rows, shown.usable, shown.by_class) == (12, 3, (("round", 2), ("red", 2)))
 
 
 def test_a_private_line_that_can_not_be_read_drops_its_row_and_raises_nothing(
