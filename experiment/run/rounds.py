@@ -6,6 +6,7 @@ Each round is complete on disk before the next one starts.
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ...student.devices import require_devices
@@ -141,7 +142,11 @@ def _summarise(experiment: Experiment, rounds: list[dict]) -> dict[str, object]:
     kept = best_round([estimate_of(metrics) for metrics in rounds])
     rounds[kept - 1] = calibrated(experiment, kept, rounds[kept - 1])
     plan, labels = config.plan(), experiment.task.labels
-    summary = run_summary(plan, folder.ledger_state(), rounds, kept, config.seed)
+    finished = folder.summary.exists() and json.loads(folder.summary.read_text())
+    summary = run_summary(plan, folder.ledger_state(), rounds, kept, config.seed) | {
+        "public_rows": len(experiment.public.inputs),
+        "date": finished["date"] if finished else datetime.now(UTC).date().isoformat(),
+    }
     folder.write_bytes(
         folder.student, described_student(folder, config.data, labels, summary, plan)
     )

@@ -53,6 +53,7 @@ def test_the_guarantee_and_how_to_check_it(written: Path) -> None:
 def test_how_it_was_trained_and_how_good_it_is(written: Path) -> None:
     text = text_of(written)
     assert "| 1 | private\\_knn | hog | 12 | 8 | 81.25% |" in text
+    assert "`arrays`, 40 public rows. Finished on 2026-11-23." in text
     assert "In all, 15 of 24 queries were answered." in text
     assert "| cat | 3 | 100.00% |" in text
     assert "error is 4.21% (15 bins, test split)" in text
